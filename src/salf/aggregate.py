@@ -1,0 +1,126 @@
+"""The layer-wise average, fed one update at a time.
+
+The server holds one model's worth of sums however many users there are. An update is a mapping
+from names to tensors: gradients of the parameters, and differences of the buffers, of the layers
+the user reached. Buffers are averaged exactly like the layer they belong to.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from salf.errors import SalfError
+from salf.layers import Layers
+
+Update = Mapping[str, Tensor]
+# Where the entries of a narrower network lie in the full tensors, by name.
+Held = Mapping[str, tuple[slice, ...]]
+PerLayer = Sequence[float] | npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a round found: a gradient (or a buffer's difference) per name, averaged over users.
+
+    Names of layers that nobody reached are absent. `held` marks the entries that somebody holds,
+    for the names where some entries have no holder; those others must not move.
+    """
+
+    values: dict[str, Tensor]
+    held: dict[str, Tensor] = field(default_factory=dict)
+
+
+class LayerwiseAggregate:
+    """Sums of the users' updates, layer by layer. `like` gives every tensor's full shape."""
+
+    def __init__(self, layers: Layers, like: Mapping[str, Tensor]) -> None:
+        self._layers = layers
+        self._like = like
+        self._sums: dict[str, Tensor] = {}
+        # How many users hold each entry, for names that came in parts; else it is |U^l|.
+        self._holders: dict[str, Tensor] = {}
+        self.reached: npt.NDArray[np.int64] = np.zeros(len(layers), np.int64)  # |U^l|
+
+    def add(
+        self,
+        update: Update,
+        weights: PerLayer | None = None,
+        users: Sequence[int] | npt.NDArray[np.int64] | None = None,
+        held: Held | None = None,
+    ) -> None:
+        """Add one user's layers, each times its weight (c[l, u]; 1 if not given).
+
+        Where a tensor already is the sum over several users, `users` counts them per layer.
+        `held` says where the entries of a narrower network lie in the full tensors.
+        """
+        for name, value in update.items():
+            index = self._index(name)
+            weight = 1.0 if weights is None else float(weights[index])
+            count = 1 if users is None else int(users[index])
+            if held is None:
+                self._add_whole(name, value, weight, count)
+            else:
+                self._add_part(name, value, weight, count, held[name])
+        for index in {self._index(name) for name in update}:
+            self.reached[index] += 1 if users is None else users[index]
+
+    def total(self) -> Step:
+        """The sums as they are: the step, when the weights were c[l, u]."""
+        return Step(dict(self._sums))
+
+    def average(self, unreached: PerLayer | None = None) -> Step:
+        """[salf_update_rule] as a step: the mean over U^l, divided by 1 - p_l.
+
+        An entry that only some networks hold is averaged over the users who hold it (HeteroFL).
+        """
+        p = np.zeros(len(self._layers)) if unreached is None else np.asarray(unreached)
+        step = Step({})
+        for name, value in self._sums.items():
+            index = self._layers.index_of[name]
+            holders = self._holders.get(name)
+            if _is_counter(value):
+                step.values[name] = value
+            elif holders is None:
+                step.values[name] = value / (self.reached[index] * (1 - p[index]))
+            else:
+                step.values[name] = value / (holders.clamp(min=1) * (1 - p[index]))
+                if not bool(holders.all()):
+                    step.held[name] = holders > 0
+        return step
+
+    def _index(self, name: str) -> int:
+        try:
+            return self._layers.index_of[name]
+        except KeyError:
+            raise SalfError(f"the update names {name!r}, which is in no layer.") from None
+
+    def _add_whole(self, name: str, value: Tensor, weight: float, count: int) -> None:
+        if _is_counter(value):  # a counter has no mean: the furthest user's count stands
+            known = self._sums.get(name)
+            self._sums[name] = value.clone() if known is None else torch.maximum(known, value)
+        elif name in self._sums:
+            self._sums[name].add_(value, alpha=weight)
+        else:
+            self._sums[name] = value * weight
+        if name in self._holders:
+            self._holders[name] += count
+
+    def _add_part(
+        self, name: str, value: Tensor, weight: float, count: int, where: tuple[slice, ...]
+    ) -> None:
+        full = self._like[name]
+        if name not in self._holders:
+            before = float(self.reached[self._layers.index_of[name]])
+            self._holders[name] = torch.full_like(full, before, requires_grad=False)
+        if name not in self._sums:
+            self._sums[name] = torch.zeros_like(full, requires_grad=False)
+        self._sums[name][where].add_(value, alpha=weight)
+        self._holders[name][where] += count
+
+
+def _is_counter(value: Tensor) -> bool:
+    return not (value.dtype.is_floating_point or value.dtype.is_complex)

@@ -1,0 +1,56 @@
+"""Files in the cache: where they lie, what they hash to, and how they get there whole."""
+
+import gzip
+import hashlib
+import os
+import tempfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from salf.errors import SalfError
+
+Bytes = NDArray[np.uint8]
+
+
+def cache_folder() -> Path:
+    """Where data sets are kept: $SALF_CACHE, else $XDG_CACHE_HOME/salf, else ~/.cache/salf."""
+    if named := os.environ.get("SALF_CACHE"):
+        return Path(named).expanduser()
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base) / "salf"
+    return Path.home() / ".cache" / "salf"
+
+
+def sha256(content: Bytes) -> str:
+    """The checksum in hexadecimal."""
+    return hashlib.sha256(np.ascontiguousarray(content).data).hexdigest()
+
+
+def read_bytes(path: Path) -> Bytes:
+    """What a file holds, unpacked if its name ends in .gz."""
+    if path.suffix != ".gz":
+        return np.fromfile(path, np.uint8)
+    try:
+        with gzip.open(path) as stream:
+            # A bytearray, because torch wants memory that it may write to.
+            return np.frombuffer(bytearray(stream.read()), np.uint8)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise SalfError(f"{path} cannot be unpacked: {error}.") from error
+
+
+def write_whole(path: Path, content: Bytes) -> None:
+    """Write a file completely or not at all, also when several processes do so at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        # mkstemp makes private files, but a cache may be shared like any other folder.
+        os.chmod(name, 0o644)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content.data)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

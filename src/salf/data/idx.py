@@ -1,0 +1,93 @@
+"""The idx format of MNIST and its kin: a magic number, the dimensions, then the bytes."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from salf.data.files import Bytes, read_bytes
+from salf.data.samples import DataSet, Samples
+from salf.errors import SalfError
+
+PARTS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
+
+
+def load_idx(folder: Path) -> DataSet:
+    """Load any folder with the four idx files of a data set, plain or .gz."""
+    if not folder.is_dir():
+        raise SalfError(f"{folder} is not a folder.")
+    files = find_parts(folder)
+    if missing := [part for part in PARTS if part not in files]:
+        raise SalfError(
+            f"{folder} has no idx file for {', '.join(missing)}; "
+            "expected are names such as train-images-idx3-ubyte or train-images-idx3-ubyte.gz."
+        )
+    content = {part: read_bytes(path) for part, path in files.items()}
+    train, test = parse_parts(content, files)
+    classes = int(max(train.labels.max(), test.labels.max())) + 1
+    return DataSet(f"idx:{folder}", train, test, classes, source=f"idx files in {folder}")
+
+
+def find_parts(folder: Path) -> dict[str, Path]:
+    """Which file of a folder is which part, told by its name; a plain file goes before its .gz."""
+    found: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()):  # sorted: "name" comes before "name.gz"
+        part = _part(path.name.lower())
+        if part is None or not path.is_file():
+            continue
+        if part in found and path.name != found[part].name + ".gz":
+            raise SalfError(
+                f"{folder} has more than one file for {part}: {found[part].name} and {path.name}."
+            )
+        found.setdefault(part, path)
+    return found
+
+
+def _part(name: str) -> str | None:
+    if name.startswith(".") or "idx" not in name:
+        return None
+    half = "train" if "train" in name else "t10k" if "t10k" in name or "test" in name else None
+    kind = "images" if "images" in name else "labels" if "labels" in name else None
+    return f"{half}-{kind}" if half and kind else None
+
+
+def parse_parts(content: dict[str, Bytes], names: dict[str, Path]) -> tuple[Samples, Samples]:
+    """Turn the bytes of the four parts into (train, test); `names` is for messages."""
+
+    def samples(half: str) -> Samples:
+        images, labels = f"{half}-images", f"{half}-labels"
+        x = parse_idx(content[images], str(names[images]))
+        y = parse_idx(content[labels], str(names[labels]))
+        if x.dim() not in (3, 4):
+            raise SalfError(f"{names[images]} has {x.dim()} dimensions; images have 3 or 4.")
+        if y.dim() != 1 or len(x) != len(y) or len(x) == 0:
+            raise SalfError(
+                f"{names[labels]} has shape {tuple(y.shape)}, but {names[images]} has {len(x)} "
+                "images; there must be one label an image, and at least one."
+            )
+        return Samples(x.unsqueeze(1) if x.dim() == 3 else x, y.to(torch.int64))
+
+    return samples("train"), samples("t10k")
+
+
+def parse_idx(content: Bytes, name: str) -> Tensor:
+    """Read one idx file of unsigned bytes, checking that it is one and that it is complete."""
+    # Magic number: two zeros, the type (8 is unsigned byte), the number of dimensions.
+    if len(content) < 4 or content[0] or content[1]:
+        raise SalfError(f"{name} is not an idx file: it does not start with an idx magic number.")
+    kind, dims = int(content[2]), int(content[3])
+    if kind != 8:
+        raise SalfError(f"{name} holds idx type 0x{kind:02x}; only unsigned bytes (0x08) are read.")
+    start = 4 + 4 * dims
+    if dims == 0 or len(content) < start:
+        raise SalfError(f"{name} is damaged: its header ends early.")
+    shape = [int(size) for size in content[4:start].view(np.dtype(">u4"))]
+    expected = start + math.prod(shape)
+    if len(content) != expected:
+        raise SalfError(
+            f"{name} is damaged: shape {tuple(shape)} needs {expected} bytes, "
+            f"but it has {len(content)}."
+        )
+    return torch.from_numpy(content[start:]).view(shape)

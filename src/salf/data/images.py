@@ -1,0 +1,112 @@
+"""Image folders: one sub-folder a class."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from salf.data.samples import DataSet, Samples
+from salf.errors import SalfError
+
+SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm"}
+GREY = {"1", "L", "LA"}
+DEEP = ("I", "F")  # modes of more than 8 bits a channel begin with these
+HOLD_OUT = 6  # every sixth image is for testing where no test folder exists: MNIST's ratio
+
+Labelled = list[tuple[Path, int]]
+
+
+def load_folder(root: Path) -> DataSet:
+    """Load images of one size. Classes are the sub-folders, sorted by name.
+
+    `root/train` with `root/test` (or `root/val`) is used if both exist. Otherwise every sixth
+    image of each class, in the order of names, is kept for testing. Images that are all grey stay
+    at one channel; otherwise all become RGB.
+    """
+    if not root.is_dir():
+        raise SalfError(f"{root} is not a folder.")
+    tests = [root / name for name in ("test", "val") if (root / name).is_dir()]
+    if (root / "train").is_dir() and tests:
+        classes = _classes(root / "train")
+        if extra := set(_classes(tests[0])) - set(classes):
+            raise SalfError(f"{tests[0]} has classes that {root / 'train'} lacks: {sorted(extra)}.")
+        train, test = _files(root / "train", classes), _files(tests[0], classes)
+    else:
+        classes = _classes(root)
+        train, test = _hold_out(_files(root, classes))
+    if not train or not test:
+        raise SalfError(
+            f"{root} has {len(train)} training and {len(test)} test images; both need at least "
+            f"one (without a test folder, every {HOLD_OUT}th image of a class is for testing)."
+        )
+    inputs = torch.from_numpy(_pixels([path for path, _ in train + test]))
+    labels = torch.tensor([label for _, label in train + test])
+    cut = len(train)
+    return DataSet(
+        f"folder:{root}",
+        Samples(inputs[:cut], labels[:cut]),
+        Samples(inputs[cut:], labels[cut:]),
+        classes=len(classes),
+        source=f"images in {root}, classes {', '.join(classes)}",
+    )
+
+
+def _classes(folder: Path) -> list[str]:
+    names = sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    if not names:
+        raise SalfError(f"{folder} has no sub-folders; there must be one a class.")
+    return names
+
+
+def _files(folder: Path, classes: list[str]) -> Labelled:
+    files: Labelled = []
+    for label, name in enumerate(classes):
+        if not (folder / name).is_dir():
+            continue  # a class may be missing from the test images
+        images = sorted(p for p in (folder / name).iterdir() if p.suffix.lower() in SUFFIXES)
+        if not images:
+            raise SalfError(f"the class folder {folder / name} holds no images.")
+        files += [(path, label) for path in images]
+    return files
+
+
+def _hold_out(files: Labelled) -> tuple[Labelled, Labelled]:
+    train: Labelled = []
+    test: Labelled = []
+    seen: dict[int, int] = {}
+    for path, label in files:
+        seen[label] = seen.get(label, 0) + 1
+        (test if seen[label] % HOLD_OUT == 0 else train).append((path, label))
+    return train, test
+
+
+def _pixels(paths: list[Path]) -> NDArray[np.uint8]:
+    """All images as [N, C, H, W]."""
+    images = [_decode(path) for path in paths]
+    height, width = images[0].shape[:2]
+    for path, image in zip(paths, images, strict=True):
+        if image.shape[:2] != (height, width):
+            raise SalfError(
+                f"{path} is {image.shape[1]} x {image.shape[0]} pixels but {paths[0]} is "
+                f"{width} x {height}; all images must have one size."
+            )
+    if any(image.shape[2] == 3 for image in images):
+        images = [np.broadcast_to(image, (height, width, 3)) for image in images]
+    return np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2))
+
+
+def _decode(path: Path) -> NDArray[np.uint8]:
+    """One image as [H, W, C], with C = 1 if it is grey and 3 if it is not."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise SalfError("image folders need Pillow: pip install 'salf[images]'.") from error
+    try:
+        with Image.open(path) as image:
+            if image.mode.startswith(DEEP):
+                raise SalfError(f"{path} has more than 8 bits a pixel; convert it to 8 bits first.")
+            pixels = np.asarray(image.convert("L" if image.mode in GREY else "RGB"))
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise SalfError(f"{path} cannot be read as an image: {error}.") from error
+    return pixels[:, :, None] if pixels.ndim == 2 else pixels

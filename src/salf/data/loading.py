@@ -1,0 +1,52 @@
+"""From the name of a data set, as people write it, to the data set."""
+
+import logging
+from pathlib import Path
+
+from salf.data.files import cache_folder
+from salf.data.generated import synthetic
+from salf.data.idx import load_idx
+from salf.data.images import load_folder
+from salf.data.named import RECIPES, Report, load_named
+from salf.data.samples import DataSet
+from salf.errors import SalfError, unknown
+
+
+def load(
+    spec: str,
+    folder: Path | None = None,
+    cache: Path | None = None,
+    report: Report | None = None,
+) -> DataSet:
+    """Load `mnist`, `fashion-mnist`, `cifar10`, `synthetic[:SEED]`, `idx:PATH` or `folder:PATH`.
+
+    The first three are taken from the cache, else from `folder`, else fetched (see docs/data.md);
+    you get the data set you asked for or a SalfError, never another one. `report` receives one
+    line whenever a fetch begins or a file is found damaged; without it, lines go to the log.
+    """
+    kind, colon, value = spec.partition(":")
+    if spec in RECIPES:
+        if folder is not None and not Path(folder).is_dir():
+            raise SalfError(f"the data folder {folder} does not exist.")
+        return load_named(
+            RECIPES[spec],
+            None if folder is None else Path(folder),
+            cache_folder() if cache is None else Path(cache),
+            report or logging.getLogger("salf.data").warning,
+        )
+    if kind == "synthetic" and (value or not colon):
+        return synthetic(_seed(spec, value) if value else 0)
+    if kind in ("idx", "folder") and value:
+        path = Path(value).expanduser()
+        return load_idx(path) if kind == "idx" else load_folder(path)
+    raise unknown(
+        "data set", spec, [*RECIPES, "synthetic", "synthetic:SEED", "idx:PATH", "folder:PATH"]
+    )
+
+
+def _seed(spec: str, value: str) -> int:
+    if not (value.isascii() and value.isdigit()):
+        raise SalfError(
+            f"the seed in {spec!r} must be a whole number of at least 0, as in synthetic:7."
+        )
+    return int(value)

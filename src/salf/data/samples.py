@@ -1,0 +1,119 @@
+"""What a data set is once it is in memory."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from salf.errors import SalfError
+
+
+# eq=False: comparing tensors element by element has no single truth value.
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Inputs with labels, kept as stored (uint8 stays uint8) and normalised when rows are taken.
+
+    Four bytes a pixel instead of one would cost a quarter of a gigabyte on MNIST, for numbers that
+    are needed a few hundred at a time. `mean` and `std` apply to uint8 inputs only.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    mean: float = 0.5
+    std: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.inputs.dim() == 0 or self.labels.dim() == 0:
+            raise SalfError("inputs and labels need a first dimension that counts samples.")
+        if len(self.inputs) != len(self.labels):
+            raise SalfError(
+                f"there are {len(self.inputs)} inputs but {len(self.labels)} labels; "
+                "both need one entry a sample."
+            )
+        if not self.std > 0:
+            raise SalfError(f"std is {self.std}, but must be above 0.")
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return tuple(self.inputs.shape[1:])
+
+    def rows(self, index: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Take the rows of `index` (all if None): float32, (x/255 - mean)/std, if stored as uint8.
+
+        Inputs of any other type are returned as they are.
+        """
+        inputs, labels = self.inputs, self.labels
+        if index is not None:
+            inputs, labels = inputs.index_select(0, index), labels.index_select(0, index)
+        if inputs.dtype == torch.uint8:
+            # The conversion makes the one copy there is; the rest happens in place.
+            inputs = inputs.to(torch.float32).mul_(1 / (255 * self.std)).sub_(self.mean / self.std)
+        return inputs, labels
+
+    def subset(self, index: Tensor | NDArray[np.int64]) -> "Samples":
+        """Only the samples of `index`, in that order, still as stored."""
+        at = torch.as_tensor(index, device=self.inputs.device)
+        return replace(
+            self, inputs=self.inputs.index_select(0, at), labels=self.labels.index_select(0, at)
+        )
+
+    def to(self, device: torch.device | str) -> "Samples":
+        """The same samples on `device`."""
+        return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class DataSet:
+    """Samples to train on and to test on. `source` says where they came from, for the record."""
+
+    name: str
+    train: Samples
+    test: Samples
+    classes: int  # 0 if the labels are no classes (regression)
+    source: str
+
+    def __post_init__(self) -> None:
+        for half, samples in (("training", self.train), ("test", self.test)):
+            if len(samples) == 0:
+                raise SalfError(f"the data set {self.name} has no {half} samples.")
+        if self.train.shape != self.test.shape:
+            raise SalfError(
+                f"training samples have shape {self.train.shape} but test samples have "
+                f"{self.test.shape}; they must be the same."
+            )
+
+
+Array = Tensor | NDArray[np.generic]
+
+
+def from_tensors(
+    train: tuple[Array, Array], test: tuple[Array, Array], name: str = "tensors"
+) -> DataSet:
+    """Make a data set of (inputs, labels) pairs in memory: tensors or NumPy arrays.
+
+    Integer labels are classes 0, 1, ...; labels of floats are targets of a regression.
+    """
+    trained, tested = _samples(*train), _samples(*test)
+    labels = (trained.labels, tested.labels)
+    if labels[0].is_floating_point() != labels[1].is_floating_point():
+        raise SalfError("training and test labels must both be integers or both be floats.")
+    classes = 0
+    if not labels[0].is_floating_point():
+        flat = torch.cat([half.flatten() for half in labels])
+        if len(flat) and int(flat.min()) < 0:
+            raise SalfError(f"labels must be classes 0, 1, ...; one of them is {int(flat.min())}.")
+        classes = int(flat.max()) + 1 if len(flat) else 0
+    return DataSet(name, trained, tested, classes, source="tensors in memory")
+
+
+def _samples(inputs: Array, labels: Array) -> Samples:
+    labels = torch.as_tensor(labels)
+    if not labels.is_floating_point():
+        labels = labels.to(torch.int64)
+    return Samples(torch.as_tensor(inputs), labels)

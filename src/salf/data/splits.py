@@ -1,0 +1,155 @@
+"""Who holds which samples."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from salf.errors import SalfError, unknown
+
+Index = NDArray[np.int64]
+
+
+def split(
+    spec: str, labels: Tensor, users: int, rng: np.random.Generator, batch_size: int = 1
+) -> list[Index]:
+    """Share all samples out among users: each sample to one user, each user's indices sorted.
+
+    `iid`              at random.
+    `dirichlet:ALPHA`  at random by label: each user has its own mix of classes; the smaller ALPHA,
+                       the fewer classes a user has.
+    `shards:K`         sorted by label, cut into K pieces a user, dealt at random.
+
+    Shares are equal to within one sample (to within K for shards), also for `dirichlet`, because
+    the paper's analysis takes users' data sets to be of one size.
+    """
+    name, _, value = spec.partition(":")
+    count = len(labels)
+    _check_users(users, count, batch_size)
+    if spec == "iid":
+        shares = np.array_split(rng.permutation(count), users)
+    elif name == "dirichlet":
+        alpha = _number(spec, value, "dirichlet:0.5")
+        shares = _dirichlet(_classes(spec, labels), users, alpha, rng)
+    elif name == "shards":
+        pieces = _number(spec, value, "shards:2")
+        if pieces != int(pieces):
+            raise SalfError(f"the number in {spec!r} must be whole, as in shards:2.")
+        shares = _shards(_classes(spec, labels), users, int(pieces), rng)
+    else:
+        raise unknown("split", spec, ["iid", "dirichlet:ALPHA", "shards:K"])
+    return _checked(shares, batch_size)
+
+
+def given(indices: Sequence[Sequence[int]], samples: int, batch_size: int = 1) -> list[Index]:
+    """Use a split made elsewhere: the indices of each user's samples. Users may share samples."""
+    if len(indices) == 0:
+        raise SalfError("the split given has no users.")
+    shares = []
+    for user, listed in enumerate(indices):
+        share = np.asarray(listed)
+        if share.ndim != 1 or len(share) == 0:
+            raise SalfError(f"user {user} must be given a list of at least one sample.")
+        if not np.issubdtype(share.dtype, np.integer):
+            raise SalfError(f"the samples of user {user} must be given as whole numbers.")
+        outside = share[(share < 0) | (share >= samples)]
+        if len(outside):
+            raise SalfError(
+                f"user {user} is given sample {outside[0]}, but samples are 0 to {samples - 1}."
+            )
+        shares.append(share)
+    return _checked(shares, batch_size)
+
+
+def holdout(count: int, share: float, rng: np.random.Generator) -> tuple[Index, Index]:
+    """Keep a share of `count` samples back for validation: (kept, held) indices, both sorted."""
+    if not 0 <= share < 1:
+        raise SalfError(f"the share to hold out is {share}, but must be at least 0 and below 1.")
+    held = round(count * share)
+    if held >= count:
+        raise SalfError(f"holding out {share} of {count} samples leaves none.")
+    order = rng.permutation(count)
+    return np.sort(order[held:]), np.sort(order[:held])
+
+
+def _dirichlet(classes: Index, users: int, alpha: float, rng: np.random.Generator) -> list[Index]:
+    """Give each user a class mix drawn from Dirichlet(alpha, ..., alpha), and an equal share.
+
+    Users ask for samples by their mix, in waves. A class asked for more than it has left is shared
+    out by lot, and who went short asks again among the classes that are left. A wave satisfies
+    everybody or exhausts a class, so there are no more waves than classes, every sample is used,
+    and nobody goes short. (The other usual way, a Dirichlet draw over users for each class, gives
+    users of very different sizes, some of them empty.)
+    """
+    order = rng.permutation(len(classes))
+    pools = [order[classes[order] == c] for c in range(int(classes.max()) + 1)]
+    left = np.array([len(pool) for pool in pools])
+    wanted = np.array([len(part) for part in np.array_split(classes, users)])
+    mixes = rng.dirichlet(np.full(len(pools), alpha), size=users)
+    counts = np.zeros((users, len(pools)), dtype=np.int64)
+    while wanted.any():
+        mix = np.where(left > 0, mixes, 0.0)
+        # A small alpha gives zeros: whose classes are all gone takes what there is.
+        mix = np.where(mix.sum(axis=1, keepdims=True) > 0, mix, left)
+        asked = rng.multinomial(wanted, mix / mix.sum(axis=1, keepdims=True))
+        for c in np.flatnonzero(asked.sum(axis=0) > left):
+            asked[:, c] = rng.multivariate_hypergeometric(asked[:, c], left[c])
+        counts += asked
+        wanted -= asked.sum(axis=1)
+        left -= asked.sum(axis=0)
+    parts = [np.split(pool, np.cumsum(counts[:-1, c])) for c, pool in enumerate(pools)]
+    return [np.concatenate(own) for own in zip(*parts, strict=True)]
+
+
+def _shards(classes: Index, users: int, pieces: int, rng: np.random.Generator) -> list[Index]:
+    if users * pieces > len(classes):
+        raise SalfError(
+            f"{users} users with {pieces} shards each need {users * pieces} samples, "
+            f"but there are {len(classes)}; use fewer users or fewer shards."
+        )
+    order = rng.permutation(len(classes))
+    order = order[np.argsort(classes[order], kind="stable")]
+    shards = np.array_split(order, users * pieces)
+    dealt = rng.permutation(users * pieces).reshape(users, pieces)
+    return [np.concatenate([shards[s] for s in hand]) for hand in dealt]
+
+
+def _classes(spec: str, labels: Tensor) -> Index:
+    """Labels as 0, 1, ... without gaps."""
+    if labels.dim() != 1 or labels.is_floating_point():
+        raise SalfError(
+            f"the split {spec!r} needs one class label a sample, but labels have shape "
+            f"{tuple(labels.shape)} and type {labels.dtype}; use iid."
+        )
+    return np.unique(labels.cpu().numpy(), return_inverse=True)[1].astype(np.int64)
+
+
+def _number(spec: str, value: str, example: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not (number > 0 and math.isfinite(number)):
+        raise SalfError(f"the split {spec!r} needs a number above 0, as in {example}.")
+    return number
+
+
+def _check_users(users: int, count: int, batch_size: int) -> None:
+    if users < 1:
+        raise SalfError(f"there are {users} users, but there must be at least 1.")
+    if batch_size < 1:
+        raise SalfError(f"the batch size is {batch_size}, but must be at least 1.")
+    if users > count:
+        raise SalfError(f"{users} users cannot share {count} samples; use at most {count} users.")
+
+
+def _checked(shares: Sequence[NDArray[np.integer]], batch_size: int) -> list[Index]:
+    smallest = min(range(len(shares)), key=lambda user: len(shares[user]))
+    if len(shares[smallest]) < batch_size:
+        raise SalfError(
+            f"user {smallest} has {len(shares[smallest])} samples, less than one batch of "
+            f"{batch_size}; use fewer users or a smaller batch."
+        )
+    return [np.sort(share.astype(np.int64)) for share in shares]

@@ -1,0 +1,197 @@
+"""How deep users get: distributions of depth, and p_l, the chance that nobody reaches a layer.
+
+A depth d in {1..L+1} means the gradients of layers d..L were ready at the deadline. |U^l| counts
+the users with d <= l [ltUsers]; p_l = P(|U^l| = 0) [p_constant].
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import floor, lgamma, log, log1p
+
+import numpy as np
+import numpy.typing as npt
+
+from salf.errors import SalfError
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Depths:
+    """One round's draw: each user's depth, and who was slow at all.
+
+    A straggler may still be lucky and reach depth 1, so the two are not the same.
+    """
+
+    depth: Ints
+    straggler: Bools
+
+    @property
+    def users(self) -> int:
+        """How many users there are."""
+        return len(self.depth)
+
+    def reach(self, layers: int) -> Bools:
+        """`reach[l - 1, u]`: whether user u is in U^l [ltUsers]."""
+        return self.depth[None, :] <= np.arange(1, layers + 1)[:, None]
+
+
+class DepthDistribution(ABC):
+    """A law of the users' depths in a round, for `users` users and `layers` layers."""
+
+    users: int
+    layers: int
+
+    @abstractmethod
+    def draw(self, rng: np.random.Generator, busy: Bools | None = None) -> Depths:
+        """Draw one round. Users who are `busy` with an earlier round stay stragglers."""
+
+    @abstractmethod
+    def reach_law(self, layer: int) -> Floats:
+        """The law of |U^l| (Lemma 1): entry k is P(|U^l| = k), k = 0..U."""
+
+    @abstractmethod
+    def unreached(self) -> Floats:
+        """p_l for l = 1..L: the chance that nobody reaches the layer."""
+
+
+@dataclass(frozen=True)
+class Uniform(DepthDistribution):
+    """Every user's depth is uniform on {1..L+1}, independently (assumption AS4)."""
+
+    users: int
+    layers: int
+
+    def __post_init__(self) -> None:
+        _check_counts(self.users, self.layers)
+
+    def draw(self, rng: np.random.Generator, busy: Bools | None = None) -> Depths:
+        """Draw every user's depth."""
+        depth = rng.integers(1, self.layers + 1, self.users, endpoint=True)
+        return _with_busy(depth, depth > 1, busy)
+
+    def reach_law(self, layer: int) -> Floats:
+        """[binom_rv]: |U^l| ~ Bin(U, l/(L+1))."""
+        return _binomial(self.users, layer / (self.layers + 1))
+
+    def unreached(self) -> Floats:
+        """[p_constant]: p_l = (1 - l/(L+1))^U."""
+        layer = np.arange(1, self.layers + 1)
+        return np.asarray((1 - layer / (self.layers + 1)) ** self.users)
+
+
+@dataclass(frozen=True)
+class Mixture(DepthDistribution):
+    """The experiments' law: a ratio of the users, drawn afresh each round, are stragglers.
+
+    Stragglers have uniform depth on {1..L+1}; the rest finish.
+    """
+
+    users: int
+    layers: int
+    ratio: float
+
+    def __post_init__(self) -> None:
+        _check_counts(self.users, self.layers)
+        if not 0 <= self.ratio <= 1:
+            raise SalfError(f"the ratio of stragglers must be in [0, 1], not {self.ratio}.")
+
+    @property
+    def stragglers(self) -> int:
+        """How many users are stragglers in every round."""
+        return floor(self.ratio * self.users + 0.5)
+
+    def draw(self, rng: np.random.Generator, busy: Bools | None = None) -> Depths:
+        """Draw idle users until the stragglers, busy ones included, are the ratio asked for."""
+        straggler = np.zeros(self.users, np.bool_) if busy is None else busy.copy()
+        missing = max(0, self.stragglers - int(straggler.sum()))
+        straggler[rng.choice(np.flatnonzero(~straggler), missing, replace=False)] = True
+        depth = rng.integers(1, self.layers + 1, self.users, endpoint=True)
+        return Depths(np.where(straggler, depth, 1), straggler)
+
+    def reach_law(self, layer: int) -> Floats:
+        """U - S users reach every layer, the S stragglers as in Lemma 1."""
+        finished = self.users - self.stragglers
+        late = _binomial(self.stragglers, layer / (self.layers + 1))
+        return np.concatenate([np.zeros(finished), late])
+
+    def unreached(self) -> Floats:
+        """0 as long as one user finishes; with only stragglers, [p_constant]."""
+        if self.stragglers < self.users:
+            return np.zeros(self.layers)
+        return Uniform(self.users, self.layers).unreached()
+
+
+@dataclass(frozen=True)
+class PerUser(DepthDistribution):
+    """Independent users, each with its own probabilities of depth 1..L+1."""
+
+    probabilities: Floats  # [U, L + 1]
+
+    def __post_init__(self) -> None:
+        table = np.asarray(self.probabilities, np.float64)
+        if table.ndim != 2 or table.shape[1] < 2:
+            raise SalfError("probabilities of depth must be a table of users x (layers + 1).")
+        if (table < 0).any() or not np.allclose(table.sum(1), 1, atol=1e-9):
+            raise SalfError("probabilities of depth must be >= 0 and sum to 1 for every user.")
+        object.__setattr__(self, "probabilities", table / table.sum(1, keepdims=True))
+
+    @property
+    def users(self) -> int:  # type: ignore[override]
+        """How many users there are."""
+        return len(self.probabilities)
+
+    @property
+    def layers(self) -> int:  # type: ignore[override]
+        """How many layers there are."""
+        return self.probabilities.shape[1] - 1
+
+    def draw(self, rng: np.random.Generator, busy: Bools | None = None) -> Depths:
+        """Draw every user's depth by inverting its cumulative probabilities."""
+        cumulative = self.probabilities.cumsum(1)[:, :-1]
+        depth = 1 + (rng.random((self.users, 1)) >= cumulative).sum(1)
+        return _with_busy(depth, depth > 1, busy)
+
+    def reach_law(self, layer: int) -> Floats:
+        """The Poisson-binomial law, by convolving one user at a time."""
+        law = np.ones(1)
+        for chance in self.probabilities[:, :layer].sum(1).clip(0, 1):
+            law = np.convolve(law, [1 - chance, chance])
+        return law
+
+    def unreached(self) -> Floats:
+        """p_l = prod_u P(d_u > l)."""
+        return np.asarray((1 - self.probabilities.cumsum(1)[:, :-1]).clip(0, 1).prod(0))
+
+
+def given(probabilities: Sequence[float], users: int) -> PerUser:
+    """All users share one probability vector over the depths 1..L+1."""
+    return PerUser(np.tile(np.asarray(probabilities, np.float64), (users, 1)))
+
+
+def fixed(depths: Sequence[int], layers: int) -> PerUser:
+    """The same depths in every round: a layer nobody reaches has p_l = 1 and is never updated."""
+    for depth in depths:
+        if not 1 <= depth <= layers + 1:
+            raise SalfError(f"depth {depth} is outside 1..{layers + 1} ({layers} layers).")
+    return PerUser(np.eye(layers + 1)[np.asarray(depths, np.int64) - 1])
+
+
+def _check_counts(users: int, layers: int) -> None:
+    if users < 1 or layers < 1:
+        raise SalfError(f"users and layers must be at least 1, not {users} and {layers}.")
+
+
+def _with_busy(depth: Ints, straggler: Bools, busy: Bools | None) -> Depths:
+    return Depths(depth, straggler if busy is None else straggler | busy)
+
+
+def _binomial(trials: int, chance: float) -> Floats:
+    # In logarithms, because the binomial coefficients of a large cohort overflow.
+    k = np.arange(trials + 1)
+    log_factorial = np.array([lgamma(n + 1) for n in range(trials + 1)])
+    log_ways = log_factorial[trials] - log_factorial - log_factorial[::-1]
+    return np.asarray(np.exp(log_ways + k * log(chance) + (trials - k) * log1p(-chance)))

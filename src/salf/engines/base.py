@@ -1,0 +1,102 @@
+"""Who computes a round: an engine turns a plan into a step."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from salf.aggregate import LayerwiseAggregate, Step
+from salf.depth import Ints
+from salf.layers import Layers
+from salf.methods import Group, Plan
+from salf.narrow import SubNetwork, subnetwork
+
+Weights = Mapping[str, Tensor]
+# The mini-batches of some users, one after the other, each of the same number of rows.
+Rows = Callable[[Ints], tuple[Tensor, Tensor]]
+# One value per row; a user's loss is the mean over its rows.
+RowLoss = Callable[[Tensor, Tensor], Tensor]
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The default loss, one value per row."""
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """A round's step, and the mean loss of the users that took part (NaN if none did)."""
+
+    step: Step
+    loss: float
+
+
+@dataclass(frozen=True)
+class Network:
+    """What one group computes on: its tensors, and whether they are not the module's own."""
+
+    leaves: Weights
+    foreign: bool = False
+    narrow: SubNetwork | None = None
+
+    def forward_weights(self) -> Weights | None:
+        """What one forward pass is to use; None for the module's own tensors."""
+        if self.narrow is not None:
+            return self.narrow.forward_view(self.leaves)
+        return self.leaves if self.foreign else None
+
+
+class Engine(ABC):
+    """Computes plans on one model. The model's own tensors are this round's weights."""
+
+    name: str
+
+    def __init__(self, model: nn.Module, layers: Layers, loss: RowLoss = cross_entropy) -> None:
+        self.model = model
+        self.layers = layers
+        self.loss = loss
+        self._narrow: dict[float, SubNetwork] = {}
+
+    @cached_property
+    def weights(self) -> dict[str, Tensor]:
+        """The model's own parameters and buffers, by name."""
+        return {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+
+    def round(self, plan: Plan, t: int, old: Mapping[int, Weights], rows: Rows) -> RoundResult:
+        """Compute round t. `old` holds the weights of earlier rounds that the plan still uses."""
+        if not self.model.training:
+            self.model.train()
+        aggregate = LayerwiseAggregate(self.layers, self.weights)
+        loss, users = 0.0, 0
+        for group in plan.groups:
+            if len(group.users):
+                network = self._network(
+                    group, self.weights if group.given == t else old[group.given]
+                )
+                loss += self._compute(group, network, rows, aggregate)
+                users += len(group.users)
+        step = aggregate.average() if plan.entrywise else aggregate.total()
+        return RoundResult(step, loss / users if users else float("nan"))
+
+    @abstractmethod
+    def _compute(
+        self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
+    ) -> float:
+        """Add the group's updates to the aggregate and return the sum of its users' losses."""
+
+    def _network(self, group: Group, weights: Weights) -> Network:
+        if group.width != 1:
+            if group.width not in self._narrow:
+                self._narrow[group.width] = subnetwork(self.model, group.width)
+            narrow = self._narrow[group.width]
+            return Network(narrow.leaves(weights), foreign=True, narrow=narrow)
+        return Network(weights, foreign=weights is not self.weights)
+
+
+def user_losses(losses: Tensor, users: int) -> Tensor:
+    """The mean loss of every user from one value (or several) per row."""
+    return losses.reshape(users, -1).mean(1)

@@ -1,0 +1,233 @@
+"""The fused engine: a whole round of a group as one backward pass over all its users' rows.
+
+All users of a group start from the same weights and take one step, so the round is one backward
+pass over the concatenated batch, provided that
+
+- the parameter gradient of layer l weighs user u's rows by c[l, u]: the signal that reaches layer
+  l carries c[l, u] / s_l, with s_l = max_u c[l, u] multiplied onto the gradient afterwards, and at
+  the boundary below layer l user u's rows are scaled by the ratio to what layer l - 1 needs. For
+  SALF all users of U^l weigh the same, so every ratio is 1 and nothing is scaled at all;
+- users that stopped need no backward: users are sorted by depth, so U^l is the first rows of the
+  batch. Those run with a graph, the others under no_grad, and the two are joined one layer up.
+
+The round then costs what the devices computed. Rows of different users must not interact: batch
+norm keeps each user's own statistics.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from salf.aggregate import LayerwiseAggregate
+from salf.backprop import backward_to
+from salf.depth import Floats
+from salf.engines.base import Engine, Network, RowLoss, Rows, Weights, cross_entropy, user_losses
+from salf.engines.kernels import UserBatchNorm, stand_in
+from salf.errors import SalfError
+from salf.layers import Layers, flatten, is_sequential
+from salf.methods import Group
+from salf.narrow import BATCH_NORMS
+
+# How many bytes of activations one pass may hold; more users are worked off in chunks.
+CHUNK_BYTES = 256 * 2**20
+
+_POOLS = ("MaxPool", "AvgPool", "LPPool", "AdaptiveMaxPool", "AdaptiveAvgPool")
+ROWWISE: frozenset[type[nn.Module]] = frozenset(
+    {
+        *(
+            getattr(nn, f"{kind}{n}d")
+            for kind in (*_POOLS, "Conv", "ConvTranspose")
+            for n in (1, 2, 3)
+            if hasattr(nn, f"{kind}{n}d")
+        ),
+        *(nn.Linear, nn.Identity, nn.Embedding, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm),
+        *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout),
+        *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish),
+        *(nn.Sigmoid, nn.Tanh, nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Hardswish, nn.PReLU),
+        *(nn.LogSigmoid, nn.Hardsigmoid, nn.LocalResponseNorm, nn.ZeroPad2d, nn.Upsample),
+    }
+)
+
+
+def blocks_of(model: nn.Module, layers: Layers) -> list[list[nn.Module]] | str:
+    """The model as L blocks of modules, one per layer, or the reason why it is not one."""
+    if not is_sequential(model):
+        return f"{type(model).__name__} is not a plain nn.Sequential"
+    owner = {id(p): layers.index_of[name] for name, p in model.named_parameters()}
+    blocks: list[list[nn.Module]] = [[] for _ in layers]
+    current = 0
+    seen: set[int] = set()
+    for name, module in flatten(model):
+        if not (type(module) in ROWWISE or _is_safe(module)):
+            return f"{name} ({type(module).__name__}) might mix the rows of different users"
+        owned = {owner[id(p)] for p in module.parameters()}
+        if owned & set(range(current)) or (id(module) in seen and owned):
+            return f"{name} belongs to a layer below the one before it"
+        seen.add(id(module))
+        current = max(owned, default=current)
+        blocks[current].append(module)
+    return blocks
+
+
+def _is_safe(module: nn.Module) -> bool:
+    """Modules whose safety depends on how they were made."""
+    if type(module) is nn.Flatten:
+        return module.start_dim >= 1
+    if type(module) is nn.Unflatten:
+        return isinstance(module.dim, int) and module.dim >= 1
+    if type(module) in (nn.Softmax, nn.LogSoftmax):
+        return module.dim is not None and module.dim != 0
+    return type(module) in BATCH_NORMS
+
+
+class FusedEngine(Engine):
+    """One pass per group of users that share a network; equal to the loop engine to rounding."""
+
+    name = "fused"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: Layers,
+        loss: RowLoss = cross_entropy,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        super().__init__(model, layers, loss)
+        blocks = blocks_of(model, layers)
+        if isinstance(blocks, str):
+            raise SalfError(f"the fused engine cannot run this model: {blocks}. Use engine 'loop'.")
+        self.chunk_bytes = chunk_bytes
+        self._user_bytes: int | None = None
+        self._norms: list[dict[str, UserBatchNorm]] = []  # by their place in the block
+        self._blocks: list[nn.Sequential] = []
+        self._names: list[dict[str, str]] = []  # a block's own names of its tensors -> the model's
+        full_name = {id(tensor): name for name, tensor in self.weights.items()}
+        for modules in blocks:
+            block = nn.Sequential(*(stand_in(m) for m in modules))
+            self._blocks.append(block)
+            self._norms.append(
+                {n: m for n, m in block.named_children() if isinstance(m, UserBatchNorm)}
+            )
+            tensors = (*block.named_parameters(), *block.named_buffers())
+            self._names.append({name: full_name[id(tensor)] for name, tensor in tensors})
+
+    def _compute(
+        self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
+    ) -> float:
+        reach = group.weights > 0
+        if (reach[:-1] & ~reach[1:]).any():
+            raise SalfError(
+                "the fused engine needs weights that are nested: whoever counts in a layer counts "
+                "in all later ones. Use engine 'loop'."
+            )
+        # Who got furthest comes first, so that every U^l is the first rows of the batch.
+        order = np.argsort(np.argmax(reach, axis=0), kind="stable")
+        total = 0.0
+        chunk = self._users_per_chunk(group, network, rows)
+        for start in range(0, len(order), chunk):
+            some = order[start : start + chunk]
+            inputs, targets = rows(group.users[some])
+            total += self._one_pass(group.weights[:, some], network, inputs, targets, aggregate)
+        return total
+
+    def _one_pass(
+        self,
+        c: Floats,
+        network: Network,
+        inputs: Tensor,
+        targets: Tensor,
+        aggregate: LayerwiseAggregate,
+    ) -> float:
+        users = c.shape[1]
+        rows = len(inputs) // users
+        reached = (c > 0).sum(1)  # U^l is the first reached[l] users
+        scale = c.max(1)  # s_l
+        signal = c / np.where(scale > 0, scale, 1.0)[:, None]
+
+        forward = network.forward_weights()
+        live, rest = inputs[:0], inputs  # rows that will be backpropagated from here on, or not
+        before = 0
+        for index, count in enumerate(reached):
+            ratio = signal[index - 1, :before] / signal[index, :before]
+            if (ratio != 1).any():
+                live = _ScaleSignal.apply(live, live.new_tensor(ratio).repeat_interleave(rows))
+            joining = (count - before) * rows
+            live = rest[:joining] if before == 0 else _join(live, rest[:joining])
+            rest = rest[joining:]
+            if count:
+                live = self._run(index, forward, live, rows)
+            if len(rest):
+                with torch.no_grad():
+                    rest = self._run(index, forward, rest, rows)
+            before = int(count)
+
+        losses = user_losses(self.loss(live, targets), users)
+        objective = (losses * losses.new_tensor(signal[-1])).sum()
+        depth = 1 + int(np.argmax(reached > 0))
+        update = backward_to(depth, objective, network.leaves, self.layers)
+        if network.narrow is None:
+            update |= self._moved_statistics(signal, reached)
+        held = network.narrow and network.narrow.held
+        aggregate.add(update, weights=scale, users=reached, held=held)
+        return losses.sum().item()
+
+    def _run(self, index: int, forward: Weights | None, inputs: Tensor, rows: int) -> Tensor:
+        block = self._blocks[index]
+        for norm in self._norms[index].values():
+            norm.rows = rows
+        if forward is None:
+            return block(inputs)  # type: ignore[no-any-return]
+        own = {name: forward[full] for name, full in self._names[index].items()}
+        return functional_call(block, own, (inputs,))  # type: ignore[no-any-return]
+
+    def _moved_statistics(self, signal: Floats, reached: Sequence[int]) -> dict[str, Tensor]:
+        """How the users that reached a layer moved its running statistics, weighed like it."""
+        update: dict[str, Tensor] = {}
+        for index, norms in enumerate(self._norms):
+            for place, norm in norms.items():
+                for name, moved in norm.moved.items() if reached[index] else ():
+                    if moved.dtype.is_floating_point:
+                        moved = moved.new_tensor(signal[index, : len(moved)]) @ moved
+                    update[self._names[index][f"{place}.norm.{name}"]] = moved
+        return update
+
+    def _users_per_chunk(self, group: Group, network: Network, rows: Rows) -> int:
+        """As many users as keep the activations of one pass within `chunk_bytes`."""
+        if self._user_bytes is None:
+            sizes: list[int] = []
+            handles = [
+                module.register_forward_hook(lambda *call: sizes.append(call[-1].nbytes))
+                for block in self._blocks
+                for module in block
+            ]
+            with torch.no_grad():
+                value, _ = rows(group.users[:1])
+                sizes.append(value.nbytes)
+                for index in range(len(self._blocks)):
+                    value = self._run(index, network.forward_weights(), value, len(value))
+            for handle in handles:
+                handle.remove()
+            self._user_bytes = sum(sizes)
+        return max(1, self.chunk_bytes // self._user_bytes)
+
+
+class _ScaleSignal(torch.autograd.Function):
+    """Identity forward; backward, each row of the signal is multiplied by its own factor."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, factor: Tensor) -> Tensor:
+        ctx.save_for_backward(factor)
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *signals: Tensor) -> tuple[Tensor, None]:
+        (signal,), (factor,) = signals, ctx.saved_tensors
+        return signal * factor.view(-1, *[1] * (signal.dim() - 1)), None
+
+
+def _join(live: Tensor, rest: Tensor) -> Tensor:
+    return torch.cat([live, rest]) if len(rest) else live

@@ -1,0 +1,20 @@
+"""Errors a person can act on: one sentence saying what was wrong and what is allowed."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class SalfError(ValueError):
+    """Something the caller can mend. The command line prints it as one line and exits with 2."""
+
+
+class TrainingDiverged(SalfError):
+    """A round produced a number that is not finite, so training stopped before applying it."""
+
+
+def unknown(kind: str, name: str, allowed: Iterable[str]) -> SalfError:
+    """Say that `name` is no known `kind`, with the nearest match and all that is allowed."""
+    names = sorted(allowed)
+    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return SalfError(f"unknown {kind} {name!r}.{hint} Allowed: {', '.join(names)}.")

@@ -1,0 +1,1 @@
+"""Configs, runs and comparisons."""

@@ -1,0 +1,203 @@
+"""The simulated federation: one round after the other, reproducible from a seed.
+
+Every random draw of round t comes from a generator made of (seed, t), so a simulation that is
+stopped after any round and set up again goes on exactly as it would have.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from salf.data import Samples
+from salf.depth import DepthDistribution, Ints
+from salf.engines import Engine, RoundResult
+from salf.errors import SalfError, TrainingDiverged
+from salf.methods import Method, Plan, Round
+from salf.server import Schedule, Server
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What is known after a round."""
+
+    round: int
+    train_loss: float
+    reached: tuple[int, ...]  # users whose update layer l got, l = 1..L
+
+
+class Simulation:
+    """U users, their shares of the data, one method and one server."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        method: Method,
+        depth: DepthDistribution,
+        samples: Samples,
+        shares: Sequence[Ints],
+        schedule: Schedule,
+        momentum: float = 0.0,
+        batch_size: int = 16,
+        seed: int = 0,
+    ) -> None:
+        if len(shares) != depth.users or len(engine.layers) != depth.layers:
+            raise SalfError(
+                f"depths are for {depth.users} users and {depth.layers} layers, "
+                f"not {len(shares)} and {len(engine.layers)}."
+            )
+        self.engine = engine
+        self.method = method
+        self.depth = depth
+        self.samples = samples
+        self.batches = Batches(shares, batch_size)
+        self.seed = seed
+        self.server = Server(engine.weights, schedule, momentum)
+        self.unreached = depth.unreached()
+        self.t = 0  # rounds done
+        self.memory = method.start(depth.users)
+        self.old: dict[int, dict[str, Tensor]] = {}  # models users still compute on, by round
+
+    @property
+    def model(self) -> nn.Module:
+        """The global model."""
+        return self.engine.model
+
+    def step(self) -> RoundRecord:
+        """Run the next round."""
+        t = self.t + 1
+        rng = np.random.default_rng([self.seed, t])
+        # In this order, so that all methods see the same batches and the same depths.
+        torch_seed = int(rng.integers(2**63))
+        index = self.batches.draw(rng)
+        round = Round(t, self.depth, self.unreached, rng)
+        plan, memory = self.method.plan(round, self.memory)
+
+        def rows(users: Ints) -> tuple[Tensor, Tensor]:
+            return self.samples.rows(torch.from_numpy(index[users].reshape(-1)))
+
+        with _seeded(torch_seed):
+            result = self.engine.round(plan, t, self.old, rows)
+        self._check_finite(result, t)
+
+        in_use = self.method.models_in_use(memory)
+        if t in in_use:
+            self.old[t] = snapshot(self.engine.weights)
+        if plan.average_models:
+            shifts = self._towards_old_models(plan, t)
+        self.server.apply(result.step, t)
+        if plan.average_models:
+            with torch.no_grad():
+                for name, shift in shifts.items():
+                    self.engine.weights[name].add_(shift)
+        self.old = {given: weights for given, weights in self.old.items() if given in in_use}
+        self.memory, self.t = memory, t
+        reached = tuple(int(n) for n in plan.reached(len(self.engine.layers)))
+        return RoundRecord(t, result.loss, reached)
+
+    def _towards_old_models(self, plan: Plan, t: int) -> dict[str, Tensor]:
+        """sum_u c[l, u] (w_old - w): what averaging old models adds to averaging differences."""
+        shifts: dict[str, Tensor] = {}
+        with torch.no_grad():
+            for group in plan.groups:
+                if group.given == t:
+                    continue
+                share = group.weights.sum(axis=1)
+                for name, index in self.engine.layers.index_of.items():
+                    now = self.engine.weights[name]
+                    if now.dtype.is_floating_point:
+                        shift = (self.old[group.given][name] - now) * float(share[index])
+                        shifts[name] = shifts[name] + shift if name in shifts else shift
+        return shifts
+
+    def _check_finite(self, result: RoundResult, t: int) -> None:
+        values = result.step.values
+        if not values:
+            return
+        sums = [value.sum() for value in values.values() if value.is_floating_point()]
+        if bool(torch.isfinite(torch.stack(sums)).all()):
+            return
+        layers = self.engine.layers
+        bad = [name for name, value in values.items() if not bool(torch.isfinite(value).all())]
+        if bad:  # else the sum overflowed, and no value did
+            index = max(layers.index_of[name] for name in bad)
+            raise TrainingDiverged(
+                f"training diverged in round {t}: the update of layer {index + 1} "
+                f"({layers[index].name}) is not finite. Try a smaller learning rate."
+            )
+
+
+class Batches:
+    """Every user's mini-batch of every round: uniform from its share, without replacement."""
+
+    def __init__(self, shares: Sequence[Ints], batch_size: int) -> None:
+        self.sizes = np.array([len(share) for share in shares])
+        if batch_size < 1 or self.sizes.min() < batch_size:
+            raise SalfError(
+                f"a batch of {batch_size} does not fit: the smallest user has "
+                f"{self.sizes.min()} samples. Use fewer users or a batch size from 1 to that."
+            )
+        self.batch_size = batch_size
+        self.samples = np.concatenate(shares)
+        self.offsets = np.concatenate([[0], self.sizes.cumsum()[:-1]])
+
+    def draw(self, rng: np.random.Generator) -> Ints:
+        """One round: [users, batch size] indices of samples."""
+        shape = (len(self.sizes), self.batch_size)
+        picks = (rng.random(shape) * self.sizes[:, None]).astype(np.int64)
+        # A batch with a repeated sample is drawn again, which leaves batches without repetition
+        # uniform; where that would take long, the user's whole share is permuted instead.
+        for user in np.flatnonzero(self.sizes < self.batch_size**2):
+            picks[user] = rng.permutation(self.sizes[user])[: self.batch_size]
+        while len(again := np.flatnonzero(_has_repetition(picks))):
+            fresh = rng.random((len(again), self.batch_size)) * self.sizes[again, None]
+            picks[again] = fresh.astype(np.int64)
+        return np.asarray(self.samples[self.offsets[:, None] + picks])
+
+
+def _has_repetition(picks: Ints) -> np.ndarray:
+    ordered = np.sort(picks, axis=1)
+    return np.asarray((ordered[:, 1:] == ordered[:, :-1]).any(axis=1))
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Let what draws from torch itself (dropout in a model) depend on the round alone."""
+    before = torch.default_generator.get_state()
+    # Not torch.manual_seed, which formats a traceback for devices that are not there.
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(before)
+
+
+def snapshot(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A copy of a model's tensors that gradients can be taken of."""
+    return {
+        name: tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        for name, tensor in weights.items()
+    }
+
+
+def accuracy(model: nn.Module, samples: Samples, rows_at_once: int = 1000) -> float:
+    """The share of samples whose largest output is their label, in evaluation mode."""
+    was_training = model.training
+    model.eval()
+    correct = 0
+    with torch.inference_mode():
+        for index in _ranges(len(samples), rows_at_once):
+            inputs, labels = samples.rows(index)
+            correct += int((model(inputs).argmax(1) == labels).sum())
+    model.train(was_training)
+    return correct / len(samples)
+
+
+def _ranges(total: int, size: int) -> Iterator[Tensor]:
+    for start in range(0, total, size):
+        yield torch.arange(start, min(start + size, total))

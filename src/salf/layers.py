@@ -1,0 +1,230 @@
+"""A module seen as L ordered layers, parameters and buffers together.
+
+Layer 1 is nearest the input and layer L is the output, as in [global_layers]. A depth d means that
+layers d..L were reached; d = L + 1 means none was.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from salf.errors import SalfError
+
+# What may stand for one layer when layers are given by hand: a name or prefix, or several of them.
+Prefixes = str | Sequence[str]
+
+NORMALISATION = (
+    nn.modules.batchnorm._NormBase,
+    nn.LayerNorm,
+    nn.GroupNorm,
+    nn.LocalResponseNorm,
+    nn.RMSNorm,
+)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer: the names of the parameters and buffers that are sent and averaged together."""
+
+    name: str
+    parameters: tuple[str, ...]
+    buffers: tuple[str, ...] = ()
+
+
+class Layers(Sequence[Layer]):
+    """The ordered layers of one module. `layers[0]` is layer 1; people count from 1."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        if not layers:
+            raise SalfError("the model has no parameters, so there is no layer to train.")
+        self._layers = tuple(layers)
+        self.index_of: Mapping[str, int] = {
+            name: index
+            for index, layer in enumerate(self._layers)
+            for name in (*layer.parameters, *layer.buffers)
+        }
+
+    def __len__(self) -> int:
+        return len(self._layers)
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]  # Sequence's overloads
+        return self._layers[index]
+
+    def __iter__(self) -> Iterator[Layer]:
+        return iter(self._layers)
+
+    def __repr__(self) -> str:
+        return f"Layers({', '.join(f'{n}: {x.name}' for n, x in enumerate(self, 1))})"
+
+    def reached(self, depth: int) -> tuple[Layer, ...]:
+        """The layers a user of this depth has gradients of: d..L, from [ltUsers]."""
+        if not 1 <= depth <= len(self) + 1:
+            raise SalfError(f"depth {depth} is outside 1..{len(self) + 1} ({len(self)} layers).")
+        return self._layers[depth - 1 :]
+
+    @classmethod
+    def of(
+        cls,
+        module: nn.Module,
+        given: Sequence[Prefixes] | None = None,
+        example: Tensor | None = None,
+    ) -> "Layers":
+        """See `module` as layers: by `given` names or prefixes, or by the default rules.
+
+        The default for an `nn.Sequential`: one layer per child with parameters, nested
+        Sequentials flattened, normalisation joined to the layer before it, any other composite
+        child one layer. For any other module: one layer per leaf module with parameters, in the
+        order the forward pass first uses them, which takes an `example` input. A module that owns
+        parameters and has children too (attention, say) counts as one leaf.
+        """
+        if given is not None:
+            groups = _groups_by_prefix(module, given)
+        elif is_sequential(module):
+            groups = _groups_of_sequential(module)
+        else:
+            groups = _groups_in_order_of_use(module, example)
+        return cls(_claim(module, groups))
+
+
+def is_sequential(module: nn.Module) -> bool:
+    """Whether the forward pass is that of `nn.Sequential` itself, not of a subclass's own."""
+    return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
+
+
+# A group of modules (or names) that will be one layer: its name, and what it claims.
+_Group = tuple[str, list[str]]
+
+
+def flatten(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """The children of a Sequential with nested Sequentials opened, with their full names."""
+    # Not named_children(), which hides the second use of a module that stands in two places.
+    for name, child in module._modules.items():
+        assert child is not None  # a Sequential has no empty places
+        if is_sequential(child):
+            yield from flatten(child, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", child
+
+
+def _groups_of_sequential(module: nn.Module) -> list[_Group]:
+    groups: list[_Group] = []
+    for name, child in flatten(module):
+        owns_parameters = any(True for _ in child.parameters())
+        joins = isinstance(child, NORMALISATION) or not owns_parameters
+        if joins and groups:
+            groups[-1][1].append(name)
+        elif owns_parameters:
+            groups.append((name, [name]))
+    return groups
+
+
+def _groups_in_order_of_use(module: nn.Module, example: Tensor | None) -> list[_Group]:
+    if example is None:
+        raise SalfError(
+            f"{type(module).__name__} is not an nn.Sequential, so its layers are ordered by a "
+            "forward pass: give an example input, or give the layers by name."
+        )
+    used: list[str] = []
+
+    def note(name: str) -> None:
+        # A module used twice has its gradient only when backpropagation reaches the first use.
+        if name not in used:
+            used.append(name)
+
+    units = _units(module, "")
+    handles = [
+        unit.register_forward_pre_hook(lambda *_, name=name: note(name)) for name, unit in units
+    ]
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    try:
+        with torch.no_grad():
+            module(example)
+    finally:
+        for handle in handles:
+            handle.remove()
+        for name, buffer in module.named_buffers():
+            buffer.copy_(buffers[name])
+    by_name = dict(units)
+    groups: list[_Group] = []
+    for name in used:
+        if any(True for _ in by_name[name].parameters()):
+            groups.append((name, [name]))
+        elif groups:  # only buffers: they travel with the layer before them
+            groups[-1][1].append(name)
+    return groups
+
+
+def _units(module: nn.Module, prefix: str) -> list[tuple[str, nn.Module]]:
+    """Leaf modules, and modules that own parameters themselves with all that is below them."""
+    found: list[tuple[str, nn.Module]] = []
+    for name, child in module.named_children():
+        owns = any(True for _ in child.parameters(recurse=False))
+        if owns or not any(True for _ in child.children()):
+            found.append((f"{prefix}{name}", child))
+        else:
+            found.extend(_units(child, f"{prefix}{name}."))
+    return found
+
+
+def _groups_by_prefix(module: nn.Module, given: Sequence[Prefixes]) -> list[_Group]:
+    groups: list[_Group] = []
+    names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
+    for entry in given:
+        prefixes = [entry] if isinstance(entry, str) else list(entry)
+        for prefix in prefixes:
+            if not any(_under(name, prefix) for name in names):
+                raise SalfError(
+                    f"the layer {prefix!r} names no parameter. The parameters are: "
+                    f"{', '.join(names)}."
+                )
+        groups.append((" + ".join(prefixes), prefixes))
+    return groups
+
+
+def _under(name: str, prefix: str) -> bool:
+    return name == prefix or name.startswith(f"{prefix}.")
+
+
+def _claim(module: nn.Module, groups: list[_Group]) -> list[Layer]:
+    """Give every parameter to exactly one layer, or say which one is not in exactly one."""
+    # A parameter shared by two modules has two names and one place: the layer used first,
+    # because backpropagation completes its gradient only there.
+    canonical = {id(p): name for name, p in module.named_parameters()}
+    aliases: dict[str, list[str]] = {name: [] for name in canonical.values()}
+    for alias, parameter in module.named_parameters(remove_duplicate=False):
+        aliases[canonical[id(parameter)]].append(alias)
+
+    def claimants(names: Sequence[str]) -> list[int]:
+        return [
+            index
+            for index, (_, prefixes) in enumerate(groups)
+            if any(_under(name, prefix) for name in names for prefix in prefixes)
+        ]
+
+    parameters: list[list[str]] = [[] for _ in groups]
+    for name, names in aliases.items():
+        owners = claimants(names)
+        if not owners:
+            raise SalfError(
+                f"the parameter {name!r} belongs to no layer: the forward pass does not use it "
+                "through a module of its own, or no given name covers it. "
+                "Give the layers by name so that each parameter is in exactly one."
+            )
+        if len(owners) > 1 and len(names) == 1:
+            raise SalfError(
+                f"the parameter {name!r} belongs to more than one layer: "
+                f"{', '.join(groups[index][0] for index in owners)}."
+            )
+        parameters[owners[0]].append(name)
+
+    buffers: list[list[str]] = [[] for _ in groups]
+    for name, _ in module.named_buffers():
+        if owners := claimants([name]):
+            buffers[owners[0]].append(name)
+    return [
+        Layer(group[0], tuple(owned), tuple(carried))
+        for group, owned, carried in zip(groups, parameters, buffers, strict=True)
+        if owned
+    ]

@@ -1,0 +1,73 @@
+"""Make a model by name for a data set, and say in one sentence when the two do not fit."""
+
+import importlib
+import inspect
+import os
+import sys
+
+import torch
+from torch import Tensor, nn
+
+from salf.errors import SalfError, unknown
+from salf.models.paper import PAPER_MODELS, Shape
+
+
+def build(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
+    """A paper's model by name, or `package.module:Name`, with weights drawn from the seed.
+
+    A class or function of your own is called with the keywords `shape` (of one sample) and
+    `classes` if it takes them, else without arguments.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if ":" in name:
+            return _own(name, shape, classes)
+        if name not in PAPER_MODELS:
+            raise unknown("model", name, [*PAPER_MODELS, "package.module:Name"])
+        return PAPER_MODELS[name](shape, classes)
+
+
+def _own(path: str, shape: Shape, classes: int) -> nn.Module:
+    module_name, _, attribute = path.partition(":")
+    # Like `python -m`: a file in the current folder can be named.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        factory = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise SalfError(f"cannot import the model {path!r}: {error}.") from None
+    if isinstance(factory, nn.Module):
+        return factory
+    try:
+        takes = inspect.signature(factory).parameters
+        offered = {"shape": shape, "classes": classes}
+        model = factory(**{key: value for key, value in offered.items() if key in takes})
+    except TypeError as error:
+        raise SalfError(f"cannot make the model {path!r}: {error}.") from None
+    if not isinstance(model, nn.Module):
+        raise SalfError(f"{path!r} made a {type(model).__name__}, not a torch.nn.Module.")
+    return model
+
+
+def check_fit(model: nn.Module, inputs: Tensor, classes: int, name: str) -> None:
+    """Try one small forward pass, so that a misfit is a sentence and not a traceback later."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            outputs = model(inputs)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise SalfError(
+            f"the model {name!r} does not fit samples of shape "
+            f"{'x'.join(map(str, inputs.shape[1:]))}: {first}."
+        ) from None
+    finally:
+        model.train(was_training)
+    if not isinstance(outputs, Tensor) or outputs.shape[0] != len(inputs):
+        raise SalfError(f"the model {name!r} must return one tensor with one row per sample.")
+    if classes and (outputs.dim() < 2 or outputs.shape[1] < classes):
+        raise SalfError(
+            f"the model {name!r} gives outputs of shape {tuple(outputs.shape[1:])}, "
+            f"and the data have {classes} classes."
+        )

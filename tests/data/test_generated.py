@@ -1,0 +1,78 @@
+import hashlib
+
+import pytest
+import torch
+
+from salf.data import load, synthetic
+from salf.errors import SalfError
+
+
+def test_a_seed_gives_the_same_bytes_everywhere():
+    data = synthetic(seed=3, train=20, test=5)
+    digest = hashlib.sha256(
+        data.train.inputs.numpy().tobytes() + data.test.inputs.numpy().tobytes()
+    )
+    assert digest.hexdigest()[:16] == "f8b26682a9901d53"
+
+
+def test_the_default_is_shaped_like_a_small_mnist():
+    data = load("synthetic")
+    assert data.train.inputs.shape == (6000, 1, 28, 28)
+    assert data.test.inputs.shape == (1000, 1, 28, 28)
+    assert data.train.inputs.dtype == torch.uint8
+    assert data.train.labels.bincount().tolist() == [600] * 10
+    assert data.classes == 10
+
+
+def test_the_seed_can_be_named():
+    assert load("synthetic:0").train.inputs.equal(load("synthetic").train.inputs)
+    assert not load("synthetic:1").train.inputs.equal(load("synthetic").train.inputs)
+
+
+def test_other_shapes_and_counts_are_possible():
+    data = synthetic(train=7, test=3, shape=(3, 9, 17), classes=4)
+    assert data.train.inputs.shape == (7, 3, 9, 17)
+    assert sorted(data.train.labels.tolist()) == [0, 0, 1, 1, 2, 2, 3]
+
+
+@pytest.fixture
+def one_thread():
+    """Threads that wait for each other on a busy machine take fifty times as long here."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_small_network_learns_it_but_not_at_once():
+    data = synthetic()
+    draw = torch.Generator().manual_seed(0)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(
+            torch.nn.Flatten(),
+            torch.nn.Linear(784, 32),
+            torch.nn.ReLU(),
+            torch.nn.Linear(32, 10),
+        )
+    steps = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
+    accuracy = {}
+    for step in range(401):
+        if step in (20, 400):
+            x, y = data.test.rows()
+            accuracy[step] = (model(x).argmax(1) == y).float().mean().item()
+        x, y = data.train.rows(torch.randint(0, len(data.train), (256,), generator=draw))
+        steps.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        steps.step()
+    assert accuracy[20] < 0.6
+    assert 0.9 < accuracy[400] < 0.995
+
+
+@pytest.mark.parametrize(
+    "options", [{"train": 0}, {"classes": 0}, {"seed": -1}, {"shape": (28, 28)}]
+)
+def test_impossible_requests_are_refused(options):
+    with pytest.raises(SalfError, match=next(iter(options))):
+        synthetic(**options)

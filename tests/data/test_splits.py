@@ -1,0 +1,184 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given as cases
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from salf.data import given, holdout, split
+from salf.errors import SalfError
+
+SPECS = ["iid", "dirichlet:0.01", "dirichlet:0.1", "dirichlet:1", "dirichlet:100", "shards:2"]
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+@st.composite
+def requests(draw):
+    users = draw(st.integers(1, 20))
+    count = draw(st.integers(users * 2, users * 2 + 150))
+    classes = draw(st.integers(1, 12))
+    labels = torch.from_numpy(rng(draw(st.integers(0, 99))).integers(0, classes, count) * 3)
+    return labels, users, draw(st.integers(0, 2**32))
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@settings(max_examples=60, deadline=None)
+@cases(request=requests())
+def test_every_sample_goes_to_exactly_one_user_in_equal_shares(spec, request):
+    labels, users, seed = request
+    fair = len(labels) // users
+    batch = fair if spec != "shards:2" else 2 * (len(labels) // (2 * users))
+    shares = split(spec, labels, users, rng(seed), batch_size=batch)
+    assert len(shares) == users
+    assert sorted(np.concatenate(shares).tolist()) == list(range(len(labels)))
+    sizes = [len(share) for share in shares]
+    assert min(sizes) >= batch
+    assert max(sizes) - min(sizes) <= (2 if spec == "shards:2" else 1)
+    for share in shares:
+        assert share.dtype == np.int64
+        assert np.array_equal(share, np.sort(share))
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_split_depends_on_the_generator_and_on_nothing_else(spec):
+    labels = torch.arange(200) % 10
+    first, again, other = (split(spec, labels, 7, rng(seed)) for seed in (1, 1, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def skew(labels, shares):
+    """How much of a user's data is of its most frequent class, averaged over users."""
+    return np.mean([np.bincount(labels[share]).max() / len(share) for share in shares])
+
+
+def test_smaller_alpha_means_more_skew():
+    labels = torch.arange(6000) % 10
+    values = [
+        skew(labels, split(f"dirichlet:{alpha}", labels, 30, rng())) for alpha in (100, 1, 0.1)
+    ]
+    assert values[0] < 0.2
+    assert values[0] + 0.1 < values[1] < values[2] - 0.1
+    assert values[2] > 0.45
+
+
+def test_dirichlet_mixes_follow_the_distribution_while_classes_last():
+    # Few users ask for a little of each class, so that nobody is cut short: the mean over draws of
+    # sum(q^2) is (alpha + 1) / (classes alpha + 1) for a symmetric Dirichlet.
+    alpha, classes = 0.5, 4
+    labels = torch.arange(40_000) % classes
+    seen = []
+    for seed in range(40):
+        for share in split(f"dirichlet:{alpha}", labels, 100, rng(seed))[:10]:
+            mix = np.bincount(labels[share], minlength=classes) / len(share)
+            seen.append((mix**2).sum())
+    assert np.mean(seen) == pytest.approx((alpha + 1) / (classes * alpha + 1), abs=0.06)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_thirty_users_with_few_classes_each_still_have_full_batches(seed):
+    labels = torch.arange(600) % 10
+    shares = split("dirichlet:0.1", labels, 30, rng(seed), batch_size=16)
+    assert min(len(share) for share in shares) == 20
+
+
+def test_a_user_with_k_shards_sees_few_classes():
+    labels = torch.arange(1000) % 10
+    for share in split("shards:2", labels, 10, rng()):
+        assert len(set(labels[share].tolist())) <= 2
+
+
+def test_iid_users_see_all_classes():
+    labels = torch.arange(6000).sort().values // 600
+    for share in split("iid", labels, 10, rng()):
+        assert len(set(labels[share].tolist())) == 10
+
+
+def test_iid_needs_no_classes():
+    assert len(split("iid", torch.randn(10, 3), 5, rng())) == 5
+
+
+@pytest.mark.parametrize(
+    ("spec", "users", "batch", "message"),
+    [
+        ("iid", 21, 1, "21 users cannot share 20 samples"),
+        ("iid", 0, 1, "0 users"),
+        ("iid", 4, 0, "batch size is 0"),
+        ("iid", 4, 6, "has 5 samples, less than one batch of 6; use fewer users or a smaller"),
+        ("dirichlet:0.1", 3, 7, "has 6 samples, less than one batch of 7"),
+        ("dirichlet:0", 2, 1, "needs a number above 0, as in dirichlet:0.5"),
+        ("dirichlet:-1", 2, 1, "needs a number above 0"),
+        ("dirichlet:nan", 2, 1, "needs a number above 0"),
+        ("dirichlet:inf", 2, 1, "needs a number above 0"),
+        ("dirichlet", 2, 1, "needs a number above 0"),
+        ("shards:0", 2, 1, "needs a number above 0, as in shards:2"),
+        ("shards:1.5", 2, 1, "must be whole"),
+        ("shards:11", 2, 1, "need 22 samples, but there are 20"),
+        ("dirichle:0.1", 2, 1, "Did you mean 'dirichlet:ALPHA'"),
+        ("iid:3", 2, 1, "unknown split 'iid:3'"),
+        ("", 2, 1, "unknown split"),
+    ],
+)
+def test_impossible_splits_are_refused(spec, users, batch, message):
+    with pytest.raises(SalfError, match=message):
+        split(spec, torch.arange(20) % 4, users, rng(), batch)
+
+
+@pytest.mark.parametrize("labels", [torch.randn(20), torch.zeros(20, 2, dtype=torch.int64)])
+@pytest.mark.parametrize("spec", ["dirichlet:1", "shards:2"])
+def test_a_split_by_label_needs_classes(spec, labels):
+    with pytest.raises(SalfError, match="needs one class label a sample"):
+        split(spec, labels, 2, rng())
+
+
+def test_given_indices_are_sorted_and_may_overlap():
+    shares = given([[3, 1], (1, 2, 0)], samples=4)
+    assert [share.tolist() for share in shares] == [[1, 3], [0, 1, 2]]
+    assert all(share.dtype == np.int64 for share in shares)
+
+
+@pytest.mark.parametrize(
+    ("indices", "message"),
+    [
+        ([], "no users"),
+        ([[0], []], "user 1 must be given a list of at least one"),
+        ([[0], [4]], "user 1 is given sample 4, but samples are 0 to 3"),
+        ([[-1]], "user 0 is given sample -1"),
+        ([[0.5]], "whole numbers"),
+        ([[True, False]], "whole numbers"),
+        ([[0, 1], [2]], "user 1 has 1 samples, less than one batch of 2"),
+    ],
+)
+def test_given_indices_that_do_not_fit_are_refused(indices, message):
+    with pytest.raises(SalfError, match=message):
+        given(indices, samples=4, batch_size=2 if "batch" in message else 1)
+
+
+@cases(st.integers(1, 300), st.floats(0, 0.9), st.integers(0, 99))
+def test_holdout_is_a_partition_of_the_size_asked_for(count, share, seed):
+    if round(count * share) == count:
+        return
+    kept, held = holdout(count, share, rng(seed))
+    assert len(held) == round(count * share)
+    assert sorted([*kept, *held]) == list(range(count))
+    assert np.array_equal(held, np.sort(held))
+    assert np.array_equal(kept, np.sort(kept))
+
+
+def test_holdout_of_the_paper():
+    kept, held = holdout(60_000, 1 / 6, rng())
+    assert (len(kept), len(held)) == (50_000, 10_000)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1, 1.5, float("nan")])
+def test_holdout_of_everything_or_less_than_nothing_is_refused(share):
+    with pytest.raises(SalfError, match="must be at least 0 and below 1"):
+        holdout(10, share, rng())
+
+
+def test_holdout_that_leaves_nothing_is_refused():
+    with pytest.raises(SalfError, match="leaves none"):
+        holdout(1, 0.9, rng())
