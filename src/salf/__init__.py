@@ -1,1 +1,69 @@
-"""salf."""
+"""salf: federated learning that never waits for stragglers.
+
+The paper's method and those it is compared with (`salf.methods`), a simulator that runs them
+(`salf.train`, the command `salf`), and the parts both are made of (`salf.layers`, `salf.depth`,
+`salf.aggregate`, `salf.backprop`).
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from salf.aggregate import LayerwiseAggregate, Step
+    from salf.backprop import backward_to
+    from salf.data import DataSet, Samples, from_tensors, load
+    from salf.errors import SalfError, TrainingDiverged
+    from salf.experiments.config import PRESETS, Config
+    from salf.experiments.run import Result, run
+    from salf.experiments.training import History, Row, train
+    from salf.layers import Layer, Layers
+    from salf.methods import METHODS, Method, method
+
+# Where each public name lives. Loaded when first used, so that `salf --help` need not wait for
+# torch, and a server that only aggregates need not load the simulator.
+_HOMES = {
+    "salf.aggregate": ("LayerwiseAggregate", "Step"),
+    "salf.backprop": ("backward_to",),
+    "salf.data": ("DataSet", "Samples", "from_tensors", "load"),
+    "salf.errors": ("SalfError", "TrainingDiverged"),
+    "salf.experiments.config": ("PRESETS", "Config"),
+    "salf.experiments.run": ("Result", "run"),
+    "salf.experiments.training": ("History", "Row", "train"),
+    "salf.layers": ("Layer", "Layers"),
+    "salf.methods": ("METHODS", "Method", "method"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "METHODS",
+    "PRESETS",
+    "Config",
+    "DataSet",
+    "History",
+    "Layer",
+    "Layers",
+    "LayerwiseAggregate",
+    "Method",
+    "Result",
+    "Row",
+    "SalfError",
+    "Samples",
+    "Step",
+    "TrainingDiverged",
+    "backward_to",
+    "from_tensors",
+    "load",
+    "method",
+    "run",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'salf' has no attribute {name!r}")
+    return getattr(import_module(_HOME_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

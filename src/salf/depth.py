@@ -12,7 +12,7 @@ from math import floor, lgamma, log, log1p
 import numpy as np
 import numpy.typing as npt
 
-from salf.errors import SalfError
+from salf.errors import SalfError, unknown
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -21,9 +21,9 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Depths:
-    """One round's draw: each user's depth, and who was slow at all.
+    """One round's draw: each user's depth, and who is a straggler.
 
-    A straggler may still be lucky and reach depth 1, so the two are not the same.
+    In the experiments' mixture a straggler's depth may be 1 too, so the two are not the same.
     """
 
     depth: Ints
@@ -108,7 +108,7 @@ class Mixture(DepthDistribution):
         """Draw idle users until the stragglers, busy ones included, are the ratio asked for."""
         straggler = np.zeros(self.users, np.bool_) if busy is None else busy.copy()
         missing = max(0, self.stragglers - int(straggler.sum()))
-        straggler[rng.choice(np.flatnonzero(~straggler), missing, replace=False)] = True
+        straggler[rng.permutation(np.flatnonzero(~straggler))[:missing]] = True
         depth = rng.integers(1, self.layers + 1, self.users, endpoint=True)
         return Depths(np.where(straggler, depth, 1), straggler)
 
@@ -147,7 +147,7 @@ class PerUser(DepthDistribution):
     @property
     def layers(self) -> int:  # type: ignore[override]
         """How many layers there are."""
-        return self.probabilities.shape[1] - 1
+        return int(self.probabilities.shape[1]) - 1
 
     def draw(self, rng: np.random.Generator, busy: Bools | None = None) -> Depths:
         """Draw every user's depth by inverting its cumulative probabilities."""
@@ -195,3 +195,31 @@ def _binomial(trials: int, chance: float) -> Floats:
     log_factorial = np.array([lgamma(n + 1) for n in range(trials + 1)])
     log_ways = log_factorial[trials] - log_factorial - log_factorial[::-1]
     return np.asarray(np.exp(log_ways + k * log(chance) + (trials - k) * log1p(-chance)))
+
+
+DEPTHS = ("mixture", "uniform", "fixed:D1,D2,...", "probabilities:P1,P2,...")
+
+
+def parse(spec: str, users: int, layers: int, ratio: float) -> DepthDistribution:
+    """Read a distribution as people write it: one of `DEPTHS`. `ratio` is the mixture's."""
+    kind, _, rest = spec.partition(":")
+    if spec == "mixture":
+        return Mixture(users, layers, ratio)
+    if spec == "uniform":
+        return Uniform(users, layers)
+    if kind not in ("fixed", "probabilities") or not rest:
+        raise unknown("distribution of depth", spec, DEPTHS)
+    try:
+        numbers = [float(number) for number in rest.split(",")]
+    except ValueError:
+        raise SalfError(f"cannot read the numbers of {spec!r}; write them with commas.") from None
+    if kind == "fixed":
+        if len(numbers) != users:
+            raise SalfError(f"{spec!r} gives {len(numbers)} depths, and there are {users} users.")
+        return fixed([int(number) for number in numbers], layers)
+    if len(numbers) != layers + 1:
+        raise SalfError(
+            f"{spec!r} gives {len(numbers)} probabilities, and with {layers} layers there are "
+            f"{layers + 1} depths."
+        )
+    return given(numbers, users)

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from salf.data.files import cache_folder, write_whole
+from salf.data.files import cache_folder
 from salf.data.sources import debian, npm, web
 from salf.errors import SalfError
+from salf.files import write_whole
 
 
 @pytest.fixture

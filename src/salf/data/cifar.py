@@ -7,9 +7,10 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 import torch
 
-from salf.data.files import Bytes, read_bytes, sha256, write_whole
+from salf.data.files import Bytes, read_bytes, sha256
 from salf.data.samples import Samples
 from salf.errors import SalfError
+from salf.files import write_whole
 
 ARCHIVE = "cifar-10-binary.tar.gz"
 ARCHIVE_SHA256 = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
@@ -69,7 +70,7 @@ def unpack_cifar(archive: Path, folder: Path, expected: str = ARCHIVE_SHA256) ->
         raise SalfError(f"{archive} cannot be unpacked: {error}.") from error
     # Sums first: should we be stopped half-way, what is there can be seen to be incomplete.
     sums = "".join(f"{sha256(data)}  {name}\n" for name, data in sorted(content.items()))
-    write_whole(folder / SUMS, np.frombuffer(sums.encode(), np.uint8))
+    write_whole(folder / SUMS, sums)
     for name, data in content.items():
         write_whole(folder / name, data)
 

@@ -1,9 +1,8 @@
-"""Files in the cache: where they lie, what they hash to, and how they get there whole."""
+"""Files in the cache: where they lie, how they are read, and what they hash to."""
 
 import gzip
 import hashlib
 import os
-import tempfile
 import zlib
 from pathlib import Path
 
@@ -39,18 +38,3 @@ def read_bytes(path: Path) -> Bytes:
             return np.frombuffer(bytearray(stream.read()), np.uint8)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise SalfError(f"{path} cannot be unpacked: {error}.") from error
-
-
-def write_whole(path: Path, content: Bytes) -> None:
-    """Write a file completely or not at all, also when several processes do so at once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        # mkstemp makes private files, but a cache may be shared like any other folder.
-        os.chmod(name, 0o644)
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content.data)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from salf.data import cifar
-from salf.data.files import read_bytes, sha256, write_whole
+from salf.data.files import read_bytes, sha256
 from salf.data.idx import PARTS, find_parts, parse_parts
 from salf.data.samples import DataSet, Samples
 from salf.data.sources import Source, debian, npm, web
 from salf.errors import SalfError
+from salf.files import write_whole
 
 Report = Callable[[str], None]
 

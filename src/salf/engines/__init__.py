@@ -1,5 +1,7 @@
 """Who computes a round: `loop` (any module, the oracle) and `fused` (fast)."""
 
+from collections.abc import Mapping
+
 from torch import nn
 
 from salf.engines.base import Engine, RoundResult, RowLoss, Rows, Weights, cross_entropy
@@ -8,7 +10,7 @@ from salf.engines.loop import LoopEngine
 from salf.errors import unknown
 from salf.layers import Layers
 
-ENGINES = {"loop": LoopEngine, "fused": FusedEngine}
+ENGINES: Mapping[str, type[Engine]] = {"loop": LoopEngine, "fused": FusedEngine}
 
 
 def engine(name: str, model: nn.Module, layers: Layers, loss: RowLoss = cross_entropy) -> Engine:

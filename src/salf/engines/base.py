@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from salf.aggregate import LayerwiseAggregate, Step
+from salf.aggregate import Held, LayerwiseAggregate, Step
 from salf.depth import Ints
 from salf.layers import Layers
 from salf.methods import Group, Plan
@@ -29,10 +29,11 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class RoundResult:
-    """A round's step, and the mean loss of the users that took part (NaN if none did)."""
+    """A round's step, and what it came from."""
 
     step: Step
-    loss: float
+    loss: float  # the mean over the users that took part; NaN if none did
+    reached: tuple[int, ...]  # how many users' updates each layer got: |U^l| for SALF
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,11 @@ class Network:
     leaves: Weights
     foreign: bool = False
     narrow: SubNetwork | None = None
+
+    @property
+    def held(self) -> Held | None:
+        """Where a narrow network's entries lie in the full tensors."""
+        return None if self.narrow is None else self.narrow.held
 
     def forward_weights(self) -> Weights | None:
         """What one forward pass is to use; None for the module's own tensors."""
@@ -80,7 +86,18 @@ class Engine(ABC):
                 loss += self._compute(group, network, rows, aggregate)
                 users += len(group.users)
         step = aggregate.average() if plan.entrywise else aggregate.total()
-        return RoundResult(step, loss / users if users else float("nan"))
+        mean_loss = loss / users if users else float("nan")
+        return RoundResult(step, mean_loss, tuple(aggregate.reached.tolist()))
+
+    def predict(self, inputs: Tensor) -> Tensor:
+        """The model's outputs in evaluation mode."""
+        if self.model.training:
+            self.model.eval()
+        with torch.inference_mode():
+            return self._forward(inputs)
+
+    def _forward(self, inputs: Tensor) -> Tensor:
+        return self.model(inputs)  # type: ignore[no-any-return]
 
     @abstractmethod
     def _compute(

@@ -76,11 +76,11 @@ def blocks_of(model: nn.Module, layers: Layers) -> list[list[nn.Module]] | str:
 def _is_safe(module: nn.Module) -> bool:
     """Modules whose safety depends on how they were made."""
     if type(module) is nn.Flatten:
-        return module.start_dim >= 1
+        return bool(module.start_dim >= 1)
     if type(module) is nn.Unflatten:
         return isinstance(module.dim, int) and module.dim >= 1
     if type(module) in (nn.Softmax, nn.LogSoftmax):
-        return module.dim is not None and module.dim != 0
+        return module.dim not in (None, 0)
     return type(module) in BATCH_NORMS
 
 
@@ -115,6 +115,11 @@ class FusedEngine(Engine):
             tensors = (*block.named_parameters(), *block.named_buffers())
             self._names.append({name: full_name[id(tensor)] for name, tensor in tensors})
 
+    def _forward(self, inputs: Tensor) -> Tensor:
+        for block in self._blocks:
+            inputs = block(inputs)
+        return inputs
+
     def _compute(
         self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
     ) -> float:
@@ -147,14 +152,15 @@ class FusedEngine(Engine):
         reached = (c > 0).sum(1)  # U^l is the first reached[l] users
         scale = c.max(1)  # s_l
         signal = c / np.where(scale > 0, scale, 1.0)[:, None]
+        all_alike = bool((signal[c > 0] == 1).all())
 
         forward = network.forward_weights()
         live, rest = inputs[:0], inputs  # rows that will be backpropagated from here on, or not
         before = 0
         for index, count in enumerate(reached):
-            ratio = signal[index - 1, :before] / signal[index, :before]
-            if (ratio != 1).any():
-                live = _ScaleSignal.apply(live, live.new_tensor(ratio).repeat_interleave(rows))
+            if before and not all_alike:
+                ratio = signal[index - 1, :before] / signal[index, :before]
+                live = _scale_signal(live, live.new_tensor(ratio).repeat_interleave(rows))
             joining = (count - before) * rows
             live = rest[:joining] if before == 0 else _join(live, rest[:joining])
             rest = rest[joining:]
@@ -166,13 +172,12 @@ class FusedEngine(Engine):
             before = int(count)
 
         losses = user_losses(self.loss(live, targets), users)
-        objective = (losses * losses.new_tensor(signal[-1])).sum()
+        objective = (losses if all_alike else losses * losses.new_tensor(signal[-1])).sum()
         depth = 1 + int(np.argmax(reached > 0))
         update = backward_to(depth, objective, network.leaves, self.layers)
         if network.narrow is None:
             update |= self._moved_statistics(signal, reached)
-        held = network.narrow and network.narrow.held
-        aggregate.add(update, weights=scale, users=reached, held=held)
+        aggregate.add(update, weights=scale, users=reached, held=network.held)
         return losses.sum().item()
 
     def _run(self, index: int, forward: Weights | None, inputs: Tensor, rows: int) -> Tensor:
@@ -227,6 +232,11 @@ class _ScaleSignal(torch.autograd.Function):
     def backward(ctx: Any, *signals: Tensor) -> tuple[Tensor, None]:
         (signal,), (factor,) = signals, ctx.saved_tensors
         return signal * factor.view(-1, *[1] * (signal.dim() - 1)), None
+
+
+def _scale_signal(value: Tensor, factor: Tensor) -> Tensor:
+    scaled: Tensor = _ScaleSignal.apply(value, factor)  # type: ignore[no-untyped-call]
+    return scaled
 
 
 def _join(live: Tensor, rest: Tensor) -> Tensor:

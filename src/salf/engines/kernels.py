@@ -40,7 +40,7 @@ class HalvingMaxPool(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Halve height and width."""
-        outputs: Tensor = _HalvingMaxPool.apply(inputs)
+        outputs: Tensor = _HalvingMaxPool.apply(inputs)  # type: ignore[no-untyped-call]
         return outputs
 
 
@@ -82,24 +82,30 @@ class UserBatchNorm(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Normalise; the module's own running statistics stay as they are."""
+        if not self.norm.training:
+            outside_training: Tensor = self.norm(inputs)
+            return outside_training
         norm, users = self.norm, len(inputs) // self.rows
         if inputs[: self.rows].numel() == inputs.shape[1]:
             raise SalfError("batch norm needs more than one value per channel: use larger batches.")
-        mean, variance = norm.running_mean, norm.running_var
-        momentum = norm.momentum
-        if mean is not None and variance is not None:
-            mean, variance = mean.repeat(users, 1), variance.repeat(users, 1)
-            if momentum is None:  # a plain mean over all batches so far
-                momentum = 1.0 / float(norm.num_batches_tracked + 1)
-        outputs: Tensor = _PerUserBatchNorm.apply(
+        mean_before, variance_before = norm.running_mean, norm.running_var
+        mean = None if mean_before is None else mean_before.repeat(users, 1)
+        variance = None if variance_before is None else variance_before.repeat(users, 1)
+        momentum, counter = norm.momentum, norm.num_batches_tracked
+        if momentum is None and counter is not None:  # a plain mean over all batches so far
+            momentum = 1.0 / float(counter + 1)
+        outputs: Tensor = _PerUserBatchNorm.apply(  # type: ignore[no-untyped-call]
             inputs, norm.weight, norm.bias, mean, variance, self.rows, momentum or 0.0, norm.eps
         )
-        if torch.is_grad_enabled() and mean is not None and variance is not None:
-            counter = norm.num_batches_tracked
+        if torch.is_grad_enabled():
             self.moved = {
-                "running_mean": mean - norm.running_mean,
-                "running_var": variance - norm.running_var,
-                "num_batches_tracked": torch.ones_like(counter),
+                name: after - before if after is not None else torch.ones_like(before)
+                for name, before, after in (
+                    ("running_mean", mean_before, mean),
+                    ("running_var", variance_before, variance),
+                    ("num_batches_tracked", counter, None),
+                )
+                if before is not None
             }
         return outputs
 

@@ -37,7 +37,7 @@ class LoopEngine(Engine):
                 if self.layers.index_of[name] >= depth - 1 and network.narrow is None:
                     update[name] = moved - before
                 moved.copy_(before)
-            aggregate.add(update, weights, held=network.narrow and network.narrow.held)
+            aggregate.add(update, weights, held=network.held)
             total += loss.item()
         return total
 

@@ -7,6 +7,7 @@ stopped after any round and set up again goes on exactly as it would have.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 import torch
@@ -77,7 +78,8 @@ class Simulation:
         plan, memory = self.method.plan(round, self.memory)
 
         def rows(users: Ints) -> tuple[Tensor, Tensor]:
-            return self.samples.rows(torch.from_numpy(index[users].reshape(-1)))
+            chosen = torch.from_numpy(index[users].reshape(-1))
+            return self.samples.rows(chosen.to(self.samples.inputs.device))
 
         with _seeded(torch_seed):
             result = self.engine.round(plan, t, self.old, rows)
@@ -95,8 +97,7 @@ class Simulation:
                     self.engine.weights[name].add_(shift)
         self.old = {given: weights for given, weights in self.old.items() if given in in_use}
         self.memory, self.t = memory, t
-        reached = tuple(int(n) for n in plan.reached(len(self.engine.layers)))
-        return RoundRecord(t, result.loss, reached)
+        return RoundRecord(t, result.loss, result.reached)
 
     def _towards_old_models(self, plan: Plan, t: int) -> dict[str, Tensor]:
         """sum_u c[l, u] (w_old - w): what averaging old models adds to averaging differences."""
@@ -118,11 +119,11 @@ class Simulation:
         if not values:
             return
         sums = [value.sum() for value in values.values() if value.is_floating_point()]
-        if bool(torch.isfinite(torch.stack(sums)).all()):
+        if isfinite(torch.stack(sums).sum().item()):
             return
         layers = self.engine.layers
         bad = [name for name, value in values.items() if not bool(torch.isfinite(value).all())]
-        if bad:  # else the sum overflowed, and no value did
+        if bad:  # else only the sum overflowed
             index = max(layers.index_of[name] for name in bad)
             raise TrainingDiverged(
                 f"training diverged in round {t}: the update of layer {index + 1} "
@@ -169,7 +170,7 @@ def _seeded(seed: int) -> Iterator[None]:
     before = torch.default_generator.get_state()
     # Not torch.manual_seed, which formats a traceback for devices that are not there.
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(seed)
     try:
         yield
@@ -185,19 +186,11 @@ def snapshot(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def accuracy(model: nn.Module, samples: Samples, rows_at_once: int = 1000) -> float:
+def accuracy(engine: Engine, samples: Samples, rows_at_once: int = 1000) -> float:
     """The share of samples whose largest output is their label, in evaluation mode."""
-    was_training = model.training
-    model.eval()
     correct = 0
-    with torch.inference_mode():
-        for index in _ranges(len(samples), rows_at_once):
-            inputs, labels = samples.rows(index)
-            correct += int((model(inputs).argmax(1) == labels).sum())
-    model.train(was_training)
+    for start in range(0, len(samples), rows_at_once):
+        stop = min(start + rows_at_once, len(samples))
+        inputs, labels = samples.rows(torch.arange(start, stop, device=samples.inputs.device))
+        correct += int((engine.predict(inputs).argmax(1) == labels).sum())
     return correct / len(samples)
-
-
-def _ranges(total: int, size: int) -> Iterator[Tensor]:
-    for start in range(0, total, size):
-        yield torch.arange(start, min(start + size, total))

@@ -46,11 +46,6 @@ class Plan:
     entrywise: bool = False
     average_models: bool = False
 
-    def reached(self, layers: int) -> Ints:
-        """How many users' updates each layer gets."""
-        counts = [(group.weights > 0).sum(1) for group in self.groups]
-        return np.asarray(sum(counts, start=np.zeros(layers, np.int64)), np.int64)
-
 
 @dataclass(frozen=True)
 class Round:

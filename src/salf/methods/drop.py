@@ -16,7 +16,11 @@ class Drop(Synchronous):
     name: ClassVar[str] = "drop"
 
     def weights(self, depths: Depths, unreached: Floats) -> Floats:
-        """[fl_updateStr]: c[l, u] = 1[d_u = 1] / |{d = 1}|."""
-        finished = (depths.depth == 1).astype(np.float64)
+        """[fl_updateStr]: c[l, u] = 1[u in U_t] / |U_t|, U_t the users that are no stragglers.
+
+        In the experiments' mixture a straggler misses the deadline by definition, also one whose
+        depth happens to be 1; in every other distribution a straggler is who has d > 1.
+        """
+        finished = (~depths.straggler).astype(np.float64)
         over = depths.users if self.average == "all" else max(1.0, finished.sum())
         return np.tile(finished / over, (len(unreached), 1))

@@ -1,0 +1,38 @@
+# Two commands do everything on a fresh machine with Python 3.11+ and make:
+#   make demo   set up .venv, get the data, compare the methods, leave a page in demo/
+#   make test   set up .venv, run all tests
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test lint bench clean
+
+demo: $(READY)
+	$(BIN)/salf data mnist
+	$(BIN)/salf compare mnist-mlp --methods fedavg,salf,drop --stragglers 0.9 \
+		--split iid,dirichlet:0.1 --average reached,all --seeds 3 --eval-every 10 --out demo
+	@echo "Open demo/report.html in a browser."
+
+test: $(READY)
+	$(BIN)/python -m pytest -n auto
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY)
+	$(BIN)/python benchmarks/engines.py
+	$(BIN)/python benchmarks/memory.py
+
+# The constraints pin what is installed; torch above all, whose other builds bring gigabytes.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv demo

@@ -1,0 +1,185 @@
+"""Many runs side by side: methods, ratios of stragglers, splits, averages and seeds."""
+
+import csv
+import io
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from dataclasses import dataclass, fields
+from itertools import product
+from multiprocessing import get_context
+from os import cpu_count
+from pathlib import Path
+from statistics import mean, stdev
+from time import monotonic
+from typing import Any
+
+from salf.data import load
+from salf.errors import SalfError, unknown
+from salf.experiments.config import Config
+from salf.experiments.run import Result, run
+from salf.experiments.training import Row
+from salf.files import write_whole
+from salf.methods import METHODS
+
+RESULTS = "results.csv"
+# Gets (rounds done, rounds in all).
+OnProgress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One cell of a comparison: everything but the seed."""
+
+    method: str
+    average: str
+    split: str
+    stragglers: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Finished runs, grouped by case; each case has one result per seed."""
+
+    base: Config
+    results: dict[Case, list[Result]]
+
+    def accuracy(self, case: Case) -> tuple[float, float]:
+        """Mean and standard deviation over the seeds of the test accuracy (spread 0 if one)."""
+        values = [float(result.summary["test_accuracy"]) for result in self.results[case]]
+        return mean(values), stdev(values) if len(values) > 1 else 0.0
+
+
+def cases(
+    methods: Sequence[str],
+    averages: Sequence[str],
+    splits: Sequence[str],
+    stragglers: Sequence[float],
+) -> list[Case]:
+    """All combinations, in the order people read them."""
+    return [Case(m, a, s, r) for s, a, m, r in product(splits, averages, methods, stragglers)]
+
+
+def compare(
+    base: Config,
+    wanted: Sequence[Case],
+    seeds: Sequence[int],
+    out: Path | None = None,
+    *,
+    workers: int | None = None,
+    on_progress: OnProgress | None = None,
+    report: Callable[[str], None] | None = None,
+) -> Comparison:
+    """Run every case with every seed, several at a time, one thread each.
+
+    With `out`, each run has its folder there and the same call again goes on where it stopped.
+    """
+    if not wanted or not seeds:
+        raise SalfError("there is nothing to compare: name at least one method and one seed.")
+    jobs = {(case, seed): _config(base, case, seed) for case in wanted for seed in seeds}
+    # Once here, so that data are fetched once and what is wrong with them is said once.
+    load(base.data, Path(base.data_dir) if base.data_dir else None, report=report)
+    # A method that waits for everybody gives one result whatever the ratio of stragglers is.
+    distinct = {_label(config): config for config in jobs.values()}
+    workers = workers or min(cpu_count() or 1, len(distinct))
+    done = _run_all(distinct, out, workers, on_progress)
+    results: dict[Case, list[Result]] = {}
+    for (case, _), config in jobs.items():
+        results.setdefault(case, []).append(done[_label(config)])
+    comparison = Comparison(base, results)
+    if out is not None:
+        write_whole(out / RESULTS, results_csv(comparison))
+    return comparison
+
+
+def results_csv(comparison: Comparison) -> str:
+    """One line per case and seed."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    columns = ["method", "stragglers", "seed", "test_accuracy", "best_accuracy", "split", "average"]
+    writer.writerow(columns)
+    for case, results in comparison.results.items():
+        for result in results:
+            found = result.summary
+            measured = [found["seed"], found["test_accuracy"], found["best_accuracy"]]
+            writer.writerow([case.method, case.stragglers, *measured, case.split, case.average])
+    return text.getvalue()
+
+
+def _config(base: Config, case: Case, seed: int) -> Config:
+    if case.method not in METHODS:
+        raise unknown("method", case.method, METHODS)
+    waits = METHODS[case.method].waits
+    own = {option.name.replace("_", "-") for option in fields(METHODS[case.method])}
+    return base.changed(
+        method=case.method,
+        average="reached" if waits else case.average,
+        split=case.split,
+        stragglers=0.0 if waits else case.stragglers,
+        seed=seed,
+        threads=base.threads or 1,
+        # Options given once for all methods go to the methods that have them.
+        options={name: value for name, value in base.options.items() if name in own},
+    )
+
+
+def _label(config: Config) -> str:
+    """A name for a run within a comparison, fit for a folder."""
+    parts = (config.method, config.average, config.split, f"{config.stragglers:g}", config.seed)
+    return "-".join(str(part).replace(":", "") for part in parts)
+
+
+# Of a worker process: rounds done are reported here, and it stops when the event is set.
+_progress: Any = None
+_stop: Any = None
+
+
+def _start_worker(progress: Any, stop: Any) -> None:
+    global _progress, _stop
+    _progress, _stop = progress, stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
+
+
+def _run_one(config: Config, out: Path | None) -> Result:
+    last, before = monotonic(), 0
+
+    def on_row(row: Row) -> None:
+        nonlocal last, before
+        if _stop.is_set():
+            raise KeyboardInterrupt
+        if monotonic() - last > 0.2:
+            _progress.put(row.round - before)
+            last, before = monotonic(), row.round
+
+    result = run(config, out, resume=True, on_row=on_row)
+    _progress.put(config.rounds - before)
+    return result
+
+
+def _run_all(
+    configs: Mapping[str, Config], out: Path | None, workers: int, on_progress: OnProgress | None
+) -> dict[str, Result]:
+    context = get_context("spawn")  # a forked torch may deadlock
+    progress, stop = context.SimpleQueue(), context.Event()
+    total, rounds_done = sum(config.rounds for config in configs.values()), 0
+    pool = ProcessPoolExecutor(workers, context, _start_worker, (progress, stop))
+    futures = {
+        name: pool.submit(_run_one, config, None if out is None else out / "runs" / name)
+        for name, config in configs.items()
+    }
+    try:
+        pending = set(futures.values())
+        while pending:
+            finished, pending = wait(pending, timeout=0.2, return_when=FIRST_EXCEPTION)
+            for future in finished:
+                future.result()  # raises what the worker raised
+            while not progress.empty():
+                rounds_done += progress.get()
+            if on_progress is not None:
+                on_progress(rounds_done, total)
+    except BaseException:
+        stop.set()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return {name: future.result() for name, future in futures.items()}

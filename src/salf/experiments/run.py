@@ -1,0 +1,226 @@
+"""One run and its folder: nothing is lost, and nothing is half written.
+
+A folder holds config.toml, metrics.csv, model.safetensors and summary.json, and while a run is
+under way a checkpoint from which it goes on bit for bit.
+"""
+
+import csv
+import io
+import json
+import platform
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from os import cpu_count
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save, save_model
+
+from salf.errors import SalfError, TrainingDiverged
+from salf.experiments.config import Config, load_config
+from salf.experiments.simulation import Simulation, snapshot
+from salf.experiments.training import History, Row, Training, from_config
+from salf.files import whole_file, write_whole
+
+CONFIG, METRICS, SUMMARY = "config.toml", "metrics.csv", "summary.json"
+MODEL, CHECKPOINT = "model.safetensors", "checkpoint.safetensors"
+
+OnRow = Callable[[Row], None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run: its config, its history, and its summary as in summary.json."""
+
+    config: Config
+    history: History
+    summary: dict[str, Any]
+
+
+def run(
+    config: Config,
+    out: Path | None = None,
+    *,
+    resume: bool = False,
+    checkpoint_every: float = 10.0,
+    on_row: OnRow | None = None,
+    report: Callable[[str], None] | None = None,
+) -> Result:
+    """Run a config. With `out`, leave the run's folder there; with `resume`, go on in it.
+
+    `checkpoint_every` is in seconds; `on_row` gets every round's metrics, `report` a line when
+    data are being fetched.
+    """
+    config = config.changed(threads=config.threads or cpu_count() or 1)
+    torch.set_num_threads(config.threads)
+    folder = None if out is None else RunFolder(out)
+    if folder is not None:
+        folder.claim(config, resume)
+        if (finished := folder.result(config)) is not None:
+            return finished
+    training = from_config(config, report)
+    rows = [] if folder is None else folder.restore(training.simulation)
+    try:
+        saved = monotonic()
+        for row in training.rows(config.rounds, seconds=rows[-1].seconds if rows else 0.0):
+            rows.append(row)
+            if on_row is not None:
+                on_row(row)
+            if folder is not None and monotonic() - saved >= checkpoint_every:
+                folder.save(training.simulation, rows)
+                saved = monotonic()
+    except (TrainingDiverged, KeyboardInterrupt):
+        if folder is not None and rows:  # keep what there was
+            folder.save(training.simulation, rows)
+            folder.save_model(training.simulation)
+        raise
+    history = History(tuple(rows), training.test_accuracy())
+    result = Result(config, history, _summary(config, history, training))
+    if folder is not None:
+        folder.finish(training.simulation, result)
+    return result
+
+
+class RunFolder:
+    """The files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def claim(self, config: Config, resume: bool) -> None:
+        """Make the folder this run's, or refuse one that is another's."""
+        if self.path.exists() and not self.path.is_dir():
+            raise SalfError(f"{self.path} is a file; --out needs a folder.")
+        if not (self.path / CONFIG).exists():
+            write_whole(self.path / CONFIG, config.to_toml())
+            return
+        there = load_config(str(self.path / CONFIG))
+        if differences := config.differences(there):
+            raise SalfError(
+                f"{self.path} holds a run with another config (it differs in "
+                f"{', '.join(differences)}). Choose another --out."
+            )
+        if not resume:
+            raise SalfError(
+                f"{self.path} already holds this run. Add --resume to go on with it, or choose "
+                "another --out."
+            )
+
+    def result(self, config: Config) -> Result | None:
+        """The result, if the run is finished."""
+        try:
+            summary = json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        rows = read_metrics(self.path / METRICS)
+        return Result(config, History(tuple(rows), summary["test_accuracy"]), summary)
+
+    def save(self, simulation: Simulation, rows: list[Row]) -> None:
+        """Write the state after the last round, and the metrics so far."""
+        tensors = {f"weights/{name}": tensor for name, tensor in simulation.engine.weights.items()}
+        tensors |= {f"velocity/{n}": tensor for n, tensor in simulation.server.velocity.items()}
+        for given, weights in simulation.old.items():
+            tensors |= {f"old/{given}/{name}": tensor for name, tensor in weights.items()}
+        tensors["memory"] = torch.from_numpy(simulation.memory)
+        state = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+        progress = {"rows": json.dumps([asdict(row) for row in rows])}
+        write_whole(self.path / CHECKPOINT, save(state, progress))
+        write_whole(self.path / METRICS, _metrics_csv(rows))
+
+    def restore(self, simulation: Simulation) -> list[Row]:
+        """Put a new simulation where the checkpoint is, and return the rows up to there."""
+        try:
+            with safe_open(self.path / CHECKPOINT, "pt") as stored:
+                tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
+                rows = [_row(entry) for entry in json.loads(stored.metadata()["rows"])]
+        except FileNotFoundError:
+            return []
+        except (SafetensorError, KeyError, ValueError) as error:
+            raise SalfError(
+                f"{self.path / CHECKPOINT} cannot be read ({error}). Delete it to start anew."
+            ) from None
+        weights = simulation.engine.weights
+        with torch.no_grad():
+            for key, tensor in tensors.items():
+                kind, _, name = key.partition("/")
+                if kind == "weights":
+                    weights[name].copy_(tensor)
+                elif kind == "velocity":
+                    simulation.server.velocity[name] = tensor.to(weights[name].device)
+                elif kind == "old":
+                    given, _, name = name.partition("/")
+                    old = simulation.old.setdefault(int(given), snapshot(weights))
+                    old[name].copy_(tensor)
+        simulation.memory = np.asarray(tensors["memory"].numpy())
+        simulation.t = rows[-1].round
+        return rows
+
+    def finish(self, simulation: Simulation, result: Result) -> None:
+        """Write what a finished run leaves. The summary comes last: it says that all is there."""
+        rows = list(result.history.rows)
+        self.save(simulation, rows)
+        self.save_model(simulation)
+        write_whole(self.path / SUMMARY, json.dumps(result.summary, indent=2) + "\n")
+
+    def save_model(self, simulation: Simulation) -> None:
+        """Write the model as it is now, to be read with `safetensors.torch.load_model`."""
+        with whole_file(self.path / MODEL) as temporary:
+            save_model(simulation.model, str(temporary))
+
+
+def read_metrics(path: Path) -> list[Row]:
+    """The rows of a metrics.csv."""
+    with path.open(encoding="utf-8", newline="") as stream:
+        return [
+            Row(
+                int(line["round"]),
+                float(line["train_loss"]),
+                float(line["accuracy"]) if line["accuracy"] else None,
+                tuple(int(n) for key, n in line.items() if key.startswith("reached_")),
+                float(line["seconds"]),
+            )
+            for line in csv.DictReader(stream)
+        ]
+
+
+def _metrics_csv(rows: list[Row]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    reached = [f"reached_{layer}" for layer in range(1, len(rows[0].reached) + 1)]
+    writer.writerow(["round", "train_loss", "accuracy", *reached, "seconds"])
+    for row in rows:
+        accuracy = "" if row.accuracy is None else row.accuracy
+        writer.writerow([row.round, row.train_loss, accuracy, *row.reached, f"{row.seconds:.4f}"])
+    return text.getvalue()
+
+
+def _row(entry: dict[str, Any]) -> Row:
+    return Row(**{**entry, "reached": tuple(entry["reached"])})
+
+
+def _summary(config: Config, history: History, training: Training) -> dict[str, Any]:
+    return {
+        "test_accuracy": history.test_accuracy,
+        "best_accuracy": history.best_accuracy,
+        "rounds": config.rounds,
+        "seconds": round(history.rows[-1].seconds, 3),
+        "method": config.method,
+        "average": config.average,
+        "stragglers": config.stragglers,
+        "split": config.split,
+        "seed": config.seed,
+        "engine": training.simulation.engine.name,
+        "data": training.source,
+        "layers": [layer.name for layer in training.simulation.engine.layers],
+        "versions": {
+            "salf": version("salf"),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+        },
+    }

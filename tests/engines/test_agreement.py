@@ -1,0 +1,341 @@
+"""The fused engine against the loop engine: one round's step, and weights over several rounds.
+
+Tolerances are relative to the largest entry of each tensor: 1e-10 in double, 1e-5 in single.
+"""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import (
+    assert_close,
+    assert_same,
+    copy_of,
+    data,
+    equal_shares,
+    plan_of,
+    rows_of,
+    simulate,
+    small_mlp,
+    small_normed,
+)
+from torch import nn
+
+from salf.depth import Mixture
+from salf.engines import FusedEngine, LoopEngine
+from salf.errors import SalfError
+from salf.layers import Layers
+from salf.methods import METHODS, Group, Plan
+from salf.models import build
+
+SINGLE, DOUBLE = torch.float32, torch.float64
+TOLERANCE = {SINGLE: 1e-5, DOUBLE: 1e-10}
+
+
+def small_cnn(seed=0, dtype=DOUBLE):
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(3, 4, 2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(16, 6),
+        nn.ReLU(),
+        nn.Linear(6, 3),
+    ).to(dtype)
+
+
+MODELS = {
+    "mlp": (small_mlp, (4,)),
+    "cnn": (small_cnn, (1, 8, 8)),
+    "batch norm": (small_normed, (2, 4, 4)),
+}
+# (method, options): every method, and every option that changes who computes what.
+VARIANTS = [
+    *((name, {}) for name in METHODS),
+    ("salf", {"average": "all"}),
+    ("drop", {"average": "all"}),
+    ("heterofl", {"average": "all"}),
+    ("heterofl", {"width": 0.3}),
+    ("asyncfl", {"stale": "model", "discount": 0.5}),
+]
+
+
+@pytest.mark.parametrize("dtype", [DOUBLE, SINGLE], ids=["double", "single"])
+@pytest.mark.parametrize("chunk_bytes", [256 * 2**20, 1], ids=["one chunk", "chunks of one user"])
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("name", "options"), VARIANTS, ids=str)
+def test_the_engines_agree_over_rounds_with_momentum(name, options, model, chunk_bytes, dtype):
+    make, shape = MODELS[model]
+    users, size = 6, 4
+    ends, records = [], []
+    for engine, said in (("loop", {}), ("fused", {"chunk_bytes": chunk_bytes})):
+        net = make(dtype=dtype)
+        sim = simulate(
+            net,
+            name,
+            Mixture(users, len(Layers.of(net)), 0.7),
+            data(users, size, shape, dtype=dtype),
+            equal_shares(users, size),
+            momentum=0.5,
+            engine=engine,
+            options=options,
+            **said,
+        )
+        records.append([sim.step() for _ in range(5)])
+        ends.append(copy_of(net))
+    assert_close(ends[1], ends[0], TOLERANCE[dtype])
+    for loop, fused in zip(*records, strict=True):
+        assert fused.reached == loop.reached
+        assert fused.train_loss == pytest.approx(loop.train_loss, rel=TOLERANCE[dtype])
+    start = copy_of(make(dtype=dtype))
+    assert any(not torch.equal(ends[0][key], start[key]) for key in start)
+
+
+def steps(model, plan, rows, t=1, old=None, **options):
+    layers = Layers.of(model)
+    loop = LoopEngine(model, layers).round(plan, t, old or {}, rows)
+    fused = FusedEngine(model, layers, **options).round(plan, t, old or {}, rows)
+    return fused, loop
+
+
+def plan_with(name, users, layers):
+    """A round with users at every depth; of AsyncFL one in which an old update is due."""
+    depths = [1 + (2 * u) % (layers + 1) for u in range(users)]
+    if name != "asyncfl":
+        return plan_of(name, depths, layers, [0.2 / l for l in range(1, layers + 1)])
+    late = np.arange(users) % 2 == 1
+    both = [np.tile(np.where(who, 1 / users, 0), (layers, 1)) for who in (~late, late)]
+    return Plan((Group.of(both[0], 2), Group.of(both[1], 1)))
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(DOUBLE, 1e-10), (SINGLE, 1e-5)], ids=["double", "single"]
+)
+def test_one_round_of_vgg11_agrees(name, dtype, tolerance):
+    """The paper's network with batch norm: parameters and running statistics.
+
+    In single precision relative to the largest entry of the layer's own kind of tensor, and with
+    4 rows a user: with 2 the last batch norms divide by the spread of 8 numbers.
+    """
+    users, size = 3, 2 if dtype is DOUBLE else 4
+    model = build("vgg11", (3, 32, 32), 10, seed=0).to(dtype)
+    old = build("vgg11", (3, 32, 32), 10, seed=1).to(dtype)
+    kept = {**dict(old.named_parameters()), **dict(old.named_buffers())}
+    rows = rows_of(*data(users, size, (3, 32, 32), 10, dtype), size)
+    plan = plan_with(name, users, 9)
+    assert [group for group in plan.groups if len(group.users)]
+    t = 2 if name == "asyncfl" else 1
+    fused, loop = steps(model, plan, rows, t, {1: kept})
+    assert fused.reached == loop.reached
+    assert_close(fused.step.values, loop.step.values, tolerance)
+
+
+def test_two_rounds_of_vgg11_with_momentum_agree():
+    users, size, ends = 3, 2, []
+    for engine in ("loop", "fused"):
+        model = build("vgg11", (3, 32, 32), 10, seed=0).to(DOUBLE)
+        sim = simulate(
+            model,
+            "salf",
+            Mixture(users, 9, 0.7),
+            data(users, size, (3, 32, 32), 10),
+            equal_shares(users, size),
+            rate=0.05,
+            momentum=0.5,
+            engine=engine,
+        )
+        sim.step()
+        sim.step()
+        ends.append(copy_of(model))
+    assert_close(ends[1], ends[0], 1e-10)
+
+
+@st.composite
+def nested_weights(draw, users, layers):
+    """Any c with nested supports: user u counts from its depth on, each layer with its own weight."""
+    depths = draw(st.lists(st.integers(1, layers), min_size=users, max_size=users))
+    weight = st.floats(0.01, 10)
+    c = np.zeros((layers, users))
+    for u, depth in enumerate(depths):
+        for index in range(depth - 1, layers):
+            c[index, u] = draw(weight)
+    return c
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_any_nested_weights_give_the_same_step(draws):
+    """Weights that differ from user to user and layer to layer, so that rows must be scaled."""
+    users = draws.draw(st.integers(1, 5))
+    sizes = draws.draw(st.lists(st.integers(1, 5), min_size=2, max_size=5))
+    model = small_mlp(sizes=(3, *sizes, 2))
+    c = draws.draw(nested_weights(users, len(sizes) + 1))
+    chosen = np.array(draws.draw(st.permutations(range(7))))[:users]
+    rows = rows_of(*data(7, 2, (3,), 2, seed=draws.draw(st.integers(0, 99))), 2)
+    chunk_bytes = draws.draw(st.sampled_from([1, 2000, 2**28]))
+    plan = Plan((Group(chosen, c, 1),))
+    fused, loop = steps(model, plan, rows, chunk_bytes=chunk_bytes)
+    assert fused.reached == loop.reached
+    assert_close(fused.step.values, loop.step.values, 1e-10)
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_any_depths_and_shapes_give_the_same_salf_step_and_running_statistics(draws):
+    users = draws.draw(st.integers(1, 5))
+    depths = draws.draw(st.lists(st.integers(1, 4), min_size=users, max_size=users))
+    p = draws.draw(st.lists(st.floats(0, 0.9), min_size=3, max_size=3))
+    rows = draws.draw(st.integers(2, 4))
+    plan = plan_of("salf", depths, 3, p)
+    batch = rows_of(*data(users, rows, (2, 4, 4), seed=draws.draw(st.integers(0, 99))), rows)
+    model = small_normed()
+    before = copy_of(model)
+    fused, loop = steps(model, plan, batch, chunk_bytes=draws.draw(st.sampled_from([1, 2**28])))
+    assert fused.reached == loop.reached
+    assert_close(fused.step.values, loop.step.values, 1e-10)
+    assert_same(copy_of(model), before)
+
+
+def test_running_statistics_are_weighed_like_their_layer():
+    """Weights that differ between users, on a model with batch norm, several chunks."""
+    c = np.array([[0.5, 0.0, 0.0, 0.3], [0.25, 0.75, 0.0, 0.3], [0.2, 0.3, 0.7, 0.1]])
+    plan = Plan((Group(np.arange(4), c, 1),))
+    rows = rows_of(*data(4, 3, (2, 4, 4)), 3)
+    for chunk_bytes in (1, 2**28):
+        fused, loop = steps(small_normed(), plan, rows, chunk_bytes=chunk_bytes)
+        assert_close(fused.step.values, loop.step.values, 1e-11)
+
+
+VARIED = {
+    "in place": nn.Sequential(
+        nn.Conv2d(2, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(inplace=True),
+        nn.Flatten(),
+        nn.Linear(16, 5),
+        nn.ReLU(inplace=True),
+        nn.Linear(5, 3),
+    ),
+    "plain mean of statistics": nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, momentum=None), nn.Flatten(), nn.Linear(16, 3)
+    ),
+    "no running statistics": nn.Sequential(
+        nn.Conv2d(2, 4, 3),
+        nn.BatchNorm2d(4, track_running_stats=False),
+        nn.Flatten(),
+        nn.Linear(16, 3),
+    ),
+    "norm without parameters": nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, affine=False), nn.Flatten(), nn.Linear(16, 3)
+    ),
+    "nested, other norms, other pools": nn.Sequential(
+        nn.Sequential(nn.Conv2d(2, 4, 2), nn.GroupNorm(2, 4), nn.GELU(), nn.AvgPool2d(3)),
+        nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6)), nn.PReLU()),
+        nn.Linear(6, 3),
+        nn.LogSoftmax(1),
+    ),
+    "norm as a layer of its own": nn.Sequential(
+        nn.BatchNorm2d(2), nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(16, 3)
+    ),
+    "norm without parameters in front": nn.Sequential(
+        nn.BatchNorm2d(2, affine=False), nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(16, 3)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VARIED)
+def test_modules_of_all_kinds_agree(name):
+    torch.manual_seed(0)
+    model = VARIED[name].to(DOUBLE)
+    layers = len(Layers.of(model))
+    users = 4
+    depths = [1 + u % (layers + 1) for u in range(users)]
+    fused, loop = steps(
+        model, plan_of("salf", depths, layers), rows_of(*data(users, 3, (2, 4, 4)), 3)
+    )
+    assert_close(fused.step.values, loop.step.values, 1e-10)
+
+
+@pytest.mark.parametrize("frozen", [["0"], ["2"], ["4"], ["0", "2"], ["0", "2", "4"]])
+def test_frozen_layers_agree_and_get_no_step(frozen):
+    model = small_mlp()
+    for place in frozen:
+        model[int(place)].requires_grad_(False)
+    plan = plan_of("salf", [1, 2, 3, 4], 3)
+    fused, loop = steps(model, plan, rows_of(*data(4, 2, (4,)), 2))
+    assert_close(fused.step.values, loop.step.values, 1e-10)
+    assert not any(name.split(".")[0] in frozen for name in loop.step.values)
+
+
+def test_layers_given_by_hand_agree():
+    model = small_mlp()
+    layers = Layers.of(model, [["0", "2"], "4"])
+    plan = plan_of("salf", [1, 2, 3, 1], 2, [0.3, 0.1])
+    rows = rows_of(*data(4, 2, (4,)), 2)
+    loop = LoopEngine(model, layers).round(plan, 1, {}, rows)
+    fused = FusedEngine(model, layers).round(plan, 1, {}, rows)
+    assert_close(fused.step.values, loop.step.values, 1e-10)
+
+
+def test_another_loss_agrees():
+    """One value per entry of the output: a user's loss is the mean over all of them."""
+
+    def squared(outputs, targets):
+        return (outputs - targets[:, None]) ** 2
+
+    model = small_mlp()
+    layers = Layers.of(model)
+    plan = plan_of("salf", [1, 2, 4, 3], 3)
+    rows = rows_of(*data(4, 2, (4,)), 2)
+    loop = LoopEngine(model, layers, squared).round(plan, 1, {}, rows)
+    fused = FusedEngine(model, layers, squared).round(plan, 1, {}, rows)
+    assert_close(fused.step.values, loop.step.values, 1e-10)
+    assert fused.loss == pytest.approx(loop.loss)
+
+
+def test_a_large_cohort_is_worked_off_in_several_chunks_with_the_same_step():
+    users = 40
+    model = small_mlp()
+    seen = []
+    rows = rows_of(*data(users, 2, (4,)), 2)
+
+    def noting(chosen):
+        seen.append(len(chosen))
+        return rows(chosen)
+
+    rng = np.random.default_rng(0)
+    plan = plan_of("salf", rng.integers(1, 5, users), 3)
+    loop = LoopEngine(model, Layers.of(model)).round(plan, 1, {}, rows)
+    # 18 + 10 + ... numbers a row: a few users at a time.
+    fused = FusedEngine(model, Layers.of(model), chunk_bytes=3000).round(plan, 1, {}, noting)
+    assert len(seen) > 3
+    assert max(seen) > 1
+    assert sum(seen[1:]) == len(plan.groups[0].users)  # the first looks at one user's size
+    assert_close(fused.step.values, loop.step.values, 1e-10)
+
+
+def test_weights_that_are_not_nested_are_refused_by_fused_and_run_by_loop():
+    model = small_mlp()
+    plan = Plan((Group(np.arange(2), np.array([[1.0, 0], [0, 1.0], [1.0, 1.0]]), 1),))
+    rows = rows_of(*data(2, 2, (4,)), 2)
+    LoopEngine(model, Layers.of(model)).round(plan, 1, {}, rows)
+    with pytest.raises(SalfError, match=r"nested.*engine 'loop'"):
+        FusedEngine(model, Layers.of(model)).round(plan, 1, {}, rows)
+
+
+def test_only_the_rows_that_reached_a_layer_are_backpropagated_through_it():
+    """The point of the engine: below layer l only the rows of U^l carry a graph."""
+    model = small_mlp()
+    rows_with_graph = []
+    for place in (0, 2, 4):
+        model[place].register_full_backward_hook(
+            lambda m, _, out: rows_with_graph.append(len(out[0]))
+        )
+    engine = FusedEngine(model, Layers.of(model))
+    engine.round(plan_of("salf", [1, 2, 2, 3, 4], 3), 1, {}, rows_of(*data(5, 2, (4,)), 2))
+    assert rows_with_graph == [8, 6, 2]  # |U^3|, |U^2|, |U^1| users of 2 rows

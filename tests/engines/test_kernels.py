@@ -1,0 +1,159 @@
+"""The stand-ins for PyTorch's own modules: the same bits."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import assert_same
+from torch import nn
+
+from salf.engines.kernels import HalvingMaxPool, UserBatchNorm, stand_in
+from salf.errors import SalfError
+
+
+def value_and_gradient(module, inputs, signal):
+    leaf = inputs.clone().requires_grad_()
+    outputs = module(leaf)
+    outputs.backward(signal[tuple(slice(n) for n in outputs.shape)])
+    return outputs.detach(), leaf.grad
+
+
+@given(
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(2, 9),
+    st.integers(2, 9),
+    st.sampled_from([torch.float32, torch.float64]),
+    st.sampled_from(["distinct", "ties", "all equal"]),
+    st.booleans(),
+    st.integers(0, 1000),
+)
+def test_halving_max_pool_is_max_pool_2d_of_2(rows, channels, h, w, dtype, kind, last, seed):
+    """Bit for bit in value and gradient: odd sizes, ties, either memory layout."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(rows, channels, h, w, generator=generator, dtype=dtype)
+    if kind == "ties":
+        inputs = inputs.round()  # a handful of values, ties everywhere
+    elif kind == "all equal":
+        inputs = torch.ones_like(inputs)
+    if last:
+        inputs = inputs.contiguous(memory_format=torch.channels_last)
+    signal = torch.randn(rows, channels, h, w, generator=generator, dtype=dtype)
+    found = value_and_gradient(HalvingMaxPool(), inputs, signal)
+    wanted = value_and_gradient(nn.MaxPool2d(2), inputs, signal)
+    assert torch.equal(found[0], wanted[0])
+    assert torch.equal(found[1], wanted[1])
+
+
+def test_halving_max_pool_without_gradients():
+    inputs = torch.randn(2, 3, 5, 4)
+    with torch.no_grad():
+        assert torch.equal(HalvingMaxPool()(inputs), nn.MaxPool2d(2)(inputs))
+
+
+@pytest.mark.parametrize(
+    "pool", [nn.MaxPool2d(2), nn.MaxPool2d((2, 2)), nn.MaxPool2d(2, 2), nn.MaxPool2d(2, (2, 2))]
+)
+def test_pools_that_halve_are_stood_in_for(pool):
+    assert isinstance(stand_in(pool), HalvingMaxPool)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.MaxPool2d(3),
+        nn.MaxPool2d(2, stride=1),
+        nn.MaxPool2d(2, padding=1),
+        nn.MaxPool2d(2, dilation=2),
+        nn.MaxPool2d(2, ceil_mode=True),
+        nn.MaxPool2d((2, 1)),
+        nn.AvgPool2d(2),
+        nn.ReLU(),
+    ],
+    ids=str,
+)
+def test_other_modules_run_themselves(module):
+    assert stand_in(module) is module
+
+
+NORMS = {
+    "1d": (nn.BatchNorm1d, (5,)),
+    "1d of sequences": (nn.BatchNorm1d, (5, 7)),
+    "2d": (nn.BatchNorm2d, (5, 3, 4)),
+    "3d": (nn.BatchNorm3d, (5, 2, 3, 2)),
+}
+OPTIONS = [
+    {},
+    {"momentum": 0.3, "eps": 1e-2},
+    {"momentum": None},
+    {"affine": False},
+    {"track_running_stats": False},
+    {"affine": False, "track_running_stats": False},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("kind", NORMS)
+def test_user_batch_norm_is_each_users_own_batch_norm(kind, options):
+    """Outputs, input gradients and moved statistics bit for bit; weights' gradients are sums."""
+    make, shape = NORMS[kind]
+    torch.manual_seed(0)
+    users, rows = 3, 4
+    norm = make(5, **options)
+    with torch.no_grad():
+        for tensor in (*norm.parameters(), *norm.buffers()):
+            tensor.add_(torch.rand(tensor.shape).to(tensor.dtype) + 2)
+    before = {name: value.clone() for name, value in norm.state_dict().items()}
+    inputs, signal = torch.randn(2, users * rows, *shape)
+    inputs = inputs * 3 + 1
+    mine = UserBatchNorm(norm)
+    mine.rows = rows
+    found, gradient = value_and_gradient(mine, inputs, signal)
+    assert_same(dict(norm.state_dict()), before)
+
+    sums = {name: torch.zeros_like(value) for name, value in norm.named_parameters()}
+    for user in range(users):
+        own = slice(user * rows, (user + 1) * rows)
+        alone = make(5, **options)
+        alone.load_state_dict(before)
+        wanted = value_and_gradient(alone, inputs[own], signal[own])
+        assert torch.equal(found[own], wanted[0])
+        assert torch.equal(gradient[own], wanted[1])
+        for name, value in alone.named_parameters():
+            sums[name] += value.grad
+        for name, value in alone.named_buffers():
+            moved = mine.moved[name] if value.dim() == 0 else mine.moved[name][user]
+            assert torch.equal(moved, value - before[name]), name
+    for name, value in norm.named_parameters():
+        torch.testing.assert_close(value.grad, sums[name], rtol=1e-6, atol=1e-6)
+    assert bool(mine.moved) == (norm.running_mean is not None)
+
+
+def test_user_batch_norm_keeps_users_apart():
+    """Another user's rows do not change mine; plain batch norm's would."""
+    torch.manual_seed(0)
+    inputs = torch.randn(6, 5)
+    other = inputs.clone()
+    other[3:] += 100
+    mine = UserBatchNorm(nn.BatchNorm1d(5))
+    mine.rows = 3
+    assert torch.equal(mine(inputs)[:3], mine(other)[:3])
+    plain = nn.BatchNorm1d(5)
+    assert not torch.allclose(plain(inputs)[:3], plain(other)[:3])
+
+
+def test_passes_without_a_graph_leave_the_moved_statistics_of_the_last_one_with_a_graph():
+    mine = UserBatchNorm(nn.BatchNorm1d(5))
+    mine.rows = 3
+    mine(torch.randn(6, 5))
+    kept = mine.moved["running_mean"].clone()
+    with torch.no_grad():
+        mine(torch.randn(9, 5))
+    assert torch.equal(mine.moved["running_mean"], kept)
+    assert len(kept) == 2
+
+
+def test_one_value_per_channel_is_refused():
+    mine = UserBatchNorm(nn.BatchNorm1d(5))
+    with pytest.raises(SalfError, match="more than one value per channel"):
+        mine(torch.randn(4, 5))

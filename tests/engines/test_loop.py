@@ -1,0 +1,107 @@
+"""The oracle itself, against plain autograd user by user."""
+
+import numpy as np
+import pytest
+import torch
+from reference import assert_close, assert_same, copy_of, data, gradients, rows_of, small_normed
+from torch import nn
+
+from salf.engines import LoopEngine
+from salf.layers import Layers
+from salf.methods import Group, Plan
+
+C = np.array([[0.5, 0.0, 0.0], [0.25, 0.75, 0.0], [0.2, 0.3, 0.7]])
+
+
+def wanted_step(model, layers, inputs, targets, size):
+    rows = rows_of(inputs, targets, size)
+    total = {}
+    for user in range(C.shape[1]):
+        for name, value in gradients(model, *rows(np.array([user]))).items():
+            weight = C[layers.index_of[name], user]
+            if not value.is_floating_point():
+                total[name] = value
+            else:
+                total[name] = total.get(name, 0) + weight * value
+    return total
+
+
+def test_the_step_is_the_weighted_sum_of_the_users_gradients_and_statistics():
+    model = small_normed()
+    layers = Layers.of(model)
+    inputs, targets = data(3, 2, (2, 4, 4))
+    before = copy_of(model)
+    plan = Plan((Group(np.arange(3), C, 1),))
+    result = LoopEngine(model, layers).round(plan, 1, {}, rows_of(inputs, targets, 2))
+    assert_close(result.step.values, wanted_step(model, layers, inputs, targets, 2), 1e-13)
+    assert result.reached == (1, 2, 3)
+    assert_same(copy_of(model), before)  # computing a round changes nothing
+
+
+def test_a_users_loss_is_the_mean_over_its_rows_and_the_rounds_over_its_users():
+    model = small_normed()
+    inputs, targets = data(3, 2, (2, 4, 4))
+    losses = [
+        nn.functional.cross_entropy(model(inputs[2 * u : 2 * u + 2]), targets[2 * u : 2 * u + 2])
+        for u in range(3)
+    ]
+    model = small_normed()
+    plan = Plan((Group(np.arange(3), C, 1),))
+    result = LoopEngine(model, Layers.of(model)).round(plan, 1, {}, rows_of(inputs, targets, 2))
+    assert result.loss == pytest.approx(sum(x.item() for x in losses) / 3, rel=1e-12)
+
+
+def test_groups_on_old_models_use_those_models():
+    model, old = small_normed(0), small_normed(1)
+    layers = Layers.of(model)
+    inputs, targets = data(3, 2, (2, 4, 4))
+    kept = {**dict(old.named_parameters()), **dict(old.named_buffers())}
+    plan = Plan((Group(np.arange(3), C, 1),))
+    before = copy_of(old)
+    result = LoopEngine(model, layers).round(plan, 2, {1: kept}, rows_of(inputs, targets, 2))
+    assert_close(result.step.values, wanted_step(old, layers, inputs, targets, 2), 1e-13)
+    assert_same(copy_of(old), before)
+
+
+class Residual(nn.Module):
+    """Not a Sequential, and used in another order than defined."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(4, 3)
+        self.first = nn.Linear(4, 4)
+        self.middle = nn.Linear(4, 4)
+
+    def forward(self, value):
+        value = torch.tanh(self.first(value))
+        return self.last(value + torch.tanh(self.middle(value)))
+
+
+def test_any_module_runs_and_layers_below_a_users_depth_get_nothing_of_it():
+    torch.manual_seed(0)
+    model = Residual().double()
+    inputs, targets = data(3, 2, (4,))
+    layers = Layers.of(model, example=inputs[:1])
+    plan = Plan((Group(np.arange(3), C, 1),))
+    result = LoopEngine(model, layers).round(plan, 1, {}, rows_of(inputs, targets, 2))
+    assert_close(result.step.values, wanted_step(model, layers, inputs, targets, 2), 1e-13)
+
+
+def test_a_model_left_in_evaluation_mode_is_trained_in_training_mode():
+    model = small_normed().eval()
+    inputs, targets = data(3, 2, (2, 4, 4))
+    plan = Plan((Group(np.arange(3), C, 1),))
+    result = LoopEngine(model, Layers.of(model)).round(plan, 1, {}, rows_of(inputs, targets, 2))
+    twin = small_normed()
+    wanted = wanted_step(twin, Layers.of(twin), inputs, targets, 2)
+    assert_close(result.step.values, wanted, 1e-13)
+
+
+def test_statistics_in_front_of_the_first_layer_are_put_back_after_every_user():
+    """A norm without parameters before any layer: a round must leave it as it was, too."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.BatchNorm1d(4, affine=False), nn.Linear(4, 3)).double()
+    before = copy_of(model)
+    plan = Plan((Group(np.arange(3), C[2:], 1),))
+    LoopEngine(model, Layers.of(model)).round(plan, 1, {}, rows_of(*data(3, 2, (4,)), 2))
+    assert_same(copy_of(model), before)

@@ -1,0 +1,266 @@
+"""AsyncFL against a slow simulation written from the paper's sentence alone."""
+
+import numpy as np
+import pytest
+import torch
+from reference import (
+    Scripted,
+    assert_close,
+    copy_of,
+    data,
+    equal_shares,
+    gradients,
+    simulate,
+    small_mlp,
+    small_normed,
+)
+
+from salf.depth import Mixture
+from salf.engines import ENGINES
+from salf.errors import SalfError
+from salf.methods import Round, method
+
+USERS, SIZE = 4, 3
+# Round by round: each user's depth, and who straggles. Busy users' entries do not matter.
+#   user 1 straggles at depth 1 in round 1: busy in 1 and 2, delivers in 3
+#   user 2 straggles at depth 2 in round 2: busy in 2..5, delivers in 6
+#   user 1 straggles again in round 3, the round it delivers: depth 2, busy in 3..6, delivers in 7
+#   user 3 straggles at depth 1 in round 5: busy in 5 and 6, delivers in 7, with user 1
+SCRIPT = [[1, 1, 1, 1], [1, 1, 2, 1], [1, 2, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1]] + [[1] * 4] * 4
+STRAGGLERS = [[1], [2], [1], [], [3], [], [], [], []]
+ROUNDS = len(SCRIPT)
+
+
+def script():
+    return Scripted(SCRIPT, 3, stragglers=STRAGGLERS)
+
+
+def slow_asyncfl(
+    net, inputs, targets, delay=2, stale="difference", discount=0.0, over_all=False, rate=0.1, m=0.0
+):
+    """One user at a time. Every user's batch is its whole share. Returns the weights by round."""
+    w = copy_of(net)
+    trainable = [name for name, _ in net.named_parameters()]
+    velocity = {name: torch.zeros_like(w[name]) for name in trainable}
+    job = {}  # user -> (model it was given, round it was given, round it delivers)
+    history = []
+    for t in range(1, ROUNDS + 1):
+        taking_part = []  # (weight, the model it computed on)
+        for user in range(USERS):
+            if user in job and job[user][2] > t:
+                continue
+            late = user in STRAGGLERS[t - 1]
+            if user in job:
+                old, since, _ = job.pop(user)
+                taking_part.append((user, (1 + t - since) ** -discount, old))
+            elif not late:
+                taking_part.append((user, 1.0, w))
+            if late:
+                job[user] = (w, t, t + delay * SCRIPT[t - 1][user])
+        whole = USERS if over_all else sum(weight for _, weight, _ in taking_part)
+        new = {name: value.clone() for name, value in w.items()}
+        mean = {name: torch.zeros_like(value) for name, value in w.items()}
+        for user, weight, model in taking_part:
+            share = slice(user * SIZE, (user + 1) * SIZE)
+            found = gradients(net, inputs[share], targets[share], weights=model)
+            for name, value in found.items():
+                if value.is_floating_point():
+                    mean[name] += weight / whole * value
+                    if stale == "model":
+                        new[name] += weight / whole * (model[name] - w[name])
+                else:
+                    mean[name] = torch.maximum(mean[name], value)
+        for name, value in mean.items():
+            if name in velocity:
+                velocity[name] = m * velocity[name] + value
+                new[name] -= rate * velocity[name]
+            else:
+                new[name] += value
+        w = new
+        history.append(w)
+    return history
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("make", [small_mlp, small_normed])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"stale": "model"},
+        {"delay": 1},
+        {"delay": 3, "discount": 0.5},
+        {"discount": 1.0, "stale": "model"},
+        {"average": "all"},
+        {"average": "all", "stale": "model", "discount": 2.0},
+    ],
+    ids=str,
+)
+def test_the_weights_are_those_of_the_slow_simulation(options, make, engine):
+    shape = (4,) if make is small_mlp else (2, 4, 4)
+    inputs, targets = data(USERS, SIZE, shape)
+    net = make()
+    sim = simulate(
+        net,
+        "asyncfl",
+        script(),
+        (inputs, targets),
+        equal_shares(USERS, SIZE),
+        momentum=0.5,
+        batch=SIZE,
+        engine=engine,
+        options=options,
+    )
+    said = dict(options)
+    over_all = said.pop("average", "reached") == "all"
+    wanted = slow_asyncfl(make(), inputs, targets, over_all=over_all, m=0.5, **said)
+    for t in range(ROUNDS):
+        sim.step()
+        assert_close(copy_of(net), wanted[t], 1e-11)
+
+
+def test_the_variants_differ():
+    """So that the comparison above can tell them apart."""
+    inputs, targets = data(USERS, SIZE, (4,))
+    ends = [
+        slow_asyncfl(small_mlp(), inputs, targets, **said)[-1]["0.weight"]
+        for said in ({}, {"stale": "model"}, {"delay": 3}, {"discount": 1.0}, {"over_all": True})
+    ]
+    for i, one in enumerate(ends):
+        for other in ends[i + 1 :]:
+            assert (one - other).abs().max() > 1e-6
+
+
+def plans(options, law=None, rounds=ROUNDS, seed=0):
+    law = law or script()
+    rule = method("asyncfl", **options)
+    memory = rule.start(law.users)
+    for t in range(1, rounds + 1):
+        round = Round(t, law, law.unreached(), np.random.default_rng([seed, t]))
+        before = memory
+        plan, memory = rule.plan(round, memory)
+        yield t, plan, before, memory, rule
+
+
+def test_a_straggler_of_depth_d_delivers_2d_rounds_later_on_the_model_it_was_given():
+    """Which user takes part in which round, and on which round's model."""
+    found = [
+        {(int(user), group.given) for group in plan.groups for user in group.users}
+        for _, plan, *_ in plans({})
+    ]
+    assert found == [
+        {(0, 1), (2, 1), (3, 1)},
+        {(0, 2), (3, 2)},
+        {(0, 3), (1, 1), (3, 3)},
+        {(0, 4), (3, 4)},
+        {(0, 5)},
+        {(0, 6), (2, 2)},
+        {(0, 7), (1, 3), (2, 7), (3, 5)},
+        {(0, 8), (1, 8), (2, 8), (3, 8)},
+        {(0, 9), (1, 9), (2, 9), (3, 9)},
+    ]
+
+
+def test_the_delay_factor_is_configurable():
+    for delay, delivery in ((1, 2), (2, 3), (3, 4), (5, 6)):
+        rounds = [
+            t
+            for t, plan, *_ in plans({"delay": delay})
+            if any(group.given == 1 != t for group in plan.groups)
+        ]
+        assert rounds == [delivery]
+
+
+def test_the_models_kept_are_those_of_users_who_have_not_delivered():
+    found = [rule.models_in_use(memory) for *_, memory, rule in plans({})]
+    assert found == [{1}, {1, 2}, {2, 3}, {2, 3}, {2, 3, 5}, {3, 5}, set(), set(), set()]
+
+
+@pytest.mark.parametrize("options", [{}, {"stale": "model"}])
+def test_the_simulation_keeps_those_models_and_no_others(options):
+    inputs, targets = data(USERS, SIZE, (4,))
+    net = small_mlp()
+    sim = simulate(
+        net,
+        "asyncfl",
+        script(),
+        (inputs, targets),
+        equal_shares(USERS, SIZE),
+        batch=SIZE,
+        options=options,
+    )
+    kept = []
+    start = copy_of(net)
+    for _ in range(ROUNDS):
+        sim.step()
+        kept.append(set(sim.old))
+        if 1 in sim.old:
+            assert all(torch.equal(sim.old[1][name], start[name]) for name in start)
+    assert kept == [{1}, {1, 2}, {2, 3}, {2, 3}, {2, 3, 5}, {3, 5}, set(), set(), set()]
+
+
+@pytest.mark.parametrize("ratio", [0.3, 0.5, 0.9])
+def test_stragglers_busy_ones_included_are_the_ratio_in_every_round(ratio):
+    law = Mixture(20, 3, ratio)
+    for t, plan, _, memory, _ in plans({}, law, rounds=60):
+        busy = memory[1] > t  # those still at it and those who start now
+        assert busy.sum() == law.stragglers
+        on_time = sum((group.users.size for group in plan.groups if group.given == t), 0)
+        delivering = sum((group.users.size for group in plan.groups if group.given < t), 0)
+        assert on_time <= 20 - law.stragglers
+        assert on_time + delivering >= 20 - law.stragglers
+
+
+def test_the_weights_of_a_round_sum_to_1_over_those_who_take_part():
+    for options in ({}, {"discount": 0.7}):
+        for _, plan, *_ in plans(options):
+            total = sum(group.weights.sum(1) for group in plan.groups)
+            np.testing.assert_allclose(total, np.ones(3))
+
+
+def test_the_discount_weighs_by_one_plus_staleness_to_its_power():
+    """Round 3: two users on time, one that is 2 rounds late: 1, 1 and 3^-2."""
+    (_, plan, *_) = list(plans({"discount": 2.0}))[2]
+    weights = {g.given: g.weights[0].tolist() for g in plan.groups}
+    whole = 2 + 1 / 9
+    assert weights[3] == pytest.approx([1 / whole, 1 / whole])
+    assert weights[1] == pytest.approx([1 / 9 / whole])
+
+
+def test_planning_does_not_write_to_the_memory_it_was_given():
+    for _, _, before, after, _ in plans({}):
+        assert before is not after
+    rule = method("asyncfl")
+    memory = rule.start(USERS)
+    law = script()
+    rule.plan(Round(1, law, law.unreached(), np.random.default_rng(0)), memory)
+    assert not memory.any()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_when_everybody_is_busy_nothing_moves(engine):
+    """All four straggle at depth 1 in round 1, so nobody takes part in rounds 1 and 2."""
+    law = Scripted([[1] * 4] * 3, 3, stragglers=[[0, 1, 2, 3], [], []])
+    net = small_mlp()
+    start = copy_of(net)
+    sim = simulate(
+        net, "asyncfl", law, data(4, 2, (4,)), equal_shares(4, 2), momentum=0.5, engine=engine
+    )
+    for _ in range(2):
+        assert np.isnan(sim.step().train_loss)
+        assert all(torch.equal(value, start[name]) for name, value in copy_of(net).items())
+    assert sim.step().reached == (4, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"delay": 0}, "delay >= 1"),
+        ({"discount": -1.0}, "discount >= 0"),
+        ({"stale": "weights"}, "reading of stale updates 'weights'.*difference, model"),
+        ({"average": "none"}, "unknown average"),
+    ],
+)
+def test_impossible_options_are_refused(options, says):
+    with pytest.raises(SalfError, match=says):
+        method("asyncfl", **options)

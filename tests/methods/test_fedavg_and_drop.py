@@ -1,0 +1,49 @@
+import numpy as np
+import pytest
+
+from salf.depth import Depths
+from salf.errors import SalfError
+from salf.methods import METHODS, method
+from salf.methods.drop import Drop
+from salf.methods.fedavg import FedAvg
+
+P = np.array([0.5, 0.25, 0.1])
+
+
+def depths(*values, stragglers=()):
+    depth = np.array(values)
+    return Depths(depth, np.isin(np.arange(len(depth)), stragglers))
+
+
+def test_fedavg_weighs_everybody_alike_whatever_their_depth():
+    assert FedAvg().weights(depths(1, 4, 2, 3), P).tolist() == [[0.25] * 4] * 3
+    assert FedAvg.waits
+
+
+def test_drop_averages_over_the_users_that_finished():
+    """[fl_updateStr]: depth 1 counts as finished even for a straggler that was lucky."""
+    found = Drop().weights(depths(1, 4, 1, 2, stragglers=(1, 2, 3)), P)
+    assert found.tolist() == [[0.5, 0, 0.5, 0]] * 3
+
+
+def test_drop_over_all_users_divides_by_U():
+    found = Drop(average="all").weights(depths(1, 4, 1, 2), P)
+    assert found.tolist() == [[0.25, 0, 0.25, 0]] * 3
+
+
+def test_drop_with_nobody_finished_weighs_nobody():
+    assert Drop().weights(depths(2, 4), P).tolist() == [[0, 0]] * 3
+
+
+def test_the_five_methods_of_the_paper_are_found_by_name():
+    assert set(METHODS) == {"fedavg", "drop", "salf", "heterofl", "asyncfl"}
+    assert [name for name, cls in METHODS.items() if cls.waits] == ["fedavg"]
+
+
+def test_unknown_methods_and_options_are_refused_with_what_is_allowed():
+    with pytest.raises(SalfError, match=r"unknown method 'salv'. Did you mean 'salf'"):
+        method("salv")
+    with pytest.raises(SalfError, match=r"option of salf 'width'.*average"):
+        method("salf", width=0.5)
+    with pytest.raises(SalfError, match=r"unknown average 'some'.*all, reached"):
+        method("drop", average="some")

@@ -1,0 +1,257 @@
+"""[salf_update_rule] in numbers, and Lemma 2: the SALF step is unbiased."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from reference import data, gradients, plan_of, rows_of, small_mlp
+from scipy import stats
+from torch import nn
+
+from salf.aggregate import LayerwiseAggregate
+from salf.depth import Depths, Uniform
+from salf.engines import ENGINES
+from salf.layers import Layers
+from salf.methods.drop import Drop
+from salf.methods.fedavg import FedAvg
+from salf.methods.salf import SALF
+from salf.server import Server
+
+# Three layers of one weight each: output = w3 w2 w1 x, loss = (output - y)^2 / 2, so with the
+# error e = output - y the gradients are e w2 w3 x, e w1 w3 x, e w1 w2 x.
+#   user A: x = 1,  y = 1: output 3,  e = 2,  gradients  3, 2, 12
+#   user B: x = 2,  y = 4: output 6,  e = 2,  gradients  6, 4, 24
+#   user C: x = -1, y = 1: output -3, e = -4, gradients  6, 4, 24
+START = (2.0, 3.0, 0.5)
+INPUTS = torch.tensor([[1.0], [2.0], [-1.0]], dtype=torch.float64)
+TARGETS = torch.tensor([[1.0], [4.0], [1.0]], dtype=torch.float64)
+GRADIENTS = {"A": (3.0, 2.0, 12.0), "B": (6.0, 4.0, 24.0), "C": (6.0, 4.0, 24.0)}
+# Depths 1, 2 and L + 1: U^1 = {A}, U^2 = U^3 = {A, B}; [p_constant] for U = L = 3.
+DEPTHS = (1, 2, 4)
+P = (27 / 64, 8 / 64, 1 / 64)
+# w^l - 0.1 mean_{U^l}(g) / (1 - p_l):
+#   2   - 0.1 *  3 * 64/37 = 1.481081
+#   3   - 0.1 *  3 * 64/56 = 2.657143
+#   0.5 - 0.1 * 18 * 64/63 = -1.328571
+SALF_WEIGHTS = (1.4810810810810812, 2.6571428571428573, -1.3285714285714285)
+# Uncorrected (p_l = 0): 2 - 0.3, 3 - 0.3, 0.5 - 1.8.
+UNCORRECTED_WEIGHTS = (1.7, 2.7, -1.3)
+# Divided by U = 3 and not corrected: 2 - 0.1 * 3/3, 3 - 0.1 * 6/3, 0.5 - 0.1 * 36/3.
+ALL_WEIGHTS = (1.9, 2.8, -0.7)
+
+
+def scalar_net():
+    model = nn.Sequential(*(nn.Linear(1, 1, bias=False) for _ in START)).double()
+    with torch.no_grad():
+        for parameter, value in zip(model.parameters(), START, strict=True):
+            parameter.fill_(value)
+    return model
+
+
+def half_squared_error(outputs, targets):
+    return ((outputs - targets) ** 2 / 2).squeeze(1)
+
+
+def values(model):
+    return [parameter.item() for parameter in model.parameters()]
+
+
+def one_round(engine, name, p, momentum=0.0, **options):
+    model = scalar_net()
+    made = ENGINES[engine](model, Layers.of(model), half_squared_error)
+    server = Server(made.weights, lambda t: 0.1, momentum)
+    plan = plan_of(name, DEPTHS, 3, p, **options)
+    result = made.round(plan, 1, {}, rows_of(INPUTS, TARGETS, 1))
+    server.apply(result.step, 1)
+    return values(model), result
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("name", "options", "p", "wanted"),
+    [
+        ("salf", {}, P, SALF_WEIGHTS),
+        ("salf", {}, (0, 0, 0), UNCORRECTED_WEIGHTS),
+        ("salf", {"average": "all"}, P, ALL_WEIGHTS),
+        # A alone finished: 2 - 0.1 * 3, 3 - 0.1 * 2, 0.5 - 0.1 * 12.
+        ("drop", {}, P, (1.7, 2.8, -0.7)),
+        ("drop", {"average": "all"}, P, (1.9, 3 - 0.2 / 3, 0.1)),
+        # Everybody: 2 - 0.1 * 15/3, 3 - 0.1 * 10/3, 0.5 - 0.1 * 60/3.
+        ("fedavg", {}, P, (1.5, 3 - 1 / 3, -1.5)),
+    ],
+)
+def test_one_round_by_hand(engine, name, options, p, wanted):
+    found, _ = one_round(engine, name, p, **options)
+    assert found == pytest.approx(wanted, rel=1e-13)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_round_reports_the_reach_and_the_mean_loss_of_those_who_took_part(engine):
+    _, result = one_round(engine, "salf", P)
+    assert result.reached == (1, 2, 2)
+    assert result.loss == pytest.approx((2.0**2 / 2 + 2.0**2 / 2) / 2)  # A and B; C sent nothing
+
+
+def test_the_layerwise_average_gives_the_same_numbers():
+    """[salf_update_rule] fed one update at a time, in either order, divided by 1 - p_l."""
+    for order in ("AB", "BA"):
+        model = scalar_net()
+        layers = Layers.of(model)
+        aggregate = LayerwiseAggregate(layers, dict(model.named_parameters()))
+        for user in order:
+            depth = {"A": 1, "B": 2}[user]
+            aggregate.add(
+                {
+                    f"{index}.weight": torch.tensor([[GRADIENTS[user][index]]]).double()
+                    for index in range(depth - 1, 3)
+                }
+            )
+        server = Server(dict(model.named_parameters()), lambda t: 0.1, 0.0)
+        server.apply(aggregate.average(P), 1)
+        assert values(model) == pytest.approx(SALF_WEIGHTS, rel=1e-13)
+        assert aggregate.reached.tolist() == [1, 2, 2]
+
+
+def test_the_step_is_the_papers_average_of_models():
+    """[salf_update_rule] as printed: (mean of the users' layers - p_l w) / (1 - p_l)."""
+    reach = (("A",), ("A", "B"), ("A", "B"))
+    for layer in range(3):
+        w, p = START[layer], P[layer]
+        models = [w - 0.1 * GRADIENTS[user][layer] for user in reach[layer]]
+        printed = (sum(models) / len(models) - p * w) / (1 - p)
+        assert printed == pytest.approx(SALF_WEIGHTS[layer], rel=1e-13)
+
+
+def test_the_gradients_of_the_example_are_those_of_the_net():
+    for user, (x, y) in enumerate(zip(INPUTS, TARGETS, strict=True)):
+        found = gradients(scalar_net(), x[None], y[None], half_squared_error)
+        assert [g.item() for g in found.values()] == list(GRADIENTS["ABC"[user]])
+
+
+def test_weights_in_numbers():
+    depths = Depths(np.array([1, 2, 4]), np.array([False, True, True]))
+    c = SALF().weights(depths, np.array(P))
+    wanted = [[64 / 37, 0, 0], [32 / 56, 32 / 56, 0], [32 / 63, 32 / 63, 0]]
+    np.testing.assert_allclose(c, wanted, rtol=1e-14)
+
+
+def test_a_layer_that_nobody_can_reach_has_no_weight_and_no_nan():
+    depths = Depths(np.array([3, 4]), np.array([True, True]))
+    c = SALF().weights(depths, np.array([1.0, 0.5, 0.0]))
+    assert c.tolist() == [[0, 0], [0, 0], [1, 0]]
+
+
+# ---- Lemma 2, without sampling -------------------------------------------------------------
+
+
+def expected_weights(rule, users, layers, p):
+    """E[c[l, u]] under AS4: the mean over all (L + 1)^U equally likely depth vectors."""
+    every = list(product(range(1, layers + 2), repeat=users))
+    total = sum(rule.weights(Depths(np.array(d), np.array(d) > 1), p) for d in every)
+    return total / len(every)
+
+
+@pytest.mark.parametrize(("users", "layers"), [(1, 2), (2, 3), (3, 3), (4, 2)])
+def test_lemma_2_exactly_the_expected_weight_is_1_over_U(users, layers):
+    """Over every depth vector; no sampling at all."""
+    p = Uniform(users, layers).unreached()
+    found = expected_weights(SALF(), users, layers, p)
+    np.testing.assert_allclose(found, np.full((layers, users), 1 / users), rtol=0, atol=1e-12)
+
+
+def test_without_the_correction_the_expected_weight_is_short_by_1_minus_p():
+    p = Uniform(3, 3).unreached()
+    found = expected_weights(SALF(), 3, 3, np.zeros(3))
+    np.testing.assert_allclose(found, np.tile((1 - p)[:, None] / 3, (1, 3)), atol=1e-12)
+
+
+def test_averaging_over_all_users_shrinks_layer_l_to_its_chance_of_being_reached():
+    found = expected_weights(SALF(average="all"), 3, 3, Uniform(3, 3).unreached())
+    wanted = np.tile(np.array([1, 2, 3])[:, None] / 4 / 3, (1, 3))
+    np.testing.assert_allclose(found, wanted, atol=1e-12)
+
+
+def test_dropping_stragglers_is_biased_towards_no_step():
+    found = expected_weights(Drop(), 3, 3, np.zeros(3))
+    np.testing.assert_allclose(found, np.full((3, 3), (1 - 0.75**3) / 3), atol=1e-12)
+
+
+# ---- Lemma 2, as a user would see it: the mean of many real rounds --------------------------
+
+ROUNDS = 3000
+ALPHA = 1e-4  # chance of rejecting a true lemma, for the whole vector of coordinates
+
+
+def steps_of(rule, p, seed):
+    """SALF's step on one batch over many draws of AS4's depths: [rounds, coordinates].
+
+    The gradients are real ones; the step is linear in them, so they are computed once.
+    """
+    users, layers = 3, 3
+    model = small_mlp()
+    names = [layer.parameters for layer in Layers.of(model)]
+    inputs, targets = data(users, 2, (4,))
+    rows = rows_of(inputs, targets, 2)
+    by_layer = []  # per layer: [users, coordinates]
+    found = [gradients(model, *rows(np.array([u]))) for u in range(users)]
+    for own in names:
+        by_layer.append(
+            np.stack([torch.cat([g[n].flatten() for n in own]).numpy() for g in found])
+        )
+    rng = np.random.default_rng(seed)
+    law = Uniform(users, layers)
+    steps = []
+    for _ in range(ROUNDS):
+        c = rule.weights(law.draw(rng), p)
+        steps.append(np.concatenate([c[index] @ g for index, g in enumerate(by_layer)]))
+    depths = Depths(np.ones(users, np.int64), np.zeros(users, bool))
+    full = FedAvg().weights(depths, p)
+    wanted = np.concatenate([full[index] @ g for index, g in enumerate(by_layer)])
+    return np.array(steps), wanted
+
+
+def smallest_p_value(steps, wanted):
+    """Per-coordinate z-tests, two-sided, Bonferroni over the coordinates."""
+    error = steps.std(0, ddof=1) / np.sqrt(len(steps))
+    z = (steps.mean(0) - wanted) / error
+    return 2 * stats.norm.sf(np.abs(z)).min() * len(wanted)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_lemma_2_the_mean_salf_step_is_fedavgs(seed):
+    steps, wanted = steps_of(SALF(), Uniform(3, 3).unreached(), seed)
+    assert smallest_p_value(steps, wanted) > ALPHA
+
+
+@pytest.mark.parametrize(
+    ("rule", "p"),
+    [
+        (SALF(), np.zeros(3)),
+        (SALF(average="all"), Uniform(3, 3).unreached()),
+        (Drop(), np.zeros(3)),
+        (SALF(), Uniform(3, 3).unreached()[::-1]),
+    ],
+    ids=["p left out", "over all users", "drop", "layers counted from the wrong end"],
+)
+def test_the_test_of_lemma_2_rejects_what_is_biased(rule, p):
+    steps, wanted = steps_of(rule, p, 1)
+    assert smallest_p_value(steps, wanted) < ALPHA
+
+
+def test_lemma_2_through_the_engine_over_every_depth_vector():
+    """The mean over all (L + 1)^U rounds really computed is FedAvg's step."""
+    users, layers = 2, 3
+    model = small_mlp()
+    engine = ENGINES["fused"](model, Layers.of(model))
+    rows = rows_of(*data(users, 2, (4,)), 2)
+    p = Uniform(users, layers).unreached()
+    wanted = engine.round(plan_of("fedavg", [1] * users, layers), 1, {}, rows).step.values
+    mean = {name: torch.zeros_like(value) for name, value in wanted.items()}
+    every = list(product(range(1, layers + 2), repeat=users))
+    for depths in every:
+        result = engine.round(plan_of("salf", depths, layers, p), 1, {}, rows)
+        for name, value in result.step.values.items():
+            mean[name] += value / len(every)
+    for name, value in wanted.items():
+        torch.testing.assert_close(mean[name], value, rtol=1e-11, atol=1e-13)

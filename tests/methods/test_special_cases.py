@@ -1,0 +1,195 @@
+"""Where the methods must coincide, and where nothing may move."""
+
+import numpy as np
+import pytest
+import torch
+from reference import (
+    Scripted,
+    assert_close,
+    assert_same,
+    copy_of,
+    data,
+    equal_shares,
+    gradients,
+    plan_of,
+    simulate,
+    small_mlp,
+    small_normed,
+)
+
+from salf.depth import Mixture, fixed
+from salf.engines import ENGINES
+from salf.methods import METHODS
+
+USERS, SIZE = 4, 4
+MODELS = {"mlp": (small_mlp, (4,)), "batch norm": (small_normed, (2, 4, 4))}
+
+
+def run(name, depth, model="mlp", rounds=3, momentum=0.5, engine="loop", options=None):
+    make, shape = MODELS[model]
+    net = make()
+    sim = simulate(
+        net,
+        name,
+        depth,
+        data(USERS, SIZE, shape),
+        equal_shares(USERS, SIZE),
+        momentum=momentum,
+        engine=engine,
+        options=options,
+    )
+    for _ in range(rounds):
+        sim.step()
+    return copy_of(net), sim
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("average", ["reached", "all"])
+@pytest.mark.parametrize("name", sorted(set(METHODS) - {"fedavg"}))
+def test_with_no_stragglers_every_method_is_fedavg(name, average, model, engine):
+    """Bit for bit, except HeteroFL's average: it divides the sum instead of summing shares."""
+    depth = Mixture(USERS, 3, 0.0)
+    found, _ = run(name, depth, model, engine=engine, options={"average": average})
+    wanted, _ = run("fedavg", depth, model, engine=engine)
+    if name == "heterofl" and average == "reached":
+        assert_close(found, wanted, 1e-14)
+    else:
+        assert_same(found, wanted)
+
+
+def test_with_stragglers_no_method_is_fedavg():
+    """Otherwise the test above would compare FedAvg with itself."""
+    depth = Mixture(USERS, 3, 0.75)
+    wanted, _ = run("fedavg", depth)
+    for name in set(METHODS) - {"fedavg"}:
+        found, _ = run(name, depth)
+        assert any(not torch.equal(found[key], wanted[key]) for key in wanted), name
+
+
+def test_fedavg_ignores_depths():
+    with_deadline, _ = run("fedavg", Mixture(USERS, 3, 1.0))
+    without, _ = run("fedavg", Mixture(USERS, 3, 0.0))
+    # Drawn from the same numbers, so the batches are the same ones.
+    assert_same(with_deadline, without)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("average", ["reached", "all"])
+@pytest.mark.parametrize("name", ["salf", "drop"])
+def test_when_nobody_sends_anything_nothing_moves(name, average, model, engine):
+    """After rounds that filled the momentum; weights, buffers and momentum stay bit for bit."""
+    busy, none = [1, 1, 2, 1], [4] * USERS
+    script = Scripted([busy, busy, none, none], 3)
+    options = {"average": average}
+    found, sim = run(name, script, model, rounds=2, engine=engine, options=options)
+    velocity = {key: value.clone() for key, value in sim.server.velocity.items()}
+    assert max(value.abs().max().item() for value in velocity.values()) > 0
+    for _ in range(2):
+        record = sim.step()
+        assert record.reached == (0, 0, 0)
+        assert np.isnan(record.train_loss)
+    assert_same(copy_of(sim.model), found)
+    assert_same(sim.server.velocity, velocity)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("model", MODELS)
+def test_a_layer_nobody_reached_stays_bit_for_bit_while_others_move(model, engine):
+    """Layers 1 and 2 are reached in round 1 only, so their momentum is not zero in round 2."""
+    script = Scripted([[1, 1, 1, 1], [3, 4, 3, 3]], 3)
+    before, sim = run("salf", script, model, rounds=1, engine=engine)
+    velocity = {key: value.clone() for key, value in sim.server.velocity.items()}
+    assert sim.step().reached == (0, 0, 3)
+    after = copy_of(sim.model)
+    layers = sim.engine.layers
+    for name, index in layers.index_of.items():
+        moved = not torch.equal(after[name], before[name])
+        assert moved == (index == 2), name
+        if name in velocity:
+            kept = torch.equal(sim.server.velocity[name], velocity[name])
+            assert kept == (index != 2), name
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_server_momentum_is_the_users_own_momentum_when_all_take_part(engine):
+    """Each user with torch's SGD and a momentum of its own, the server averaging their models.
+
+    Equal in exact arithmetic, here to rounding.
+    """
+    rounds, rate, momentum = 5, 0.1, 0.5
+    net = small_mlp()
+    inputs, targets = data(USERS, SIZE, (4,))
+    w = copy_of(net)
+    # Batch = share, so each round's batch is the whole share and known here.
+    shares = equal_shares(USERS, SIZE)
+    sim = simulate(
+        net,
+        "salf",
+        Mixture(USERS, 3, 0.0),
+        (inputs, targets),
+        shares,
+        rate=rate,
+        momentum=momentum,
+        batch=SIZE,
+        engine=engine,
+    )
+    nets = [small_mlp() for _ in range(USERS)]
+    optimisers = [torch.optim.SGD(own.parameters(), rate, momentum) for own in nets]
+    for _ in range(rounds):
+        sim.step()
+        for own, optimiser, share in zip(nets, optimisers, shares, strict=True):
+            own.load_state_dict(w)
+            optimiser.zero_grad()
+            loss = torch.nn.functional.cross_entropy(own(inputs[share]), targets[share])
+            loss.backward()
+            optimiser.step()
+        users = [copy_of(own) for own in nets]
+        w = {name: sum(user[name] for user in users) / USERS for name in w}
+    assert_close(copy_of(net), w, 1e-13)
+    plain, _ = run("salf", Mixture(USERS, 3, 0.0), momentum=0.0, rounds=rounds)
+    assert any((plain[name] - w[name]).abs().max() > 1e-3 for name in w)
+
+
+def test_a_fixed_straggler_teaches_its_last_layers_only():
+    """One user at depth 3 alone: layer 3 moves by its own gradient, layers 1 and 2 not at all."""
+    net = small_mlp()
+    inputs, targets = data(1, 4, (4,))
+    before = copy_of(net)
+    sim = simulate(
+        net, "salf", fixed([3], 3), (inputs, targets), equal_shares(1, 4), rate=0.5, batch=4
+    )
+    assert sim.unreached.tolist() == [1, 1, 0]
+    wanted = gradients(net, inputs, targets)
+    sim.step()
+    after = copy_of(net)
+    for name, index in sim.engine.layers.index_of.items():
+        if index == 2:
+            torch.testing.assert_close(after[name], before[name] - 0.5 * wanted[name])
+        else:
+            assert torch.equal(after[name], before[name])
+
+
+def _mean_weight(plan, users):
+    """Sum over groups of each user's weight in layer 1."""
+    total = np.zeros(users)
+    for group in plan.groups:
+        total[group.users] += group.weights[0]
+    return total
+
+
+@pytest.mark.parametrize("name", ["salf", "drop", "asyncfl"])
+def test_average_all_divides_by_U(name):
+    depths = [1, 1, 2, 4, 4]
+    sent = {"salf": [1, 1, 0, 0, 0], "drop": [1, 1, 0, 0, 0], "asyncfl": [1, 1, 0, 0, 0]}[name]
+    found = _mean_weight(plan_of(name, depths, 3, average="all"), 5)
+    np.testing.assert_allclose(found, np.array(sent) / 5)
+    found = _mean_weight(plan_of(name, depths, 3), 5)
+    np.testing.assert_allclose(found, np.array(sent) / 2)
+
+
+def test_average_all_of_salf_divides_every_layer_by_U_and_leaves_p_out():
+    (group,) = plan_of("salf", [1, 2, 4], 3, [0.4, 0.2, 0.1], average="all").groups
+    assert group.users.tolist() == [0, 1]
+    np.testing.assert_allclose(group.weights * 3, [[1, 0], [1, 1], [1, 1]])

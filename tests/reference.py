@@ -1,0 +1,158 @@
+"""What the tests compare with: slow, plain, and sharing no code with what it checks."""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from salf.data import Samples
+from salf.depth import DepthDistribution, Depths
+from salf.engines import ENGINES, cross_entropy
+from salf.experiments.simulation import Simulation
+from salf.layers import Layers
+from salf.methods import Round, method
+
+
+@dataclass(frozen=True)
+class Scripted(DepthDistribution):
+    """Depths written down round by round, with p_l as told. Depth 1 is a straggler only if so told.
+
+    `stragglers[t - 1]` lists the users who straggle in round t; None means whoever is not at 1.
+    """
+
+    rounds: Sequence[Sequence[int]]
+    layers: int
+    p: Sequence[float] | None = None
+    stragglers: Sequence[Sequence[int]] | None = None
+    drawn: list[int] = field(default_factory=list)
+
+    @property
+    def users(self) -> int:  # type: ignore[override]
+        return len(self.rounds[0])
+
+    def draw(self, rng, busy=None):
+        t = len(self.drawn)
+        self.drawn.append(t)
+        depth = np.array(self.rounds[t])
+        straggler = depth > 1
+        if self.stragglers is not None:
+            straggler = np.isin(np.arange(self.users), self.stragglers[t])
+        return Depths(depth, straggler if busy is None else straggler | busy)
+
+    def reach_law(self, layer):
+        raise NotImplementedError
+
+    def unreached(self):
+        return np.zeros(self.layers) if self.p is None else np.array(self.p)
+
+
+def plan_of(name, depths, layers, p=None, t=1, rng=None, **options):
+    """The plan of one round of a method without memory, for depths that are known."""
+    law = Scripted([depths], layers, p)
+    round = Round(t, law, law.unreached(), rng or np.random.default_rng(0))
+    made = method(name, **options)
+    return made.plan(round, made.start(law.users))[0]
+
+
+def tensors(model: nn.Module) -> dict[str, Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def copy_of(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in tensors(model).items()}
+
+
+def gradients(model: nn.Module, inputs, targets, loss=cross_entropy, weights=None):
+    """All gradients of one user's mean loss, on a copy, and how its buffers moved."""
+    twin = deepcopy(model).train()
+    if weights is not None:
+        twin.load_state_dict(weights)
+    before = {name: value.clone() for name, value in twin.named_buffers()}
+    twin.zero_grad()
+    loss(twin(inputs), targets).mean().backward()
+    found = {name: value.grad for name, value in twin.named_parameters()}
+    return found | {name: value - before[name] for name, value in twin.named_buffers()}
+
+
+def rows_of(inputs: Tensor, targets: Tensor, size: int):
+    """User u's batch is the u-th run of `size` rows."""
+
+    def rows(users):
+        index = torch.cat([torch.arange(u * size, (u + 1) * size) for u in users.tolist()])
+        return inputs[index], targets[index]
+
+    return rows
+
+
+def data(users, size, shape, classes=3, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(users * size, *shape, generator=generator, dtype=torch.float64)
+    targets = torch.randint(classes, (users * size,), generator=generator)
+    return inputs.to(dtype), targets
+
+
+def small_mlp(seed=0, sizes=(4, 6, 5, 3), dtype=torch.float64) -> nn.Sequential:
+    torch.manual_seed(seed)
+    modules: list[nn.Module] = []
+    for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+        modules += [nn.Linear(inputs, outputs), nn.Tanh()]
+    return nn.Sequential(*modules[:-1]).to(dtype)
+
+
+def small_normed(seed=0, dtype=torch.float64) -> nn.Sequential:
+    """Convolutions with batch norm: a VGG of two layers and a head."""
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1, bias=False),
+        nn.BatchNorm2d(4),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(4, 6, 3, padding=1, bias=False),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(6 * 2 * 2, 3),
+    ).to(dtype)
+
+
+def simulate(
+    model,
+    name,
+    depth,
+    samples,
+    shares,
+    rate=0.1,
+    momentum=0.0,
+    batch=2,
+    seed=0,
+    engine="loop",
+    options: Mapping[str, object] | None = None,
+    **engine_options,
+) -> Simulation:
+    made = ENGINES[engine](model, Layers.of(model), **engine_options)
+    rule = method(name, **(options or {}))
+    return Simulation(
+        made, rule, depth, Samples(*samples), shares, lambda t: rate, momentum, batch, seed
+    )
+
+
+def equal_shares(users, size):
+    return [np.arange(u * size, (u + 1) * size) for u in range(users)]
+
+
+def assert_close(found, wanted, tolerance):
+    """The same names, and no entry further off than `tolerance` of the tensor's largest."""
+    assert set(found) == set(wanted)
+    for name, value in wanted.items():
+        off = (found[name].double() - value.double()).abs().max().item()
+        assert off <= tolerance * value.double().abs().max().item(), (name, off)
+
+
+def assert_same(found, wanted):
+    """The same names and the same bits."""
+    assert set(found) == set(wanted)
+    for name, value in wanted.items():
+        assert torch.equal(found[name], value), name
