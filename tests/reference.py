@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -97,7 +98,7 @@ def data(users, size, shape, classes=3, dtype=torch.float64, seed=0):
 def small_mlp(seed=0, sizes=(4, 6, 5, 3), dtype=torch.float64) -> nn.Sequential:
     torch.manual_seed(seed)
     modules: list[nn.Module] = []
-    for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+    for inputs, outputs in pairwise(sizes):
         modules += [nn.Linear(inputs, outputs), nn.Tanh()]
     return nn.Sequential(*modules[:-1]).to(dtype)
 

@@ -73,7 +73,7 @@ def test_lemma_1_the_drawn_reach_follows_its_law(name, seed):
 
 @pytest.mark.parametrize("wrong", [1, 3])
 def test_the_chi_square_test_has_power(wrong):
-    """Layer 2's reach against the law of layer 1 or 3 must be rejected, or the test shows nothing."""
+    """Layer 2's reach against the law of layer 1 or 3 must be rejected."""
     law = Uniform(6, 3)
     sizes = reach_sizes(law, 2000, SEEDS[0])
     assert p_value_of_counts(law.reach_law(wrong), sizes[:, 1]) < ALPHA
@@ -116,9 +116,7 @@ def test_p_l_is_the_chance_of_an_empty_reach_and_the_law_sums_to_1(name):
 
 def test_p_constant_in_numbers():
     """[p_constant] for U = 3, L = 3: (3/4)^3, (2/4)^3, (1/4)^3."""
-    np.testing.assert_allclose(
-        Uniform(3, 3).unreached(), [0.421875, 0.125, 0.015625], rtol=1e-15
-    )
+    np.testing.assert_allclose(Uniform(3, 3).unreached(), [0.421875, 0.125, 0.015625], rtol=1e-15)
     # U = 30 users and the L = 3 layers of the MLP: (3/4)^30, (1/2)^30, (1/4)^30.
     np.testing.assert_allclose(
         Uniform(30, 3).unreached(),

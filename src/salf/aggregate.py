@@ -57,15 +57,15 @@ class LayerwiseAggregate:
         Where a tensor already is the sum over several users, `users` counts them per layer.
         `held` says where the entries of a narrower network lie in the full tensors.
         """
-        for name, value in update.items():
-            index = self._index(name)
+        indices = [self._index(name) for name in update]
+        for index, (name, value) in zip(indices, update.items(), strict=True):
             weight = 1.0 if weights is None else float(weights[index])
             count = 1 if users is None else int(users[index])
             if held is None:
                 self._add_whole(name, value, weight, count)
             else:
                 self._add_part(name, value, weight, count, held[name])
-        for index in {self._index(name) for name in update}:
+        for index in set(indices):
             self.reached[index] += 1 if users is None else users[index]
 
     def total(self) -> Step:

@@ -254,7 +254,10 @@ def compare_command(
     """
     from salf.experiments.compare import cases, compare
     from salf.experiments.config import load_config
-    from salf.report import print_tables, write_report
+    from salf.report import check_extra, print_tables, write_report
+
+    if out is not None:
+        check_extra()  # now, not after hours of training
 
     base = load_config(source).changed(
         data=data,

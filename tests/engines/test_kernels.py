@@ -4,9 +4,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import assert_same
 from torch import nn
 
+from reference import assert_same
 from salf.engines.kernels import HalvingMaxPool, UserBatchNorm, stand_in
 from salf.errors import SalfError
 

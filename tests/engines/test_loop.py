@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from reference import assert_close, assert_same, copy_of, data, gradients, rows_of, small_normed
 from torch import nn
 
+from reference import assert_close, assert_same, copy_of, data, gradients, rows_of, small_normed
 from salf.engines import LoopEngine
 from salf.layers import Layers
 from salf.methods import Group, Plan

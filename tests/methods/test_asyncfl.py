@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from reference import (
     Scripted,
     assert_close,
@@ -14,7 +15,6 @@ from reference import (
     small_mlp,
     small_normed,
 )
-
 from salf.depth import Mixture
 from salf.engines import ENGINES
 from salf.errors import SalfError

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from salf.depth import Depths
+from salf.depth import Depths, Uniform, given
 from salf.errors import SalfError
 from salf.methods import METHODS, method
 from salf.methods.drop import Drop
@@ -20,19 +20,28 @@ def test_fedavg_weighs_everybody_alike_whatever_their_depth():
     assert FedAvg.waits
 
 
-def test_drop_averages_over_the_users_that_finished():
-    """[fl_updateStr]: depth 1 counts as finished even for a straggler that was lucky."""
-    found = Drop().weights(depths(1, 4, 1, 2, stragglers=(1, 2, 3)), P)
-    assert found.tolist() == [[0.5, 0, 0.5, 0]] * 3
+def test_drop_averages_over_the_users_that_are_no_stragglers():
+    """[fl_updateStr]: in the mixture a straggler is dropped even if its depth happens to be 1."""
+    found = Drop().weights(depths(1, 4, 1, 2, 1, stragglers=(1, 2, 3)), P)
+    assert found.tolist() == [[0.5, 0, 0, 0, 0.5]] * 3
 
 
 def test_drop_over_all_users_divides_by_U():
-    found = Drop(average="all").weights(depths(1, 4, 1, 2), P)
+    found = Drop(average="all").weights(depths(1, 4, 1, 2, stragglers=(1, 3)), P)
     assert found.tolist() == [[0.25, 0, 0.25, 0]] * 3
 
 
 def test_drop_with_nobody_finished_weighs_nobody():
-    assert Drop().weights(depths(2, 4), P).tolist() == [[0, 0]] * 3
+    assert Drop().weights(depths(2, 4, stragglers=(0, 1)), P).tolist() == [[0, 0]] * 3
+
+
+@pytest.mark.parametrize("law", [Uniform(6, 3), given([0.4, 0.3, 0.2, 0.1], 6)])
+def test_outside_the_mixture_a_straggler_is_who_did_not_reach_depth_1(law):
+    for seed in range(20):
+        drawn = law.draw(np.random.default_rng(seed))
+        finished = drawn.depth == 1
+        wanted = np.tile(finished / max(1, finished.sum()), (3, 1))
+        np.testing.assert_allclose(Drop().weights(drawn, P), wanted)
 
 
 def test_the_five_methods_of_the_paper_are_found_by_name():

@@ -5,6 +5,8 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 import torch
+from torch import nn
+
 from reference import (
     Scripted,
     assert_close,
@@ -20,8 +22,6 @@ from reference import (
     small_normed,
     tensors,
 )
-from torch import nn
-
 from salf.depth import Mixture
 from salf.engines import ENGINES
 from salf.errors import SalfError
@@ -41,9 +41,8 @@ class Scaler(nn.Module):
 
 
 def half_mlp():
-    return [nn.Linear(4, 3), Scaler(0.5), nn.Tanh(), nn.Linear(3, 3), Scaler(0.5), nn.Tanh()] + [
-        nn.Linear(3, 3)
-    ]
+    hidden = [nn.Linear(4, 3), Scaler(0.5), nn.Tanh(), nn.Linear(3, 3), Scaler(0.5), nn.Tanh()]
+    return [*hidden, nn.Linear(3, 3)]
 
 
 def half_normed():

@@ -5,10 +5,10 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from reference import data, gradients, plan_of, rows_of, small_mlp
 from scipy import stats
 from torch import nn
 
+from reference import data, gradients, plan_of, rows_of, small_mlp
 from salf.aggregate import LayerwiseAggregate
 from salf.depth import Depths, Uniform
 from salf.engines import ENGINES
@@ -193,12 +193,10 @@ def steps_of(rule, p, seed):
     names = [layer.parameters for layer in Layers.of(model)]
     inputs, targets = data(users, 2, (4,))
     rows = rows_of(inputs, targets, 2)
-    by_layer = []  # per layer: [users, coordinates]
     found = [gradients(model, *rows(np.array([u]))) for u in range(users)]
-    for own in names:
-        by_layer.append(
-            np.stack([torch.cat([g[n].flatten() for n in own]).numpy() for g in found])
-        )
+    by_layer = [  # per layer: [users, coordinates]
+        np.stack([torch.cat([g[n].flatten() for n in own]).numpy() for g in found]) for own in names
+    ]
     rng = np.random.default_rng(seed)
     law = Uniform(users, layers)
     steps = []

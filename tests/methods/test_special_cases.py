@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from reference import (
     Scripted,
     assert_close,
@@ -16,7 +17,6 @@ from reference import (
     small_mlp,
     small_normed,
 )
-
 from salf.depth import Mixture, fixed
 from salf.engines import ENGINES
 from salf.methods import METHODS

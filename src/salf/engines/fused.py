@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional as F
 
 from salf.aggregate import LayerwiseAggregate
 from salf.backprop import backward_to
@@ -32,8 +33,11 @@ from salf.layers import Layers, flatten, is_sequential
 from salf.methods import Group
 from salf.narrow import BATCH_NORMS
 
-# How many bytes of activations one pass may hold; more users are worked off in chunks.
-CHUNK_BYTES = 256 * 2**20
+# How many bytes of activations one pass may hold; more users are worked off in chunks. Small
+# enough for the caches and for memory to be reused, but some times the parameters, whose
+# gradients every pass has to add up. (Measured: benchmarks/engines.py, benchmarks/memory.py.)
+CHUNK_BYTES = 16 * 2**20
+CHUNK_PER_PARAMETER_BYTE = 4
 
 _POOLS = ("MaxPool", "AvgPool", "LPPool", "AdaptiveMaxPool", "AdaptiveAvgPool")
 ROWWISE: frozenset[type[nn.Module]] = frozenset(
@@ -94,13 +98,16 @@ class FusedEngine(Engine):
         model: nn.Module,
         layers: Layers,
         loss: RowLoss = cross_entropy,
-        chunk_bytes: int = CHUNK_BYTES,
+        chunk_bytes: int | None = None,
     ) -> None:
         super().__init__(model, layers, loss)
         blocks = blocks_of(model, layers)
         if isinstance(blocks, str):
             raise SalfError(f"the fused engine cannot run this model: {blocks}. Use engine 'loop'.")
-        self.chunk_bytes = chunk_bytes
+        parameter_bytes = sum(parameter.nbytes for parameter in model.parameters())
+        self.chunk_bytes = chunk_bytes or max(
+            CHUNK_BYTES, CHUNK_PER_PARAMETER_BYTE * parameter_bytes
+        )
         self._user_bytes: int | None = None
         self._norms: list[dict[str, UserBatchNorm]] = []  # by their place in the block
         self._blocks: list[nn.Sequential] = []
@@ -171,14 +178,25 @@ class FusedEngine(Engine):
                     rest = self._run(index, forward, rest, rows)
             before = int(count)
 
-        losses = user_losses(self.loss(live, targets), users)
-        objective = (losses if all_alike else losses * losses.new_tensor(signal[-1])).sum()
+        if all_alike:
+            total = objective = self._total_loss(live, targets, users)
+        else:
+            losses = user_losses(self.loss(live, targets), users)
+            total, objective = losses.sum(), (losses * losses.new_tensor(signal[-1])).sum()
         depth = 1 + int(np.argmax(reached > 0))
         update = backward_to(depth, objective, network.leaves, self.layers)
         if network.narrow is None:
             update |= self._moved_statistics(signal, reached)
         aggregate.add(update, weights=scale, users=reached, held=network.held)
-        return losses.sum().item()
+        return total.item()
+
+    def _total_loss(self, outputs: Tensor, targets: Tensor, users: int) -> Tensor:
+        """The sum of the users' mean losses."""
+        if self.loss is cross_entropy:  # in one operation, which a small model notices
+            losses = F.cross_entropy(outputs, targets, reduction="sum")
+            return losses * (users / targets.numel())
+        losses = self.loss(outputs, targets)
+        return losses.sum() * (users / losses.numel())
 
     def _run(self, index: int, forward: Weights | None, inputs: Tensor, rows: int) -> Tensor:
         block = self._blocks[index]

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
@@ -10,7 +11,6 @@ from itertools import product
 from multiprocessing import get_context
 from os import cpu_count
 from pathlib import Path
-from statistics import mean, stdev
 from time import monotonic
 from typing import Any
 
@@ -44,11 +44,6 @@ class Comparison:
     base: Config
     results: dict[Case, list[Result]]
 
-    def accuracy(self, case: Case) -> tuple[float, float]:
-        """Mean and standard deviation over the seeds of the test accuracy (spread 0 if one)."""
-        values = [float(result.summary["test_accuracy"]) for result in self.results[case]]
-        return mean(values), stdev(values) if len(values) > 1 else 0.0
-
 
 def cases(
     methods: Sequence[str],
@@ -76,6 +71,12 @@ def compare(
     """
     if not wanted or not seeds:
         raise SalfError("there is nothing to compare: name at least one method and one seed.")
+    ratios = {case.stragglers for case in wanted}
+    if base.depth != "mixture" and len(ratios) > 1:
+        raise SalfError(
+            f"ratios of stragglers belong to --depth mixture; with --depth {base.depth} they "
+            "change nothing, so name one."
+        )
     jobs = {(case, seed): _config(base, case, seed) for case in wanted for seed in seeds}
     # Once here, so that data are fetched once and what is wrong with them is said once.
     load(base.data, Path(base.data_dir) if base.data_dir else None, report=report)
@@ -126,7 +127,7 @@ def _config(base: Config, case: Case, seed: int) -> Config:
 def _label(config: Config) -> str:
     """A name for a run within a comparison, fit for a folder."""
     parts = (config.method, config.average, config.split, f"{config.stragglers:g}", config.seed)
-    return "-".join(str(part).replace(":", "") for part in parts)
+    return "-".join(re.sub(r"[^\w.]", "", str(part)) for part in parts)
 
 
 # Of a worker process: rounds done are reported here, and it stops when the event is set.

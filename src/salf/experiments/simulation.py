@@ -151,7 +151,7 @@ class Batches:
         picks = (rng.random(shape) * self.sizes[:, None]).astype(np.int64)
         # A batch with a repeated sample is drawn again, which leaves batches without repetition
         # uniform; where that would take long, the user's whole share is permuted instead.
-        for user in np.flatnonzero(self.sizes < self.batch_size**2):
+        for user in np.flatnonzero(self.sizes < self.batch_size**2 // 4):
             picks[user] = rng.permutation(self.sizes[user])[: self.batch_size]
         while len(again := np.flatnonzero(_has_repetition(picks))):
             fresh = rng.random((len(again), self.batch_size)) * self.sizes[again, None]

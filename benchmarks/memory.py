@@ -1,0 +1,62 @@
+"""The memory of one round with a large cohort: 10,000 users x 16 MNIST-sized images on the CNN.
+
+    python benchmarks/memory.py [--users N]
+
+Prints the largest memory the process ever had, the imports and the data set included, and checks
+that working in chunks gives the step of one chunk per user to rounding.
+"""
+
+import argparse
+import resource
+from time import perf_counter
+
+import numpy as np
+import torch
+
+from salf.data import Samples
+from salf.depth import Mixture
+from salf.engines import FusedEngine
+from salf.experiments.simulation import Simulation
+from salf.layers import Layers
+from salf.methods import method
+from salf.models import cnn
+
+SAMPLES, BATCH = 60_000, 16
+
+
+def peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # GiB, from KiB
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--users", type=int, default=10_000)
+    users = parser.parse_args().users
+    rng = np.random.default_rng(0)
+    pixels = torch.from_numpy(rng.integers(0, 256, (SAMPLES, 1, 28, 28), dtype=np.uint8))
+    samples = Samples(pixels, torch.from_numpy(rng.integers(0, 10, SAMPLES)))
+    # Each user has 64 samples; with so many users they share some.
+    shares = [(np.arange(64) + 6 * user) % SAMPLES for user in range(users)]
+    print(f"before the round: {peak():.2f} GiB at most")
+    weights = []
+    for chunk_bytes in (None, 16 * 2**20):
+        torch.manual_seed(0)
+        model = cnn((1, 28, 28), 10)
+        layers = Layers.of(model)
+        depth = Mixture(users, len(layers), 0.9)
+        engine = FusedEngine(model, layers)
+        engine.chunk_bytes = chunk_bytes or engine.chunk_bytes
+        simulation = Simulation(engine, method("salf"), depth, samples, shares, lambda t: 0.1)
+        start = perf_counter()
+        simulation.step()
+        print(
+            f"a round of {users:,} users in chunks of {engine.chunk_bytes / 2**20:.0f} MiB: "
+            f"{perf_counter() - start:.1f} s, {peak():.2f} GiB at most"
+        )
+        weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    difference = (weights[0] - weights[1]).abs().max() / weights[0].abs().max()
+    print(f"largest relative difference between the two: {difference:.1e}")
+
+
+if __name__ == "__main__":
+    main()

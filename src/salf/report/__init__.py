@@ -1,0 +1,22 @@
+"""What came out, for people: tables in the terminal, pictures, and a page that needs no network.
+
+Tables need only what salf needs. Pictures and pages need `pip install 'salf[report]'`, which is
+looked for when the first one is made.
+"""
+
+from salf.report.comparison import print_tables, write_report
+from salf.report.extra import check_extra
+from salf.report.page import Chart, Code, Page, Section
+from salf.report.tables import Cell, Table
+
+__all__ = [
+    "Cell",
+    "Chart",
+    "Code",
+    "Page",
+    "Section",
+    "Table",
+    "check_extra",
+    "print_tables",
+    "write_report",
+]

@@ -1,0 +1,237 @@
+"""A comparison as tables, as a picture and as a page."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from shlex import join
+
+from rich.console import Console
+
+from salf.experiments.compare import Case, Comparison
+from salf.files import write_whole
+from salf.report import charts, names
+from salf.report.extra import check_extra, optional
+from salf.report.measured import methods, ratios, seeds, test_accuracy
+from salf.report.page import Block, Chart, Code, Page, Section
+from salf.report.tables import Cell, Table
+
+NOT_MEASURED = "–"
+PAGE = "report.html"
+
+
+def print_tables(comparison: Comparison, console: Console) -> None:
+    """Print the test accuracies: a table per split and way of averaging."""
+    console.print(_measured(comparison), markup=False, highlight=False, soft_wrap=True)
+    for note in _notes(comparison, bold=console.color_system is not None):
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
+    for table in tables(comparison):
+        console.print()
+        # A file has no width: nothing is folded to the 80 columns rich assumes there.
+        console.print(table.rich(fold=console.is_terminal), crop=False)
+
+
+def write_report(comparison: Comparison, out: Path, command: Sequence[str]) -> list[Path]:
+    """Write a picture of the rounds (PNG and SVG) and the page `report.html` into `out`.
+
+    `command` are the arguments `salf` was called with. The picture is `accuracy`, or `loss` if
+    no accuracy was measured. Returns the files written.
+    """
+    check_extra()
+    vl_convert = optional("vl_convert")
+    measure = _measure(comparison)
+    picture = charts.curves(comparison, measure, titled=True)
+    name = "accuracy" if measure == "accuracy" else "loss"
+    # All made before the first is written, so that what cannot be made leaves nothing behind.
+    files = {
+        out / f"{name}.png": vl_convert.vegalite_to_png(picture, scale=2),
+        out / f"{name}.svg": vl_convert.vegalite_to_svg(picture),
+        out / PAGE: page(comparison, command).html(),
+    }
+    for path, content in files.items():
+        write_whole(path, content)
+    return list(files)
+
+
+def tables(comparison: Comparison) -> list[Table]:
+    """Test accuracy, methods by ratios of stragglers: a table per split and way of averaging."""
+    groups = dict.fromkeys((case.split, case.average) for case in comparison.results)
+    return [_table(comparison, split, average) for split, average in groups]
+
+
+def page(comparison: Comparison, command: Sequence[str]) -> Page:
+    """The comparison as a page."""
+    base, compared = comparison.base, names.listed(_methods(comparison))
+    what = (
+        f"{compared} train the model {base.model} on {base.data} with {base.users} users for "
+        f"{base.rounds} rounds, {_seeds(comparison)}."
+    )
+    ceilings = [
+        f"{name} has no deadline: in every round it waits for all users, so it is the ceiling of "
+        "the methods that do not wait."
+        for name in _ceilings(comparison)
+    ]
+    return Page(
+        title=f"{compared} on {base.data}",
+        intro=[f"{what} {_stragglers(comparison)}", *ceilings],
+        sections=[
+            _accuracy_section(comparison),
+            _rounds_section(comparison),
+            _reach_section(comparison),
+            _again_section(comparison, command),
+        ],
+    )
+
+
+def _table(comparison: Comparison, split: str, average: str) -> Table:
+    cases = [c for c in comparison.results if (c.split, c.average) == (split, average)]
+    shown = sorted({case.stragglers for case in cases})
+    best = {ratio: _best(comparison, cases, ratio) for ratio in shown}
+    rows = []
+    for method in dict.fromkeys(case.method for case in cases):
+        waits = " (waits for all)" if names.waits(method) else ""
+        row = [Cell(names.method(method) + waits)]
+        for ratio in shown:
+            spread = test_accuracy(comparison, Case(method, average, split, ratio))
+            text = NOT_MEASURED if spread is None else str(spread)
+            row.append(Cell(text, bold=method in best[ratio]))
+        rows.append(row)
+    columns = [names.condition(comparison.base.depth, ratio) for ratio in shown]
+    # The heading over the tables says that the percentages are of stragglers.
+    short = [column.removesuffix(" stragglers") for column in columns]
+    caption = f"{names.split(split)}, {names.AVERAGES.get(average, average)}"
+    return Table(["Method", *short], rows, caption)
+
+
+def _best(comparison: Comparison, cases: Sequence[Case], ratio: float) -> set[str]:
+    """The best of the methods with a deadline, if there are several to choose from."""
+    found = {
+        case.method: round(spread.mean, 4)  # what looks the same in the table is the same
+        for case in cases
+        if case.stragglers == ratio and not names.waits(case.method)
+        if (spread := test_accuracy(comparison, case)) is not None
+    }
+    top = max(found.values(), default=None)
+    return {method for method, mean in found.items() if mean == top and len(found) > 1}
+
+
+def _accuracy_section(comparison: Comparison) -> Section:
+    blocks: list[Block] = [
+        " ".join([_measured(comparison), *_notes(comparison)]),
+        *tables(comparison),
+    ]
+    if any(test_accuracy(comparison, case) is not None for case in comparison.results):
+        spread = _spread(comparison, "line")
+        blocks.append(
+            Chart(
+                charts.final_accuracy(comparison),
+                "Test accuracy of each method at the end; the numbers are those of the tables.",
+                f"Test accuracy at the end{spread}. The axis does not start at zero.",
+            )
+        )
+        if comparison.base.depth == "mixture" and len(ratios(comparison)) > 1:
+            blocks.append(
+                Chart(
+                    charts.over_ratios(comparison),
+                    "Test accuracy of each method over the ratio of stragglers; the numbers are "
+                    "those of the tables.",
+                    f"Test accuracy over the ratio of stragglers{spread}. "
+                    "The axis does not start at zero.",
+                )
+            )
+    return Section("Test accuracy", blocks)
+
+
+def _rounds_section(comparison: Comparison) -> Section:
+    measure = _measure(comparison)
+    title = charts.MEASURES[measure]
+    compared = names.listed(_methods(comparison))
+    chart = Chart(
+        charts.curves(comparison, measure),
+        f"{title} over {comparison.base.rounds} rounds of {compared}.",
+        f"{title}{_spread(comparison, 'band')}. Choose a method in the legend to see it alone.",
+    )
+    return Section(f"{title} over the rounds", [chart])
+
+
+def _reach_section(comparison: Comparison) -> Section:
+    return Section(
+        "How many users reached each layer",
+        [
+            "Backpropagation starts at the last layer, so more users reach the later layers than "
+            "the earlier ones. SALF uses all of it: it averages each layer over the users that "
+            "reached it. Dropping stragglers leaves every layer with the users that reached the "
+            "first.",
+            Chart(
+                charts.reach(comparison),
+                "Users whose update each layer got, by method and layer.",
+                f"Users, of {comparison.base.users}, whose update a layer got: mean over rounds "
+                "and seeds.",
+            ),
+        ],
+    )
+
+
+def _again_section(comparison: Comparison, command: Sequence[str]) -> Section:
+    summary = next(iter(comparison.results.values()))[0].summary
+    blocks: list[Block] = [
+        Code(join(["salf", *command])),
+        Code(comparison.base.to_toml(), "The config all runs share, up to what is compared"),
+    ]
+    if source := summary.get("data"):
+        blocks.append(f"The data came from {source}.")
+    if versions := summary.get("versions"):
+        made_with = [f"{name} {version}" for name, version in versions.items()]
+        blocks.append(f"Made with {names.listed(made_with)}.")
+    return Section("Make it again", blocks)
+
+
+def _measure(comparison: Comparison) -> charts.Measure:
+    """Accuracy, unless it was measured in no run (there may be no held-out data)."""
+    runs = (result for results in comparison.results.values() for result in results)
+    return "accuracy" if any(run.history.curve for run in runs) else "train_loss"
+
+
+def _measured(comparison: Comparison) -> str:
+    by = " by ratio of stragglers" if comparison.base.depth == "mixture" else ""
+    spread = "mean ± standard deviation over " if seeds(comparison) > 1 else ""
+    rounds = comparison.base.rounds
+    return f"Test accuracy after {rounds} rounds{by}, {spread}{_seeds(comparison)}."
+
+
+def _notes(comparison: Comparison, *, bold: bool = True) -> list[str]:
+    notes = []
+    if bold and sum(not names.waits(method) for method in methods(comparison)) > 1:
+        notes.append("Bold is the best method with a deadline.")
+    if len({case.average for case in comparison.results}) > 1:
+        ceilings = _ceilings(comparison)
+        notes += [f"{name} is the same however layers are averaged." for name in ceilings]
+    return notes
+
+
+def _stragglers(comparison: Comparison) -> str:
+    if comparison.base.depth != "mixture":
+        return f"How deep their backpropagation gets by the deadline: {comparison.base.depth}."
+    shares = " or ".join(names.percent(ratio) for ratio in ratios(comparison))
+    return (
+        f"In every round a share of the users ({shares}), drawn afresh, are stragglers: at the "
+        "deadline their backpropagation has reached only some of the layers."
+    )
+
+
+def _spread(comparison: Comparison, mark: str) -> str:
+    """What a chart's line or band means, to go on a caption with."""
+    if seeds(comparison) == 1:
+        return ""
+    return f", mean over the seeds. The {mark} goes from the lowest to the highest seed"
+
+
+def _methods(comparison: Comparison) -> list[str]:
+    return [names.method(key) for key in methods(comparison)]
+
+
+def _ceilings(comparison: Comparison) -> list[str]:
+    return [names.method(key) for key in methods(comparison) if names.waits(key)]
+
+
+def _seeds(comparison: Comparison) -> str:
+    count = seeds(comparison)
+    return f"{count} seeds" if count > 1 else "one seed"

@@ -1,0 +1,23 @@
+"""The packages behind pictures and pages, which salf can do without."""
+
+from importlib import import_module
+from typing import Any
+
+from salf.errors import SalfError
+
+
+def optional(module: str) -> Any:
+    """A module of the extra `report`, or a sentence saying how to get it."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise SalfError(
+            f"a report needs the package {error.name!r}, which is not installed: "
+            "pip install 'salf[report]'"
+        ) from None
+
+
+def check_extra() -> None:
+    """Fail now, rather than after hours of training, if a report could not be written."""
+    for module in ("altair", "jinja2", "vl_convert"):
+        optional(module)

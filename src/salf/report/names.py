@@ -1,0 +1,74 @@
+"""What things are called, and which colour they have, wherever people see them."""
+
+from collections.abc import Sequence
+
+from salf.methods import METHODS
+
+_METHODS = {
+    "salf": "SALF",
+    "fedavg": "FedAvg",
+    "drop": "Drop",
+    "heterofl": "HeteroFL",
+    "asyncfl": "AsyncFL",
+}
+# Okabe and Ito's colours, which people with any kind of colour vision can tell apart. A method
+# has the same one in every chart, and SALF the one that stands out most.
+_COLOURS = {
+    "salf": "#D55E00",
+    "fedavg": "#000000",
+    "drop": "#0072B2",
+    "heterofl": "#009E73",
+    "asyncfl": "#CC79A7",
+}
+_MORE_COLOURS = ("#56B4E9", "#E69F00", "#F0E442")
+
+# How a layer is averaged: in full, and in two short lines for the heading of a panel.
+AVERAGES = {
+    "reached": "averaged over the users that reached a layer, as the equations say",
+    "all": "averaged over all users, as the authors' script does",
+}
+AVERAGES_SHORT = {
+    "reached": "averaged over the users\nthat reached a layer",
+    "all": "averaged over\nall users",
+}
+
+
+def waits(method: str) -> bool:
+    """Whether a method has no deadline, so that it is the ceiling of the others."""
+    return method in METHODS and METHODS[method].waits
+
+
+def method(key: str) -> str:
+    """A method as people write it."""
+    return _METHODS.get(key, key)
+
+
+def percent(ratio: float) -> str:
+    """A ratio in percent: 0.3 is `30 %`."""
+    return f"{100 * ratio:g} %"
+
+
+def condition(depth: str, ratio: float) -> str:
+    """What users are up against. Only a mixture has a ratio of stragglers."""
+    kind = depth.partition(":")[0]
+    return f"{percent(ratio)} stragglers" if kind == "mixture" else f"{kind} depths"
+
+
+def split(key: str) -> str:
+    """A split of the data as people write it: `dirichlet:0.1` is `Dirichlet(0.1)`."""
+    kind, _, value = key.partition(":")
+    if kind == "dirichlet" and value:
+        return f"Dirichlet({value})"
+    return "i.i.d." if key == "iid" else key
+
+
+def colours(methods: Sequence[str]) -> list[str]:
+    """A colour for each method."""
+    others = [key for key in methods if key not in _COLOURS]
+    more = {key: _MORE_COLOURS[i % len(_MORE_COLOURS)] for i, key in enumerate(others)}
+    return [_COLOURS.get(key) or more[key] for key in methods]
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words as a sentence lists them: `a, b and c`."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

@@ -1,0 +1,150 @@
+"""What the fused engine refuses, why it says so, and that `auto` then takes the loop."""
+
+import pytest
+import torch
+from torch import nn
+
+from reference import assert_close, data, plan_of, rows_of, small_mlp
+from salf.engines import FusedEngine, LoopEngine, engine
+from salf.errors import SalfError
+from salf.layers import Layers
+from salf.models import build
+
+
+class Wrapped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+
+    def forward(self, value):
+        return self.net(value)
+
+
+class Reversed(nn.Sequential):
+    """A Sequential with a forward pass of its own."""
+
+    def forward(self, value):
+        for module in reversed(self):
+            value = module(value)
+        return value
+
+
+class MixesRows(nn.Module):
+    def forward(self, value):
+        return value - value.mean(0)
+
+
+class OwnLinear(nn.Linear):
+    """A subclass may do anything."""
+
+
+def shared():
+    layer = nn.Linear(4, 4)
+    return nn.Sequential(layer, nn.ReLU(), layer, nn.ReLU(), nn.Linear(4, 3))
+
+
+def tied(between=()):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), *between, nn.Linear(4, 4), nn.Linear(4, 3))
+    model[len(between) + 2].weight = model[0].weight
+    return model
+
+
+REFUSED = {
+    "another module": (Wrapped, "Wrapped is not a plain nn.Sequential"),
+    "own forward": (lambda: Reversed(nn.Linear(4, 3), nn.Linear(4, 4)), "Reversed is not a plain"),
+    "custom module": (lambda: nn.Sequential(nn.Linear(4, 3), MixesRows()), r"1 \(MixesRows\)"),
+    "subclass": (lambda: nn.Sequential(OwnLinear(4, 3)), r"0 \(OwnLinear\)"),
+    "nested custom module": (
+        lambda: nn.Sequential(nn.Sequential(nn.Linear(4, 3), MixesRows())),
+        r"0\.1 \(MixesRows\)",
+    ),
+    "recurrent": (lambda: nn.Sequential(nn.Linear(4, 4), nn.LSTM(4, 3)), r"1 \(LSTM\)"),
+    "instance norm of its own kind": (
+        lambda: nn.Sequential(nn.Linear(4, 3), nn.SyncBatchNorm(3)),
+        r"1 \(SyncBatchNorm\)",
+    ),
+    "softmax over rows": (lambda: nn.Sequential(nn.Linear(4, 3), nn.Softmax(0)), r"1 \(Softmax\)"),
+    "softmax over rows, from the end": (
+        lambda: nn.Sequential(nn.Linear(4, 3), nn.Softmax(-2)),
+        r"1 \(Softmax\)",
+    ),
+    "softmax over who knows what": (
+        lambda: nn.Sequential(nn.Linear(4, 3), nn.LogSoftmax(None)),
+        r"1 \(LogSoftmax\)",
+    ),
+    "flatten with the rows": (
+        lambda: nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (-1, 4)), nn.Linear(4, 3)),
+        r"0 \(Flatten\)",
+    ),
+    "unflatten the rows": (
+        lambda: nn.Sequential(nn.Unflatten(0, (-1, 1)), nn.Flatten(1), nn.Linear(4, 3)),
+        r"0 \(Unflatten\)",
+    ),
+    "shared layer": (shared, "2 belongs to a layer"),
+    "tied to the layer before": (tied, "2"),
+    "tied to an earlier layer": (lambda: tied((nn.Linear(4, 4), nn.Tanh())), "4"),
+    "embedding that counts the batch": (
+        lambda: nn.Sequential(nn.Embedding(4, 2, scale_grad_by_freq=True), nn.Flatten()),
+        r"0 \(Embedding\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_fused_refuses_and_says_why_and_auto_takes_the_loop(name):
+    make, says = REFUSED[name]
+    model = make()
+    layers = Layers.of(model, example=torch.zeros(2, 4))
+    with pytest.raises(SalfError, match=rf"fused engine cannot run this model: {says}.*'loop'"):
+        FusedEngine(model, layers)
+    assert isinstance(engine("auto", model, layers), LoopEngine)
+    with pytest.raises(SalfError):
+        engine("fused", model, layers)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [["4"], ["2"], ["0"]],
+        [["0", "4"], ["2"]],
+        [["0.weight"], ["0.bias", "2"], ["4"]],
+        [["0.bias"], ["0.weight", "2"], ["4"]],
+    ],
+    ids=str,
+)
+def test_layers_that_are_not_whole_modules_in_order_are_refused_or_computed_right(given):
+    """Whatever `auto` chooses must give the loop's step: half a module is no block."""
+    model = small_mlp()
+    layers = Layers.of(model, given)
+    depths = [1 + u % (len(layers) + 1) for u in range(5)]
+    plan = plan_of("salf", depths, len(layers))
+    rows = rows_of(*data(5, 2, (4,)), 2)
+    loop = LoopEngine(model, layers).round(plan, 1, {}, rows)
+    auto = engine("auto", model, layers).round(plan, 1, {}, rows)
+    assert_close(auto.step.values, loop.step.values, 1e-10)
+
+
+@pytest.mark.parametrize("make", [shared, tied, lambda: tied((nn.Linear(4, 4), nn.Tanh()))])
+def test_shared_weights_are_refused_or_computed_right(make):
+    torch.manual_seed(0)
+    model = make().double()
+    layers = Layers.of(model)
+    plan = plan_of("salf", [1 + u % (len(layers) + 1) for u in range(5)], len(layers))
+    rows = rows_of(*data(5, 2, (4,)), 2)
+    loop = LoopEngine(model, layers).round(plan, 1, {}, rows)
+    auto = engine("auto", model, layers).round(plan, 1, {}, rows)
+    assert_close(auto.step.values, loop.step.values, 1e-10)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "vgg11", "vgg19"])
+def test_auto_is_fused_for_the_papers_models(name):
+    model = build(name, (3, 32, 32), 10, seed=0)
+    assert isinstance(engine("auto", model, Layers.of(model)), FusedEngine)
+
+
+def test_engines_are_found_by_name_and_unknown_ones_refused():
+    model = small_mlp()
+    assert isinstance(engine("loop", model, Layers.of(model)), LoopEngine)
+    assert isinstance(engine("fused", model, Layers.of(model)), FusedEngine)
+    with pytest.raises(SalfError, match=r"unknown engine 'fussed'. Did you mean 'fused'.*auto"):
+        engine("fussed", model, Layers.of(model))

@@ -1,0 +1,301 @@
+"""The simulated federation: reproducible, fair batches, and a divergence that says where."""
+
+from itertools import pairwise, permutations
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+from reference import (
+    assert_same,
+    copy_of,
+    data,
+    equal_shares,
+    simulate,
+    small_mlp,
+    small_normed,
+)
+from salf.data import Samples
+from salf.depth import Mixture, Uniform
+from salf.engines import ENGINES
+from salf.errors import SalfError, TrainingDiverged
+from salf.experiments.simulation import Batches, Simulation, accuracy
+from salf.layers import Layers
+from salf.methods import METHODS, method
+
+USERS, SIZE = 5, 8
+ALPHA = 1e-4  # each chi-square test rejects fair batches with this probability; seeds are fixed
+
+
+def with_dropout():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(4, 8),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(8, 8),
+        nn.Dropout(0.2),
+        nn.Linear(8, 3),
+    ).double()
+
+
+def simulation(make=small_mlp, name="salf", engine="loop", seed=0, depth=None, **options):
+    shape = (2, 4, 4) if make is small_normed else (4,)
+    return simulate(
+        make(),
+        name,
+        depth or Mixture(USERS, 3, 0.6),
+        data(USERS, SIZE, shape),
+        equal_shares(USERS, SIZE),
+        momentum=0.5,
+        engine=engine,
+        seed=seed,
+        **options,
+    )
+
+
+def run(rounds=4, **options):
+    sim = simulation(**options)
+    records = [sim.step() for _ in range(rounds)]
+    return copy_of(sim.model), records
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("make", [small_mlp, small_normed, with_dropout])
+@pytest.mark.parametrize("name", METHODS)
+def test_the_same_seed_gives_the_same_bits_and_another_seed_another_run(name, make, engine):
+    one, records = run(name=name, make=make, engine=engine, seed=3)
+    torch.manual_seed(99)  # the state of torch's own generator must not matter
+    two, same = run(name=name, make=make, engine=engine, seed=3)
+    other, _ = run(name=name, make=make, engine=engine, seed=4)
+    assert_same(two, one)
+    np.testing.assert_equal(same, records)
+    assert any(not torch.equal(other[key], one[key]) for key in one)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_dropout_differs_from_round_to_round(engine):
+    """With the same batch in every round (the whole share) and rate 0, only the masks change."""
+    sim = simulate(
+        with_dropout(),
+        "fedavg",
+        Mixture(2, 3, 0.0),
+        data(2, 3, (4,)),
+        equal_shares(2, 3),
+        rate=0.0,
+        batch=3,
+        engine=engine,
+    )
+    assert len({sim.step().train_loss for _ in range(4)}) == 4
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_run_does_not_disturb_torchs_or_numpys_own_generators(engine):
+    sim = simulation(make=with_dropout, engine=engine)
+    torch.manual_seed(5)
+    np.random.seed(5)  # noqa: NPY002
+    before, before_numpy = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    sim.step()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert (np.random.get_state()[1] == before_numpy).all()  # noqa: NPY002
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("make", [small_mlp, small_normed, with_dropout])
+@pytest.mark.parametrize("name", ["salf", "asyncfl"])
+def test_a_simulation_set_up_again_after_any_round_goes_on_exactly(name, make, engine):
+    """The promise of the module: stop, copy weights, momentum, memory and old models, go on."""
+    whole, _ = run(name=name, make=make, engine=engine, rounds=5)
+    first = simulation(name=name, make=make, engine=engine)
+    for _ in range(3):
+        first.step()
+    second = simulation(name=name, make=make, engine=engine)
+    second.model.load_state_dict(first.model.state_dict())
+    second.server.velocity = {key: v.clone() for key, v in first.server.velocity.items()}
+    second.t, second.memory, second.old = first.t, first.memory, first.old
+    second.step()
+    second.step()
+    assert_same(copy_of(second.model), whole)
+
+
+def test_all_methods_see_the_same_batches():
+    """Fair comparison: round t's batches depend on the seed and t, not on the method."""
+    seen = {}
+    for name in METHODS:
+        sim = simulation(name=name)
+        draw, drawn = sim.batches.draw, []
+        sim.batches.draw = lambda rng, draw=draw, drawn=drawn: drawn.append(draw(rng)) or drawn[-1]
+        for _ in range(4):
+            sim.step()
+        seen[name] = np.array(drawn)
+    for name in METHODS:
+        np.testing.assert_array_equal(seen[name], seen["fedavg"])
+    assert (seen["fedavg"][0] != seen["fedavg"][1]).any()
+
+
+@pytest.mark.parametrize("make", [small_normed, with_dropout])
+def test_measuring_accuracy_between_rounds_changes_nothing(make):
+    for engine in ENGINES:
+        plain, _ = run(make=make, engine=engine)
+        sim = simulation(make=make, engine=engine)
+        for _ in range(4):
+            sim.step()
+            accuracy(sim.engine, sim.samples)
+        assert_same(copy_of(sim.model), plain)
+
+
+def test_accuracy_is_the_share_of_right_labels_in_evaluation_mode():
+    sim = simulation(make=small_normed)
+    sim.step()
+    inputs, labels = sim.samples.rows()
+    twin = small_normed().eval()
+    twin.load_state_dict(sim.model.state_dict())
+    wanted = (twin(inputs).argmax(1) == labels).double().mean().item()
+    for rows in (7, 1000):
+        assert accuracy(sim.engine, sim.samples, rows) == pytest.approx(wanted)
+    fused = ENGINES["fused"](sim.model, sim.engine.layers)
+    assert accuracy(fused, sim.samples) == pytest.approx(wanted)
+
+
+def test_the_reach_of_a_record_is_that_of_the_depths():
+    sim = simulation(depth=Uniform(USERS, 3))
+    draw, drawn = Uniform.draw, []
+
+    class Noting(Uniform):
+        def draw(self, rng, busy=None):
+            drawn.append(draw(self, rng, busy))
+            return drawn[-1]
+
+    sim.depth = Noting(USERS, 3)
+    for _ in range(6):
+        assert sim.step().reached == tuple(drawn[-1].reach(3).sum(1).tolist())
+
+
+def test_a_mismatch_of_users_or_layers_is_refused():
+    with pytest.raises(SalfError, match="depths are for 5 users and 2 layers, not 5 and 3"):
+        simulation(depth=Mixture(5, 2, 0.5))
+    with pytest.raises(SalfError, match="depths are for 6 users and 3 layers, not 5 and 3"):
+        simulation(depth=Mixture(6, 3, 0.5))
+
+
+# ---- divergence -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_divergence_names_round_and_layer_and_leaves_the_weights_of_before(engine):
+    """Not finite in layer 2 only: its weights meet an infinite gradient from round 3 on."""
+    sim = simulation(engine=engine, depth=Mixture(USERS, 3, 0.0))
+    sim.step()
+    sim.step()
+    before = copy_of(sim.model)
+    velocity = {key: v.clone() for key, v in sim.server.velocity.items()}
+    sim.model[2].weight.register_hook(lambda gradient: gradient * float("inf"))
+    with pytest.raises(TrainingDiverged, match=r"round 3.*layer 2 \(2\).*smaller learning rate"):
+        sim.step()
+    assert_same(copy_of(sim.model), before)
+    assert_same(sim.server.velocity, velocity)
+    assert sim.t == 2
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ["fedavg", "salf", "heterofl", "asyncfl"])
+def test_a_learning_rate_far_too_large_diverges_with_a_sentence(name, engine):
+    sim = simulation(name=name, make=linear_net, engine=engine, rate=1e200)
+    steps = (sim.step() for _ in range(20))
+    with pytest.raises(TrainingDiverged, match=r"diverged in round \d+: the update of layer \d"):
+        list(steps)
+    assert all(value.isfinite().all() for value in copy_of(sim.model).values())
+
+
+def linear_net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)).double()
+
+
+def test_large_but_finite_updates_are_no_divergence():
+    """The sum of a step's entries may overflow when none of them did."""
+    sim = simulation(depth=Mixture(USERS, 3, 0.0), rate=1e-300)
+    sim.model[0].weight.register_hook(lambda gradient: torch.full_like(gradient, 1.5e308))
+    sim.step()
+
+
+# ---- batches --------------------------------------------------------------------------------
+
+
+def shares_of(*sizes):
+    starts = np.cumsum([0, *sizes])
+    scattered = np.random.default_rng(0).permutation(starts[-1])
+    return [np.sort(scattered[a:b]) for a, b in pairwise(starts)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batch"), [((40, 9, 20), 3), ((4, 4), 4), ((500, 17), 16), ((3, 5), 1), ((9, 10), 3)]
+)
+def test_batches_are_of_the_users_own_share_and_without_repetition(sizes, batch):
+    shares = shares_of(*sizes)
+    rng = np.random.default_rng(1)
+    batches = Batches(shares, batch)
+    for _ in range(200):
+        drawn = batches.draw(rng)
+        assert drawn.shape == (len(sizes), batch)
+        for user, share in enumerate(shares):
+            assert len(set(drawn[user].tolist())) == batch
+            assert np.isin(drawn[user], share).all()
+
+
+@pytest.mark.parametrize(("size", "batch"), [(12, 3), (5, 5)], ids=["drawn again", "permuted"])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_every_batch_is_equally_likely(size, batch, seed):
+    """Every ordered batch without repetition, and no other; chi-square at ALPHA."""
+    shares = shares_of(size, 30)
+    batches = Batches(shares, batch)
+    rng = np.random.default_rng(seed)
+    possible = list(permutations(range(size), batch))
+    drawn = np.array([batches.draw(rng)[0] for _ in range(12 * len(possible))])
+    powers = size ** np.arange(batch)
+    counts = np.bincount(np.searchsorted(shares[0], drawn) @ powers, minlength=size**batch)
+    of_possible = counts[np.array(possible) @ powers]
+    assert of_possible.sum() == len(drawn)
+    assert stats.chisquare(of_possible).pvalue > ALPHA
+
+
+def test_every_sample_is_left_out_equally_often_of_a_batch_that_is_nearly_the_share():
+    """6 of 7 samples, where batches are permuted rather than drawn again; chi-square at ALPHA."""
+    batches = Batches([np.arange(7)], 6)
+    rng = np.random.default_rng(1)
+    left_out = [21 - batches.draw(rng).sum() for _ in range(2000)]
+    assert stats.chisquare(np.bincount(left_out, minlength=7)).pvalue > ALPHA
+
+
+def test_users_draw_their_batches_independently():
+    """The first picks of two users with 9 samples each, as pairs; chi-square at ALPHA."""
+    batches = Batches([np.arange(9), np.arange(9)], 2)
+    rng = np.random.default_rng(1)
+    first = np.array([batches.draw(rng)[:, 0] for _ in range(3000)])
+    assert stats.chisquare(np.bincount(first @ [9, 1], minlength=81)).pvalue > ALPHA
+
+
+@pytest.mark.parametrize("batch", [0, -1, 5])
+def test_a_batch_that_does_not_fit_is_refused(batch):
+    with pytest.raises(SalfError, match=rf"batch of {batch}.*smallest user has 4 samples"):
+        Batches(shares_of(9, 4), batch)
+
+
+def test_the_schedule_is_asked_for_the_round_from_1_on():
+    asked = []
+    net = small_mlp()
+    engine = ENGINES["loop"](net, Layers.of(net))
+    sim = Simulation(
+        engine,
+        method("fedavg"),
+        Mixture(2, 3, 0.0),
+        Samples(*data(2, 2, (4,))),
+        equal_shares(2, 2),
+        lambda t: asked.append(t) or 0.1,
+        batch_size=2,
+    )
+    for _ in range(3):
+        sim.step()
+    assert asked == [1, 2, 3]
