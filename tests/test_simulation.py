@@ -56,8 +56,9 @@ def simulation(make=small_mlp, name="salf", engine="loop", seed=0, depth=None, *
     )
 
 
-def run(rounds=4, **options):
+def run(rounds=4, torch_seed=0, **options):
     sim = simulation(**options)
+    torch.manual_seed(torch_seed)  # the state of torch's own generator must not matter
     records = [sim.step() for _ in range(rounds)]
     return copy_of(sim.model), records
 
@@ -67,8 +68,7 @@ def run(rounds=4, **options):
 @pytest.mark.parametrize("name", METHODS)
 def test_the_same_seed_gives_the_same_bits_and_another_seed_another_run(name, make, engine):
     one, records = run(name=name, make=make, engine=engine, seed=3)
-    torch.manual_seed(99)  # the state of torch's own generator must not matter
-    two, same = run(name=name, make=make, engine=engine, seed=3)
+    two, same = run(name=name, make=make, engine=engine, seed=3, torch_seed=99)
     other, _ = run(name=name, make=make, engine=engine, seed=4)
     assert_same(two, one)
     np.testing.assert_equal(same, records)
@@ -197,6 +197,14 @@ def test_divergence_names_round_and_layer_and_leaves_the_weights_of_before(engin
     assert_same(copy_of(sim.model), before)
     assert_same(sim.server.velocity, velocity)
     assert sim.t == 2
+
+
+def test_of_several_diverged_layers_the_one_backpropagation_came_to_first_is_named():
+    sim = simulation(depth=Mixture(USERS, 3, 0.0))
+    for place in (0, 2):
+        sim.model[place].weight.register_hook(lambda gradient: gradient * float("nan"))
+    with pytest.raises(TrainingDiverged, match=r"round 1.*layer 2 "):
+        sim.step()
 
 
 @pytest.mark.parametrize("engine", ENGINES)

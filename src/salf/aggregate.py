@@ -43,6 +43,7 @@ class LayerwiseAggregate:
         self._sums: dict[str, Tensor] = {}
         # How many users hold each entry, for names that came in parts; else it is |U^l|.
         self._holders: dict[str, Tensor] = {}
+        self._senders: dict[str, int] = {}  # how many users sent the name whole
         self.reached: npt.NDArray[np.int64] = np.zeros(len(layers), np.int64)  # |U^l|
 
     def add(
@@ -70,7 +71,7 @@ class LayerwiseAggregate:
 
     def total(self) -> Step:
         """The sums as they are: the step, when the weights were c[l, u]."""
-        return Step(dict(self._sums))
+        return Step(dict(self._sums), self._held())
 
     def average(self, unreached: PerLayer | None = None) -> Step:
         """[salf_update_rule] as a step: the mean over U^l, divided by 1 - p_l.
@@ -85,12 +86,14 @@ class LayerwiseAggregate:
             if _is_counter(value):
                 step.values[name] = value
             elif holders is None:
-                step.values[name] = value / (self.reached[index] * (1 - p[index]))
+                step.values[name] = value / (self._senders[name] * (1 - p[index]))
             else:
                 step.values[name] = value / (holders.clamp(min=1) * (1 - p[index]))
-                if not bool(holders.all()):
-                    step.held[name] = holders > 0
+        step.held.update(self._held())
         return step
+
+    def _held(self) -> dict[str, Tensor]:
+        return {n: holders > 0 for n, holders in self._holders.items() if not bool(holders.all())}
 
     def _index(self, name: str) -> int:
         try:
@@ -106,6 +109,7 @@ class LayerwiseAggregate:
             self._sums[name].add_(value, alpha=weight)
         else:
             self._sums[name] = value * weight
+        self._senders[name] = self._senders.get(name, 0) + count
         if name in self._holders:
             self._holders[name] += count
 
@@ -114,7 +118,7 @@ class LayerwiseAggregate:
     ) -> None:
         full = self._like[name]
         if name not in self._holders:
-            before = float(self.reached[self._layers.index_of[name]])
+            before = float(self._senders.get(name, 0))
             self._holders[name] = torch.full_like(full, before, requires_grad=False)
         if name not in self._sums:
             self._sums[name] = torch.zeros_like(full, requires_grad=False)

@@ -27,6 +27,7 @@ app = typer.Typer(
     "Every round ends at a deadline; each user sends the gradients of the layers its "
     "backpropagation reached; the server averages every layer over the users that reached it.",
 )
+INTERRUPTED = 130  # the exit code of a program stopped by Ctrl-C
 # Typer has its own copy of click, or uses click itself; either way this is the common ancestor.
 UsageError: Any = typer.BadParameter.__bases__[0]
 # Results go to standard output; progress and messages to standard error.
@@ -272,7 +273,6 @@ def compare_command(
         eval_every=eval_every,
         device=device,
         engine=engine,
-        options=_options(options),
     )
     wanted = cases(
         _list(methods),
@@ -287,6 +287,7 @@ def compare_command(
             wanted,
             range(seeds),
             out,
+            options=_options(options),
             workers=workers,
             on_progress=lambda done, total: progress.update(task, completed=done, total=total),
             report=console.print,
@@ -325,8 +326,9 @@ def main() -> None:
     except UsageError as error:
         _fail(error.format_message())
     except (typer.Abort, KeyboardInterrupt):
+        code = INTERRUPTED
+    if code == INTERRUPTED:  # which newer versions of typer return instead of raising
         console.print("salf: stopped. With --out, add --resume (run) or repeat (compare) to go on.")
-        raise SystemExit(130) from None
     raise SystemExit(code)
 
 

@@ -17,10 +17,10 @@ def whole_file(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}-", suffix=path.suffix, dir=path.parent)
     os.close(handle)
-    # mkstemp makes private files, but a result may be shared like any other file.
-    os.chmod(name, 0o644)
     try:
         yield Path(name)
+        # mkstemp makes private files, but a result may be shared like any other file.
+        os.chmod(name, 0o644)
         with open(name, "rb") as stream:
             os.fsync(stream.fileno())
         os.replace(name, path)

@@ -110,13 +110,17 @@ def flatten(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Modul
 
 def _groups_of_sequential(module: nn.Module) -> list[_Group]:
     groups: list[_Group] = []
+    front: list[str] = []  # without parameters, before the first layer: they go with it
     for name, child in flatten(module):
         owns_parameters = any(True for _ in child.parameters())
         joins = isinstance(child, NORMALISATION) or not owns_parameters
         if joins and groups:
             groups[-1][1].append(name)
         elif owns_parameters:
-            groups.append((name, [name]))
+            groups.append((name, [*front, name]))
+            front = []
+        else:
+            front.append(name)
     return groups
 
 
@@ -148,11 +152,13 @@ def _groups_in_order_of_use(module: nn.Module, example: Tensor | None) -> list[_
             buffer.copy_(buffers[name])
     by_name = dict(units)
     groups: list[_Group] = []
+    front: list[str] = []
     for name in used:
         if any(True for _ in by_name[name].parameters()):
-            groups.append((name, [name]))
-        elif groups:  # only buffers: they travel with the layer before them
-            groups[-1][1].append(name)
+            groups.append((name, [*front, name]))
+            front = []
+        else:  # only buffers: they travel with the layer before them, or else with the first
+            (groups[-1][1] if groups else front).append(name)
     return groups
 
 

@@ -54,7 +54,7 @@ def subnetwork(model: nn.Module, width: float) -> SubNetwork:
             f"HeteroFL narrows an nn.Sequential of Linear, Conv and BatchNorm modules; "
             f"{type(model).__name__} is not one."
         )
-    modules = [(n, m) for n, m in flatten(model) if any(True for _ in m.parameters())]
+    modules = [(n, m) for n, m in flatten(model) if m.state_dict()]
     last = [n for n, m in modules if isinstance(m, (nn.Linear, *CONVOLUTIONS))][-1:]
     held: dict[str, tuple[slice, ...]] = {}
     scaled: set[str] = set()
@@ -73,7 +73,10 @@ def subnetwork(model: nn.Module, width: float) -> SubNetwork:
                 scaled |= {f"{name}.weight", f"{name}.bias"}
         elif isinstance(module, BATCH_NORMS):
             for entry, tensor in (*module.named_parameters(), *module.named_buffers()):
-                held[f"{name}.{entry}"] = (slice(kept),) if tensor.dim() else ()
+                # After a flatten a channel is several features, as for the layers above.
+                held[f"{name}.{entry}"] = (
+                    (slice(len(tensor) // total * kept),) if tensor.dim() else ()
+                )
         else:
             raise SalfError(
                 f"HeteroFL cannot narrow the layer {name!r}: it narrows Linear, Conv and "

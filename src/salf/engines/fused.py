@@ -48,7 +48,7 @@ ROWWISE: frozenset[type[nn.Module]] = frozenset(
             for n in (1, 2, 3)
             if hasattr(nn, f"{kind}{n}d")
         ),
-        *(nn.Linear, nn.Identity, nn.Embedding, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm),
+        *(nn.Linear, nn.Identity, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm),
         *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout),
         *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish),
         *(nn.Sigmoid, nn.Tanh, nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Hardswish, nn.PReLU),
@@ -69,6 +69,8 @@ def blocks_of(model: nn.Module, layers: Layers) -> list[list[nn.Module]] | str:
         if not (type(module) in ROWWISE or _is_safe(module)):
             return f"{name} ({type(module).__name__}) might mix the rows of different users"
         owned = {owner[id(p)] for p in module.parameters()}
+        if len(owned) > 1:
+            return f"{name} has parameters of more than one layer"
         if owned & set(range(current)) or (id(module) in seen and owned):
             return f"{name} belongs to a layer below the one before it"
         seen.add(id(module))
@@ -84,7 +86,10 @@ def _is_safe(module: nn.Module) -> bool:
     if type(module) is nn.Unflatten:
         return isinstance(module.dim, int) and module.dim >= 1
     if type(module) in (nn.Softmax, nn.LogSoftmax):
-        return module.dim not in (None, 0)
+        # Counted from the end, only the last dimension is certain not to be the rows.
+        return isinstance(module.dim, int) and (module.dim >= 1 or module.dim == -1)
+    if type(module) is nn.Embedding:
+        return not module.scale_grad_by_freq and module.max_norm is None
     return type(module) in BATCH_NORMS
 
 
@@ -188,7 +193,7 @@ class FusedEngine(Engine):
         if network.narrow is None:
             update |= self._moved_statistics(signal, reached)
         aggregate.add(update, weights=scale, users=reached, held=network.held)
-        return total.item()
+        return float(total.item())
 
     def _total_loss(self, outputs: Tensor, targets: Tensor, users: int) -> Tensor:
         """The sum of the users' mean losses."""
@@ -227,7 +232,8 @@ class FusedEngine(Engine):
                 for block in self._blocks
                 for module in block
             ]
-            with torch.no_grad():
+            # Forked, so that dropout's masks do not depend on whether this was measured before.
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 value, _ = rows(group.users[:1])
                 sizes.append(value.nbytes)
                 for index in range(len(self._blocks)):

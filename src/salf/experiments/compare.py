@@ -61,6 +61,7 @@ def compare(
     seeds: Sequence[int],
     out: Path | None = None,
     *,
+    options: Mapping[str, Any] | None = None,
     workers: int | None = None,
     on_progress: OnProgress | None = None,
     report: Callable[[str], None] | None = None,
@@ -68,6 +69,7 @@ def compare(
     """Run every case with every seed, several at a time, one thread each.
 
     With `out`, each run has its folder there and the same call again goes on where it stopped.
+    `options` go to the methods that have them, on top of the base config's.
     """
     if not wanted or not seeds:
         raise SalfError("there is nothing to compare: name at least one method and one seed.")
@@ -77,7 +79,9 @@ def compare(
             f"ratios of stragglers belong to --depth mixture; with --depth {base.depth} they "
             "change nothing, so name one."
         )
-    jobs = {(case, seed): _config(base, case, seed) for case in wanted for seed in seeds}
+    options = {**base.options, **(options or {})}
+    _check_options(options, wanted)
+    jobs = {(case, seed): _config(base, case, seed, options) for case in wanted for seed in seeds}
     # Once here, so that data are fetched once and what is wrong with them is said once.
     load(base.data, Path(base.data_dir) if base.data_dir else None, report=report)
     # A method that waits for everybody gives one result whatever the ratio of stragglers is.
@@ -107,11 +111,21 @@ def results_csv(comparison: Comparison) -> str:
     return text.getvalue()
 
 
-def _config(base: Config, case: Case, seed: int) -> Config:
-    if case.method not in METHODS:
-        raise unknown("method", case.method, METHODS)
-    waits = METHODS[case.method].waits
-    own = {option.name.replace("_", "-") for option in fields(METHODS[case.method])}
+def _check_options(options: Mapping[str, Any], wanted: Sequence[Case]) -> None:
+    known = {name for case in wanted for name in _own_options(case.method)}
+    for name in options:
+        if name not in known:
+            raise unknown("option of these methods", name, known)
+
+
+def _own_options(name: str) -> set[str]:
+    if name not in METHODS:
+        raise unknown("method", name, METHODS)
+    return {option.name.replace("_", "-") for option in fields(METHODS[name])} - {"average"}
+
+
+def _config(base: Config, case: Case, seed: int, options: Mapping[str, Any]) -> Config:
+    waits, own = METHODS[case.method].waits, _own_options(case.method)
     return base.changed(
         method=case.method,
         average="reached" if waits else case.average,
@@ -119,8 +133,7 @@ def _config(base: Config, case: Case, seed: int) -> Config:
         stragglers=0.0 if waits else case.stragglers,
         seed=seed,
         threads=base.threads or 1,
-        # Options given once for all methods go to the methods that have them.
-        options={name: value for name, value in base.options.items() if name in own},
+        options={name: value for name, value in options.items() if name in own},
     )
 
 

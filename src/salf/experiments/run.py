@@ -99,6 +99,8 @@ class RunFolder:
         if not (self.path / CONFIG).exists():
             write_whole(self.path / CONFIG, config.to_toml())
             return
+        for left_over in self.path.glob(".*-*"):  # of a process that was killed while writing
+            left_over.unlink()
         there = load_config(str(self.path / CONFIG))
         if differences := config.differences(there):
             raise SalfError(

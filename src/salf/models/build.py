@@ -4,6 +4,7 @@ import importlib
 import inspect
 import os
 import sys
+from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
@@ -34,10 +35,10 @@ def _own(path: str, shape: Shape, classes: int) -> nn.Module:
         sys.path.insert(0, os.getcwd())
     try:
         factory = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise SalfError(f"cannot import the model {path!r}: {error}.") from None
     if isinstance(factory, nn.Module):
-        return factory
+        return deepcopy(factory)  # every run starts from its weights
     try:
         takes = inspect.signature(factory).parameters
         offered = {"shape": shape, "classes": classes}

@@ -158,8 +158,8 @@ def _reach_section(comparison: Comparison) -> Section:
         [
             "Backpropagation starts at the last layer, so more users reach the later layers than "
             "the earlier ones. SALF uses all of it: it averages each layer over the users that "
-            "reached it. Dropping stragglers leaves every layer with the users that reached the "
-            "first.",
+            "reached it. Dropping stragglers leaves every layer with the few "
+            "that finished in time.",
             Chart(
                 charts.reach(comparison),
                 "Users whose update each layer got, by method and layer.",

@@ -1,0 +1,5 @@
+"""`python -m salf` is the command `salf`."""
+
+from salf.cli import main
+
+main()

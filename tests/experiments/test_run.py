@@ -1,0 +1,188 @@
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file, load_model
+
+from salf.data import synthetic
+from salf.errors import SalfError, TrainingDiverged
+from salf.experiments import run as run_module
+from salf.experiments.config import load_config
+from salf.experiments.run import run
+from salf.models import build
+
+METHODS = ["salf", "fedavg", "drop", "heterofl", "asyncfl"]
+
+
+class Killed(BaseException):
+    """Stands for a process that ends at this very moment."""
+
+
+def model_bytes(folder):
+    return (folder / "model.safetensors").read_bytes()
+
+
+def metrics_without_time(folder):
+    with (folder / "metrics.csv").open() as stream:
+        return [
+            {key: value for key, value in line.items() if key != "seconds"}
+            for line in csv.DictReader(stream)
+        ]
+
+
+def test_a_run_leaves_all_its_files(tiny, tmp_path):
+    result = run(tiny, tmp_path / "r")
+    names = {path.name for path in (tmp_path / "r").iterdir()}
+    assert names == {
+        "config.toml",
+        "metrics.csv",
+        "summary.json",
+        "model.safetensors",
+        "checkpoint.safetensors",
+    }
+    summary = json.loads((tmp_path / "r" / "summary.json").read_text())
+    assert summary == result.summary
+    wanted = "test_accuracy best_accuracy rounds seconds method stragglers seed versions"
+    assert set(wanted.split()) <= set(summary)
+    rows = metrics_without_time(tmp_path / "r")
+    assert [int(row["round"]) for row in rows] == list(range(1, 13))
+    assert [row["round"] for row in rows if row["accuracy"]] == ["4", "8", "12"]
+    for row in rows:  # U^1 within U^2 within U^3, and one user of six finishes
+        assert 1 <= int(row["reached_1"]) <= int(row["reached_2"]) <= int(row["reached_3"]) <= 6
+
+
+def test_the_saved_model_has_the_reported_accuracy(tiny, tmp_path):
+    result = run(tiny, tmp_path / "r")
+    model = build("mlp", (1, 28, 28), 10, seed=99)
+    load_model(model, tmp_path / "r" / "model.safetensors")
+    inputs, labels = synthetic().test.rows()
+    with torch.no_grad():
+        accuracy = (model(inputs).argmax(1) == labels).double().mean().item()
+    assert accuracy == pytest.approx(result.summary["test_accuracy"], abs=1e-9)
+
+
+def test_the_written_config_gives_the_same_run_bit_for_bit(tiny, tmp_path):
+    first = run(tiny, tmp_path / "a")
+    again = run(load_config(str(tmp_path / "a" / "config.toml")), tmp_path / "b")
+    assert model_bytes(tmp_path / "a") == model_bytes(tmp_path / "b")
+    assert metrics_without_time(tmp_path / "a") == metrics_without_time(tmp_path / "b")
+    assert first.summary["test_accuracy"] == again.summary["test_accuracy"]
+    other = run(tiny.changed(seed=4), tmp_path / "c")
+    assert model_bytes(tmp_path / "a") != model_bytes(tmp_path / "c")
+    assert other.summary["seed"] == 4
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("at", [1, 7])
+def test_a_killed_run_resumes_to_the_same_model_bit_for_bit(tiny, tmp_path, method, at):
+    config = tiny.changed(method=method, stragglers=0.7)
+    run(config, tmp_path / "whole")
+
+    def kill(row):
+        if row.round == at + 1:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(config, tmp_path / "cut", on_row=kill, checkpoint_every=0)
+    assert not (tmp_path / "cut" / "summary.json").exists()
+    run(config, tmp_path / "cut", resume=True)
+    assert model_bytes(tmp_path / "whole") == model_bytes(tmp_path / "cut")
+    assert metrics_without_time(tmp_path / "whole") == metrics_without_time(tmp_path / "cut")
+
+
+def test_stale_models_averaged_resume_too(tiny, tmp_path):
+    config = tiny.changed(method="asyncfl", options={"stale": "model", "delay": 1}, stragglers=0.7)
+    run(config, tmp_path / "whole")
+
+    def kill(row):
+        if row.round == 6:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(config, tmp_path / "cut", on_row=kill, checkpoint_every=0)
+    run(config, tmp_path / "cut", resume=True)
+    assert model_bytes(tmp_path / "whole") == model_bytes(tmp_path / "cut")
+
+
+def test_a_write_that_is_killed_leaves_the_checkpoint_before_it(tiny, tmp_path, monkeypatch):
+    run(tiny, tmp_path / "whole")
+    real, calls = os.replace, []
+
+    def dies_in_the_middle(source, target):
+        calls.append(target)
+        if len(calls) == 6:
+            raise Killed
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", dies_in_the_middle)
+    with pytest.raises(Killed):
+        run(tiny, tmp_path / "cut", checkpoint_every=0)
+    monkeypatch.setattr(os, "replace", real)
+    load_file(tmp_path / "cut" / "checkpoint.safetensors")  # whole, so it can be read
+    run(tiny, tmp_path / "cut", resume=True)
+    assert model_bytes(tmp_path / "whole") == model_bytes(tmp_path / "cut")
+
+
+def test_sigkill_at_any_moment_costs_nothing(tiny, tmp_path):
+    config = tiny.changed(rounds=400, eval_every=50)
+    run(config, tmp_path / "whole")
+    cut = tmp_path / "cut"
+    (tmp_path / "c.toml").write_text(config.to_toml())
+    command = [sys.executable, "-m", "salf", "run", "c.toml", "--out", "cut"]
+    command += ["--resume", "--checkpoint-every", "0"]
+    process = subprocess.Popen(command, cwd=tmp_path)
+    deadline = time.monotonic() + 60
+    while not (cut / "checkpoint.safetensors").exists():
+        assert time.monotonic() < deadline, "no checkpoint within a minute"
+        assert process.poll() is None, "the run ended before it could be killed"
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (cut / "summary.json").exists()
+    (cut / ".metrics.csv-left-over").write_text("half")
+    subprocess.run([*command[:-2]], cwd=tmp_path, check=True, capture_output=True)
+    assert model_bytes(tmp_path / "whole") == model_bytes(cut)
+    assert not list(cut.glob(".*"))
+
+
+def test_a_folder_with_another_config_is_refused_and_left_alone(tiny, tmp_path):
+    run(tiny, tmp_path / "r")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "r").iterdir()}
+    for resume in (False, True):
+        with pytest.raises(SalfError, match=r"another config \(it differs in users, lr\)"):
+            run(tiny.changed(users=5, lr=0.2), tmp_path / "r", resume=resume)
+    with pytest.raises(SalfError, match="Add --resume"):
+        run(tiny, tmp_path / "r")
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "r").iterdir()}
+
+
+def test_resuming_a_finished_run_returns_it_without_training(tiny, tmp_path, monkeypatch):
+    first = run(tiny, tmp_path / "r")
+    monkeypatch.setattr(run_module, "from_config", None)
+    again = run(tiny, tmp_path / "r", resume=True)
+    assert again.summary == first.summary
+    assert again.history.curve == first.history.curve
+
+
+def test_a_damaged_checkpoint_is_one_sentence(tiny, tmp_path):
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "config.toml").write_text(tiny.to_toml())
+    (tmp_path / "r" / "checkpoint.safetensors").write_bytes(b"not a checkpoint")
+    with pytest.raises(SalfError, match="Delete it to start anew"):
+        run(tiny, tmp_path / "r", resume=True)
+
+
+def test_a_run_that_diverges_says_where_and_keeps_what_there_was(tiny, tmp_path):
+    with pytest.raises(TrainingDiverged, match=r"in round \d+: the update of layer \d"):
+        run(tiny.changed(lr=1e12), tmp_path / "r")
+    rows = metrics_without_time(tmp_path / "r")
+    assert rows
+    weights = load_file(tmp_path / "r" / "model.safetensors")
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in weights.values())
+    assert not (tmp_path / "r" / "summary.json").exists()

@@ -1,0 +1,143 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import salf
+from salf.experiments.config import Config
+from salf.experiments.training import from_config
+
+
+@pytest.fixture
+def points():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 900)
+    x = rng.normal(size=(900, 8))
+    x[np.arange(900), y] += 3
+    return torch.tensor(x, dtype=torch.float32), torch.tensor(y)
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+SMALL = {"users": 6, "rounds": 40, "lr": 0.2, "batch_size": 8}
+
+
+def test_own_model_and_tensors_are_trained_in_place_and_give_a_history(points):
+    x, y = points
+    model = net()
+    before = [parameter.clone() for parameter in model.parameters()]
+    history = salf.train(model, (x[:700], y[:700]), test=(x[700:], y[700:]), **SMALL)
+    assert history.test_accuracy > 0.9
+    assert len(history.rows) == 40
+    assert history.curve[-1][0] == 40
+    assert history.best_accuracy == max(value for _, value in history.curve)
+    moved = [not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
+    assert all(moved)
+    with torch.no_grad():
+        accuracy = (model(x[700:]).argmax(1) == y[700:]).double().mean().item()
+    assert accuracy == pytest.approx(history.test_accuracy)
+
+
+def test_a_module_that_is_no_sequential_trains_on_the_loop_engine(points):
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head, self.stem, self.body = nn.Linear(16, 3), nn.Linear(8, 16), nn.Linear(16, 16)
+
+        def forward(self, x):
+            h = torch.relu(self.stem(x))
+            return self.head(h + torch.relu(self.body(h)))
+
+    x, y = points
+    history = salf.train(Residual(), (x[:700], y[:700]), test=(x[700:], y[700:]), **SMALL)
+    assert history.test_accuracy > 0.9
+    assert len(history.rows[0].reached) == 3
+
+
+def test_layers_can_be_given_by_name(points):
+    x, y = points
+    history = salf.train(net(), (x, y), layers=[("0", "2")], **SMALL)
+    assert len(history.rows[0].reached) == 1
+    assert history.test_accuracy is None  # no test data were given
+
+
+def test_a_split_can_be_given_by_index_and_is_used_exactly(points):
+    x, y = points
+    poisoned = y.clone()
+    poisoned[300:] = 0  # samples that no user is given must not matter
+    shares = [list(range(start, start + 50)) for start in range(0, 300, 50)]
+    runs = []
+    for labels in (y, poisoned):
+        model = net()
+        salf.train(model, (x, labels), split=shares, **SMALL)
+        runs.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert torch.equal(*runs)
+
+
+def test_regression_with_a_loss_of_ones_own(points):
+    x, _ = points
+    y = x @ torch.linspace(-1, 1, 8)
+
+    def squared_error(outputs, targets):
+        return F.mse_loss(outputs.squeeze(1), targets, reduction="none")
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 1))
+    history = salf.train(model, (x, y), loss=squared_error, **{**SMALL, "lr": 0.05})
+    assert history.rows[-1].train_loss < history.rows[0].train_loss / 10
+    assert history.test_accuracy is None
+
+
+def test_on_round_sees_every_round(points):
+    seen = []
+    salf.train(net(), points, on_round=seen.append, **SMALL)
+    assert [row.round for row in seen] == list(range(1, 41))
+
+
+def test_unknown_settings_name_the_nearest(points):
+    with pytest.raises(salf.SalfError, match="Did you mean 'stragglers'"):
+        salf.train(net(), points, straglers=0.5)
+
+
+def test_a_model_that_does_not_fit_is_one_sentence(points):
+    with pytest.raises(salf.SalfError, match="does not fit samples of shape 8"):
+        salf.train(nn.Sequential(nn.Linear(9, 3)), points, **SMALL)
+    with pytest.raises(salf.SalfError, match="the data have 3 classes"):
+        salf.train(nn.Sequential(nn.Linear(8, 2)), points, **SMALL)
+
+
+def test_more_users_than_samples_is_one_sentence(points):
+    with pytest.raises(salf.SalfError, match="users"):
+        salf.train(net(), points, **{**SMALL, "users": 10_000})
+
+
+def test_training_and_validation_data_are_disjoint_and_complete():
+    training = from_config(Config(data="synthetic", users=6, rounds=1, batch_size=4))
+    assert training.validation is not None
+    assert len(training.validation) == 1000
+    assert len(training.simulation.samples) == 5000
+    rows = torch.cat([training.simulation.samples.inputs, training.validation.inputs])
+    assert len({row.numpy().tobytes() for row in rows}) == 6000
+
+
+def test_evaluation_keeps_to_a_part_of_the_work_by_default():
+    training = from_config(Config(data="synthetic", users=10, rounds=1, batch_size=10))
+    assert training.eval_every == 10  # 1,000 held-out rows, 100 trained rows a round
+
+
+def test_with_no_stragglers_salf_drop_and_fedavg_are_one():
+    finals = []
+    for method in ("fedavg", "drop", "salf"):
+        config = Config(
+            data="synthetic", method=method, stragglers=0.0, users=5, rounds=5, batch_size=4
+        )
+        training = from_config(config)
+        list(training.rows(5))
+        weights = training.simulation.model.parameters()
+        finals.append(torch.cat([parameter.detach().flatten() for parameter in weights]))
+    assert torch.equal(finals[0], finals[1])
+    assert torch.equal(finals[0], finals[2])

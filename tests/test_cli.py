@@ -1,0 +1,124 @@
+"""The command line as a person meets it: in a process of its own."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+SMALL = ["--data", "synthetic", "--users", "6", "--rounds", "8", "--batch-size", "4"]
+TINY = [*SMALL, "--threads", "1"]
+
+
+def salf(*arguments, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "salf", *arguments], cwd=cwd, capture_output=True, text=True
+    )
+
+
+def test_a_run_prints_its_result_and_nothing_else(tmp_path):
+    done = salf("run", *TINY, "--method", "drop", "--out", "r", cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stderr == ""  # no progress where there is no terminal
+    assert done.stdout.startswith("drop, 90% stragglers: test accuracy 0.")
+    summary = json.loads((tmp_path / "r" / "summary.json").read_text())
+    assert f"{summary['test_accuracy']:.4f}" in done.stdout
+
+
+def test_flags_go_over_the_config(tmp_path):
+    (tmp_path / "c.toml").write_text('data = "synthetic"\nusers = 6\nrounds = 3\nbatch-size = 4\n')
+    done = salf("run", "c.toml", "--rounds", "2", "--seed", "5", "--out", "r", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "r" / "config.toml").read_text()
+    assert "rounds = 2" in text
+    assert "seed = 5" in text
+    assert "users = 6" in text
+
+
+def test_compare_prints_a_table_and_leaves_results_picture_and_page(tmp_path):
+    done = salf(
+        *("compare", *SMALL, "--methods", "fedavg,salf", "--stragglers", "0.5", "--seeds", "2"),
+        *("--out", "c"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "c" / "results.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 4
+    mean = sum(float(r["test_accuracy"]) for r in rows if r["method"] == "salf") / 2
+    assert f"{mean:.4f}" in done.stdout
+    for name in ("accuracy.png", "report.html"):
+        assert (tmp_path / "c" / name).stat().st_size > 1000
+
+
+def test_a_model_of_ones_own_by_import_path(tmp_path):
+    (tmp_path / "mynets.py").write_text(
+        "from torch import nn\n"
+        "def Net(shape, classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(shape[-1] * shape[-2], classes))\n"
+    )
+    done = salf("run", *TINY, "--model", "mynets:Net", "--out", "r", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "r" / "summary.json").read_text())["layers"] == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["run", "mnist-mpl"], "Did you mean 'mnist-mlp'?"),
+        (["run", *TINY, "--method", "slaf"], "Did you mean 'salf'?"),
+        (["run", *TINY, "--data", "mnits"], "Did you mean 'mnist'?"),
+        (["run", *TINY, "--stragglers", "1.5"], "in [0, 1], not 1.5"),
+        (["run", *TINY, "--users", "60000"], "60000 users"),
+        (["run", *TINY, "--model", "vgg11"], "at least 32x32"),
+        (["run", *TINY, "--model", "nowhere:Net"], "cannot import the model"),
+        (["run", *TINY, "--lr", "1e12"], "training diverged in round"),
+        (["run", *TINY, "--split", "dirichlet:-1"], "dirichlet"),
+        (["run", *TINY, "--option", "width"], "NAME=VALUE"),
+        (["run", *TINY, "--resume"], "--resume needs --out"),
+        (["run", "broken.toml"], "broken.toml"),
+        (["run", "--rounds", "many"], "--rounds"),
+        (["run", "--no-such-flag"], "--no-such-flag"),
+        (["compare", "--stragglers", "0.3,2"], "'2'"),
+        (["compare", *SMALL, "--methods", "fedavg,nope"], "unknown method 'nope'"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, arguments, says):
+    (tmp_path / "broken.toml").write_text("users = [")
+    done = salf(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert done.stderr.startswith("salf: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
+def test_help_does_not_wait_for_torch(tmp_path):
+    code = "import sys; from salf.cli import app; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path).returncode == 0
+    for command in ("run", "compare", "data"):
+        assert salf(command, "--help", cwd=tmp_path).returncode == 0
+
+
+def test_ctrl_c_keeps_the_run_and_says_how_to_go_on(tmp_path):
+    flags = [*TINY, "--rounds", "100000", "--out", "r", "--checkpoint-every", "0.1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "salf", "run", *flags],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "r" / "checkpoint.safetensors").exists():
+        assert time.monotonic() < deadline, "no checkpoint within a minute"
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "--resume" in errors
+    assert "Traceback" not in errors
+    assert (tmp_path / "r" / "model.safetensors").exists()
