@@ -161,34 +161,37 @@ class FusedEngine(Engine):
     ) -> float:
         users = c.shape[1]
         rows = len(inputs) // users
-        reached = (c > 0).sum(1)  # U^l is the first reached[l] users
+        reach = c > 0
+        reached = reach.sum(1).tolist()  # U^l is the first reached[l] users
         scale = c.max(1)  # s_l
         signal = c / np.where(scale > 0, scale, 1.0)[:, None]
-        all_alike = bool((signal[c > 0] == 1).all())
+        all_alike = np.array_equal(signal, reach)
 
         forward = network.forward_weights()
-        live, rest = inputs[:0], inputs  # rows that will be backpropagated from here on, or not
+        live = rest = (
+            inputs  # the rows that are backpropagated from here on, and those that are not
+        )
         before = 0
         for index, count in enumerate(reached):
             if before and not all_alike:
                 ratio = signal[index - 1, :before] / signal[index, :before]
                 live = _scale_signal(live, live.new_tensor(ratio).repeat_interleave(rows))
-            joining = (count - before) * rows
-            live = rest[:joining] if before == 0 else _join(live, rest[:joining])
-            rest = rest[joining:]
+            if joining := (count - before) * rows:
+                live = torch.cat([live, rest[:joining]]) if before else rest[:joining]
+                rest = rest[joining:]
             if count:
                 live = self._run(index, forward, live, rows)
             if len(rest):
                 with torch.no_grad():
                     rest = self._run(index, forward, rest, rows)
-            before = int(count)
+            before = count
 
         if all_alike:
             total = objective = self._total_loss(live, targets, users)
         else:
             losses = user_losses(self.loss(live, targets), users)
             total, objective = losses.sum(), (losses * losses.new_tensor(signal[-1])).sum()
-        depth = 1 + int(np.argmax(reached > 0))
+        depth = 1 + sum(count == 0 for count in reached)
         update = backward_to(depth, objective, network.leaves, self.layers)
         if network.narrow is None:
             update |= self._moved_statistics(signal, reached)
@@ -261,7 +264,3 @@ class _ScaleSignal(torch.autograd.Function):
 def _scale_signal(value: Tensor, factor: Tensor) -> Tensor:
     scaled: Tensor = _ScaleSignal.apply(value, factor)  # type: ignore[no-untyped-call]
     return scaled
-
-
-def _join(live: Tensor, rest: Tensor) -> Tensor:
-    return torch.cat([live, rest]) if len(rest) else live

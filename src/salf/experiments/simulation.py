@@ -88,13 +88,11 @@ class Simulation:
         in_use = self.method.models_in_use(memory)
         if t in in_use:
             self.old[t] = snapshot(self.engine.weights)
-        if plan.average_models:
-            shifts = self._towards_old_models(plan, t)
+        shifts = self._towards_old_models(plan, t) if plan.average_models else {}
         self.server.apply(result.step, t)
-        if plan.average_models:
-            with torch.no_grad():
-                for name, shift in shifts.items():
-                    self.engine.weights[name].add_(shift)
+        with torch.no_grad():
+            for name, shift in shifts.items():
+                self.engine.weights[name].add_(shift)
         self.old = {given: weights for given, weights in self.old.items() if given in in_use}
         self.memory, self.t = memory, t
         return RoundRecord(t, result.loss, result.reached)
