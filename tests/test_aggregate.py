@@ -41,6 +41,15 @@ def test_the_mean_is_over_the_users_that_reached_the_layer_and_corrected_by_p():
     assert step.values["b.w"][0, 0].item() == pytest.approx(5)
 
 
+def test_the_mean_over_all_users_is_the_authors_scripts():
+    found = aggregate()
+    found.add({"a.w": full("a.w", 1.0), "b.w": full("b.w", 2.0)})
+    found.add({"b.w": full("b.w", 6.0)})
+    step = found.average([0.5, 0.2], over=4)  # which knows no p_l
+    assert step.values["a.w"][0, 0].item() == 0.25
+    assert step.values["b.w"][0, 0].item() == 2
+
+
 def test_a_layer_nobody_reached_is_not_in_the_step():
     found = aggregate()
     found.add({"b.w": full("b.w", 1.0)})

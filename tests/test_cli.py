@@ -96,6 +96,24 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, arguments, says):
     assert done.stderr.count("\n") == 1, done.stderr
 
 
+def test_without_the_report_extra_compare_says_so_and_leaves_results(tmp_path):
+    (tmp_path / "altair.py").write_text("raise ImportError('not installed')\n")
+    done = salf("compare", *SMALL, "--methods", "salf", "--seeds", "1", "--out", "c", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "pip install 'salf[report]'" in done.stderr
+    assert (tmp_path / "c" / "results.csv").exists()
+    assert not (tmp_path / "c" / "report.html").exists()
+
+
+def test_bound_prints_the_constants_asked_for_and_their_neighbours(tmp_path):
+    done = salf("bound", "--users", "2", "--layers", "1", "--g2", "3", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "40" in done.stdout  # C = 3 * 4*2*1/1 * (5/4)/(3/4)
+    refused = salf("bound", "--rho-c", "2", "--rho-s", "1", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("salf: the theorem needs 0 < rho_c <= rho_s")
+
+
 def test_help_does_not_wait_for_torch(tmp_path):
     code = "import sys; from salf.cli import app; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path).returncode == 0

@@ -73,10 +73,11 @@ class LayerwiseAggregate:
         """The sums as they are: the step, when the weights were c[l, u]."""
         return Step(dict(self._sums), self._held())
 
-    def average(self, unreached: PerLayer | None = None) -> Step:
+    def average(self, unreached: PerLayer | None = None, over: int | None = None) -> Step:
         """[salf_update_rule] as a step: the mean over U^l, divided by 1 - p_l.
 
         An entry that only some networks hold is averaged over the users who hold it (HeteroFL).
+        `over` divides by that many users instead: all of them, as the authors' script does.
         """
         p = np.zeros(len(self._layers)) if unreached is None else np.asarray(unreached)
         step = Step({})
@@ -85,6 +86,8 @@ class LayerwiseAggregate:
             holders = self._holders.get(name)
             if _is_counter(value):
                 step.values[name] = value
+            elif over is not None:
+                step.values[name] = value / over
             elif holders is None:
                 step.values[name] = value / (self._senders[name] * (1 - p[index]))
             else:

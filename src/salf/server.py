@@ -53,11 +53,16 @@ class Server:
         return velocity.copy_(torch.where(held, moved, velocity))
 
 
-def theorem_rate(rho_c: float, rho_s: float) -> Schedule:
-    """The theorem's step size [thm:FL_Convergence]: 2 / (rho_c (gamma + t))."""
+def theorem_gamma(rho_c: float, rho_s: float) -> float:
+    """gamma = max(8 kappa, 1), kappa = rho_s / rho_c [thm:FL_Convergence]."""
     if not 0 < rho_c <= rho_s:
         raise SalfError(f"the theorem needs 0 < rho_c <= rho_s, not {rho_c} and {rho_s}.")
-    gamma = max(8 * rho_s / rho_c, 1.0)
+    return max(8 * rho_s / rho_c, 1.0)
+
+
+def theorem_rate(rho_c: float, rho_s: float) -> Schedule:
+    """The theorem's step size [thm:FL_Convergence]: 2 / (rho_c (gamma + t))."""
+    gamma = theorem_gamma(rho_c, rho_s)
     return lambda t: 2 / (rho_c * (gamma + t))
 
 

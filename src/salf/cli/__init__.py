@@ -1,0 +1,46 @@
+"""The command line."""
+
+from typing import Any
+
+import typer
+
+from salf.cli import simulation, theory
+from salf.cli.terminal import console
+from salf.errors import SalfError
+
+app = typer.Typer(
+    name="salf",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Federated learning that never waits for stragglers.\n\n"
+    "Every round ends at a deadline; each user sends the gradients of the layers its "
+    "backpropagation reached; the server averages every layer over the users that reached it.",
+)
+for command in (simulation.run, simulation.compare, simulation.data, theory.bound):
+    app.command()(command)
+
+INTERRUPTED = 130  # the exit code of a program stopped by Ctrl-C
+# Typer has its own copy of click, or uses click itself; either way this is the common ancestor.
+UsageError: Any = typer.BadParameter.__bases__[0]
+
+
+def main() -> None:
+    """Run the command line. What a person can mend is one sentence and exit code 2."""
+    try:
+        code = app(standalone_mode=False)
+    except SalfError as error:
+        _fail(str(error))
+    except UsageError as error:
+        _fail(error.format_message())
+    except (typer.Abort, KeyboardInterrupt):
+        code = INTERRUPTED
+    if code == INTERRUPTED:  # which newer versions of typer return instead of raising
+        console.print("salf: stopped. With --out, add --resume (run) or repeat (compare) to go on.")
+    raise SystemExit(code)
+
+
+def _fail(message: str) -> None:
+    console.print(f"salf: {message}", markup=False, highlight=False, soft_wrap=True)
+    raise SystemExit(2)

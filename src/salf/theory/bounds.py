@@ -1,0 +1,94 @@
+"""Lemma 3 and the theorem: how far SALF can be from FedAvg in a step, and from the best model.
+
+Symbols are the paper's: U users, L layers, rho_c and rho_s the constants of strong convexity and
+smoothness (AS1), sigma_u^2 the variance of user u's stochastic gradients (AS2), G^2 their expected
+squared norm (AS3), Gamma the heterogeneity gap [psi_heterogeneity_gap].
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from salf.errors import SalfError
+from salf.server import theorem_gamma, theorem_rate
+
+
+@dataclass(frozen=True)
+class Federation:
+    """How many users there are, and how many layers."""
+
+    users: int  # U
+    layers: int  # L
+
+    def __post_init__(self) -> None:
+        if self.users < 2 or self.layers < 1:
+            raise SalfError(
+                f"the bounds need at least 2 users and 1 layer, not {self.users} and {self.layers}."
+            )
+
+    @property
+    def spread(self) -> float:
+        """C / G^2 [C_constant]: 4 U L / (U - 1) * (1 + p_1) / (1 - p_1).
+
+        p_1 = (1 - 1/(L+1))^U, the chance that nobody reaches the first layer.
+        """
+        unreached = (1 - 1 / (self.layers + 1)) ** self.users
+        over_users = 4 * self.users * self.layers / (self.users - 1)
+        return over_users * (1 + unreached) / (1 - unreached)
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What the theorem assumes of the problem (AS1 to AS3)."""
+
+    rho_c: float
+    rho_s: float
+    sigma2: Sequence[float]  # sigma_u^2 of every user; one value stands for all
+    G2: float
+    Gamma: float = 0.0
+
+    def __post_init__(self) -> None:
+        theorem_gamma(self.rho_c, self.rho_s)  # checks the two
+        if min(*self.sigma2, self.G2, self.Gamma, 0.0) < 0 or not self.sigma2:
+            raise SalfError("sigma^2, G^2 and Gamma must be given and not negative.")
+
+    def B(self, federation: Federation) -> float:
+        """[C_constant]: sum_u sigma_u^2 / U^2 + 6 rho_s Gamma, what FedAvg has too."""
+        variances = list(self.sigma2)
+        if len(variances) == 1:
+            variances *= federation.users
+        if len(variances) != federation.users:
+            raise SalfError(
+                f"there are {len(variances)} values of sigma^2 and {federation.users} users; "
+                "give one for all or one for each."
+            )
+        return sum(variances) / federation.users**2 + 6 * self.rho_s * self.Gamma
+
+    def C(self, federation: Federation) -> float:
+        """[C_constant]: what the deadline costs."""
+        return self.G2 * federation.spread
+
+
+def variance_bound(federation: Federation, eta: float, G2: float) -> float:
+    """[bounded_var]: E |w~ - w|^2 <= eta^2 C, of one step around FedAvg's."""
+    return eta**2 * G2 * federation.spread
+
+
+def convergence_bound(
+    federation: Federation, constants: Constants, t: int, distance2: float, *, deadline: bool = True
+) -> float:
+    """[FL_Convergence]: E F(w_t) - F(w_opt) <= kappa/(gamma+t-1) (2(B+C)/rho_c + ...).
+
+    `distance2` is |w_1 - w_opt|^2. Without a deadline, C = 0: full FedAvg.
+    """
+    if t < 1 or distance2 < 0:
+        raise SalfError(f"t must be at least 1 and the distance not negative: {t}, {distance2}.")
+    rho_c, kappa = constants.rho_c, constants.rho_s / constants.rho_c
+    gamma = theorem_gamma(rho_c, constants.rho_s)
+    noise = constants.B(federation) + (constants.C(federation) if deadline else 0.0)
+    return kappa / (gamma + t - 1) * (2 * noise / rho_c + rho_c * gamma / 2 * distance2)
+
+
+def theorem_step_variance(federation: Federation, constants: Constants, t: int) -> float:
+    """Lemma 3 with the theorem's step size of round t."""
+    eta = theorem_rate(constants.rho_c, constants.rho_s)(t)
+    return variance_bound(federation, eta, constants.G2)
