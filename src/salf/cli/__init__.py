@@ -5,7 +5,7 @@ from typing import Any
 import typer
 
 from salf.cli import simulation, theory
-from salf.cli.terminal import console
+from salf.cli.terminal import say
 from salf.errors import SalfError
 
 app = typer.Typer(
@@ -37,10 +37,10 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
     if code == INTERRUPTED:  # which newer versions of typer return instead of raising
-        console.print("salf: stopped. With --out, add --resume (run) or repeat (compare) to go on.")
+        say("salf: stopped. With --out, add --resume (run) or repeat (compare) to go on.")
     raise SystemExit(code)
 
 
 def _fail(message: str) -> None:
-    console.print(f"salf: {message}", markup=False, highlight=False, soft_wrap=True)
+    say(f"salf: {message}")
     raise SystemExit(2)

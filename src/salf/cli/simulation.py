@@ -28,7 +28,7 @@ from salf.cli.options import (
     parse_options,
     parse_ratio,
 )
-from salf.cli.terminal import console, progress_bar, results
+from salf.cli.terminal import console, progress_bar, results, say, tell
 from salf.errors import SalfError
 
 
@@ -124,18 +124,17 @@ def run(
             resume=resume,
             checkpoint_every=checkpoint_every,
             on_row=on_row,
-            report=console.print,
+            report=say,
         )
     found = result.summary
     accuracy = found["test_accuracy"]
-    results.print(
+    tell(
         f"{config.method}, {config.stragglers:.0%} stragglers: "
         + ("" if accuracy is None else f"test accuracy {accuracy:.4f} ")
-        + f"after {config.rounds} rounds in {found['seconds']:.1f} s",
-        highlight=False,
+        + f"after {config.rounds} rounds in {found['seconds']:.1f} s"
     )
     if out is not None:
-        results.print(f"The run is in {out}", highlight=False, soft_wrap=True)
+        tell(f"The run is in {out}")
 
 
 def compare(
@@ -219,12 +218,12 @@ def compare(
             options=parse_options(options),
             workers=workers,
             on_progress=lambda done, total: progress.update(task, completed=done, total=total),
-            report=console.print,
+            report=say,
         )
     print_tables(comparison, results)
     if out is not None and drawn:
         for path in write_report(comparison, out, command=sys.argv[1:]):
-            results.print(f"wrote {path}", highlight=False, soft_wrap=True)
+            tell(f"wrote {path}")
 
 
 def data(
@@ -237,13 +236,11 @@ def data(
     from salf.data import load
 
     with console.status(f"looking for {name}"):
-        found = load(name, Path(data_dir) if data_dir else None, report=console.print)
-    results.print(
+        found = load(name, Path(data_dir) if data_dir else None, report=say)
+    tell(
         f"{found.name}: {len(found.train):,} training and {len(found.test):,} test samples of "
         f"shape {'x'.join(map(str, found.train.shape))}, {found.classes} classes, "
-        f"from {found.source}",
-        highlight=False,
-        soft_wrap=True,
+        f"from {found.source}"
     )
 
 
@@ -252,6 +249,6 @@ def _can_draw(check: Callable[[], None]) -> bool:
     try:
         check()
     except SalfError as error:
-        console.print(f"There will be results.csv only: {error}", highlight=False, soft_wrap=True)
+        say(f"There will be results.csv only: {error}")
         return False
     return True

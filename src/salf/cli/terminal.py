@@ -14,6 +14,16 @@ console = Console(stderr=True)
 results = Console()
 
 
+def say(message: str) -> None:
+    """A line for the person, as it is: brackets are no markup, and it is not broken up."""
+    console.print(message, markup=False, highlight=False, soft_wrap=True)
+
+
+def tell(result: str) -> None:
+    """A line of the result, as it is."""
+    results.print(result, markup=False, highlight=False, soft_wrap=True)
+
+
 def progress_bar(*more: str) -> Progress:
     """A bar with rounds, time gone and time left; nothing where there is no terminal."""
     return Progress(
