@@ -24,7 +24,7 @@ def test_a_run_prints_its_result_and_nothing_else(tmp_path):
     done = salf("run", *TINY, "--method", "drop", "--out", "r", cwd=tmp_path)
     assert done.returncode == 0
     assert done.stderr == ""  # no progress where there is no terminal
-    assert done.stdout.startswith("drop, 90% stragglers: test accuracy 0.")
+    assert done.stdout.startswith("drop, 90 % stragglers: test accuracy 0.")
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert f"{summary['test_accuracy']:.4f}" in done.stdout
 

@@ -15,6 +15,6 @@ class TrainingDiverged(SalfError):
 def unknown(kind: str, name: str, allowed: Iterable[str]) -> SalfError:
     """Say that `name` is no known `kind`, with the nearest match and all that is allowed."""
     names = sorted(allowed)
-    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    near = get_close_matches(name, names, n=1, cutoff=0.6)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return SalfError(f"unknown {kind} {name!r}.{hint} Allowed: {', '.join(names)}.")

@@ -53,7 +53,7 @@ def test_what_was_fetched_is_kept_and_not_fetched_again(tmp_path, tiny_idx, sell
     first, second = load("mnist", cache=tmp_path), load("mnist", cache=tmp_path)
     assert shop.visits == 1
     assert first.source == "the shop, sha256 verified"
-    assert second.source == f"the cache folder {tmp_path / 'mnist'}, sha256 verified"
+    assert second.source == "the cache, sha256 verified"
     assert first.train.inputs.equal(second.train.inputs)
     assert sorted(path.name for path in (tmp_path / "mnist").iterdir()) == sorted(tiny_idx)
 
@@ -117,7 +117,7 @@ def test_the_cache_goes_before_the_folder(tmp_path, tiny_idx, sell, place):
     place(tmp_path / "cache" / "mnist", tiny_idx)
     place(tmp_path / "mine", tiny_idx)
     data = load("mnist", folder=tmp_path / "mine", cache=tmp_path / "cache")
-    assert data.source.startswith("the cache folder")
+    assert data.source.startswith("the cache")
 
 
 def test_another_data_set_in_the_root_does_not_hide_the_right_sub_folder(

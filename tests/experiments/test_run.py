@@ -13,9 +13,12 @@ from safetensors.torch import load_file, load_model
 from salf.data import synthetic
 from salf.errors import SalfError, TrainingDiverged
 from salf.experiments import run as run_module
+from salf.experiments import training as training_module
 from salf.experiments.config import load_config
 from salf.experiments.run import run
+from salf.experiments.simulation import Simulation
 from salf.models import build
+from salf.server import Server
 
 METHODS = ["salf", "fedavg", "drop", "heterofl", "asyncfl"]
 
@@ -107,6 +110,57 @@ def test_stale_models_averaged_resume_too(tiny, tmp_path):
     with pytest.raises(Killed):
         run(config, tmp_path / "cut", on_row=kill, checkpoint_every=0)
     run(config, tmp_path / "cut", resume=True)
+    assert model_bytes(tmp_path / "whole") == model_bytes(tmp_path / "cut")
+
+
+def interrupted_in(config, folder, monkeypatch, where, on_call):
+    """Ctrl-C arrives while `where`, a method of the simulation's parts, is called."""
+    owner, name = where
+    real, calls = getattr(owner, name), []
+
+    def presses_ctrl_c(*arguments, **more):
+        calls.append(1)
+        if len(calls) == on_call:
+            signal.raise_signal(signal.SIGINT)
+        return real(*arguments, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, presses_ctrl_c)
+        with pytest.raises(KeyboardInterrupt):
+            run(config, folder)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [(Server, "apply"), (training_module, "accuracy"), (Simulation, "step")],
+    ids=["server's step", "evaluation", "round"],
+)
+def test_ctrl_c_at_any_moment_resumes_to_the_same_model(tiny, tmp_path, monkeypatch, where):
+    run(tiny, tmp_path / "whole")
+    interrupted_in(tiny, tmp_path / "cut", monkeypatch, where, on_call=2)
+    assert (tmp_path / "cut" / "model.safetensors").exists()  # what there was is kept
+    run(tiny, tmp_path / "cut", resume=True)
+    assert model_bytes(tmp_path / "whole") == model_bytes(tmp_path / "cut")
+    assert metrics_without_time(tmp_path / "whole") == metrics_without_time(tmp_path / "cut")
+
+
+def test_a_second_ctrl_c_stops_at_once_and_costs_nothing_saved(tiny, tmp_path, monkeypatch):
+    run(tiny, tmp_path / "whole")
+    real, calls = Server.apply, []
+
+    def presses_twice(*arguments):
+        calls.append(1)
+        if len(calls) == 5:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            raise AssertionError("the second one did not stop it")
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Server, "apply", presses_twice)
+        with pytest.raises(KeyboardInterrupt):
+            run(tiny, str(tmp_path / "cut"), checkpoint_every=0)
+    run(tiny, str(tmp_path / "cut"), resume=True)
     assert model_bytes(tmp_path / "whole") == model_bytes(tmp_path / "cut")
 
 

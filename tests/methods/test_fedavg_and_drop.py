@@ -45,14 +45,14 @@ def test_outside_the_mixture_a_straggler_is_who_did_not_reach_depth_1(law):
 
 
 def test_the_five_methods_of_the_paper_are_found_by_name():
-    assert set(METHODS) == {"fedavg", "drop", "salf", "heterofl", "asyncfl"}
+    assert set(METHODS) >= {"fedavg", "drop", "salf", "heterofl", "asyncfl"}
     assert [name for name, cls in METHODS.items() if cls.waits] == ["fedavg"]
 
 
 def test_unknown_methods_and_options_are_refused_with_what_is_allowed():
     with pytest.raises(SalfError, match=r"unknown method 'salv'. Did you mean 'salf'"):
         method("salv")
-    with pytest.raises(SalfError, match=r"option of salf 'width'.*average"):
+    with pytest.raises(SalfError, match=r"option of salf 'width'.*none"):
         method("salf", width=0.5)
     with pytest.raises(SalfError, match=r"unknown average 'some'.*all, reached"):
         method("drop", average="some")

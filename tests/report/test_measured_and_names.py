@@ -9,7 +9,7 @@ def test_mean_and_standard_deviation_over_the_seeds():
     assert (spread.low, spread.high, spread.count) == (0.80, 0.90, 3)
     assert spread.mean == pytest.approx(0.84)
     assert spread.sd == pytest.approx(0.052915, abs=1e-6)  # with n - 1
-    assert str(spread) == "0.8400 ± 0.0529"
+    assert str(spread) == "0.8400 ±0.0529"
 
 
 def test_one_seed_has_no_spread_and_none_has_nothing():

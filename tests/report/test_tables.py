@@ -26,11 +26,9 @@ def test_in_the_terminal_numbers_are_on_the_right_and_the_best_is_bold():
 
 
 def test_a_wide_table_is_folded_only_if_told_to():
-    wide = Table(["Method", *"abc"], [[Cell("SALF"), *[Cell("0.8964 ± 0.0021")] * 3]])
-    assert "0.8964 ± 0.0021  0.8964 ± 0.0021  0.8964 ± 0.0021" in printed(
-        wide, width=30, fold=False
-    )
-    assert "0.8964 ± 0.0021" not in printed(wide, width=30)
+    wide = Table(["Method", *"abc"], [[Cell("SALF"), *[Cell("0.8964 ±0.0021")] * 3]])
+    assert "0.8964 ±0.0021  0.8964 ±0.0021  0.8964 ±0.0021" in printed(wide, width=30, fold=False)
+    assert "0.8964 ±0.0021" not in printed(wide, width=30)
 
 
 def test_what_looks_like_markup_is_printed_as_it_is():

@@ -1,11 +1,12 @@
 """The command line."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from salf.cli import simulation, theory
-from salf.cli.terminal import say
+from salf.cli.options import option
+from salf.cli.terminal import say, tell
 from salf.errors import SalfError
 
 app = typer.Typer(
@@ -18,6 +19,20 @@ app = typer.Typer(
     "Every round ends at a deadline; each user sends the gradients of the layers its "
     "backpropagation reached; the server averages every layer over the users that reached it.",
 )
+
+
+@app.callback()
+def common(
+    version: Annotated[bool, option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    """Print the version, if that is all."""
+    if version:
+        from importlib.metadata import version as installed
+
+        tell(f"salf {installed('salf')}")
+        raise typer.Exit
+
+
 for command in (simulation.run, simulation.compare, simulation.data, theory.bound):
     app.command()(command)
 
@@ -33,6 +48,8 @@ def main() -> None:
     except SalfError as error:
         _fail(str(error))
     except UsageError as error:
+        if not error.format_message():  # no command was given, and the help is printed
+            raise SystemExit(2) from None
         _fail(error.format_message())
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED

@@ -30,13 +30,12 @@ from salf.cli.options import (
 )
 from salf.cli.terminal import console, progress_bar, results, say, tell
 from salf.errors import SalfError
+from salf.methods import METHODS
 
 
 def run(
     source: Source = "mnist-mlp",
-    method: Annotated[
-        str | None, option("--method", help="salf | fedavg | drop | heterofl | asyncfl")
-    ] = None,
+    method: Annotated[str | None, option("--method", help=" | ".join(METHODS))] = None,
     average: Annotated[
         str | None,
         option(
@@ -74,7 +73,7 @@ def run(
         float, option("--checkpoint-every", help="Seconds between checkpoints (10).")
     ] = 10.0,
 ) -> None:
-    """Train once, and leave a folder with all there is to know about it.
+    """Train once; with --out, leave a folder with all there is to know about it.
 
     Examples:
 
@@ -129,11 +128,13 @@ def run(
     found = result.summary
     accuracy = found["test_accuracy"]
     tell(
-        f"{config.method}, {config.stragglers:.0%} stragglers: "
+        f"{config.method}, {config.stragglers * 100:g} % stragglers: "
         + ("" if accuracy is None else f"test accuracy {accuracy:.4f} ")
-        + f"after {config.rounds} rounds in {found['seconds']:.1f} s"
+        + f"after {config.rounds} rounds in {found['seconds']:.1f} s ({found['engine']} engine)"
     )
-    if out is not None:
+    if out is None:
+        say("Nothing was kept: add --out FOLDER to keep the model, the metrics and the config.")
+    else:
         tell(f"The run is in {out}")
 
 
@@ -239,8 +240,8 @@ def data(
         found = load(name, Path(data_dir) if data_dir else None, report=say)
     tell(
         f"{found.name}: {len(found.train):,} training and {len(found.test):,} test samples of "
-        f"shape {'x'.join(map(str, found.train.shape))}, {found.classes} classes, "
-        f"from {found.source}"
+        f"shape {'x'.join(map(str, found.train.shape))}, {found.classes} classes "
+        f"({found.source})"
     )
 
 

@@ -45,8 +45,7 @@ def load_named(recipe: Recipe, folder: Path | None, cache: Path, report: Report)
     tried: list[str] = []
     for base in [home] if folder is None else [home, folder]:
         if found := _look(recipe, base, tried, report):
-            where = "the cache folder" if base == home else "the folder"
-            return _data_set(recipe, found, f"{where} {base}")
+            return _data_set(recipe, found, "the cache" if base == home else f"the folder {base}")
     for source in [*_placed_archives(recipe, home, folder), *recipe.sources]:
         report(f"fetching {recipe.title} from {source.name}")
         try:
@@ -58,6 +57,7 @@ def load_named(recipe: Recipe, folder: Path | None, cache: Path, report: Report)
                 return _data_set(recipe, found, source.name)
         except (SalfError, OSError) as error:
             tried.append(f"{source.name}: {_reason(error)}")
+            report(f"not from there: {_reason(error)}")
     raise SalfError(
         f"{recipe.title} is neither here nor could it be fetched (tried {'; '.join(tried)}). "
         f"To place it by hand, put {recipe.by_hand} into {home}, "

@@ -1,6 +1,6 @@
 """What a data set is once it is in memory."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -19,8 +19,8 @@ class Samples:
     are needed a few hundred at a time. `mean` and `std` apply to uint8 inputs only.
     """
 
-    inputs: Tensor
-    labels: Tensor
+    inputs: Tensor = field(repr=False)
+    labels: Tensor = field(repr=False)
     mean: float = 0.5
     std: float = 0.5
 

@@ -17,7 +17,7 @@ from typing import Any
 from salf.data import load
 from salf.errors import SalfError, unknown
 from salf.experiments.config import Config
-from salf.experiments.run import Result, run
+from salf.experiments.run import Result, Stopped, run
 from salf.experiments.training import Row
 from salf.files import write_whole
 from salf.methods import METHODS
@@ -59,7 +59,7 @@ def compare(
     base: Config,
     wanted: Sequence[Case],
     seeds: Sequence[int],
-    out: Path | None = None,
+    out: Path | str | None = None,
     *,
     options: Mapping[str, Any] | None = None,
     workers: int | None = None,
@@ -71,6 +71,7 @@ def compare(
     With `out`, each run has its folder there and the same call again goes on where it stopped.
     `options` go to the methods that have them, on top of the base config's.
     """
+    out = None if out is None else Path(out)
     if not wanted or not seeds:
         raise SalfError("there is nothing to compare: name at least one method and one seed.")
     ratios = {case.stragglers for case in wanted}
@@ -160,7 +161,7 @@ def _run_one(config: Config, out: Path | None) -> Result:
     def on_row(row: Row) -> None:
         nonlocal last, before
         if _stop.is_set():
-            raise KeyboardInterrupt
+            raise Stopped
         if monotonic() - last > 0.2:
             _progress.put(row.round - before)
             last, before = monotonic(), row.round

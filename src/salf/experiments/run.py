@@ -8,7 +8,10 @@ import csv
 import io
 import json
 import platform
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from os import cpu_count
@@ -33,6 +36,10 @@ MODEL, CHECKPOINT = "model.safetensors", "checkpoint.safetensors"
 OnRow = Callable[[Row], None]
 
 
+class Stopped(KeyboardInterrupt):
+    """A run was stopped after a round, on purpose. `on_row` may raise it, too."""
+
+
 @dataclass(frozen=True)
 class Result:
     """A finished run: its config, its history, and its summary as in summary.json."""
@@ -44,7 +51,7 @@ class Result:
 
 def run(
     config: Config,
-    out: Path | None = None,
+    out: Path | str | None = None,
     *,
     resume: bool = False,
     checkpoint_every: float = 10.0,
@@ -58,7 +65,7 @@ def run(
     """
     config = config.changed(threads=config.threads or cpu_count() or 1)
     torch.set_num_threads(config.threads)
-    folder = None if out is None else RunFolder(out)
+    folder = None if out is None else RunFolder(Path(out))
     if folder is not None:
         folder.claim(config, resume)
         if (finished := folder.result(config)) is not None:
@@ -67,15 +74,18 @@ def run(
     rows = [] if folder is None else folder.restore(training.simulation)
     try:
         saved = monotonic()
-        for row in training.rows(config.rounds, seconds=rows[-1].seconds if rows else 0.0):
-            rows.append(row)
-            if on_row is not None:
-                on_row(row)
-            if folder is not None and monotonic() - saved >= checkpoint_every:
-                folder.save(training.simulation, rows)
-                saved = monotonic()
-    except (TrainingDiverged, KeyboardInterrupt):
-        if folder is not None and rows:  # keep what there was
+        with _interrupts_between_rounds() as interrupted:
+            for row in training.rows(config.rounds, seconds=rows[-1].seconds if rows else 0.0):
+                rows.append(row)
+                if on_row is not None:
+                    on_row(row)
+                if folder is not None and monotonic() - saved >= checkpoint_every:
+                    folder.save(training.simulation, rows)
+                    saved = monotonic()
+                if interrupted():
+                    raise Stopped
+    except (TrainingDiverged, Stopped):  # both come between two rounds: keep what there was
+        if folder is not None and rows:
             folder.save(training.simulation, rows)
             folder.save_model(training.simulation)
         raise
@@ -84,6 +94,33 @@ def run(
     if folder is not None:
         folder.finish(training.simulation, result)
     return result
+
+
+@contextmanager
+def _interrupts_between_rounds() -> Iterator[Callable[[], bool]]:
+    """Let Ctrl-C take effect after the round, when the model and the metrics agree.
+
+    The second Ctrl-C takes effect at once; the run then goes on from its last checkpoint.
+    """
+    asked = False
+
+    def handler(number: int, frame: object) -> None:
+        nonlocal asked
+        asked = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    # Only the main thread may handle signals; a program that handles them itself goes on to.
+    mine = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    if mine:
+        signal.signal(signal.SIGINT, handler)
+    try:
+        yield lambda: asked
+    finally:
+        if mine:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class RunFolder:

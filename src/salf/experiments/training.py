@@ -1,7 +1,7 @@
 """From settings to a federation that trains, one row of metrics after each round."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
 from time import perf_counter
@@ -74,7 +74,7 @@ class Training:
 class History:
     """What a training run leaves: a row per round, and the accuracy at the end."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[Row, ...] = field(repr=False)
     test_accuracy: float | None
 
     @property

@@ -107,7 +107,8 @@ def make(cls: type[Method], options: dict[str, object]) -> Method:
     known = {option.name.replace("_", "-"): option.name for option in fields(cls)}
     for name in options:
         if name not in known:
-            raise unknown(f"option of {cls.name}", name, known)
+            own = [option for option in known if option != "average"]
+            raise unknown(f"option of {cls.name}", name, own or ["none"])
     try:
         return cls(**{known[name]: value for name, value in options.items()})  # type: ignore[arg-type]
     except TypeError as error:

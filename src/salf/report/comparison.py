@@ -65,8 +65,8 @@ def page(comparison: Comparison, command: Sequence[str]) -> Page:
         f"{base.rounds} rounds, {_seeds(comparison)}."
     )
     ceilings = [
-        f"{name} has no deadline: in every round it waits for all users, so it is the ceiling of "
-        "the methods that do not wait."
+        f"{name} has no deadline: in every round it waits for all users. The "
+        "methods that do not wait are measured against it."
         for name in _ceilings(comparison)
     ]
     return Page(
@@ -87,7 +87,7 @@ def _table(comparison: Comparison, split: str, average: str) -> Table:
     best = {ratio: _best(comparison, cases, ratio) for ratio in shown}
     rows = []
     for method in dict.fromkeys(case.method for case in cases):
-        waits = " (waits for all)" if names.waits(method) else ""
+        waits = " (waits)" if names.waits(method) else ""
         row = [Cell(names.method(method) + waits)]
         for ratio in shown:
             spread = test_accuracy(comparison, Case(method, average, split, ratio))

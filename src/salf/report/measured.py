@@ -27,8 +27,8 @@ class Spread:
         return cls(fmean(known), sd, min(known), max(known), len(known))
 
     def __str__(self) -> str:
-        """As in a table: `0.8964 ± 0.0021`, and without the spread for a single value."""
-        return f"{self.mean:.4f}" + (f" ± {self.sd:.4f}" if self.count > 1 else "")
+        """As in a table: `0.8964 ±0.0021`, and without the spread for a single value."""
+        return f"{self.mean:.4f}" + (f" ±{self.sd:.4f}" if self.count > 1 else "")
 
 
 def test_accuracy(comparison: Comparison, case: Case) -> Spread | None:
