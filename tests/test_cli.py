@@ -55,6 +55,15 @@ def test_compare_prints_a_table_and_leaves_results_picture_and_page(tmp_path):
         assert (tmp_path / "c" / name).stat().st_size > 1000
 
 
+def test_options_of_a_config_are_added_to_not_replaced(tmp_path):
+    (tmp_path / "c.toml").write_text('method = "asyncfl"\n[options]\ndelay = 4\n')
+    done = salf(*("run", "c.toml", *TINY, "--option", "discount=0.5", "--out", "r"), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "r" / "config.toml").read_text()
+    assert "delay = 4" in text
+    assert "discount = 0.5" in text
+
+
 def test_a_model_of_ones_own_by_import_path(tmp_path):
     (tmp_path / "mynets.py").write_text(
         "from torch import nn\n"
@@ -79,6 +88,11 @@ def test_a_model_of_ones_own_by_import_path(tmp_path):
         (["run", *TINY, "--lr", "1e12"], "training diverged in round"),
         (["run", *TINY, "--split", "dirichlet:-1"], "dirichlet"),
         (["run", *TINY, "--option", "width"], "NAME=VALUE"),
+        (["run", *TINY, "--depth", "fixed:nan,1,1,1,1,1"], "whole numbers"),
+        (["run", *TINY, "--device", "meta"], "cannot be used"),
+        (["run", *TINY, "--out", "broken.toml/sub"], "cannot use the folder"),
+        (["run", *TINY, "--model", "raises:Net"], "cannot make the model 'raises:Net': no weights"),
+        (["run", *TINY, "--model", "normed:Net", "--batch-size", "1"], "does not fit a batch"),
         (["run", *TINY, "--resume"], "--resume needs --out"),
         (["run", "broken.toml"], "broken.toml"),
         (["run", "--rounds", "many"], "--rounds"),
@@ -89,6 +103,13 @@ def test_a_model_of_ones_own_by_import_path(tmp_path):
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, arguments, says):
     (tmp_path / "broken.toml").write_text("users = [")
+    (tmp_path / "raises.py").write_text("def Net():\n    raise RuntimeError('no weights')\n")
+    (tmp_path / "normed.py").write_text(
+        "from torch import nn\n"
+        "def Net():\n"
+        "    layers = nn.Linear(784, 8), nn.BatchNorm1d(8), nn.Linear(8, 10)\n"
+        "    return nn.Sequential(nn.Flatten(), *layers)\n"
+    )
     done = salf(*arguments, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert says in done.stderr

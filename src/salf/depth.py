@@ -214,6 +214,8 @@ def parse(spec: str, users: int, layers: int, ratio: float) -> DepthDistribution
     except ValueError:
         raise SalfError(f"cannot read the numbers of {spec!r}; write them with commas.") from None
     if kind == "fixed":
+        if not all(number.is_integer() for number in numbers):
+            raise SalfError(f"the depths of {spec!r} must be whole numbers.")
         if len(numbers) != users:
             raise SalfError(f"{spec!r} gives {len(numbers)} depths, and there are {users} users.")
         return fixed([int(number) for number in numbers], layers)

@@ -177,10 +177,11 @@ def _units(module: nn.Module, prefix: str) -> list[tuple[str, nn.Module]]:
 def _groups_by_prefix(module: nn.Module, given: Sequence[Prefixes]) -> list[_Group]:
     groups: list[_Group] = []
     names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
+    buffers = [name for name, _ in module.named_buffers()]
     for entry in given:
         prefixes = [entry] if isinstance(entry, str) else list(entry)
         for prefix in prefixes:
-            if not any(_under(name, prefix) for name in names):
+            if not any(_under(name, prefix) for name in (*names, *buffers)):
                 raise SalfError(
                     f"the layer {prefix!r} names no parameter. The parameters are: "
                     f"{', '.join(names)}."

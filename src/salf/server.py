@@ -94,6 +94,8 @@ def schedule(spec: str | float, rounds: int) -> Schedule:
 
 
 def _positive(number: float) -> float:
-    if not 0 < number < float("inf"):
-        raise SalfError(f"a learning rate and its numbers must be positive, not {number}.")
+    if not 0 < number < 1e30:  # beyond which single precision has no numbers
+        raise SalfError(
+            f"a learning rate and its numbers must be below 1e30 and positive, not {number}."
+        )
     return number

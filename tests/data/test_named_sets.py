@@ -64,7 +64,11 @@ def test_sources_are_tried_in_order_until_one_works(tmp_path, tiny_idx, sell):
     lines: list[str] = []
     assert load("mnist", cache=tmp_path, report=lines.append).source.startswith("second")
     assert [shop.visits for shop in shops] == [1, 1, 0]
-    assert lines == ["fetching MNIST from first", "fetching MNIST from second"]
+    assert lines == [
+        "fetching MNIST from first",
+        "not from there: closed",
+        "fetching MNIST from second",
+    ]
 
 
 def test_files_with_another_checksum_never_reach_the_cache(tmp_path, tiny_idx, sell):

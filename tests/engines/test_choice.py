@@ -148,3 +148,28 @@ def test_engines_are_found_by_name_and_unknown_ones_refused():
     assert isinstance(engine("fused", model, Layers.of(model)), FusedEngine)
     with pytest.raises(SalfError, match=r"unknown engine 'fussed'. Did you mean 'fused'.*auto"):
         engine("fussed", model, Layers.of(model))
+
+
+def test_fused_refuses_modules_that_move_buffers_it_does_not_follow():
+    model = nn.Sequential(torch.nn.utils.spectral_norm(nn.Linear(4, 4)), nn.Linear(4, 2))
+    with pytest.raises(SalfError, match="has a buffer"):
+        FusedEngine(model, Layers.of(model))
+    assert engine("auto", model, Layers.of(model)).name == "loop"
+
+
+def test_fused_refuses_to_work_in_place_on_the_rows_it_is_given():
+    model = nn.Sequential(nn.Hardtanh(inplace=True), nn.Linear(4, 4), nn.Linear(4, 2))
+    with pytest.raises(SalfError, match="works in place"):
+        FusedEngine(model, Layers.of(model))
+    fine = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 2))
+    assert engine("auto", fine, Layers.of(fine)).name == "fused"
+
+
+def test_fused_refuses_batch_norm_whose_statistics_are_in_no_layer():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False), nn.Linear(4, 2))
+    layers = Layers.of(model, ["0", "2"])
+    with pytest.raises(SalfError, match=r"1\.running_mean belongs to no layer"):
+        FusedEngine(model, layers)
+    named = Layers.of(model, [("0", "1"), "2"])  # buffers can be named, too
+    assert named[0].buffers == ("1.running_mean", "1.running_var", "1.num_batches_tracked")
+    assert FusedEngine(model, named).name == "fused"

@@ -105,3 +105,29 @@ def test_statistics_in_front_of_the_first_layer_are_put_back_after_every_user():
     plan = Plan((Group(np.arange(3), C[2:], 1),))
     LoopEngine(model, Layers.of(model)).round(plan, 1, {}, rows_of(*data(3, 2, (4,)), 2))
     assert_same(copy_of(model), before)
+
+
+class Flags(nn.Module):
+    """Moves a buffer that belongs to no layer, and has one of booleans."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 5), nn.Linear(5, 3)
+        self.register_buffer("calls", torch.zeros(()))
+        self.last.register_buffer("mask", torch.ones(5, dtype=torch.bool))
+
+    def forward(self, value):
+        self.calls += 1
+        return self.last(torch.relu(self.first(value)) * self.last.mask)
+
+
+def test_buffers_of_no_layer_and_flags_are_left_as_they_are():
+    model = Flags()
+    inputs, targets = data(3, 2, (4,))
+    inputs = inputs.float()
+    layers = Layers.of(model, ["first", "last"])
+    plan = Plan((Group(np.arange(3), np.full((2, 3), 1 / 3), 1),))
+    result = LoopEngine(model, layers).round(plan, 1, {}, rows_of(inputs, targets, 2))
+    assert model.calls == 0  # not handed on from one user to the next
+    assert model.last.mask.all()
+    assert set(result.step.values) == {"first.weight", "first.bias", "last.weight", "last.bias"}

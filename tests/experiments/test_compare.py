@@ -2,7 +2,7 @@ import csv
 
 import pytest
 
-from salf.errors import SalfError
+from salf.errors import SalfError, TrainingDiverged
 from salf.experiments import compare as compare_module
 from salf.experiments.compare import cases, compare
 from salf.experiments.config import load_config
@@ -81,6 +81,23 @@ def test_another_config_in_the_folder_is_refused(compared):
 def test_what_a_worker_finds_wrong_is_said_here(tiny):
     with pytest.raises(SalfError, match="users"):
         compare(tiny.changed(users=6000), cases(["salf"], ["reached"], ["iid"], [0.5]), [0])
+
+
+def test_a_run_that_diverges_costs_its_own_cell_only(tiny, tmp_path):
+    base = tiny.changed(lr=1e12, rounds=4)
+    wanted = cases(["fedavg", "drop"], ["reached"], ["iid"], [1.0])
+    found = compare(base, wanted, [0], tmp_path, workers=1)
+    assert [case.method for case in found.results] == ["drop"]  # where nobody finishes in time
+    ((name, reason),) = found.failures.items()
+    assert name.startswith("fedavg-")
+    assert "diverged in round" in reason
+    assert (tmp_path / "results.csv").read_text().count("\n") == 2
+
+
+def test_if_all_diverge_it_says_which_and_why(tiny):
+    wanted = cases(["fedavg", "salf"], ["reached"], ["iid"], [0.0])
+    with pytest.raises(TrainingDiverged, match=r"no run finished: fedavg-.*salf-"):
+        compare(tiny.changed(lr=1e12), wanted, [0], workers=1)
 
 
 def test_unknown_methods_and_empty_lists_are_refused(tiny):

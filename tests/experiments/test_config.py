@@ -42,7 +42,16 @@ def test_presets_are_the_papers_settings():
         ({"users": True}, "users must be of type int"),
         ({"lr": -0.1}, "positive"),
         ({"lr": "fast"}, "cannot read the learning rate"),
+        ({"lr": 1e39}, "below 1e30"),
+        ({"seed": 2**64}, "seed must be at most"),
+        ({"threads": 100_000}, "threads must be at most 1024"),
+        ({"options": {"average": "all"}}, "average is a setting of its own"),
+        ({"options": {"name": 3}}, "unknown option of salf 'name'"),
         ({"options": {"width": 0.5}}, "unknown option of salf 'width'"),
+        ({"method": "asyncfl", "options": {"delay": 2.5}}, "delay of asyncfl must be of type int"),
+        ({"method": "asyncfl", "options": {"discount": float("nan")}}, "discount of asyncfl"),
+        ({"method": "heterofl", "options": {"width": "abc"}}, "must be of type float or int"),
+        ({"method": "drop", "options": {"lucky": "kpet"}}, "Did you mean 'kept'"),
         ({"method": "heterofl", "options": {"width": 1.5}}, "width"),
     ],
 )
@@ -71,6 +80,12 @@ def test_a_missing_file_and_an_unknown_preset_are_told_apart():
         load_config("nowhere/config.toml")
     with pytest.raises(SalfError, match="Did you mean 'mnist-mlp'"):
         load_config("mnist-mpl")
+
+
+def test_another_method_does_not_inherit_the_options_of_the_one_before():
+    config = Config(method="heterofl", options={"width": 0.25})
+    assert config.changed(method="salf").options == {}
+    assert config.changed(method="heterofl", seed=3).options == {"width": 0.25}
 
 
 def test_differences_are_named_as_in_the_file():

@@ -14,8 +14,8 @@ from salf.data import synthetic
 from salf.errors import SalfError, TrainingDiverged
 from salf.experiments import run as run_module
 from salf.experiments import training as training_module
-from salf.experiments.config import load_config
-from salf.experiments.run import run
+from salf.experiments.config import Config, load_config
+from salf.experiments.run import complete, run
 from salf.experiments.simulation import Simulation
 from salf.models import build
 from salf.server import Server
@@ -203,6 +203,62 @@ def test_sigkill_at_any_moment_costs_nothing(tiny, tmp_path):
     subprocess.run([*command[:-2]], cwd=tmp_path, check=True, capture_output=True)
     assert model_bytes(tmp_path / "whole") == model_bytes(cut)
     assert not list(cut.glob(".*"))
+
+
+def test_heterofl_in_several_chunks_resumes_to_the_same_model(tmp_path):
+    """Which group is seen first after resuming must not decide the size of the chunks."""
+    config = Config(
+        data="synthetic",
+        model="cnn",
+        method="heterofl",
+        users=90,
+        batch_size=16,
+        rounds=4,
+        depth="probabilities:0.02,0.2,0.2,0.2,0.38",  # hardly anybody finishes
+        eval_every=4,
+        threads=1,
+    )
+    run(config, tmp_path / "whole")
+
+    def kill(row):
+        if row.round == 3:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(config, tmp_path / "cut", on_row=kill, checkpoint_every=0)
+    run(config, tmp_path / "cut", resume=True)
+    assert model_bytes(tmp_path / "whole") == model_bytes(tmp_path / "cut")
+
+
+def test_two_processes_do_not_work_in_one_folder(tiny, tmp_path):
+    def second(row):
+        with pytest.raises(SalfError, match="another process is working in"):
+            run(tiny, tmp_path / "r", resume=True)
+
+    run(tiny, tmp_path / "r", on_row=second)
+
+
+def test_files_of_other_people_in_the_folder_are_left_alone(tiny, tmp_path):
+    (tmp_path / "r" / ".my-folder").mkdir(parents=True)
+    (tmp_path / "r" / ".my-notes").write_text("mine")
+    run(tiny, tmp_path / "r")
+    run(tiny, tmp_path / "r", resume=True)
+    assert (tmp_path / "r" / ".my-notes").read_text() == "mine"
+
+
+def test_resuming_goes_on_with_the_threads_it_was_begun_with(tiny, tmp_path):
+    run(tiny, tmp_path / "r")
+    assert run(tiny.changed(threads=0), tmp_path / "r", resume=True).config.threads == 1
+    with pytest.raises(SalfError, match="differs in threads"):
+        run(tiny.changed(threads=2), tmp_path / "r", resume=True)
+
+
+def test_the_written_config_holds_whole_paths(tmp_path, monkeypatch):
+    (tmp_path / "digits").mkdir()
+    config = Config(data="idx:digits", data_dir="here").changed()
+    monkeypatch.chdir(tmp_path)
+    assert complete(config).data == f"idx:{tmp_path / 'digits'}"
+    assert complete(config).data_dir == str(tmp_path / "here")
 
 
 def test_a_folder_with_another_config_is_refused_and_left_alone(tiny, tmp_path):

@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import salf
+from salf.depth import fixed
 from salf.experiments.config import Config
 from salf.experiments.training import from_config
 
@@ -104,7 +105,7 @@ def test_unknown_settings_name_the_nearest(points):
 
 
 def test_a_model_that_does_not_fit_is_one_sentence(points):
-    with pytest.raises(salf.SalfError, match="does not fit samples of shape 8"):
+    with pytest.raises(salf.SalfError, match="does not fit a batch of shape 8x8"):
         salf.train(nn.Sequential(nn.Linear(9, 3)), points, **SMALL)
     with pytest.raises(salf.SalfError, match="the data have 3 classes"):
         salf.train(nn.Sequential(nn.Linear(8, 2)), points, **SMALL)
@@ -141,3 +142,30 @@ def test_with_no_stragglers_salf_drop_and_fedavg_are_one():
         finals.append(torch.cat([parameter.detach().flatten() for parameter in weights]))
     assert torch.equal(finals[0], finals[1])
     assert torch.equal(finals[0], finals[2])
+
+
+def test_a_distribution_of_depth_can_be_given(points):
+    nobody_reaches_layer_1 = fixed([2] * 6, layers=2)
+    model = net()
+    before = model[0].weight.clone()
+    history = salf.train(model, points, depth=nobody_reaches_layer_1, **SMALL)
+    assert torch.equal(model[0].weight, before)
+    assert {row.reached for row in history.rows} == {(0, 6)}
+
+
+def test_what_contradicts_itself_is_refused(points):
+    shares = [list(range(50)), list(range(50, 100))]
+    with pytest.raises(salf.SalfError, match="the split is for 2 users, and users is 6"):
+        salf.train(net(), points, split=shares, **SMALL)
+    with pytest.raises(salf.SalfError, match="set it there"):
+        salf.train(net(), points, method=salf.method("salf"), average="all", **SMALL)
+
+
+def test_accuracy_counts_labels_not_samples():
+    """As in segmentation, where a sample has many labels."""
+    x = torch.randn(60, 1, 4, 4)
+    model = nn.Sequential(nn.Conv2d(1, 2, 1))
+    history = salf.train(
+        model, (x, (x[:, 0] > 0).long()), test=(x, (x[:, 0] > 0).long()), users=3, rounds=30, lr=0.5
+    )
+    assert 0.9 < history.test_accuracy <= 1

@@ -195,7 +195,7 @@ def test_a_model_that_fits_passes_and_is_left_as_it_was():
 @pytest.mark.parametrize(
     ("model", "inputs", "says"),
     [
-        (nn.Linear(5, 10), torch.zeros(2, 4), "'net' does not fit samples of shape 4"),
+        (nn.Linear(5, 10), torch.zeros(2, 4), "'net' does not fit a batch of shape 2x4"),
         (nn.Linear(4, 3), torch.zeros(2, 4), r"outputs of shape \(3,\).*10 classes"),
         (nn.Sequential(nn.Linear(4, 10), nn.Flatten(0)), torch.zeros(2, 4), "one row per sample"),
         (nn.LSTM(4, 10), torch.zeros(2, 4), "must return one tensor"),

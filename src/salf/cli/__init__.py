@@ -47,6 +47,8 @@ def main() -> None:
         code = app(standalone_mode=False)
     except SalfError as error:
         _fail(str(error))
+    except OSError as error:  # a disk that is full, a folder that may not be written to
+        _fail(f"{error.strerror or error}: {error.filename}." if error.filename else f"{error}.")
     except UsageError as error:
         if not error.format_message():  # no command was given, and the help is printed
             raise SystemExit(2) from None

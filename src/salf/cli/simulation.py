@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,6 +31,9 @@ from salf.cli.options import (
 from salf.cli.terminal import console, progress_bar, results, say, tell
 from salf.errors import SalfError
 from salf.methods import METHODS
+
+if TYPE_CHECKING:
+    from salf.experiments.config import Config
 
 
 def run(
@@ -88,8 +91,9 @@ def run(
 
     if resume and out is None:
         raise SalfError("--resume needs --out, the folder of the run to go on with.")
-    config = load_config(source).changed(
-        method=method,
+    config = load_config(source).changed(method=method)
+    more = parse_options(options)
+    config = config.changed(
         average=average,
         split=split,
         stragglers=stragglers,
@@ -107,7 +111,7 @@ def run(
         device=device,
         engine=engine,
         threads=threads,
-        options=parse_options(options),
+        options=None if more is None else {**config.options, **more},
     )
     with progress_bar("{task.fields[accuracy]}") as progress:
         task = progress.add_task(config.method, total=config.rounds, accuracy="")
@@ -128,7 +132,7 @@ def run(
     found = result.summary
     accuracy = found["test_accuracy"]
     tell(
-        f"{config.method}, {config.stragglers * 100:g} % stragglers: "
+        f"{config.method}, {_who_is_slow(config)}: "
         + ("" if accuracy is None else f"test accuracy {accuracy:.4f} ")
         + f"after {config.rounds} rounds in {found['seconds']:.1f} s ({found['engine']} engine)"
     )
@@ -141,8 +145,9 @@ def run(
 def compare(
     source: Source = "mnist-mlp",
     methods: Annotated[
-        str, option("--methods", help="Comma-separated; fedavg,drop,salf by default.")
-    ] = "fedavg,drop,salf",
+        str | None,
+        option("--methods", help="Comma-separated; by default fedavg,drop and the config's."),
+    ] = None,
     stragglers: Annotated[
         str | None, option("--stragglers", help="Comma-separated ratios, such as 0.3,0.9.")
     ] = None,
@@ -204,7 +209,7 @@ def compare(
         engine=engine,
     )
     wanted = cases(
-        parse_list(methods),
+        parse_list(methods) or list(dict.fromkeys(["fedavg", "drop", base.method])),
         parse_list(average) or [base.average],
         parse_list(split) or [base.split],
         [parse_ratio(text) for text in parse_list(stragglers)] or [base.stragglers],
@@ -222,6 +227,9 @@ def compare(
             report=say,
         )
     print_tables(comparison, results)
+    if comparison.failures:
+        for name, reason in comparison.failures.items():
+            say(f"{name} has no result: {reason}")
     if out is not None and drawn:
         for path in write_report(comparison, out, command=sys.argv[1:]):
             tell(f"wrote {path}")
@@ -243,6 +251,14 @@ def data(
         f"shape {'x'.join(map(str, found.train.shape))}, {found.classes} classes "
         f"({found.source})"
     )
+
+
+def _who_is_slow(config: "Config") -> str:
+    if METHODS[config.method].waits:
+        return "waiting for all users"
+    if config.depth == "mixture":
+        return f"{config.stragglers * 100:g} % stragglers"
+    return f"{config.depth} depths"
 
 
 def _can_draw(check: Callable[[], None]) -> bool:

@@ -68,15 +68,30 @@ def blocks_of(model: nn.Module, layers: Layers) -> list[list[nn.Module]] | str:
     for name, module in flatten(model):
         if not (type(module) in ROWWISE or _is_safe(module)):
             return f"{name} ({type(module).__name__}) might mix the rows of different users"
+        if reason := _moves_what_is_not_tracked(name, module, layers):
+            return reason
+        if not seen and getattr(module, "inplace", False):
+            return f"{name} works in place on the rows it is given"
         owned = {owner[id(p)] for p in module.parameters()}
         if len(owned) > 1:
             return f"{name} has parameters of more than one layer"
-        if owned & set(range(current)) or (id(module) in seen and owned):
+        if owned & set(range(current)) or id(module) in seen:
             return f"{name} belongs to a layer below the one before it"
-        seen.add(id(module))
+        if owned:
+            seen.add(id(module))
         current = max(owned, default=current)
         blocks[current].append(module)
     return blocks
+
+
+def _moves_what_is_not_tracked(name: str, module: nn.Module, layers: Layers) -> str | None:
+    """Only batch norm's statistics are followed; anything else that a forward pass moves is not."""
+    for buffer, _ in module.named_buffers():
+        if type(module) not in BATCH_NORMS:
+            return f"{name} has a buffer, {buffer}, that its forward pass may move"
+        if f"{name}.{buffer}" not in layers.index_of:
+            return f"{name}.{buffer} belongs to no layer"
+    return None
 
 
 def _is_safe(module: nn.Module) -> bool:
@@ -144,7 +159,7 @@ class FusedEngine(Engine):
         # Who got furthest comes first, so that every U^l is the first rows of the batch.
         order = np.argsort(np.argmax(reach, axis=0), kind="stable")
         total = 0.0
-        chunk = self._users_per_chunk(group, network, rows)
+        chunk = self._users_per_chunk(group, rows)
         for start in range(0, len(order), chunk):
             some = order[start : start + chunk]
             inputs, targets = rows(group.users[some])
@@ -226,8 +241,12 @@ class FusedEngine(Engine):
                     update[self._names[index][f"{place}.norm.{name}"]] = moved
         return update
 
-    def _users_per_chunk(self, group: Group, network: Network, rows: Rows) -> int:
-        """As many users as keep the activations of one pass within `chunk_bytes`."""
+    def _users_per_chunk(self, group: Group, rows: Rows) -> int:
+        """As many users as keep the activations of one pass within `chunk_bytes`.
+
+        Measured on the full network whatever the group's is, so that a run that is resumed works
+        in the same chunks as one that never stopped.
+        """
         if self._user_bytes is None:
             sizes: list[int] = []
             handles = [
@@ -240,7 +259,7 @@ class FusedEngine(Engine):
                 value, _ = rows(group.users[:1])
                 sizes.append(value.nbytes)
                 for index in range(len(self._blocks)):
-                    value = self._run(index, network.forward_weights(), value, len(value))
+                    value = self._run(index, None, value, len(value))
             for handle in handles:
                 handle.remove()
             self._user_bytes = sum(sizes)

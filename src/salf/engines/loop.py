@@ -1,6 +1,7 @@
 """The loop engine: one user at a time, any module. Slow, obvious, and the oracle."""
 
 import numpy as np
+import torch
 from torch.func import functional_call
 
 from salf.aggregate import LayerwiseAggregate
@@ -34,7 +35,9 @@ class LoopEngine(Engine):
             update = backward_to(depth, loss, network.leaves, self.layers)
             for name, before in buffers.items():
                 moved = network.leaves[name]
-                if self.layers.index_of[name] >= depth - 1 and network.narrow is None:
+                # Flags have no mean, and what belongs to no layer is not sent.
+                sent = moved.dtype != torch.bool and self.layers.index_of.get(name, -1) >= depth - 1
+                if sent and network.narrow is None:
                     update[name] = moved - before
                 moved.copy_(before)
             aggregate.add(update, weights, held=network.held)
@@ -42,5 +45,4 @@ class LoopEngine(Engine):
         return total
 
     def _buffers(self, network: Network) -> list[str]:
-        names = [name for layer in self.layers for name in layer.buffers]
-        return [name for name in names if name in network.leaves]
+        return [name for name, _ in self.model.named_buffers() if name in network.leaves]

@@ -2,20 +2,21 @@
 
 import csv
 import io
+import os
 import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
-from dataclasses import dataclass, fields
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field, fields
 from itertools import product
 from multiprocessing import get_context
-from os import cpu_count
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from salf.data import load
-from salf.errors import SalfError, unknown
+from salf.errors import SalfError, TrainingDiverged, unknown
 from salf.experiments.config import Config
 from salf.experiments.run import Result, Stopped, run
 from salf.experiments.training import Row
@@ -39,10 +40,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Finished runs, grouped by case; each case has one result per seed."""
+    """Finished runs, grouped by case; each case has one result per seed.
+
+    `failures` names the runs that diverged, each with the reason; they have no result.
+    """
 
     base: Config
     results: dict[Case, list[Result]]
+    failures: dict[str, str] = field(default_factory=dict)
 
 
 def cases(
@@ -80,22 +85,29 @@ def compare(
             f"ratios of stragglers belong to --depth mixture; with --depth {base.depth} they "
             "change nothing, so name one."
         )
+    _check_options(options or {}, wanted)
     options = {**base.options, **(options or {})}
-    _check_options(options, wanted)
     jobs = {(case, seed): _config(base, case, seed, options) for case in wanted for seed in seeds}
     # Once here, so that data are fetched once and what is wrong with them is said once.
     load(base.data, Path(base.data_dir) if base.data_dir else None, report=report)
     # A method that waits for everybody gives one result whatever the ratio of stragglers is.
     distinct = {_label(config): config for config in jobs.values()}
-    workers = workers or min(cpu_count() or 1, len(distinct))
-    done = _run_all(distinct, out, workers, on_progress)
+    workers = workers or min(len(os.sched_getaffinity(0)), len(distinct))
+    done, failures = _run_all(distinct, out, workers, on_progress)
     results: dict[Case, list[Result]] = {}
     for (case, _), config in jobs.items():
-        results.setdefault(case, []).append(done[_label(config)])
-    comparison = Comparison(base, results)
+        if _label(config) in done:
+            results.setdefault(case, []).append(done[_label(config)])
+    if not results:
+        raise TrainingDiverged(f"no run finished: {_listed(failures)}")
+    comparison = Comparison(base, results, failures)
     if out is not None:
         write_whole(out / RESULTS, results_csv(comparison))
     return comparison
+
+
+def _listed(failures: Mapping[str, str]) -> str:
+    return " ".join(f"{name}: {reason}" for name, reason in failures.items())
 
 
 def results_csv(comparison: Comparison) -> str:
@@ -173,28 +185,39 @@ def _run_one(config: Config, out: Path | None) -> Result:
 
 def _run_all(
     configs: Mapping[str, Config], out: Path | None, workers: int, on_progress: OnProgress | None
-) -> dict[str, Result]:
+) -> tuple[dict[str, Result], dict[str, str]]:
+    """What finished, and why what did not diverged. Anything else that goes wrong ends it all."""
     context = get_context("spawn")  # a forked torch may deadlock
     progress, stop = context.SimpleQueue(), context.Event()
     total, rounds_done = sum(config.rounds for config in configs.values()), 0
     pool = ProcessPoolExecutor(workers, context, _start_worker, (progress, stop))
-    futures = {
-        name: pool.submit(_run_one, config, None if out is None else out / "runs" / name)
+    names = {
+        pool.submit(_run_one, config, None if out is None else out / "runs" / name): name
         for name, config in configs.items()
     }
+    results: dict[str, Result] = {}
+    failures: dict[str, str] = {}
     try:
-        pending = set(futures.values())
+        pending = set(names)
         while pending:
-            finished, pending = wait(pending, timeout=0.2, return_when=FIRST_EXCEPTION)
+            finished, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
             for future in finished:
-                future.result()  # raises what the worker raised
+                try:
+                    results[names[future]] = future.result()
+                except TrainingDiverged as error:
+                    failures[names[future]] = str(error)
             while not progress.empty():
                 rounds_done += progress.get()
             if on_progress is not None:
                 on_progress(rounds_done, total)
+    except BrokenProcessPool:
+        raise SalfError(
+            "a process of the comparison died (killed, or out of memory). With --out, the same "
+            "command goes on where it stopped; fewer --workers need less memory."
+        ) from None
     except BaseException:
         stop.set()
         raise
     finally:
         pool.shutdown(cancel_futures=True)
-    return {name: future.result() for name, future in futures.items()}
+    return results, failures

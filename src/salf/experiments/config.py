@@ -48,6 +48,11 @@ class Config:
         for name in ("seed", "eval_every", "threads"):
             if getattr(self, name) < 0:
                 raise SalfError(f"{_key(name)} must not be negative, and is {getattr(self, name)}.")
+        for name, most in (("seed", 2**63 - 1), ("threads", 1024)):
+            if getattr(self, name) > most:
+                raise SalfError(f"{name} must be at most {most}, not {getattr(self, name)}.")
+        if "average" in self.options:
+            raise SalfError("average is a setting of its own, not an option of the method.")
         if not 0 <= self.stragglers <= 1:
             raise SalfError(f"stragglers must be a ratio in [0, 1], not {self.stragglers}.")
         if not 0 <= self.validation < 1:
@@ -75,6 +80,8 @@ class Config:
     def changed(self, **settings: Any) -> "Config":
         """The same with other settings; those that are None stay as they are."""
         given = {name: value for name, value in settings.items() if value is not None}
+        if given.get("method", self.method) != self.method and "options" not in given:
+            given["options"] = {}  # they were another method's
         return replace(self, **given)
 
     def differences(self, other: "Config") -> list[str]:

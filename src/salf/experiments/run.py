@@ -5,8 +5,10 @@ under way a checkpoint from which it goes on bit for bit.
 """
 
 import csv
+import fcntl
 import io
 import json
+import os
 import platform
 import signal
 import threading
@@ -14,7 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from os import cpu_count
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -63,13 +64,34 @@ def run(
     `checkpoint_every` is in seconds; `on_row` gets every round's metrics, `report` a line when
     data are being fetched.
     """
-    config = config.changed(threads=config.threads or cpu_count() or 1)
-    torch.set_num_threads(config.threads)
-    folder = None if out is None else RunFolder(Path(out))
-    if folder is not None:
-        folder.claim(config, resume)
+    if out is None:
+        return _run(complete(config), None, checkpoint_every, on_row, report)
+    folder = RunFolder(Path(out))
+    with folder.locked():
+        config = folder.claim(config, resume)
         if (finished := folder.result(config)) is not None:
             return finished
+        return _run(config, folder, checkpoint_every, on_row, report)
+
+
+def complete(config: Config) -> Config:
+    """The config with what depends on where it is run filled in: cores and paths."""
+    kind, colon, path = config.data.partition(":")
+    return config.changed(
+        threads=config.threads or len(os.sched_getaffinity(0)),
+        data=f"{kind}:{Path(path).absolute()}" if kind in ("idx", "folder") and colon else None,
+        data_dir=str(Path(config.data_dir).absolute()) if config.data_dir else None,
+    )
+
+
+def _run(
+    config: Config,
+    folder: "RunFolder | None",
+    checkpoint_every: float,
+    on_row: OnRow | None,
+    report: Callable[[str], None] | None,
+) -> Result:
+    torch.set_num_threads(config.threads)
     training = from_config(config, report)
     rows = [] if folder is None else folder.restore(training.simulation)
     try:
@@ -129,16 +151,34 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def claim(self, config: Config, resume: bool) -> None:
-        """Make the folder this run's, or refuse one that is another's."""
-        if self.path.exists() and not self.path.is_dir():
-            raise SalfError(f"{self.path} is a file; --out needs a folder.")
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out; the system lets go of the folder when this one ends."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.path, os.O_RDONLY)
+        except OSError as error:
+            raise SalfError(f"cannot use the folder {self.path}: {error.strerror}.") from None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            raise SalfError(f"another process is working in {self.path}.") from None
+        finally:
+            os.close(handle)
+
+    def claim(self, config: Config, resume: bool) -> Config:
+        """Make the folder this run's, or refuse one that is another's; the complete config."""
         if not (self.path / CONFIG).exists():
+            config = complete(config)
             write_whole(self.path / CONFIG, config.to_toml())
-            return
-        for left_over in self.path.glob(".*-*"):  # of a process that was killed while writing
-            left_over.unlink()
+            return config
+        for name in (CONFIG, METRICS, SUMMARY, MODEL, CHECKPOINT):
+            for left_over in self.path.glob(f".{name}-*"):  # by a process killed while writing
+                left_over.unlink()
         there = load_config(str(self.path / CONFIG))
+        # Unless told otherwise, go on with as many threads as it was begun with.
+        config = complete(config.changed(threads=config.threads or there.threads))
         if differences := config.differences(there):
             raise SalfError(
                 f"{self.path} holds a run with another config (it differs in "
@@ -149,6 +189,7 @@ class RunFolder:
                 f"{self.path} already holds this run. Add --resume to go on with it, or choose "
                 "another --out."
             )
+        return config
 
     def result(self, config: Config) -> Result | None:
         """The result, if the run is finished."""

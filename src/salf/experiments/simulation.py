@@ -185,10 +185,10 @@ def snapshot(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def accuracy(engine: Engine, samples: Samples, rows_at_once: int = 1000) -> float:
-    """The share of samples whose largest output is their label, in evaluation mode."""
+    """The share of labels that are the largest output, in evaluation mode."""
     correct = 0
     for start in range(0, len(samples), rows_at_once):
         stop = min(start + rows_at_once, len(samples))
         inputs, labels = samples.rows(torch.arange(start, stop, device=samples.inputs.device))
         correct += int((engine.predict(inputs).argmax(1) == labels).sum())
-    return correct / len(samples)
+    return correct / samples.labels.numel()

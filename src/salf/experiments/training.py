@@ -13,6 +13,7 @@ from torch import nn
 
 from salf import server
 from salf.data import DataSet, Samples, from_tensors, given, holdout, load, split
+from salf.depth import DepthDistribution
 from salf.depth import parse as depths
 from salf.engines import RowLoss, cross_entropy
 from salf.engines import engine as make_engine
@@ -96,6 +97,7 @@ def train(
     method: str | Method = "salf",
     split: str | Sequence[Sequence[int]] = "iid",
     layers: Sequence[Prefixes] | None = None,
+    depth: str | DepthDistribution = "mixture",
     loss: RowLoss = cross_entropy,
     on_round: Callable[[Row], None] | None = None,
     **settings: Any,
@@ -104,8 +106,9 @@ def train(
 
     `data` is a data set, or (inputs, labels) with `test` likewise. `split` is a rule (`iid`,
     `dirichlet:0.1`, `shards:2`) or each user's indices. `layers` names the layers, from the input
-    on, where the default view of the model is not the one you want. `loss` gives one value per
-    row. `on_round` is called with each round's row. `settings` are those of `salf.Config`:
+    on, where the default view of the model is not the one you want. `depth` is a rule (`mixture`,
+    `uniform`, ...) or a distribution of `salf.depth`. `loss` gives one value per row. `on_round` is
+    called with each round's row. `settings` are those of `salf.Config`:
     users, stragglers, rounds, lr, momentum, batch_size, seed, depth, eval_every, engine, ...
     """
     if not isinstance(data, DataSet):
@@ -118,10 +121,17 @@ def train(
             "data": data.name,
             "model": f"{type(model).__module__}:{type(model).__qualname__}",
             "method": method if isinstance(method, str) else method.name,
-            **({"split": split} if isinstance(split, str) else {}),
+            **({"split": split} if isinstance(split, str) else {"users": len(split)}),
+            **({"depth": depth} if isinstance(depth, str) else {}),
             **settings,
         }
     )
+    if not isinstance(split, str) and config.users != len(split):
+        raise SalfError(f"the split is for {len(split)} users, and users is {config.users}.")
+    if isinstance(method, Method) and config.average not in ("reached", method.average):
+        raise SalfError(f"the method given has average={method.average!r}; set it there.")
+    if config.threads:
+        torch.set_num_threads(config.threads)
     training = assemble(
         config,
         model,
@@ -129,6 +139,7 @@ def train(
         method=method if isinstance(method, Method) else None,
         indices=None if isinstance(split, str) else split,
         layers=layers,
+        depth=None if isinstance(depth, str) else depth,
         loss=loss,
     )
     training.test = tested
@@ -154,13 +165,15 @@ def assemble(
     method: Method | None = None,
     indices: Sequence[Sequence[int]] | None = None,
     layers: Sequence[Prefixes] | None = None,
+    depth: DepthDistribution | None = None,
     loss: RowLoss = cross_entropy,
 ) -> Training:
     """Put a federation together; what is not given is made from the config."""
     device = _device(config.device)
     model.to(device)
-    example, _ = data.train.to(device).rows(torch.arange(min(2, len(data.train)), device=device))
-    check_fit(model, example, data.classes, config.model)
+    some = torch.arange(min(config.batch_size, len(data.train)))
+    example = data.train.subset(some).to(device).rows()[0]
+    check_fit(model, example, data.classes if loss is cross_entropy else 0, config.model)
 
     rng = np.random.default_rng([config.seed, 0])  # rounds are numbered from 1
     kept, held = holdout(len(data.train), config.validation, rng)
@@ -175,7 +188,7 @@ def assemble(
     simulation = Simulation(
         make_engine(config.engine, model, seen_as, loss),
         method or config.make_method(),
-        depths(config.depth, len(shares), len(seen_as), config.stragglers),
+        depth or depths(config.depth, len(shares), len(seen_as), config.stragglers),
         train,
         shares,
         server.schedule(config.lr, config.rounds),
@@ -193,8 +206,8 @@ def assemble(
 def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
-        first = str(error).splitlines()[0].rstrip(".")
+        first = str(error).splitlines()[0].split(". ")[0].rstrip(".")
         raise SalfError(f"the device {name!r} cannot be used: {first}.") from None
     return device

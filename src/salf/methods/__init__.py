@@ -23,7 +23,7 @@ def _discover() -> dict[str, type[Method]]:
 METHODS: Mapping[str, type[Method]] = _discover()
 
 
-def method(name: str, **options: object) -> Method:
+def method(name: str, /, **options: object) -> Method:
     """The method of this name, with its options (`average`, and what it has of its own)."""
     if name not in METHODS:
         raise unknown("method", name, METHODS)

@@ -7,6 +7,7 @@ which width they train it.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields
+from math import isfinite
 from typing import ClassVar, Literal, get_args
 
 import numpy as np
@@ -105,11 +106,18 @@ class Synchronous(Method):
 def make(cls: type[Method], options: dict[str, object]) -> Method:
     """Build a method from options by name, refusing those it does not have."""
     known = {option.name.replace("_", "-"): option.name for option in fields(cls)}
-    for name in options:
+    defaults = {option.name: option.default for option in fields(cls)}
+    for name, value in options.items():
         if name not in known:
             own = [option for option in known if option != "average"]
             raise unknown(f"option of {cls.name}", name, own or ["none"])
-    try:
-        return cls(**{known[name]: value for name, value in options.items()})  # type: ignore[arg-type]
-    except TypeError as error:
-        raise SalfError(f"{cls.name}: {error}.") from None
+        _check_type(cls.name, name, value, defaults[known[name]])
+    return cls(**{known[name]: value for name, value in options.items()})  # type: ignore[arg-type]
+
+
+def _check_type(method: str, name: str, value: object, default: object) -> None:
+    allowed = (float, int) if isinstance(default, float) else (type(default),)
+    right = isinstance(value, allowed) and not isinstance(value, bool)
+    if not right or (isinstance(value, float) and not isfinite(value)):
+        kinds = " or ".join(kind.__name__ for kind in allowed)
+        raise SalfError(f"the option {name} of {method} must be of type {kinds}, not {value!r}.")

@@ -43,28 +43,35 @@ def _own(path: str, shape: Shape, classes: int) -> nn.Module:
         takes = inspect.signature(factory).parameters
         offered = {"shape": shape, "classes": classes}
         model = factory(**{key: value for key, value in offered.items() if key in takes})
-    except TypeError as error:
-        raise SalfError(f"cannot make the model {path!r}: {error}.") from None
+    except Exception as error:  # whatever somebody else's constructor raises
+        raise SalfError(f"cannot make the model {path!r}: {_first_line(error)}.") from error
     if not isinstance(model, nn.Module):
         raise SalfError(f"{path!r} made a {type(model).__name__}, not a torch.nn.Module.")
     return model
 
 
 def check_fit(model: nn.Module, inputs: Tensor, classes: int, name: str) -> None:
-    """Try one small forward pass, so that a misfit is a sentence and not a traceback later."""
+    """Try forward passes, so that a misfit is a sentence and not a traceback later.
+
+    In training mode too, on a whole batch: batch norm refuses a single row only there.
+    """
+    buffers = {key: buffer.clone() for key, buffer in model.named_buffers()}
     was_training = model.training
-    model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            model.train()
+            model(inputs)
+            model.eval()
             outputs = model(inputs)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise SalfError(
-            f"the model {name!r} does not fit samples of shape "
-            f"{'x'.join(map(str, inputs.shape[1:]))}: {first}."
+            f"the model {name!r} does not fit a batch of shape "
+            f"{'x'.join(map(str, inputs.shape))}: {_first_line(error)}."
         ) from None
     finally:
         model.train(was_training)
+        for key, buffer in model.named_buffers():
+            buffer.copy_(buffers[key])
     if not isinstance(outputs, Tensor) or outputs.shape[0] != len(inputs):
         raise SalfError(f"the model {name!r} must return one tensor with one row per sample.")
     if classes and (outputs.dim() < 2 or outputs.shape[1] < classes):
@@ -72,3 +79,8 @@ def check_fit(model: nn.Module, inputs: Tensor, classes: int, name: str) -> None
             f"the model {name!r} gives outputs of shape {tuple(outputs.shape[1:])}, "
             f"and the data have {classes} classes."
         )
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0].rstrip(".") if text else type(error).__name__
