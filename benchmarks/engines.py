@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, help="repetitions, instead of each model's own")
     parser.add_argument("--models", default=",".join(SHAPES), help="comma-separated")
     arguments = parser.parse_args()
-    console = Console()
+    console = Console(width=120)  # the table does not fit into less
     speed = matrix_product_speed()
     table = Table(
         title=f"A round of {USERS} users x {BATCH} rows, {torch.get_num_threads()} threads; "
