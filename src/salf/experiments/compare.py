@@ -2,7 +2,6 @@
 
 import csv
 import io
-import os
 import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Any
 from salf.data import load
 from salf.errors import SalfError, TrainingDiverged, unknown
 from salf.experiments.config import Config
-from salf.experiments.run import Result, Stopped, run
+from salf.experiments.run import Result, Stopped, cores, run
 from salf.experiments.training import Row
 from salf.files import write_whole
 from salf.methods import METHODS
@@ -92,7 +91,7 @@ def compare(
     load(base.data, Path(base.data_dir) if base.data_dir else None, report=report)
     # A method that waits for everybody gives one result whatever the ratio of stragglers is.
     distinct = {_label(config): config for config in jobs.values()}
-    workers = workers or min(len(os.sched_getaffinity(0)), len(distinct))
+    workers = workers or min(cores(), len(distinct))
     done, failures = _run_all(distinct, out, workers, on_progress)
     results: dict[Case, list[Result]] = {}
     for (case, _), config in jobs.items():

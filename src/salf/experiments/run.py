@@ -74,11 +74,18 @@ def run(
         return _run(config, folder, checkpoint_every, on_row, report)
 
 
+def cores() -> int:
+    """How many this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not everywhere
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def complete(config: Config) -> Config:
     """The config with what depends on where it is run filled in: cores and paths."""
     kind, colon, path = config.data.partition(":")
     return config.changed(
-        threads=config.threads or len(os.sched_getaffinity(0)),
+        threads=config.threads or cores(),
         data=f"{kind}:{Path(path).absolute()}" if kind in ("idx", "folder") and colon else None,
         data_dir=str(Path(config.data_dir).absolute()) if config.data_dir else None,
     )
@@ -160,10 +167,11 @@ class RunFolder:
         except OSError as error:
             raise SalfError(f"cannot use the folder {self.path}: {error.strerror}.") from None
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise SalfError(f"another process is working in {self.path}.") from None
             yield
-        except BlockingIOError:
-            raise SalfError(f"another process is working in {self.path}.") from None
         finally:
             os.close(handle)
 
