@@ -55,6 +55,15 @@ def test_compare_prints_a_table_and_leaves_results_picture_and_page(tmp_path):
         assert (tmp_path / "c" / name).stat().st_size > 1000
 
 
+def test_compare_with_a_run_that_diverges_prints_the_rest_and_exits_with_2(tmp_path):
+    # With only stragglers Drop never moves, so the rate that is FedAvg's end does nothing to it.
+    asked = ["--methods", "fedavg,drop", "--stragglers", "1.0", "--seeds", "1", "--lr", "1e12"]
+    done = salf("compare", *SMALL, *asked, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Drop" in done.stdout
+    assert done.stderr.startswith("salf: fedavg-reached-iid-0-0 has no result: training diverged")
+
+
 def test_options_of_a_config_are_added_to_not_replaced(tmp_path):
     (tmp_path / "c.toml").write_text('method = "asyncfl"\n[options]\ndelay = 4\n')
     done = salf(*("run", "c.toml", *TINY, "--option", "discount=0.5", "--out", "r"), cwd=tmp_path)

@@ -27,6 +27,18 @@ class Killed(BaseException):
     """Stands for a process that ends at this very moment."""
 
 
+def run_and_die(config, folder, at):
+    """Run as if killed in round `at`, with a checkpoint after every round before."""
+
+    def kill(row):
+        if row.round == at:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(config, folder, on_row=kill, checkpoint_every=0)
+    assert not (folder / "summary.json").exists()
+
+
 def model_bytes(folder):
     return (folder / "model.safetensors").read_bytes()
 
@@ -86,14 +98,7 @@ def test_the_written_config_gives_the_same_run_bit_for_bit(tiny, tmp_path):
 def test_a_killed_run_resumes_to_the_same_model_bit_for_bit(tiny, tmp_path, method, at):
     config = tiny.changed(method=method, stragglers=0.7)
     run(config, tmp_path / "whole")
-
-    def kill(row):
-        if row.round == at + 1:
-            raise Killed
-
-    with pytest.raises(Killed):
-        run(config, tmp_path / "cut", on_row=kill, checkpoint_every=0)
-    assert not (tmp_path / "cut" / "summary.json").exists()
+    run_and_die(config, tmp_path / "cut", at=at + 1)
     run(config, tmp_path / "cut", resume=True)
     assert model_bytes(tmp_path / "whole") == model_bytes(tmp_path / "cut")
     assert metrics_without_time(tmp_path / "whole") == metrics_without_time(tmp_path / "cut")
@@ -102,13 +107,7 @@ def test_a_killed_run_resumes_to_the_same_model_bit_for_bit(tiny, tmp_path, meth
 def test_stale_models_averaged_resume_too(tiny, tmp_path):
     config = tiny.changed(method="asyncfl", options={"stale": "model", "delay": 1}, stragglers=0.7)
     run(config, tmp_path / "whole")
-
-    def kill(row):
-        if row.round == 6:
-            raise Killed
-
-    with pytest.raises(Killed):
-        run(config, tmp_path / "cut", on_row=kill, checkpoint_every=0)
+    run_and_die(config, tmp_path / "cut", at=6)
     run(config, tmp_path / "cut", resume=True)
     assert model_bytes(tmp_path / "whole") == model_bytes(tmp_path / "cut")
 
@@ -219,13 +218,7 @@ def test_heterofl_in_several_chunks_resumes_to_the_same_model(tmp_path):
         threads=1,
     )
     run(config, tmp_path / "whole")
-
-    def kill(row):
-        if row.round == 3:
-            raise Killed
-
-    with pytest.raises(Killed):
-        run(config, tmp_path / "cut", on_row=kill, checkpoint_every=0)
+    run_and_die(config, tmp_path / "cut", at=3)
     run(config, tmp_path / "cut", resume=True)
     assert model_bytes(tmp_path / "whole") == model_bytes(tmp_path / "cut")
 

@@ -50,8 +50,6 @@ def main() -> None:
     except OSError as error:  # a disk that is full, a folder that may not be written to
         _fail(f"{error.strerror or error}: {error.filename}." if error.filename else f"{error}.")
     except UsageError as error:
-        if not error.format_message():  # no command was given, and the help is printed
-            raise SystemExit(2) from None
         _fail(error.format_message())
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED

@@ -227,12 +227,13 @@ def compare(
             report=say,
         )
     print_tables(comparison, results)
-    if comparison.failures:
-        for name, reason in comparison.failures.items():
-            say(f"{name} has no result: {reason}")
     if out is not None and drawn:
         for path in write_report(comparison, out, command=sys.argv[1:]):
             tell(f"wrote {path}")
+    for name, reason in comparison.failures.items():
+        say(f"salf: {name} has no result: {reason}")
+    if comparison.failures:
+        raise typer.Exit(2)
 
 
 def data(

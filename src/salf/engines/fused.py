@@ -183,9 +183,8 @@ class FusedEngine(Engine):
         all_alike = np.array_equal(signal, reach)
 
         forward = network.forward_weights()
-        live = rest = (
-            inputs  # the rows that are backpropagated from here on, and those that are not
-        )
+        # `live` rows are backpropagated through the layers from here on, the `rest` are not.
+        live = rest = inputs
         before = 0
         for index, count in enumerate(reached):
             if before and not all_alike:

@@ -1,7 +1,7 @@
 """One run and its folder: nothing is lost, and nothing is half written.
 
-A folder holds config.toml, metrics.csv, model.safetensors and summary.json, and while a run is
-under way a checkpoint from which it goes on bit for bit.
+A folder holds config.toml, metrics.csv, model.safetensors, summary.json, and a checkpoint from
+which an unfinished run goes on bit for bit.
 """
 
 import csv

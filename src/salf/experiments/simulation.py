@@ -184,8 +184,12 @@ def snapshot(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def accuracy(engine: Engine, samples: Samples, rows_at_once: int = 1000) -> float:
-    """The share of labels that are the largest output, in evaluation mode."""
+def accuracy(engine: Engine, samples: Samples, rows_at_once: int = 500) -> float:
+    """The share of labels that are the largest output, in evaluation mode.
+
+    500 rows at once: with 1,000 the CNN's activations outgrow memory that is reused, and an
+    evaluation takes twice as long.
+    """
     correct = 0
     for start in range(0, len(samples), rows_at_once):
         stop = min(start + rows_at_once, len(samples))

@@ -108,8 +108,8 @@ def train(
     `dirichlet:0.1`, `shards:2`) or each user's indices. `layers` names the layers, from the input
     on, where the default view of the model is not the one you want. `depth` is a rule (`mixture`,
     `uniform`, ...) or a distribution of `salf.depth`. `loss` gives one value per row. `on_round` is
-    called with each round's row. `settings` are those of `salf.Config`:
-    users, stragglers, rounds, lr, momentum, batch_size, seed, depth, eval_every, engine, ...
+    called with each round's row. `settings` are those of `salf.Config`: users, stragglers, rounds,
+    lr, momentum, batch_size, seed, eval_every, engine, ...
     """
     if not isinstance(data, DataSet):
         data = from_tensors(data, data if test is None else test)
@@ -176,13 +176,12 @@ def assemble(
     check_fit(model, example, data.classes if loss is cross_entropy else 0, config.model)
 
     rng = np.random.default_rng([config.seed, 0])  # rounds are numbered from 1
-    kept, held = holdout(len(data.train), config.validation, rng)
+    # Indices are the caller's own and may name any sample, so then nothing is held back.
+    kept, held = holdout(len(data.train), config.validation if indices is None else 0.0, rng)
     train = data.train.subset(kept).to(device)
     if indices is None:
         shares = split(config.split, train.labels, config.users, rng, config.batch_size)
     else:
-        # Given indices are the caller's own and may name any sample: nothing is held back.
-        train, held = data.train.to(device), held[:0]
         shares = given(indices, len(train), config.batch_size)
     seen_as = Layers.of(model, layers, example)
     simulation = Simulation(
