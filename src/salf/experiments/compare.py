@@ -3,28 +3,21 @@
 import csv
 import io
 import re
-import signal
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, fields
 from itertools import product
-from multiprocessing import get_context
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 from salf.data import load
 from salf.errors import SalfError, TrainingDiverged, unknown
 from salf.experiments.config import Config
-from salf.experiments.run import Result, Stopped, cores, run
-from salf.experiments.training import Row
+from salf.experiments.pool import OnProgress, run_all, run_job
+from salf.experiments.run import Result, cores
 from salf.files import write_whole
 from salf.methods import METHODS
 
 RESULTS = "results.csv"
-# Gets (rounds done, rounds in all).
-OnProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -92,14 +85,18 @@ def compare(
     # A method that waits for everybody gives one result whatever the ratio of stragglers is.
     distinct = {_label(config): config for config in jobs.values()}
     workers = workers or min(cores(), len(distinct))
-    done, failures = _run_all(distinct, out, workers, on_progress)
+    runs = {
+        label: run_job(config, None if out is None else out / "runs" / label)
+        for label, config in distinct.items()
+    }
+    done = run_all(runs, workers, on_progress)
     results: dict[Case, list[Result]] = {}
     for (case, _), config in jobs.items():
-        if _label(config) in done:
-            results.setdefault(case, []).append(done[_label(config)])
+        if _label(config) in done.results:
+            results.setdefault(case, []).append(done.results[_label(config)])
     if not results:
-        raise TrainingDiverged(f"no run finished: {_listed(failures)}")
-    comparison = Comparison(base, results, failures)
+        raise TrainingDiverged(f"no run finished: {_listed(done.failures)}")
+    comparison = Comparison(base, results, done.failures)
     if out is not None:
         write_whole(out / RESULTS, results_csv(comparison))
     return comparison
@@ -153,70 +150,3 @@ def _label(config: Config) -> str:
     """A name for a run within a comparison, fit for a folder."""
     parts = (config.method, config.average, config.split, f"{config.stragglers:g}", config.seed)
     return "-".join(re.sub(r"[^\w.]", "", str(part)) for part in parts)
-
-
-# Of a worker process: rounds done are reported here, and it stops when the event is set.
-_progress: Any = None
-_stop: Any = None
-
-
-def _start_worker(progress: Any, stop: Any) -> None:
-    global _progress, _stop
-    _progress, _stop = progress, stop
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
-
-
-def _run_one(config: Config, out: Path | None) -> Result:
-    last, before = monotonic(), 0
-
-    def on_row(row: Row) -> None:
-        nonlocal last, before
-        if _stop.is_set():
-            raise Stopped
-        if monotonic() - last > 0.2:
-            _progress.put(row.round - before)
-            last, before = monotonic(), row.round
-
-    result = run(config, out, resume=True, on_row=on_row)
-    _progress.put(config.rounds - before)
-    return result
-
-
-def _run_all(
-    configs: Mapping[str, Config], out: Path | None, workers: int, on_progress: OnProgress | None
-) -> tuple[dict[str, Result], dict[str, str]]:
-    """What finished, and why what did not diverged. Anything else that goes wrong ends it all."""
-    context = get_context("spawn")  # a forked torch may deadlock
-    progress, stop = context.SimpleQueue(), context.Event()
-    total, rounds_done = sum(config.rounds for config in configs.values()), 0
-    pool = ProcessPoolExecutor(workers, context, _start_worker, (progress, stop))
-    names = {
-        pool.submit(_run_one, config, None if out is None else out / "runs" / name): name
-        for name, config in configs.items()
-    }
-    results: dict[str, Result] = {}
-    failures: dict[str, str] = {}
-    try:
-        pending = set(names)
-        while pending:
-            finished, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
-            for future in finished:
-                try:
-                    results[names[future]] = future.result()
-                except TrainingDiverged as error:
-                    failures[names[future]] = str(error)
-            while not progress.empty():
-                rounds_done += progress.get()
-            if on_progress is not None:
-                on_progress(rounds_done, total)
-    except BrokenProcessPool:
-        raise SalfError(
-            "a process of the comparison died (killed, or out of memory). With --out, the same "
-            "command goes on where it stopped; fewer --workers need less memory."
-        ) from None
-    except BaseException:
-        stop.set()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-    return results, failures

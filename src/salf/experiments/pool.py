@@ -1,0 +1,125 @@
+"""Many jobs on a few cores: one process each, progress while they run, and a clean end."""
+
+import signal
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from salf.errors import SalfError, TrainingDiverged
+from salf.experiments.config import Config
+from salf.experiments.run import Result, Stopped, run
+from salf.experiments.training import Row
+
+# Says what share of a job, in [0, 1], is done; raises Stopped when it is to end.
+Progress = Callable[[float], None]
+# Gets (work done, work in all).
+OnProgress = Callable[[float, float], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to do, in a process that has only this, and how much work it is next to the others."""
+
+    do: Callable[[Progress], Any]  # goes to another process: no lambda, no closure
+    work: float
+
+
+@dataclass
+class Done:
+    """What jobs returned, and why the training of those that did not return diverged."""
+
+    results: dict[str, Any] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+def run_job(config: Config, out: Path | None, work: float | None = None) -> Job:
+    """A run as a job; with `out`, it goes on in that folder where it stopped."""
+    return Job(partial(_run, config, out), config.rounds if work is None else work)
+
+
+def run_all(
+    jobs: Mapping[str, Job],
+    workers: int,
+    on_progress: OnProgress | None = None,
+    on_done: Callable[[str, Done], None] | None = None,
+) -> Done:
+    """Do all jobs, several at a time, beginning with the first.
+
+    A training that diverges costs its own result; anything else that goes wrong ends it all.
+    `on_done` is called with the name of each job that ended, and with what there is so far.
+    """
+    context = get_context("spawn")  # a forked torch may deadlock
+    messages, stop = context.SimpleQueue(), context.Event()
+    shares = dict.fromkeys(jobs, 0.0)
+    done = Done()
+    pool = ProcessPoolExecutor(workers, context, _start_worker, (messages, stop))
+    names = {pool.submit(_do, name, job): name for name, job in jobs.items()}
+    try:
+        pending = set(names)
+        while pending:
+            finished, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
+            while not messages.empty():
+                name, share = messages.get()
+                shares[name] = share
+            for future in finished:
+                name = names[future]
+                try:
+                    done.results[name] = future.result()
+                except TrainingDiverged as error:
+                    done.failures[name] = str(error)
+                shares[name] = 1.0
+                if on_done is not None:
+                    on_done(name, done)
+            if on_progress is not None:
+                parts = (shares[name] * job.work for name, job in jobs.items())
+                on_progress(sum(parts), sum(job.work for job in jobs.values()))
+    except BrokenProcessPool:
+        raise SalfError(
+            "a process died (killed, or out of memory). With --out, the same command goes on "
+            "where it stopped; fewer --workers need less memory."
+        ) from None
+    except BaseException:
+        stop.set()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return done
+
+
+# Of a worker process: progress is reported here, and jobs end when the event is set.
+_messages: Any = None
+_stop: Any = None
+
+
+def _start_worker(messages: Any, stop: Any) -> None:
+    global _messages, _stop
+    _messages, _stop = messages, stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
+
+
+def _do(name: str, job: Job) -> Any:
+    last = monotonic()
+
+    def progress(share: float) -> None:
+        nonlocal last
+        if _stop.is_set():
+            raise Stopped
+        if monotonic() - last > 0.2:
+            _messages.put((name, share))
+            last = monotonic()
+
+    progress(0.0)
+    return job.do(progress)
+
+
+def _run(config: Config, out: Path | None, progress: Progress) -> Result:
+    def on_row(row: Row) -> None:
+        progress(row.round / config.rounds)
+
+    return run(config, out, resume=True, on_row=on_row)

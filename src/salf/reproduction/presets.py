@@ -1,0 +1,77 @@
+"""How much is run: `paper` is the paper's setting, `quick` what two cores do in half an hour."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from salf.experiments.config import PRESETS as CONFIGS
+from salf.experiments.config import Config
+
+RATIOS = (0.3, 0.5, 0.7, 0.9)
+METHODS = ("fedavg", "drop", "salf", "heterofl", "asyncfl")
+# How layers are averaged: as the equations say, and over all users, as was published.
+AVERAGES = ("reached", "all")
+
+_PAPER_CONFIGS = {
+    "mlp": replace(CONFIGS["mnist-mlp"], eval_every=5),
+    "cnn": replace(CONFIGS["mnist-cnn"], eval_every=5),
+    **{f"vgg{n}": CONFIGS[f"cifar-vgg{n}"] for n in (11, 13, 16, 19)},
+}
+
+
+@dataclass(frozen=True)
+class Preset:
+    """The size of everything. `configs` are by model, up to method, stragglers and seed."""
+
+    name: str
+    seeds: int  # of the runs on MNIST
+    vgg_seeds: int
+    nets: tuple[str, ...]  # for fig-vgg and fig-vgg90
+    vgg_averages: tuple[str, ...]  # for fig-vgg; fig-vgg90 has both
+    deadlines: tuple[float, ...]  # of fig-latency, in microseconds
+    draws: int  # of depths, for each point of the lemmas
+    theorem_rounds: int
+    theorem_repeats: int
+    configs: Mapping[str, Config] = field(default_factory=lambda: _PAPER_CONFIGS)
+
+    def config(self, model: str, method: str, average: str, ratio: float, seed: int) -> Config:
+        """One run. FedAvg waits for everybody: it is one run whatever else is asked for."""
+        waits = method == "fedavg"
+        return self.configs[model].changed(
+            method=method,
+            average="reached" if waits else average,
+            stragglers=0.0 if waits else ratio,
+            seed=seed,
+            threads=1,
+        )
+
+
+PAPER = Preset(
+    name="paper",
+    seeds=5,
+    vgg_seeds=1,
+    nets=("vgg11", "vgg13", "vgg16", "vgg19"),
+    vgg_averages=AVERAGES,
+    deadlines=(1, 2, 3, 4, 5, 6, 7, 8, 9),
+    draws=100_000,
+    theorem_rounds=20_000,
+    theorem_repeats=50,
+)
+QUICK = replace(
+    PAPER,
+    name="quick",
+    seeds=3,
+    nets=("vgg11", "vgg13"),
+    vgg_averages=("reached",),
+    deadlines=(1, 2, 3, 5, 7, 9),
+    draws=20_000,
+    theorem_rounds=5_000,
+    theorem_repeats=20,
+    configs={
+        # Fewer images to validate on: on one core, 10,000 take as long as 7 rounds.
+        name: replace(config, rounds=50, eval_every=10, validation=0.04)
+        if name.startswith("vgg")
+        else config
+        for name, config in _PAPER_CONFIGS.items()
+    },
+)
+PRESETS: Mapping[str, Preset] = {preset.name: preset for preset in (QUICK, PAPER)}
