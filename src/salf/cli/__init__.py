@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from salf.cli import simulation, theory
+from salf.cli import reproduction, simulation, theory
 from salf.cli.options import option
 from salf.cli.terminal import say, tell
 from salf.errors import SalfError
@@ -33,7 +33,13 @@ def common(
         raise typer.Exit
 
 
-for command in (simulation.run, simulation.compare, simulation.data, theory.bound):
+for command in (
+    simulation.run,
+    simulation.compare,
+    reproduction.reproduce,
+    simulation.data,
+    theory.bound,
+):
     app.command()(command)
 
 INTERRUPTED = 130  # the exit code of a program stopped by Ctrl-C
@@ -54,7 +60,7 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
     if code == INTERRUPTED:  # which newer versions of typer return instead of raising
-        say("salf: stopped. With --out, add --resume (run) or repeat (compare) to go on.")
+        say("salf: stopped. With --out, repeat the command to go on (run: with --resume).")
     raise SystemExit(code)
 
 

@@ -5,6 +5,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -24,17 +25,21 @@ def tell(result: str) -> None:
     results.print(result, markup=False, highlight=False, soft_wrap=True)
 
 
-def progress_bar(*more: str) -> Progress:
-    """A bar with rounds, time gone and time left; nothing where there is no terminal."""
+def progress_bar(*more: str, counted: bool = True, memory: float = 30.0) -> Progress:
+    """A bar with rounds, time gone and time left; nothing where there is no terminal.
+
+    What cannot be counted is in percent. The time left is judged by the last `memory` seconds.
+    """
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        MofNCompleteColumn() if counted else TaskProgressColumn(),
         *(TextColumn(text) for text in more),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         TextColumn("left"),
         console=console,
+        speed_estimate_period=memory,
         disable=not console.is_terminal,
         transient=True,
     )

@@ -6,7 +6,7 @@ looked for when the first one is made.
 
 from salf.report.comparison import print_tables, write_report
 from salf.report.extra import check_extra
-from salf.report.page import Chart, Code, Page, Section
+from salf.report.page import Chart, Code, Page, Section, Statement
 from salf.report.tables import Cell, Table
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Code",
     "Page",
     "Section",
+    "Statement",
     "Table",
     "check_extra",
     "print_tables",

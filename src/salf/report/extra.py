@@ -6,14 +6,14 @@ from typing import Any
 from salf.errors import SalfError
 
 
-def optional(module: str) -> Any:
-    """A module of the extra `report`, or a sentence saying how to get it."""
+def optional(module: str, extra: str = "report") -> Any:
+    """A module of an extra, or a sentence saying how to get it."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
         raise SalfError(
             f"a report needs the package {error.name!r}, which is not installed: "
-            "pip install 'salf[report]'"
+            f"pip install 'salf[{extra}]'"
         ) from None
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
 from salf.report.extra import optional
 from salf.report.tables import Table
@@ -16,6 +16,7 @@ class Chart:
     spec: Mapping[str, Any]
     description: str
     caption: str = ""
+    picture: str = ""  # the file with the same chart, which Markdown shows in its place
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,18 @@ class Code:
     summary: str = ""
 
 
+@dataclass(frozen=True)
+class Statement:
+    """A sentence, a mark that says what to think of it, and why. A mood gives it its colour."""
+
+    mark: str
+    mood: Literal["good", "mixed", "bad", "none"]
+    text: str
+    reason: str = ""
+
+
 # A paragraph is a string.
-Block = str | Table | Chart | Code
+Block = str | Table | Chart | Code | Statement
 
 
 @dataclass(frozen=True)
@@ -64,6 +75,30 @@ class Page:
             javascript=_javascript() if charts else "",
         )
         return page
+
+    def markdown(self) -> str:
+        """The page as Markdown, with pictures in the place of charts."""
+        parts = [f"# {self.title}", *self.intro]
+        for section in self.sections:
+            parts.append(f"## {section.heading}")
+            for kind, blocks in _runs(section.blocks):
+                # Statements make one list.
+                between = "\n" if kind == "Statement" else "\n\n"
+                parts.append(between.join(_markdown(block) for block in blocks))
+        return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _markdown(block: Block) -> str:
+    if isinstance(block, str):
+        return block
+    if isinstance(block, Table):
+        return block.markdown()
+    if isinstance(block, Statement):
+        return f"- **{block.mark}**: {block.text}" + (f"  \n  {block.reason}" * bool(block.reason))
+    if isinstance(block, Code):
+        return "\n\n".join(filter(None, [block.summary, f"```\n{block.text.rstrip()}\n```"]))
+    picture = f"![{block.description}]({block.picture})" if block.picture else block.description
+    return "\n\n".join(filter(None, [picture, block.caption]))
 
 
 def _runs(blocks: Sequence[Block]) -> list[tuple[str, list[Block]]]:

@@ -46,9 +46,8 @@ def judge(
         verdict, counted = Verdict.HOLDS, _counted(checks)
     elif len(failed) < len(checks):
         verdict = Verdict.IN_PART
-        counted = f"{len(checks) - len(failed)} of {len(checks)} checks passed. Not so: " + (
-            _sentence("; ".join(check.what for check in failed))
-        )
+        told = "; ".join(check.what for check in failed)
+        counted = f"{len(checks) - len(failed)} of {len(checks)} checks passed. Not so: {told}."
     else:
         verdict, counted = Verdict.FAILS, _sentence("; ".join(check.what for check in failed))
     return Finding(claim, verdict, " ".join(filter(None, [counted, reason])))

@@ -1,0 +1,117 @@
+"""`salf reproduce`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from salf.cli.options import DataDir, option
+from salf.cli.terminal import console, progress_bar, results, say, tell
+from salf.errors import SalfError, unknown
+
+if TYPE_CHECKING:
+    from salf.reproduction.page import Made
+
+# Named here, too, so that --help does not have to load what makes them.
+NAMES = (
+    "table1",
+    "fig-mlp",
+    "fig-cnn",
+    "fig-latency",
+    "fig-vgg",
+    "fig-vgg90",
+    "lemma1",
+    "lemma2",
+    "lemma3",
+    "theorem",
+)
+
+
+def reproduce(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[WHAT]...", help=f"{' | '.join(NAMES)} | all (the default)"),
+    ] = None,
+    preset: Annotated[
+        str,
+        option(
+            "--preset",
+            help="quick: what two cores do in about half an hour, with fewer seeds and rounds | "
+            "paper: the paper's setting; minutes for MNIST, days for VGG (quick)",
+        ),
+    ] = "quick",
+    seeds: Annotated[
+        int | None, option("--seeds", help="Seeds on MNIST: 3 in quick, 5 in paper.", min=1)
+    ] = None,
+    out: Annotated[Path, option("--out", help="Leave everything here (reproduction).")] = Path(
+        "reproduction"
+    ),
+    data_dir: DataDir = None,
+    workers: Annotated[
+        int | None, option("--workers", help="Runs at a time; one per core by default.", min=1)
+    ] = None,
+) -> None:
+    """Make the paper's tables, figures, lemmas and theorem again, with a verdict on every claim.
+
+    Leaves a CSV and a figure of each, and one page with what the paper reports beside what came
+    out. Stopped, it goes on where it was; what one call made stays on the page of the next.
+
+    Examples:
+
+        salf reproduce table1 --preset paper
+
+        salf reproduce fig-vgg fig-vgg90 --data-dir FOLDER-WITH-CIFAR-10
+
+        salf reproduce    (all of it)
+    """
+    from salf.report.extra import check_extra, optional
+
+    check_extra()
+    optional("scipy", "reproduce")
+    from salf.reproduction.presets import PRESETS
+    from salf.reproduction.reproduce import PAGE
+    from salf.reproduction.reproduce import reproduce as make
+
+    if preset not in PRESETS:
+        raise unknown("preset", preset, PRESETS)
+    if data_dir and not Path(data_dir).is_dir():
+        raise SalfError(f"the data folder {data_dir} does not exist.")
+    with progress_bar(counted=False, memory=300.0) as progress:
+        task = progress.add_task("work", total=None)
+        made = make(
+            what or [],
+            PRESETS[preset],
+            out,
+            seeds=seeds,
+            data_dir=str(Path(data_dir).absolute()) if data_dir else "",
+            workers=workers,
+            on_progress=lambda done, total: progress.update(task, completed=done, total=total),
+            on_item=lambda name, item: console.print(_line(name, item), soft_wrap=True),
+            report=say,
+        )
+    _print_verdicts({name: made.made[name] for name in made.made if _asked(name, what)})
+    tell(f"wrote {out / PAGE}")
+    for name, reason in made.skipped.items():
+        say(f"salf: {name} was not made: {reason}")
+    if made.skipped:
+        raise typer.Exit(2)
+
+
+def _asked(name: str, what: list[str] | None) -> bool:
+    return not what or "all" in what or name in what
+
+
+def _line(name: str, made: "Made") -> Text:
+    found = (f"{count} {verdict.value}" for verdict, count in made.counts().items())
+    return Text(f"{name}: {', '.join(found)}")
+
+
+def _print_verdicts(made: "dict[str, Made]") -> None:
+    styles = {"holds": "green", "holds in part": "yellow", "does not hold": "red"}
+    for name, item in made.items():
+        results.print(Text(f"\n{name}: {item.title}", "bold"), soft_wrap=True)
+        for finding in item.outcome.findings:
+            verdict = finding.verdict.value
+            line = Text.assemble((verdict, styles.get(verdict, "dim")), f": {finding.claim}")
+            results.print(line, soft_wrap=True)

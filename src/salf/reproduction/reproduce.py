@@ -1,0 +1,267 @@
+"""Do the work of the items asked for, and leave files and one page. Nothing is done twice.
+
+A folder holds NAME.csv and figures/NAME.png and .svg of every item, reproduction.html and .md
+with all of them, and what they were made from: runs/ and measured/.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from salf.data import load
+from salf.errors import SalfError, unknown
+from salf.experiments.config import Config
+from salf.experiments.pool import Done, Job, OnProgress, Progress, run_all, run_job
+from salf.experiments.run import RunFolder, complete, cores
+from salf.files import write_whole
+from salf.report.extra import optional
+from salf.reproduction.item import Found, Item, Json, Measurement, Outcome, Task, label
+from salf.reproduction.items import ITEMS
+from salf.reproduction.page import FIGURES, Made, page
+from salf.reproduction.presets import PRESETS, Preset
+
+PAGE, TEXT, STATE = "reproduction.html", "reproduction.md", "reproduction.json"
+
+# Seconds a round takes on one core, roughly: only to say how much of the work is done.
+_SECONDS = {"mlp": 0.007, "cnn": 0.02, "vgg11": 3.0, "vgg13": 5.0, "vgg16": 6.5, "vgg19": 8.0}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an item is made with, as it is remembered in the folder."""
+
+    preset: str
+    seeds: int
+    data_dir: str = ""
+
+    def applied_to(self, preset: Preset) -> Preset:
+        """The preset with these seeds, looking for data in this folder."""
+        configs = {
+            name: replace(config, data_dir=self.data_dir or config.data_dir)
+            for name, config in preset.configs.items()
+        }
+        return replace(preset, seeds=self.seeds, configs=configs)
+
+
+@dataclass
+class Reproduction:
+    """What was made, in the order of the page, and why what is missing is missing."""
+
+    made: dict[str, Made] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+
+def reproduce(
+    what: Sequence[str],
+    preset: Preset,
+    out: Path,
+    *,
+    seeds: int | None = None,
+    data_dir: str = "",
+    workers: int | None = None,
+    on_progress: OnProgress | None = None,
+    on_item: Callable[[str, Made], None] | None = None,
+    report: Callable[[str], None] | None = None,
+) -> Reproduction:
+    """Make items by name, or `all`; the same call again goes on where it stopped.
+
+    The page has everything the folder holds, also what other calls made there. `on_item` is
+    called with each item as soon as it is there.
+    """
+    items = _chosen(what)
+    settings = Settings(preset.name, seeds or preset.seeds, data_dir)
+    sized = settings.applied_to(preset)
+    workshop = Workshop(out)
+    reproduction = Reproduction()
+    for name, before in workshop.remembered().items():
+        if name not in items and (known := {**PRESETS, preset.name: preset}.get(before.preset)):
+            reproduction.made[name] = workshop.put_together(ITEMS[name], before, known)
+
+    tasks = {name: item.tasks(sized, workshop.remember) for name, item in items.items()}
+    reproduction.skipped = _without_data(tasks, sized, report)
+    tasks = {name: found for name, found in tasks.items() if name not in reproduction.skipped}
+    waiting = {name: {label(task) for task in found} for name, found in tasks.items()}
+
+    def finish(done: Done) -> None:
+        """Put together the items whose tasks are all done, and the page."""
+        ended = done.results.keys() | done.failures.keys()
+        for name in [name for name, labels in waiting.items() if labels <= ended]:
+            del waiting[name]
+            made = workshop.put_together(items[name], settings, preset, done.results)
+            workshop.write(name, made)
+            reproduction.made[name] = made
+            workshop.write_page(reproduction)
+            if on_item is not None:
+                on_item(name, made)
+
+    distinct = {label(task): task for found in tasks.values() for task in _longest_first(found)}
+    done = Done({name: had for name, task in distinct.items() if (had := workshop.had(task))})
+    finish(done)
+    jobs = {name: workshop.job(t) for name, t in distinct.items() if name not in done.results}
+    if jobs:
+
+        def on_done(name: str, ended: Done) -> None:
+            finish(Done({**done.results, **ended.results}, ended.failures))
+
+        run_all(jobs, workers or min(cores(), len(jobs)), on_progress, on_done)
+    workshop.write_page(reproduction)
+    return reproduction
+
+
+class Workshop:
+    """The folder of a reproduction."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def remembered(self) -> dict[str, Settings]:
+        """The items that were made here, and with what."""
+        try:
+            stored = json.loads((self.path / STATE).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        return {name: Settings(**stored[name]) for name in ITEMS if name in stored}
+
+    def put_together(
+        self,
+        item: Item,
+        settings: Settings,
+        preset: Preset,
+        results: Mapping[str, Any] | None = None,
+    ) -> Made:
+        """An item from its results; if they are not given, from those that are in the folder."""
+        sized = settings.applied_to(preset)
+        if results is None:
+            tasks = item.tasks(sized, self.remember)
+            results = {label(task): had for task in tasks if (had := self.had(task))}
+        outcome = item.outcome(sized, Found(results), self.remember)
+        return Made(item.title, outcome, settings.preset, settings.seeds, settings.data_dir)
+
+    def write(self, name: str, made: Made) -> None:
+        """Leave an item's files; that it is there is noted last."""
+        vl_convert, outcome = optional("vl_convert"), made.outcome
+        # All made before the first is written, so that what cannot be made leaves nothing behind.
+        files: dict[Path, str | bytes] = {
+            self.path / f"{name}.csv": _csv(outcome),
+            self.path / FIGURES / f"{name}.png": vl_convert.vegalite_to_png(
+                dict(outcome.figure), scale=2
+            ),
+            self.path / FIGURES / f"{name}.svg": vl_convert.vegalite_to_svg(dict(outcome.figure)),
+        }
+        for path, content in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, content)
+        settings = self.remembered() | {name: Settings(made.preset, made.seeds, made.data_dir)}
+        state = {name: asdict(settings[name]) for name in ITEMS if name in settings}
+        write_whole(self.path / STATE, json.dumps(state, indent=2) + "\n")
+
+    def write_page(self, reproduction: Reproduction) -> None:
+        """All items in one page, and the same text in Markdown."""
+        if not reproduction.made:
+            return
+        reproduction.made = {n: reproduction.made[n] for n in ITEMS if n in reproduction.made}
+        made = page(reproduction.made, reproduction.skipped)
+        write_whole(self.path / PAGE, made.html())
+        write_whole(self.path / TEXT, made.markdown())
+
+    def remember(self, measurement: Measurement) -> Json:
+        """What a measurement gave here before; measured now, if it was not."""
+        return _measure(measurement, self._file(measurement), lambda share: None)
+
+    def had(self, task: Task) -> Any:
+        """What a task gave before, or None."""
+        if isinstance(task, Measurement):
+            return _read(self._file(task))
+        return RunFolder(self._folder(task)).result(complete(task))
+
+    def job(self, task: Task) -> Job:
+        """A task as a job whose result stays in the folder."""
+        if isinstance(task, Measurement):
+            return Job(partial(_measure, task, self._file(task)), task.work)
+        work = task.rounds * _SECONDS.get(task.model, 0.1)
+        return run_job(task, self._folder(task), work)
+
+    def _file(self, measurement: Measurement) -> Path:
+        return self.path / "measured" / f"{label(measurement)}.json"
+
+    def _folder(self, config: Config) -> Path:
+        return self.path / "runs" / label(config)
+
+
+def _chosen(what: Sequence[str]) -> dict[str, Item]:
+    for name in what:
+        if name not in ITEMS and name != "all":
+            raise unknown("item", name, [*ITEMS, "all"])
+    everything = not what or "all" in what
+    return {name: item for name, item in ITEMS.items() if everything or name in what}
+
+
+def _without_data(
+    tasks: Mapping[str, Sequence[Task]], preset: Preset, report: Callable[[str], None] | None
+) -> dict[str, str]:
+    """The items whose data are not to be had, with the reason. Fetched once, and now."""
+    reasons: dict[tuple[str, str], str | None] = {}
+    skipped = {}
+    for name, found in tasks.items():
+        for task in found:
+            # What is not a run is measured on the MLP's data.
+            config = task if isinstance(task, Config) else preset.configs["mlp"]
+            source = config.data, config.data_dir
+            if source not in reasons:
+                reasons[source] = _lacking(*source, report)
+            if reason := reasons[source]:
+                skipped[name] = reason
+    if len(skipped) == len(tasks):
+        raise SalfError(next(iter(skipped.values())))
+    return skipped
+
+
+def _lacking(data: str, data_dir: str, report: Callable[[str], None] | None) -> str | None:
+    try:
+        load(data, Path(data_dir) if data_dir else None, report=report)
+    except SalfError as error:
+        return str(error)
+    return None
+
+
+def _longest_first(tasks: Sequence[Task]) -> list[Task]:
+    """So that at the end no core waits long for the other."""
+    return sorted(
+        tasks,
+        key=lambda task: (
+            -task.work
+            if isinstance(task, Measurement)
+            else -task.rounds * _SECONDS.get(task.model, 0.1)
+        ),
+    )
+
+
+def _measure(measurement: Measurement, path: Path, progress: Progress) -> Json:
+    if (before := _read(path)) is not None:
+        return before
+    found = measurement(progress)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    record = {"arguments": dict(measurement.arguments), "found": found}
+    write_whole(path, json.dumps(record) + "\n")
+    return found
+
+
+def _read(path: Path) -> Json | None:
+    try:
+        found: Json = json.loads(path.read_text(encoding="utf-8"))["found"]
+    except FileNotFoundError:
+        return None
+    return found
+
+
+def _csv(outcome: Outcome) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(outcome.rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(outcome.rows)
+    return text.getvalue()
