@@ -15,7 +15,7 @@ demo: $(READY)
 	@echo "Open demo/report.html in a browser."
 
 test: $(READY)
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

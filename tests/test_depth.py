@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from salf.depth import Depths, Mixture, PerUser, Uniform, fixed, given
+from salf.depth import Depths, Mixture, PerUser, Uniform, fixed, given, parse
 from salf.errors import SalfError
 
 ALPHA = 1e-4
@@ -32,6 +32,8 @@ LAWS = {
     "uniform, one layer": Uniform(5, 1),
     "mixture": Mixture(10, 4, 0.7),
     "mixture of stragglers only": Mixture(4, 3, 1.0),
+    "mixture with given chances": Mixture(10, 3, 0.7, (0.0, 0.2, 0.5, 0.3)),
+    "given stragglers only": Mixture(4, 3, 1.0, (0.1, 0.2, 0.3, 0.4)),
     "per user": SKEWED,
     "given": given([0.2, 0.3, 0.5], 7),
 }
@@ -266,3 +268,20 @@ def test_draws_come_from_the_generator_that_was_passed_in(name):
     assert one.tolist() == two.tolist()
     many = [law.draw(np.random.default_rng(s)).depth.tolist() for s in range(20)]
     assert any(depth != one.tolist() for depth in [*many, other.tolist()])
+
+
+def test_a_mixture_with_equal_chances_is_the_mixture():
+    equal = Mixture(10, 3, 1.0, (0.25,) * 4)
+    assert equal.unreached() == pytest.approx(Mixture(10, 3, 1.0).unreached())
+    for layer in (1, 2, 3):
+        law = Mixture(10, 3, 0.7, (0.25,) * 4).reach_law(layer)
+        assert law == pytest.approx(Mixture(10, 3, 0.7).reach_law(layer))
+
+
+def test_a_mixture_as_people_write_it():
+    found = parse("mixture:0,0.5,0.5", 10, 2, 0.3)
+    assert found == Mixture(10, 2, 0.3, (0.0, 0.5, 0.5))
+    with pytest.raises(SalfError, match="2 probabilities of depth"):
+        parse("mixture:0.5,0.5", 10, 2, 0.3)
+    with pytest.raises(SalfError, match="sum to 1"):
+        parse("mixture:0.5,0.5,0.5", 10, 2, 0.3)

@@ -87,17 +87,21 @@ class Uniform(DepthDistribution):
 class Mixture(DepthDistribution):
     """The experiments' law: a ratio of the users, drawn afresh each round, are stragglers.
 
-    Stragglers have uniform depth on {1..L+1}; the rest finish.
+    Stragglers have uniform depth on {1..L+1}, or one with the chances given; the rest finish.
     """
 
     users: int
     layers: int
     ratio: float
+    chances: tuple[float, ...] = ()  # of a straggler's depth 1..L+1
 
     def __post_init__(self) -> None:
         _check_counts(self.users, self.layers)
         if not 0 <= self.ratio <= 1:
             raise SalfError(f"the ratio of stragglers must be in [0, 1], not {self.ratio}.")
+        if self.chances:
+            given(self.chances, self.users)  # checks that they are probabilities
+            _check_length(self.chances, self.layers)
 
     @property
     def stragglers(self) -> int:
@@ -109,20 +113,29 @@ class Mixture(DepthDistribution):
         straggler = np.zeros(self.users, np.bool_) if busy is None else busy.copy()
         missing = max(0, self.stragglers - int(straggler.sum()))
         straggler[rng.permutation(np.flatnonzero(~straggler))[:missing]] = True
-        depth = rng.integers(1, self.layers + 1, self.users, endpoint=True)
+        if self.chances:
+            depth = given(self.chances, self.users).draw(rng).depth
+        else:
+            depth = rng.integers(1, self.layers + 1, self.users, endpoint=True)
         return Depths(np.where(straggler, depth, 1), straggler)
 
     def reach_law(self, layer: int) -> Floats:
         """U - S users reach every layer, the S stragglers as in Lemma 1."""
         finished = self.users - self.stragglers
-        late = _binomial(self.stragglers, layer / (self.layers + 1))
+        late = _binomial(self.stragglers, float(self._reach()[layer - 1]))
         return np.concatenate([np.zeros(finished), late])
 
     def unreached(self) -> Floats:
         """0 as long as one user finishes; with only stragglers, [p_constant]."""
         if self.stragglers < self.users:
             return np.zeros(self.layers)
-        return Uniform(self.users, self.layers).unreached()
+        return np.asarray((1 - self._reach()) ** self.users)
+
+    def _reach(self) -> Floats:
+        """The chance that a straggler reaches layer l, l = 1..L."""
+        if self.chances:
+            return np.cumsum(self.chances)[:-1].clip(0, 1)
+        return np.arange(1, self.layers + 1) / (self.layers + 1)
 
 
 @dataclass(frozen=True)
@@ -189,15 +202,30 @@ def _with_busy(depth: Ints, straggler: Bools, busy: Bools | None) -> Depths:
     return Depths(depth, straggler if busy is None else straggler | busy)
 
 
+def _check_length(chances: Sequence[float], layers: int) -> None:
+    if len(chances) != layers + 1:
+        raise SalfError(
+            f"there are {len(chances)} probabilities of depth, and with {layers} layers there are "
+            f"{layers + 1} depths."
+        )
+
+
 def _binomial(trials: int, chance: float) -> Floats:
-    # In logarithms, because the binomial coefficients of a large cohort overflow.
     k = np.arange(trials + 1)
+    if chance in (0.0, 1.0):  # which have no logarithm
+        return np.asarray(k == chance * trials, np.float64)
+    # In logarithms, because the binomial coefficients of a large cohort overflow.
     log_factorial = np.array([lgamma(n + 1) for n in range(trials + 1)])
     log_ways = log_factorial[trials] - log_factorial - log_factorial[::-1]
     return np.asarray(np.exp(log_ways + k * log(chance) + (trials - k) * log1p(-chance)))
 
 
-DEPTHS = ("mixture", "uniform", "fixed:D1,D2,...", "probabilities:P1,P2,...")
+DEPTHS = ("mixture", "mixture:P1,P2,...", "uniform", "fixed:D1,...", "probabilities:P1,...")
+
+
+def has_ratio(spec: str) -> bool:
+    """Whether a distribution, as people write it, depends on the ratio of stragglers."""
+    return spec.partition(":")[0] == "mixture"
 
 
 def parse(spec: str, users: int, layers: int, ratio: float) -> DepthDistribution:
@@ -207,7 +235,7 @@ def parse(spec: str, users: int, layers: int, ratio: float) -> DepthDistribution
         return Mixture(users, layers, ratio)
     if spec == "uniform":
         return Uniform(users, layers)
-    if kind not in ("fixed", "probabilities") or not rest:
+    if kind not in ("mixture", "fixed", "probabilities") or not rest:
         raise unknown("distribution of depth", spec, DEPTHS)
     try:
         numbers = [float(number) for number in rest.split(",")]
@@ -219,9 +247,7 @@ def parse(spec: str, users: int, layers: int, ratio: float) -> DepthDistribution
         if len(numbers) != users:
             raise SalfError(f"{spec!r} gives {len(numbers)} depths, and there are {users} users.")
         return fixed([int(number) for number in numbers], layers)
-    if len(numbers) != layers + 1:
-        raise SalfError(
-            f"{spec!r} gives {len(numbers)} probabilities, and with {layers} layers there are "
-            f"{layers + 1} depths."
-        )
+    if kind == "mixture":
+        return Mixture(users, layers, ratio, tuple(numbers))
+    _check_length(numbers, layers)
     return given(numbers, users)

@@ -38,7 +38,8 @@ Depth = Annotated[
     str | None,
     option(
         "--depth",
-        help="How deep users get: mixture (a ratio of stragglers, the rest finish) | uniform "
+        help="How deep users get: mixture (a ratio of stragglers, of any depth alike, the rest "
+        "finish) | mixture:P1,... (with the chances of a straggler's depth 1..L+1) | uniform "
         "(assumption AS4) | fixed:D1,D2,... | probabilities:P1,...",
     ),
 ]

@@ -29,6 +29,7 @@ from salf.cli.options import (
     parse_ratio,
 )
 from salf.cli.terminal import console, progress_bar, results, say, tell
+from salf.depth import has_ratio
 from salf.errors import SalfError
 from salf.methods import METHODS
 
@@ -257,7 +258,7 @@ def data(
 def _who_is_slow(config: "Config") -> str:
     if METHODS[config.method].waits:
         return "waiting for all users"
-    if config.depth == "mixture":
+    if has_ratio(config.depth):
         return f"{config.stragglers * 100:g} % stragglers"
     return f"{config.depth} depths"
 

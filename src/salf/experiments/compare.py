@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from salf.data import load
+from salf.depth import has_ratio
 from salf.errors import SalfError, TrainingDiverged, unknown
 from salf.experiments.config import Config
 from salf.experiments.pool import OnProgress, run_all, run_job
@@ -72,7 +73,7 @@ def compare(
     if not wanted or not seeds:
         raise SalfError("there is nothing to compare: name at least one method and one seed.")
     ratios = {case.stragglers for case in wanted}
-    if base.depth != "mixture" and len(ratios) > 1:
+    if not has_ratio(base.depth) and len(ratios) > 1:
         raise SalfError(
             f"ratios of stragglers belong to --depth mixture; with --depth {base.depth} they "
             "change nothing, so name one."

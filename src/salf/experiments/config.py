@@ -65,7 +65,7 @@ class Config:
         self.make_method()
         if self.depth in ("mixture", "uniform"):
             depth.parse(self.depth, self.users, 1, self.stragglers)
-        elif self.depth.partition(":")[0] not in ("fixed", "probabilities"):
+        elif self.depth.partition(":")[0] not in ("mixture", "fixed", "probabilities"):
             raise unknown("distribution of depth", self.depth, depth.DEPTHS)
 
     def make_method(self) -> methods.Method:

@@ -6,6 +6,7 @@ from shlex import join
 
 from rich.console import Console
 
+from salf.depth import has_ratio
 from salf.experiments.compare import Case, Comparison
 from salf.files import write_whole
 from salf.report import charts, names
@@ -127,7 +128,7 @@ def _accuracy_section(comparison: Comparison) -> Section:
                 f"Test accuracy at the end{spread}. The axis does not start at zero.",
             )
         )
-        if comparison.base.depth == "mixture" and len(ratios(comparison)) > 1:
+        if has_ratio(comparison.base.depth) and len(ratios(comparison)) > 1:
             blocks.append(
                 Chart(
                     charts.over_ratios(comparison),
@@ -191,7 +192,7 @@ def _measure(comparison: Comparison) -> charts.Measure:
 
 
 def _measured(comparison: Comparison) -> str:
-    by = " by ratio of stragglers" if comparison.base.depth == "mixture" else ""
+    by = " by ratio of stragglers" if has_ratio(comparison.base.depth) else ""
     spread = "mean ± standard deviation over " if seeds(comparison) > 1 else ""
     rounds = comparison.base.rounds
     return f"Test accuracy after {rounds} rounds{by}, {spread}{_seeds(comparison)}."
@@ -208,7 +209,7 @@ def _notes(comparison: Comparison, *, bold: bool = True) -> list[str]:
 
 
 def _stragglers(comparison: Comparison) -> str:
-    if comparison.base.depth != "mixture":
+    if not has_ratio(comparison.base.depth):
         return f"How deep their backpropagation gets by the deadline: {comparison.base.depth}."
     shares = " or ".join(names.percent(ratio) for ratio in ratios(comparison))
     return (

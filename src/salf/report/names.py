@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from salf.depth import has_ratio
 from salf.methods import METHODS
 
 _METHODS = {
@@ -50,8 +51,9 @@ def percent(ratio: float) -> str:
 
 def condition(depth: str, ratio: float) -> str:
     """What users are up against. Only a mixture has a ratio of stragglers."""
-    kind = depth.partition(":")[0]
-    return f"{percent(ratio)} stragglers" if kind == "mixture" else f"{kind} depths"
+    return (
+        f"{percent(ratio)} stragglers" if has_ratio(depth) else f"{depth.partition(':')[0]} depths"
+    )
 
 
 def split(key: str) -> str:

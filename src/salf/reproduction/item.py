@@ -99,7 +99,6 @@ class Item(ABC):
 
     name: ClassVar[str]
     title: ClassVar[str]
-    data: ClassVar[str] = "mnist"  # the data set it needs, by which it is left out if that lacks
 
     @abstractmethod
     def tasks(self, preset: Preset, remember: Remember) -> Sequence[Task]:

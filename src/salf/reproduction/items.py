@@ -1,8 +1,29 @@
-"""All items, in the order of the paper's experiments, then its theory."""
+"""All items: the paper's experiments in its order, then its theory."""
 
 from collections.abc import Mapping
 
+from salf.reproduction.convergence import CnnConvergence, MlpConvergence
 from salf.reproduction.item import Item
+from salf.reproduction.latency import Latency
+from salf.reproduction.lemma1 import Lemma1
+from salf.reproduction.lemma2 import Lemma2
+from salf.reproduction.lemma3 import Lemma3
 from salf.reproduction.table1 import Table1
+from salf.reproduction.theorem import Theorem
+from salf.reproduction.vgg import VggStragglers, VggTightDeadline
 
-ITEMS: Mapping[str, Item] = {item.name: item for item in (Table1(),)}
+ITEMS: Mapping[str, Item] = {
+    item.name: item
+    for item in (
+        Table1(),
+        MlpConvergence(),
+        CnnConvergence(),
+        Latency(),
+        VggStragglers(),
+        VggTightDeadline(),
+        Lemma1(),
+        Lemma2(),
+        Lemma3(),
+        Theorem(),
+    )
+}

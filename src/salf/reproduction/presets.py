@@ -9,6 +9,7 @@ from salf.experiments.config import Config
 RATIOS = (0.3, 0.5, 0.7, 0.9)
 CURVES_AT = 0.9  # the ratio at which the paper shows convergence on MNIST
 METHODS = ("fedavg", "drop", "salf", "heterofl", "asyncfl")
+WITH_DEADLINE = METHODS[1:]
 # How layers are averaged: as the equations say, and over all users, as was published.
 AVERAGES = ("reached", "all")
 

@@ -9,11 +9,12 @@ from salf.report.extra import optional
 from salf.report.page import Block
 from salf.report.style import Spec, legend, spec
 from salf.report.tables import Cell, Table
+from salf.reproduction.comparisons import HEADINGS
 from salf.reproduction.item import Found, Item, Outcome, Remember
 from salf.reproduction.paper import published
 from salf.reproduction.presets import AVERAGES, METHODS, RATIOS, Preset
 from salf.reproduction.statistics import interval
-from salf.reproduction.table1_claims import CLOSE, MODELS, Cells, beside, cell_name, findings
+from salf.reproduction.table1_claims import CLOSE, MODELS, Cells, beside, findings, place
 
 # Why a number of ours is not the paper's, as far as it can be known.
 REASONS = {
@@ -100,7 +101,8 @@ def _tables(cells: Cells) -> list[Block]:
         for method in METHODS:
             for ratio in RATIOS[:1] if method == "fedavg" else RATIOS:
                 theirs = published(model, method, ratio)
-                texts = [cells.text(model, method, average, ratio) for average in AVERAGES]
+                ours = [cells.get(model, method, average, ratio) for average in AVERAGES]
+                texts = ["–" if values is None else str(interval(values)) for values in ours]
                 far = _is_far(cells, model, method, ratio)
                 share = "none" if method == "fedavg" else names.percent(ratio)
                 rows.append(
@@ -125,7 +127,7 @@ def _is_far(cells: Cells, model: str, method: str, ratio: float) -> bool:
 def _far_off(cells: Cells) -> list[Block]:
     """Say which numbers are far from the paper's, and why."""
     far = [
-        (method, f"{cell_name(model, '', ratio)} {ours:.3f} ({theirs:.2f})")
+        (method, f"{place(model, ratio)} {ours:.3f} ({theirs:.2f})")
         for model in MODELS
         for method, ratio, ours, theirs in beside(cells, model)
         if abs(ours - theirs) > CLOSE
@@ -151,7 +153,7 @@ def _figure(cells: Cells, preset: Preset) -> Spec:
         spread = interval(values)
         place = {
             "model": model.upper(),
-            "average": names.AVERAGES_SHORT[average],
+            "average": HEADINGS[average],
             "method": names.method(method),
             "ratio": ratio,
         }
@@ -210,7 +212,7 @@ def _figure(cells: Cells, preset: Preset) -> Spec:
         .facet(
             column=alt.Column(
                 "average:N",
-                sort=[names.AVERAGES_SHORT[average] for average in AVERAGES],
+                sort=[HEADINGS[average] for average in AVERAGES],
                 header=header,
             ),
             row=alt.Row("model:N", sort=[model.upper() for model in MODELS], header=header),

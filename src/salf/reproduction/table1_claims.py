@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 
 from salf.report import names
+from salf.reproduction.comparisons import CONVENTIONS, Evidence, Measured, conclude, not_worse
 from salf.reproduction.paper import published
-from salf.reproduction.presets import AVERAGES, METHODS, RATIOS
-from salf.reproduction.statistics import at_least, interval
+from salf.reproduction.presets import AVERAGES, METHODS, RATIOS, WITH_DEADLINE
+from salf.reproduction.statistics import interval
 from salf.reproduction.verdicts import Check, Finding, judge
 
 MODELS = ("mlp", "cnn")
 CLOSE = 0.05  # further than this from the paper's number is said aloud
 NEAR_THE_CEILING = 0.03  # SALF to FedAvg at 90 %, as the equations say
-DEADLINE_METHODS = tuple(method for method in METHODS if method != "fedavg")
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,17 @@ class Cells:
         """The seeds' accuracies; None if a run diverged."""
         return self.values.get((model, method, average, ratio))
 
-    def text(self, model: str, method: str, average: str, ratio: float) -> str:
-        """As in the table."""
-        values = self.get(model, method, average, ratio)
-        return "–" if values is None else str(interval(values))
+    def named(self, model: str, method: str, average: str, ratio: float) -> Measured:
+        """The same, with the method's name."""
+        return Measured(names.method(method), self.get(model, method, average, ratio))
+
+    def fall(self, model: str, method: str, average: str) -> Measured:
+        """From the fewest stragglers to the most, seed by seed."""
+        few, many = (self.get(model, method, average, ratio) for ratio in (RATIOS[0], RATIOS[-1]))
+        if few is None or many is None:
+            return Measured(names.method(method), None)
+        falls = [a - b for a, b in zip(few, many, strict=True)]
+        return Measured(f"{names.method(method)} falls by", falls)
 
 
 def findings(cells: Cells) -> list[Finding]:
@@ -45,23 +52,11 @@ def findings(cells: Cells) -> list[Finding]:
     ]
 
 
-def _close(cells: Cells, model: str) -> Finding:
-    checks = []
-    for method, ratio, ours, theirs in beside(cells, model):
-        told = f"{cell_name(model, method, ratio)} ours {ours:.3f}, the paper's {theirs:.2f}"
-        checks.append(Check(told, abs(ours - theirs) <= CLOSE))
-    return judge(
-        f"The numbers of Table I, {model.upper()}: averaged over all users as published, ours are "
-        f"within {CLOSE} of them.",
-        checks,
-    )
-
-
 def beside(cells: Cells, model: str) -> list[tuple[str, float, float, float]]:
     """(method, ratio, ours, the paper's), averaged over all users as published."""
     found = []
     for method in METHODS:
-        for ratio in RATIOS[:1] if method == "fedavg" else RATIOS:
+        for ratio in RATIOS[:1] if names.waits(method) else RATIOS:
             values = cells.get(model, method, "all", ratio)
             theirs = published(model, method, ratio)
             if values is not None and theirs is not None:
@@ -69,141 +64,130 @@ def beside(cells: Cells, model: str) -> list[tuple[str, float, float, float]]:
     return found
 
 
-def _monotone(cells: Cells, average: str) -> Finding:
-    checks = []
-    for model in MODELS:
-        for method in DEADLINE_METHODS:
-            for fewer, more in pairwise(RATIOS):
-                a, b = (cells.get(model, method, average, ratio) for ratio in (fewer, more))
-                if a is not None and b is not None:
-                    told = (
-                        f"{_name(model, method)} rises from {interval(a)} at "
-                        f"{names.percent(fewer)} to {interval(b)} at {names.percent(more)}"
-                    )
-                    checks.append(Check(told, at_least(a, b)))
+def place(model: str, ratio: float, method: str = "") -> str:
+    """Where a number stands: `MLP Drop at 90 %`."""
+    at = "" if names.waits(method) else f"at {names.percent(ratio)}"
+    return " ".join(filter(None, [model.upper(), names.method(method), at]))
+
+
+def _close(cells: Cells, model: str) -> Finding:
+    checks = [
+        Check(
+            f"{place(model, ratio, method)}: ours {ours:.3f}, the paper's {theirs:.2f}",
+            abs(ours - theirs) <= CLOSE,
+        )
+        for method, ratio, ours, theirs in beside(cells, model)
+    ]
     return judge(
-        f"{_convention(average)}: “for all the considered techniques, the higher the percentage "
+        f"The numbers of Table I, {model.upper()}: averaged over all users as published, ours are "
+        f"within {CLOSE} of them.",
+        checks,
+    )
+
+
+def _monotone(cells: Cells, average: str) -> Finding:
+    evidence = []
+    for model in MODELS:
+        for method in WITH_DEADLINE:
+            for fewer, more in pairwise(RATIOS):
+                a, b = (
+                    Measured(place(model, ratio, method), cells.get(model, method, average, ratio))
+                    for ratio in (fewer, more)
+                )
+                evidence.append(not_worse(a, b))
+    return conclude(
+        f"{CONVENTIONS[average]}: “for all the considered techniques, the higher the percentage "
         "of stragglers, the lower the test accuracy is” (no significant rise from one ratio to "
         "the next).",
-        checks,
+        evidence,
     )
 
 
 def _order(cells: Cells, average: str) -> Finding:
-    checks = []
+    evidence = []
     for model in MODELS:
         for ratio in RATIOS:
-            for one, other in combinations(DEADLINE_METHODS, 2):
-                theirs = {m: published(model, m, ratio) for m in (one, other)}
-                ours = {m: cells.get(model, m, average, ratio) for m in (one, other)}
-                if None in theirs.values() or None in ours.values():
-                    continue
-                better, worse = sorted(theirs, key=lambda m: theirs[m] or 0.0, reverse=True)
-                if theirs[better] == theirs[worse]:
-                    continue
-                a, b = ours[better] or [], ours[worse] or []
-                told = (
-                    f"{cell_name(model, '', ratio)} {names.method(better)} {interval(a)} is below "
-                    f"{names.method(worse)} {interval(b)}"
-                )
-                checks.append(Check(told, at_least(a, b)))
-    return judge(
-        f"{_convention(average)}: the order of the methods in Table I at each ratio of stragglers "
+            theirs = {m: told for m in WITH_DEADLINE if (told := published(model, m, ratio))}
+            for pair in combinations(theirs, 2):
+                better, worse = sorted(pair, key=theirs.__getitem__, reverse=True)
+                if theirs[better] > theirs[worse]:
+                    a, b = (cells.named(model, m, average, ratio) for m in (better, worse))
+                    evidence.append(not_worse(a, b, place(model, ratio)))
+    return conclude(
+        f"{CONVENTIONS[average]}: the order of the methods in Table I at each ratio of stragglers "
         "(no pair significantly the other way round).",
-        checks,
+        evidence,
     )
 
 
 def _best(cells: Cells, average: str) -> Finding:
-    checks = []
-    for model in MODELS:
-        for ratio in RATIOS:
-            salf = cells.get(model, "salf", average, ratio)
-            for other in DEADLINE_METHODS:
-                theirs = cells.get(model, other, average, ratio)
-                # The paper says nothing about HeteroFL on the MLP.
-                if other == "salf" or published(model, other, ratio) is None:
-                    continue
-                if salf is not None and theirs is not None:
-                    told = (
-                        f"{cell_name(model, '', ratio)} SALF {interval(salf)}, "
-                        f"{names.method(other)} {interval(theirs)}"
-                    )
-                    checks.append(Check(told, at_least(salf, theirs)))
-    return judge(
-        f"{_convention(average)}: SALF is “consistently achieving the best performance of the "
+    evidence = [
+        not_worse(
+            cells.named(model, "salf", average, ratio),
+            cells.named(model, other, average, ratio),
+            place(model, ratio),
+        )
+        for model in MODELS
+        for ratio in RATIOS
+        for other in _others(model)
+    ]
+    return conclude(
+        f"{CONVENTIONS[average]}: SALF is “consistently achieving the best performance of the "
         "trained model among all stragglers-constrained methods” (nowhere significantly below "
         "another).",
-        checks,
+        evidence,
     )
 
 
 def _least_degradation(cells: Cells, average: str) -> Finding:
-    """From the fewest stragglers to the most."""
-    checks = []
-    fewest, most = RATIOS[0], RATIOS[-1]
-    for model in MODELS:
-        falls = {}
-        for method in DEADLINE_METHODS:
-            a, b = (cells.get(model, method, average, ratio) for ratio in (fewest, most))
-            if a is not None and b is not None and published(model, method, most) is not None:
-                falls[method] = [x - y for x, y in zip(a, b, strict=True)]
-        if salf := falls.pop("salf", None):
-            for method, fall in falls.items():
-                told = (
-                    f"{model.upper()} SALF falls by {interval(salf)}, {names.method(method)} by "
-                    f"{interval(fall)}"
-                )
-                checks.append(Check(told, at_least(fall, salf)))
-    return judge(
-        f"{_convention(average)}: “the degradation of SALF is notably lower compared to all other "
-        f"baselines” (from {names.percent(fewest)} to {names.percent(most)} stragglers).",
-        checks,
+    evidence = [
+        not_worse(
+            cells.fall(model, other, average), cells.fall(model, "salf", average), model.upper()
+        )
+        for model in MODELS
+        for other in _others(model)
+    ]
+    return conclude(
+        f"{CONVENTIONS[average]}: “the degradation of SALF is notably lower compared to all other "
+        f"baselines” (from {names.percent(RATIOS[0])} to {names.percent(RATIOS[-1])} stragglers).",
+        evidence,
     )
 
 
 def _beats_drop(cells: Cells) -> Finding:
-    checks = []
-    for model in MODELS:
-        for ratio in RATIOS:
-            salf, drop = (cells.get(model, m, "reached", ratio) for m in ("salf", "drop"))
-            if salf is not None and drop is not None:
-                told = f"{cell_name(model, '', ratio)} SALF {interval(salf)}, Drop {interval(drop)}"
-                checks.append(Check(told, at_least(salf, drop)))
-    return judge(
+    evidence = [
+        not_worse(
+            cells.named(model, "salf", "reached", ratio),
+            cells.named(model, "drop", "reached", ratio),
+            place(model, ratio),
+        )
+        for model in MODELS
+        for ratio in RATIOS
+    ]
+    return conclude(
         "As the equations say: SALF is at least as good as Drop at every ratio, within the "
         "interval (our expectation; the paper has no such runs).",
-        checks,
+        evidence,
     )
 
 
 def _near_the_ceiling(cells: Cells) -> Finding:
-    checks, most = [], RATIOS[-1]
+    evidence: list[Evidence] = []
+    most = RATIOS[-1]
     for model in MODELS:
-        salf, fedavg = (cells.get(model, m, "reached", most) for m in ("salf", "fedavg"))
-        if salf is not None and fedavg is not None:
-            gap = interval(fedavg).mean - interval(salf).mean
-            told = (
-                f"{cell_name(model, '', most)} SALF {interval(salf)}, FedAvg {interval(fedavg)}: a "
-                f"gap of {gap:.3f}"
-            )
-            checks.append(Check(told, gap <= NEAR_THE_CEILING))
-    return judge(
+        salf, fedavg = (cells.named(model, m, "reached", most) for m in ("salf", "fedavg"))
+        if salf.seeds is None or fedavg.seeds is None:
+            continue
+        gap = interval(fedavg.seeds).mean - interval(salf.seeds).mean
+        told = f"{place(model, most)}: {salf}, {fedavg}, a gap of {gap:.3f}"
+        evidence.append(Check(told, gap <= NEAR_THE_CEILING))
+    return conclude(
         f"As the equations say: SALF at {names.percent(most)} stragglers is within "
         f"{NEAR_THE_CEILING} of FedAvg (our expectation; the paper has “a minor gap”).",
-        checks,
+        evidence,
     )
 
 
-def _convention(average: str) -> str:
-    return "As the equations say" if average == "reached" else "As published"
-
-
-def _name(model: str, method: str) -> str:
-    return " ".join(filter(None, [model.upper(), names.method(method)]))
-
-
-def cell_name(model: str, method: str, ratio: float) -> str:
-    """A cell as a sentence begins: `MLP Drop at 90 %:`."""
-    at = "" if method == "fedavg" else f" at {names.percent(ratio)}"
-    return f"{_name(model, method)}{at}:"
+def _others(model: str) -> list[str]:
+    """What SALF is compared with; the paper says nothing about HeteroFL on the MLP."""
+    return [m for m in WITH_DEADLINE if m != "salf" and published(model, m, RATIOS[0]) is not None]

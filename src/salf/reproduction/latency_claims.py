@@ -1,0 +1,286 @@
+"""What the paper says about accuracy against the deadline, judged by numbers."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from salf.report import names
+from salf.reproduction.comparisons import (
+    CONVENTIONS,
+    Evidence,
+    Lacking,
+    Measured,
+    better,
+    conclude,
+    not_worse,
+)
+from salf.reproduction.deadlines import FULL_PASS, straggler_share
+from salf.reproduction.paper import TABLE_1, VANILLA
+from salf.reproduction.presets import WITH_DEADLINE
+from salf.reproduction.verdicts import Check, Finding, Verdict, judge
+
+# Mappings and ways of averaging: the first is what the paper shows.
+PLACES = tuple((m, average) for m in ("uniform", "timed") for average in ("all", "reached"))
+PUBLISHED = PLACES[0]
+
+# What the paper says is lost at the tightest deadline, as a share of FedAvg's accuracy.
+STATED_LOSS = {"salf": 0.05, "asyncfl": 0.15, "heterofl": 0.70, "drop": 0.90}
+SALF_ROUNDING = 0.01  # “merely 5 %” is a rounded number
+TOLERANCE = 0.05  # for the others, both ways
+MINOR, HARDLY = 0.05, 0.03  # a small loss, and how little more it may be at the tightest deadline
+SAME = 0.005  # sums in another order are rounded otherwise, and a training amplifies that
+LOW, MODERATE = 1.5, 7.0  # microseconds: the paper's regimes are below 1.5, and up to 7
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Test accuracies of one mapping and way of averaging: one number per seed, or None."""
+
+    vanilla: Sequence[float] | None
+    accuracies: Mapping[tuple[str, float], Sequence[float] | None]  # by method and deadline
+
+    @property
+    def deadlines(self) -> list[float]:
+        """From the tightest on."""
+        return sorted({deadline for _, deadline in self.accuracies})
+
+    @property
+    def tight(self) -> list[float]:
+        """Those at which there are stragglers."""
+        return [deadline for deadline in self.deadlines if deadline < FULL_PASS]
+
+    def at(self, method: str, deadline: float) -> Measured:
+        """One point."""
+        name = f"{names.method(method)} at {deadline:g} µs"
+        return Measured(name, self.accuracies.get((method, deadline)))
+
+    def over_tight(self, method: str) -> Measured:
+        """The mean over the deadlines at which there are stragglers, seed by seed."""
+        points = [self.accuracies.get((method, deadline)) for deadline in self.tight]
+        known = [point for point in points if point is not None]
+        whole = bool(known) and len(known) == len(points)
+        seeds = [fmean(seed) for seed in zip(*known, strict=True)] if whole else None
+        return Measured(f"{names.method(method)} over all deadlines", seeds)
+
+    def loss(self, method: str, deadline: float) -> float | Lacking:
+        """What is lost, as a share of FedAvg's accuracy."""
+        ours = self.at(method, deadline)
+        if ours.seeds is None or not self.vanilla:
+            return Lacking(ours.name if ours.seeds is None else "FedAvg")
+        return 1 - fmean(ours.seeds) / fmean(self.vanilla)
+
+
+def same_without_stragglers(panel: Panel) -> list[Evidence]:
+    """All methods give what FedAvg gives where nobody is a straggler."""
+    evidence: list[Evidence] = []
+    for deadline in panel.deadlines:
+        for method in WITH_DEADLINE if deadline >= FULL_PASS else ():
+            ours = panel.at(method, deadline)
+            if ours.seeds is None or panel.vanilla is None:
+                evidence.append(Lacking(ours.name if ours.seeds is None else "FedAvg"))
+                continue
+            apart = max(abs(a - v) for a, v in zip(ours.seeds, panel.vanilla, strict=True))
+            evidence.append(
+                Check(f"{ours.name} is up to {apart:.4f} away from FedAvg", apart <= SAME)
+            )
+    return evidence
+
+
+def minor_degradation(panel: Panel) -> list[Evidence]:
+    """SALF loses little at any deadline, and hardly more at the tightest than at the loosest."""
+    evidence: list[Evidence] = []
+    losses = {deadline: panel.loss("salf", deadline) for deadline in panel.tight}
+    for deadline, loss in losses.items():
+        if isinstance(loss, Lacking):
+            evidence.append(loss)
+        else:
+            told = f"SALF at {deadline:g} µs loses {percent(loss)} of FedAvg's accuracy"
+            evidence.append(Check(told, loss <= MINOR))
+    if len(losses) > 1:
+        tightest, loosest = losses[panel.tight[0]], losses[panel.tight[-1]]
+        if not isinstance(tightest, Lacking) and not isinstance(loosest, Lacking):
+            grown = tightest - loosest
+            told = (
+                f"from {panel.tight[-1]:g} to {panel.tight[0]:g} µs SALF's loss grows by "
+                f"{100 * grown:.1f} points"
+            )
+            evidence.append(Check(told, grown <= HARDLY))
+    return evidence
+
+
+def salf_over_asyncfl(panel: Panel) -> list[Evidence]:
+    """SALF is nowhere below AsyncFL, and above it over all deadlines."""
+    if not panel.tight:
+        return []
+    return [
+        *(not_worse(panel.at("salf", t), panel.at("asyncfl", t)) for t in panel.tight),
+        better(panel.over_tight("salf"), panel.over_tight("asyncfl")),
+    ]
+
+
+def heterofl_and_drop(panel: Panel) -> list[Evidence]:
+    """HeteroFL is above Drop at low deadlines, and Drop above HeteroFL at moderate ones."""
+    return [
+        *(better(panel.at("heterofl", t), panel.at("drop", t)) for t in panel.tight if t < LOW),
+        *(
+            better(panel.at("drop", t), panel.at("heterofl", t))
+            for t in panel.tight
+            if LOW < t < MODERATE
+        ),
+    ]
+
+
+def asyncfl_over_both(panel: Panel) -> list[Evidence]:
+    """AsyncFL is above HeteroFL and Drop at low deadlines."""
+    return [
+        better(panel.at("asyncfl", t), panel.at(other, t))
+        for t in panel.tight
+        if t < LOW
+        for other in ("heterofl", "drop")
+    ]
+
+
+def stated_loss(method: str) -> Callable[[Panel], list[Evidence]]:
+    """What a method loses at the tightest deadline, beside what the paper says it does."""
+
+    def evidence(panel: Panel) -> list[Evidence]:
+        if not panel.tight:
+            return []
+        loss, stated = panel.loss(method, panel.tight[0]), STATED_LOSS[method]
+        if isinstance(loss, Lacking):
+            return [loss]
+        told = (
+            f"{names.method(method)} at {panel.tight[0]:g} µs loses {percent(loss)}, the paper's "
+            f"{percent(stated)}"
+        )
+        as_stated = (
+            loss <= stated + SALF_ROUNDING if method == "salf" else abs(loss - stated) <= TOLERANCE
+        )
+        return [Check(told, as_stated)]
+
+    return evidence
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper says about its figure, and how a panel is judged by it."""
+
+    text: str
+    evidence: Callable[[Panel], list[Evidence]]
+    why_not: str = ""
+
+
+_HETEROFL = (
+    "Our HeteroFL is much better than the published one: the paper does not say how the narrow "
+    "networks are combined, and here the part of the network that everybody holds gets steps of "
+    "full length, however many straggle."
+)
+_DROP = (
+    "Averaged over all users, Drop's steps shrink with the share of stragglers; how far it then "
+    "gets in so many rounds depends on the initial weights, which the paper does not give."
+)
+_ASYNCFL = (
+    "Averaged over all users, AsyncFL's steps shrink with the updates that are still to come, and "
+    "the paper leaves open what a late update is and how much it counts."
+)
+
+
+def _stated(method: str, why: str) -> Claim:
+    bound = (
+        f"at most {percent(STATED_LOSS[method] + SALF_ROUNDING)}"
+        if method == "salf"
+        else f"within {100 * TOLERANCE:g} points of that"
+    )
+    return Claim(
+        f"At the tightest deadline {names.method(method)} loses "
+        f"{'merely ' if method == 'salf' else ''}{percent(STATED_LOSS[method])} of vanilla FL's "
+        f"accuracy ({bound}).",
+        stated_loss(method),
+        f"{why} {_own_table(method)}".strip(),
+    )
+
+
+def _own_table(method: str) -> str:
+    """The paper's table beside the paper's figure."""
+    loss = 1 - TABLE_1["cnn", method][0.9] / VANILLA["cnn"]
+    if loss > STATED_LOSS[method] - TOLERANCE:
+        return ""
+    return (
+        f"The paper's two numbers do not agree either: by its Table I {names.method(method)} loses "
+        f"{percent(loss)} at 90 % stragglers, which are more than the "
+        f"{percent(straggler_share(1.0))} of 1 µs."
+    )
+
+
+def percent(share: float) -> str:
+    """A share to a tenth of a percent."""
+    return f"{100 * share:.1f}".removesuffix(".0") + " %"
+
+
+CLAIMS = (
+    Claim(
+        f"“All FL methods coincide with full FedAvg when the deadline surpasses” {FULL_PASS} µs "
+        f"(each seed's test accuracy within {SAME}).",
+        same_without_stragglers,
+    ),
+    Claim(
+        "SALF “yields a minor degradation in performance which hardly grows when the latency is "
+        f"decreased” (nowhere more than {percent(MINOR)} of FedAvg's accuracy, and at most "
+        f"{100 * HARDLY:g} points more at the tightest than at the loosest deadline).",
+        minor_degradation,
+    ),
+    Claim(
+        f"SALF “outperforms” AsyncFL below {FULL_PASS} µs (nowhere significantly below it, and "
+        "above it over all these deadlines).",
+        salf_over_asyncfl,
+    ),
+    Claim(
+        f"Below {LOW} µs HeteroFL “is superior to drop-stragglers”, “the opposite holds” from "
+        f"{LOW} to {MODERATE:g} µs (significantly).",
+        heterofl_and_drop,
+        f"{_HETEROFL} {_DROP}",
+    ),
+    Claim(
+        f"Below {LOW} µs AsyncFL “is superior to both” HeteroFL and Drop (significantly).",
+        asyncfl_over_both,
+        f"{_ASYNCFL} {_HETEROFL}",
+    ),
+    _stated("salf", ""),
+    _stated("asyncfl", _ASYNCFL),
+    _stated("heterofl", _HETEROFL),
+    _stated("drop", _DROP),
+)
+
+
+def findings(panels: Mapping[tuple[str, str], Panel], note: str = "") -> list[Finding]:
+    """Each claim by the panel that the paper shows, and in a word by the others."""
+    return [
+        conclude(
+            claim.text,
+            claim.evidence(panels[PUBLISHED]),
+            why_not=claim.why_not,
+            note=" ".join(filter(None, [_elsewhere(claim, panels), note])),
+            untested="there is no such deadline in this preset",
+        )
+        for claim in CLAIMS
+    ]
+
+
+def _elsewhere(claim: Claim, panels: Mapping[tuple[str, str], Panel]) -> str:
+    """The verdicts of the panels that the paper does not show."""
+    verdicts = []
+    for place in PLACES:
+        checks = [found for found in claim.evidence(panels[place]) if isinstance(found, Check)]
+        if place == PUBLISHED or not checks:
+            continue
+        verdict = judge(claim.text, checks).verdict
+        passed = sum(check.passed for check in checks)
+        counted = f" ({passed} of {len(checks)} checks)" if verdict is Verdict.IN_PART else ""
+        verdicts.append(f"{place_name(*place)}: {verdict.value}{counted}.")
+    return " ".join(verdicts)
+
+
+def place_name(mapping: str, average: str) -> str:
+    """A panel in words; the paper's own mapping goes without saying."""
+    convention = CONVENTIONS[average]
+    return convention if mapping == "uniform" else f"By the layers' times, {convention.lower()}"

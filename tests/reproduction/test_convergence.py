@@ -1,0 +1,200 @@
+"""The convergence figures: verdicts on made-up curves, and the files they become."""
+
+from dataclasses import replace
+
+import pytest
+import vl_convert
+from made_up_runs import found
+
+from salf.reproduction.convergence import CnnConvergence, MlpConvergence, findings
+from salf.reproduction.curves import Course, mean_curve
+from salf.reproduction.item import label
+from salf.reproduction.presets import AVERAGES, METHODS, QUICK
+from salf.reproduction.verdicts import Verdict
+
+HOLDS, IN_PART, FAILS = Verdict.HOLDS, Verdict.IN_PART, Verdict.FAILS
+AS_IN_THE_PAPER = {"fedavg": 0.95, "salf": 0.9, "asyncfl": 0.86, "heterofl": 0.43, "drop": 0.28}
+NOISE = (-0.002, 0.0, 0.002)
+
+
+def course(*accuracies):
+    return Course(list(enumerate(accuracies, 1)))
+
+
+def flat(accuracies, noise=NOISE):
+    """The same accuracy all the time."""
+    return {m: [course(a + n, a + n) for n in noise] for m, a in accuracies.items()}
+
+
+def verdicts(courses):
+    return [finding.verdict for finding in findings("all", courses)]
+
+
+def test_the_papers_order_holds():
+    assert verdicts(flat(AS_IN_THE_PAPER)) == [HOLDS, HOLDS, HOLDS]
+
+
+def test_where_salf_is_worst_it_is_not_the_closest():
+    closest, second, inferior = findings("all", flat(AS_IN_THE_PAPER | {"salf": 0.2}))
+    assert closest.verdict is FAILS
+    assert "SALF 0.200 ±0.005, AsyncFL 0.860 ±0.005" in closest.reason
+    assert "The paper leaves open" in closest.reason
+    assert second.verdict is HOLDS
+    assert inferior.verdict is IN_PART  # they are still below AsyncFL
+
+
+def test_where_only_heterofl_is_above_salf_it_holds_in_part():
+    closest, second, inferior = findings("all", flat(AS_IN_THE_PAPER | {"heterofl": 0.93}))
+    assert closest.verdict is IN_PART
+    assert "4 of 6 checks passed" in closest.reason
+    assert "HeteroFL 0.930" in closest.reason
+    assert "Drop" not in closest.reason.split("The paper leaves open")[0]
+    assert (second.verdict, inferior.verdict) == (IN_PART, IN_PART)
+
+
+def test_the_whole_profile_counts_and_not_the_end_alone():
+    courses = flat(AS_IN_THE_PAPER) | {"salf": [course(0.1, 0.9 + n) for n in NOISE]}
+    closest = findings("all", courses)[0]
+    assert closest.verdict is IN_PART
+    assert "over all rounds: SALF 0.500" in closest.reason
+    assert "at the end: SALF" not in closest.reason
+
+
+def test_methods_are_compared_seed_by_seed():
+    wide = (-0.1, 0.0, 0.1)  # far more than the methods differ by, but the same for all of them
+    same_seeds = flat(AS_IN_THE_PAPER | {"salf": 0.85}, noise=wide)
+    assert findings("all", same_seeds)[0].verdict is IN_PART  # clearly below AsyncFL
+    mixed = same_seeds | {"salf": same_seeds["salf"][1:] + same_seeds["salf"][:1]}
+    assert findings("all", mixed)[0].verdict is HOLDS  # not to be told apart
+
+
+def test_a_difference_that_the_seeds_cannot_tell_is_not_called_inferior():
+    courses = flat(AS_IN_THE_PAPER) | {"drop": [course(a, a) for a in (0.2, 0.9, 0.6)]}
+    *_, inferior = findings("all", courses)
+    assert inferior.verdict is IN_PART
+    assert "more on average, but not so that 3 seeds could tell" in inferior.reason
+    assert "The paper leaves open" not in inferior.reason  # more seeds would settle it
+
+
+def test_one_seed_is_judged_as_it_is_without_an_interval():
+    one = {method: seeds[:1] for method, seeds in flat(AS_IN_THE_PAPER).items()}
+    assert verdicts(one) == [HOLDS, HOLDS, HOLDS]
+    closest = findings("all", one | {"salf": [course(0.85, 0.85)]})[0]
+    assert closest.verdict is IN_PART
+    assert "±" not in closest.reason
+
+
+def test_what_diverged_is_named_and_left_out():
+    closest, second, _ = findings("all", flat(AS_IN_THE_PAPER) | {"drop": None})
+    assert closest.verdict is HOLDS
+    assert closest.reason.endswith("No result for Drop: training diverged.")
+    assert "Drop" not in second.reason.replace("No result for Drop", "")
+    closest, *_ = findings("all", flat(AS_IN_THE_PAPER) | {"salf": None})
+    assert closest.verdict is Verdict.NOT_TESTED
+    assert "No result for SALF" in closest.reason
+
+
+def curve(config):
+    """The paper's numbers, a little more with every round."""
+    end = AS_IN_THE_PAPER[config.method] + 0.001 * config.seed
+    return [end - 0.02, end - 0.01, end]
+
+
+@pytest.fixture(params=[MlpConvergence, CnnConvergence])
+def item(request):
+    return request.param()
+
+
+def outcome(item, preset=QUICK, accuracies=curve):
+    tasks = item.tasks(preset, None)
+    return item.outcome(preset, found(tasks, accuracies), None)
+
+
+def test_the_runs_are_those_of_table_1(item):
+    labels = {label(task) for task in item.tasks(QUICK, None)}
+    expected = {
+        label(QUICK.config(item.model, method, average, 0.9, seed))
+        for method in METHODS
+        for average in AVERAGES
+        for seed in range(QUICK.seeds)
+    }
+    assert labels == expected
+    assert len(labels) == QUICK.seeds * (1 + 4 * 2)  # FedAvg is the same both ways
+
+
+def test_each_way_of_averaging_gets_its_verdicts(item):
+    def worse_over_all(config):
+        return [0.1] * 3 if (config.method, config.average) == ("salf", "all") else curve(config)
+
+    made = outcome(item, accuracies=worse_over_all).findings
+    closest = {f.claim.split(":")[0]: f.verdict for f in made if "closest" in f.claim}
+    assert closest == {"As the equations say": HOLDS, "As published": FAILS}
+
+
+def test_heterofl_is_not_judged_on_the_mlp_which_the_paper_leaves_out():
+    def best(config):
+        return [0.99] * 3 if config.method == "heterofl" else curve(config)
+
+    mlp = outcome(MlpConvergence(), accuracies=best)
+    assert {finding.verdict for finding in mlp.findings} == {HOLDS}
+    assert "HeteroFL is drawn but not judged" in mlp.intro
+    cnn = outcome(CnnConvergence(), accuracies=best)
+    assert cnn.findings[0].verdict is IN_PART
+    assert "not judged" not in cnn.intro
+
+
+def test_the_rows_are_tidy_and_fedavg_is_there_once(item):
+    rows = outcome(item).rows
+    assert len(rows) == QUICK.seeds * (1 + 4 * 2) * 3
+    assert rows[0] == {
+        "model": item.model,
+        "method": "fedavg",
+        "average": "",
+        "stragglers": 0.0,
+        "seed": 0,
+        "round": 1,
+        "accuracy": pytest.approx(0.93),
+    }
+    keys = [(r["method"], r["average"], r["seed"], r["round"]) for r in rows]
+    assert len(set(keys)) == len(keys)
+
+
+def test_the_figure_says_what_it_shows_and_can_be_drawn():
+    made = outcome(CnnConvergence())
+    title = made.figure["title"]
+    assert "CNN on MNIST" in title["text"]
+    assert "150 rounds, mean of 3 seeds and its 95 % interval; preset quick" in title["subtitle"][0]
+    drawn = vl_convert.vegalite_to_svg(made.figure)
+    for text in ("As the equations say:", "As published:", "SALF", "AsyncFL", "Round"):
+        assert text in drawn
+
+
+def test_one_seed_has_no_bands_and_says_so():
+    several, one = (outcome(CnnConvergence(), replace(QUICK, seeds=n)) for n in (3, 1))
+    assert "area" in str(several.figure)
+    assert "area" not in str(one.figure)
+    assert "One seed, no bands" in one.caption
+
+
+def test_an_item_with_all_runs_diverged_still_comes_out(item):
+    made = outcome(item, accuracies=lambda config: None)
+    assert {finding.verdict for finding in made.findings} == {Verdict.NOT_TESTED}
+    assert made.rows == []
+    assert vl_convert.vegalite_to_svg(made.figure)
+
+
+def test_one_seed_that_diverged_leaves_its_method_without_a_result(item):
+    def one_less(config):
+        diverged = (config.method, config.average, config.seed) == ("drop", "all", 1)
+        return None if diverged else curve(config)
+
+    made = outcome(item, accuracies=one_less)
+    named = {"No result for Drop" in f.reason: f.claim.split(":")[0] for f in made.findings}
+    assert named == {False: "As the equations say", True: "As published"}
+    assert len(made.rows) == 3 * (QUICK.seeds * 9 - 1)  # what there is, is in the table
+
+
+def test_a_long_curve_is_thinned_and_keeps_its_last_round():
+    thinned = mean_curve([Course([(t, 0.5) for t in range(1, 1002)])])
+    assert len(thinned) <= 200
+    assert thinned[-1][0] == 1001

@@ -1,0 +1,319 @@
+"""Accuracy against the deadline: depths by hand, verdicts on made-up results, the files."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import vl_convert
+from made_up_runs import found
+
+from salf.depth import parse
+from salf.experiments.config import Config
+from salf.experiments.run import run
+from salf.report.tables import Table
+from salf.reproduction.deadlines import (
+    layer_shares,
+    layer_times,
+    straggler_share,
+    timed_depths,
+    timing,
+)
+from salf.reproduction.item import Measurement, label
+from salf.reproduction.latency import Latency
+from salf.reproduction.latency_claims import PLACES, PUBLISHED, WITH_DEADLINE, Panel, findings
+from salf.reproduction.presets import AVERAGES, QUICK
+from salf.reproduction.verdicts import Verdict
+
+HOLDS, IN_PART, FAILS = Verdict.HOLDS, Verdict.IN_PART, Verdict.FAILS
+SECONDS = [8e-4, 4e-4, 2e-4, 1e-4]
+SHARES = [1.0, 0.5, 0.25, 0.125]
+
+# A figure of which every word of the paper is true.
+VANILLA = 0.95
+LIKE_THE_PAPER = {
+    1: {"salf": 0.905, "asyncfl": 0.81, "heterofl": 0.285, "drop": 0.095},
+    2: {"salf": 0.91, "asyncfl": 0.86, "heterofl": 0.5, "drop": 0.6},
+    5: {"salf": 0.925, "asyncfl": 0.91, "heterofl": 0.85, "drop": 0.9},
+    7: {"salf": 0.93, "asyncfl": 0.92, "heterofl": 0.91, "drop": 0.91},
+    9: dict.fromkeys(WITH_DEADLINE, VANILLA),
+}
+NOISE = (-0.001, 0.0, 0.001)
+
+
+def panel(changes=None):
+    """Like the paper, but for {(method, deadline): accuracy}."""
+    numbers = {(m, t): a for t, row in LIKE_THE_PAPER.items() for m, a in row.items()}
+    numbers |= changes or {}
+    return Panel(
+        [VANILLA + n for n in NOISE],
+        {key: None if a is None else [a + n for n in NOISE] for key, a in numbers.items()},
+    )
+
+
+def judged(changes=None, elsewhere=None):
+    """The findings, by the words that tell them apart."""
+    panels = dict.fromkeys(PLACES, panel(elsewhere)) | {PUBLISHED: panel(changes)}
+    words = ("coincide", "minor", "outperforms", "drop-stragglers", "superior to both")
+    words += tuple(f"deadline {name}" for name in ("SALF", "AsyncFL", "HeteroFL", "Drop"))
+    made = findings(panels)
+    assert len(made) == len(words)
+    return {word: next(f for f in made if word in f.claim) for word in words}
+
+
+def verdicts(changes=None):
+    return {word: finding.verdict for word, finding in judged(changes).items()}
+
+
+def test_the_paper_maps_deadlines_to_shares_of_stragglers():
+    assert straggler_share(0.75) == 0.9
+    assert straggler_share(3) == 0.6
+    assert straggler_share(7.5) == straggler_share(9) == 0
+
+
+def test_shares_of_the_backward_pass_count_from_the_loss_down():
+    assert layer_shares(SECONDS) == SHARES
+    # A layer cannot be done before the one above it, whatever the clock said.
+    assert layer_shares([8e-4, 1e-4, 2e-4]) == [1.0, 0.25, 0.25]
+    assert layer_shares([3.0, 1.0]) == [1.0, 0.333]
+    assert layer_shares([1.0, 1e-9]) == [1.0, 0.001]
+
+
+def test_depths_by_the_layers_times_are_those_of_users_with_a_uniform_speed():
+    deadline = 1.5
+    taus = (np.arange(75_000) + 0.5) / 10_000  # uniform on (0, 7.5]
+    reached = np.array(SHARES)[:, None] * taus <= deadline
+    depths = len(SHARES) + 1 - reached.sum(axis=0)
+    late = depths[depths > 1]
+    assert len(late) / len(depths) == pytest.approx(straggler_share(deadline))
+    counted = [(late == depth).mean() for depth in range(1, len(SHARES) + 2)]
+    law = parse(timed_depths(deadline, SHARES), 1, len(SHARES), 1.0)
+    assert law.chances == pytest.approx(counted, abs=1e-4)
+    assert law.chances == pytest.approx([0.0, 0.25, 0.5, 0.25, 0.0])
+
+
+@pytest.mark.parametrize("deadline", [1, 2, 3, 7])
+def test_stragglers_by_the_layers_times_never_finish(deadline):
+    law = parse(timed_depths(deadline, layer_shares([7.1, 3.4, 1.61, 1.26])), 30, 4, 0.5)
+    depths = law.draw(np.random.default_rng(0))
+    assert depths.straggler.sum() == 15
+    assert ((depths.depth > 1) == depths.straggler).all()
+    assert sum(law.chances) == pytest.approx(1)
+
+
+def test_layer_times_are_measured_on_one_thread_and_grow_towards_the_input():
+    done = []
+    torch.set_num_threads(2)
+    try:
+        times = layer_times("cnn", 16, 20, done.append)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    assert times["kinds"] == ["Conv2d", "Conv2d", "Linear", "Linear"]
+    shares = layer_shares(times["seconds"])
+    assert shares == sorted(shares, reverse=True)
+    assert shares[-1] < 0.7  # the last layer is no more than a part of the pass
+    assert done[-1] == 1
+
+
+def test_every_word_of_the_paper_holds_for_a_figure_like_the_papers():
+    assert set(verdicts().values()) == {HOLDS}
+
+
+def test_a_method_that_differs_from_fedavg_without_stragglers_is_found():
+    assert verdicts({("heterofl", 9): VANILLA - 0.01})["coincide"] is IN_PART
+    assert verdicts({("heterofl", 9): VANILLA + 0.004})["coincide"] is HOLDS
+    changed = {(method, 9): 0.9 for method in WITH_DEADLINE}
+    assert verdicts(changed)["coincide"] is FAILS
+    assert "Drop at 9 µs is up to 0.0500 away" in judged(changed)["coincide"].reason
+
+
+def test_seeds_are_compared_with_fedavgs_own_seeds():
+    same_mean = replace(panel(), vanilla=[VANILLA + 0.01, VANILLA, VANILLA - 0.01])
+    made = findings(dict.fromkeys(PLACES, same_mean))
+    assert made[0].verdict is FAILS
+
+
+def test_salf_that_loses_much_does_not_hold():
+    bad = {("salf", t): 0.3 for t in (1, 2, 5, 7)}
+    found = verdicts(bad)
+    assert found["minor"] is IN_PART  # it loses much, but does not lose more and more
+    assert found["outperforms"] is FAILS
+    assert found["deadline SALF"] is FAILS
+    assert verdicts(bad | {("salf", 7): 0.5})["minor"] is FAILS
+
+
+def test_salf_that_is_nowhere_above_asyncfl_does_not_outperform_it():
+    equal = {("asyncfl", t): LIKE_THE_PAPER[t]["salf"] for t in (1, 2, 5, 7)}
+    finding = judged(equal)["outperforms"]
+    assert finding.verdict is IN_PART
+    assert "SALF over all deadlines 0.91" in finding.reason
+
+
+def test_salf_that_collapses_at_the_tightest_deadline_only():
+    found = judged({("salf", 1): 0.5})
+    assert found["minor"].verdict is IN_PART
+    assert "SALF at 1 µs loses 47.4 % of FedAvg's accuracy" in found["minor"].reason
+    assert "grows by 45.3 points" in found["minor"].reason
+    assert found["outperforms"].verdict is IN_PART
+    assert "SALF at 1 µs 0.500 ±0.002, AsyncFL at 1 µs 0.810 ±0.002" in found["outperforms"].reason
+
+
+def test_heterofl_and_drop_change_places_at_1_and_a_half():
+    better_everywhere = {("heterofl", t): 0.9 for t in (1, 2, 5)}
+    found = judged(better_everywhere)["drop-stragglers"]
+    assert found.verdict is IN_PART
+    assert "Drop at 2 µs 0.600 ±0.002, HeteroFL at 2 µs 0.900" in found.reason
+    assert "does not say how the narrow networks are combined" in found.reason
+    other_way = {("heterofl", 1): 0.05, ("heterofl", 2): 0.9, ("heterofl", 5): 0.95}
+    assert verdicts(other_way)["drop-stragglers"] is FAILS
+    # From 7 µs on the paper says nothing.
+    assert verdicts({("heterofl", 7): 0.94})["drop-stragglers"] is HOLDS
+
+
+def test_asyncfl_is_judged_at_low_deadlines_only():
+    assert verdicts({("heterofl", 1): 0.9})["superior to both"] is IN_PART
+    assert verdicts({("asyncfl", 1): 0.01})["superior to both"] is FAILS
+    assert verdicts({("asyncfl", 2): 0.01})["superior to both"] is HOLDS
+
+
+@pytest.mark.parametrize(
+    ("method", "accuracy", "verdict"),
+    [
+        ("SALF", 0.894, HOLDS),  # 5.9 %
+        ("SALF", 0.95, HOLDS),  # better than said is not against it
+        ("SALF", 0.89, FAILS),
+        ("AsyncFL", 0.77, HOLDS),  # 18.9 %
+        ("AsyncFL", 0.75, FAILS),
+        ("AsyncFL", 0.94, FAILS),  # far better than said is not what was said
+        ("HeteroFL", 0.9, FAILS),
+        ("Drop", 0.5, FAILS),
+    ],
+)
+def test_what_is_lost_at_the_tightest_deadline_is_beside_the_papers(method, accuracy, verdict):
+    finding = judged({(method.lower(), 1): accuracy})[f"deadline {method}"]
+    assert finding.verdict is verdict
+
+
+def test_the_reason_says_that_the_papers_own_table_says_otherwise():
+    reason = judged({("drop", 1): 0.5})["deadline Drop"].reason
+    assert "Drop at 1 µs loses 47.4 %, the paper's 90 %" in reason
+    assert "by its Table I Drop loses 70.5 % at 90 % stragglers" in reason
+    assert "more than the 86.7 % of 1 µs" in reason
+
+
+def test_the_other_panels_are_told_and_do_not_change_the_verdict():
+    finding = judged(elsewhere={("salf", 1): 0.1})["deadline SALF"]
+    assert finding.verdict is HOLDS
+    assert "As the equations say: does not hold." in finding.reason
+    assert "By the layers' times, as published: does not hold." in finding.reason
+
+
+def test_what_diverged_is_named_and_left_out():
+    found = judged({("salf", 1): None, ("drop", 9): None})
+    assert found["deadline SALF"].verdict is Verdict.NOT_TESTED
+    assert "No result for SALF at 1 µs" in found["deadline SALF"].reason
+    assert "No result for SALF at 1 µs" in found["outperforms"].reason
+    assert found["minor"].verdict is HOLDS
+    assert found["coincide"].verdict is HOLDS
+    assert "No result for Drop at 9 µs: training diverged." in found["coincide"].reason
+    without = {place: replace(panel(), vanilla=None) for place in PLACES}
+    assert "No result for FedAvg" in findings(without)[0].reason
+
+
+def remember(measurement: Measurement):
+    assert measurement.name == "layer-times"
+    return {"kinds": ["Conv2d", "Conv2d", "Linear", "Linear"], "seconds": SECONDS}
+
+
+PRESET = replace(QUICK, deadlines=(1, 5, 9))
+
+
+def accuracies(config):
+    """The paper's, by the share of stragglers."""
+    if config.method == "fedavg":
+        return [VANILLA + 0.001 * config.seed]
+    deadline = round(7.5 * (1 - config.stragglers)) if config.stragglers else 9
+    return [LIKE_THE_PAPER[deadline][config.method] + 0.001 * config.seed]
+
+
+def outcome(preset=PRESET, numbers=accuracies):
+    item = Latency()
+    return item.outcome(preset, found(item.tasks(preset, remember), numbers), remember)
+
+
+def test_runs_are_the_presets_and_only_depths_are_changed():
+    tasks = {label(task): task for task in Latency().tasks(PRESET, remember)}
+    # FedAvg, then per way of averaging: 1 and 5 µs in both mappings, 9 µs is one and the same.
+    assert len(tasks) == PRESET.seeds * (1 + 4 * 2 * (2 * 2 + 1))
+    for average in AVERAGES:
+        assert label(PRESET.config("cnn", "salf", average, 0.8667, 0)) in tasks
+        assert label(PRESET.config("cnn", "salf", average, 0.0, 0)) in tasks
+    timed = [task for task in tasks.values() if task.depth != "mixture"]
+    assert {task.depth for task in timed} == {timed_depths(t, SHARES) for t in (1, 5)}
+    as_mapped = {label(task.changed(depth="mixture")) for task in timed}
+    assert as_mapped <= tasks.keys()
+
+
+def test_the_measurement_is_known_by_what_is_measured():
+    assert label(timing(QUICK)) == label(timing(replace(QUICK, seeds=1)))
+    assert timing(QUICK).arguments["model"] == "cnn"
+    assert timing(QUICK).arguments["batch_size"] == 16
+
+
+def test_depths_by_the_layers_times_can_be_run():
+    config = Config(
+        data="synthetic", model="cnn", users=4, rounds=1, batch_size=4, threads=1,
+        depth=timed_depths(1, SHARES), validation=0.0,
+    )  # fmt: skip
+    assert len(run(config).history.rows[0].reached) == 4
+
+
+def test_rows_have_both_mappings_and_fedavg_once():
+    rows = outcome().rows
+    assert len(rows) == PRESET.seeds * (1 + 4 * 2 * 2 * 3)
+    keys = [
+        tuple(row[k] for k in ("method", "average", "mapping", "deadline", "seed")) for row in rows
+    ]
+    assert len(set(keys)) == len(keys)
+    (row,) = [r for r in rows if keys[rows.index(r)] == ("salf", "all", "timed", 1, 0)]
+    assert row["accuracy"] == pytest.approx(0.905)
+    assert row["stragglers"] == 0.8667
+
+
+def test_the_figure_has_four_panels_and_says_what_was_run():
+    made = outcome()
+    drawn = vl_convert.vegalite_to_svg(made.figure)
+    for text in (
+        "Deadline T_max in µs",
+        "stragglers' depths by the layers' times",
+        "As published:",
+        "As the equations say:",
+        "preset quick",
+        "mean of 3 seeds and its 95 % interval",
+    ):
+        assert text in drawn
+
+
+def test_the_tables_show_what_is_lost_and_who_reaches_what():
+    losses, reach = outcome().blocks
+    assert isinstance(losses, Table)
+    assert [cell.text for cell in losses.rows[0]] == ["SALF", "5 %", *["4.7 %"] * 4]
+    assert isinstance(reach, Table)
+    # 26 of 30 users are stragglers, one in five of them at any depth.
+    texts = [[cell.text for cell in row] for row in reach.rows]
+    assert texts[0] == ["1 (Conv2d)", "100 %", "30.7 %", "13.3 %"]
+    assert texts[3] == ["4 (Linear)", "12.5 %", "82.7 %", "100 %"]
+
+
+def test_one_seed_is_said_and_nothing_at_all_does_not_crash():
+    assert all("One seed" in f.reason for f in outcome(replace(PRESET, seeds=1)).findings)
+    made = outcome(numbers=lambda config: None)
+    assert {finding.verdict for finding in made.findings} == {Verdict.NOT_TESTED}
+    assert vl_convert.vegalite_to_svg(made.figure)
+
+
+def test_deadlines_that_nobody_misses_leave_claims_untested():
+    made = outcome(replace(PRESET, deadlines=(9,)))
+    assert made.findings[0].verdict is HOLDS
+    assert {finding.verdict for finding in made.findings[1:]} == {Verdict.NOT_TESTED}

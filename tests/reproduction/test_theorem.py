@@ -1,0 +1,328 @@
+"""The theorem: exact constants, trajectories that are the simulation's, verdicts that can fail."""
+
+import json
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from salf.data import Samples, synthetic
+from salf.depth import Uniform
+from salf.engines import LoopEngine
+from salf.experiments.simulation import Batches, Simulation
+from salf.layers import Layers
+from salf.methods import method
+from salf.reproduction import theorem
+from salf.reproduction.item import Found, label
+from salf.reproduction.presets import QUICK
+from salf.reproduction.ridge import Ridge, from_images, trajectories
+from salf.reproduction.statistics import interval
+from salf.reproduction.verdicts import Verdict
+from salf.server import theorem_rate
+
+TINY = replace(
+    QUICK,
+    theorem_rounds=40,
+    theorem_repeats=3,
+    configs={"mlp": replace(QUICK.configs["mlp"], data="synthetic", batch_size=4)},
+)
+
+
+def silent(share):
+    assert 0 <= share <= 1
+
+
+@pytest.fixture(scope="module")
+def ridge():
+    """Three users, one of them with more samples, six parameters."""
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(16, 6)) * np.linspace(0.5, 1.5, 6)
+    shares = [np.arange(5), np.arange(5, 10), np.arange(10, 16)]
+    return Ridge(inputs, rng.normal(size=16), shares, ridge=0.3, batch_size=2)
+
+
+def objective(ridge, share, w):
+    x, y = ridge.inputs[share], ridge.targets[share]
+    return ((x @ w - y) ** 2).mean() / 2 + ridge.ridge * w @ w / 2
+
+
+def gradient(ridge, share, w):
+    x, y = ridge.inputs[share], ridge.targets[share]
+    return x.T @ (x @ w - y) / len(share) + ridge.ridge * w
+
+
+# The problem.
+
+
+def test_the_optimum_has_no_gradient_and_the_gap_is_that_of_the_objective(ridge):
+    def total(w):
+        return np.mean([objective(ridge, share, w) for share in ridge.shares])
+
+    best = ridge.optimum
+    assert np.mean([gradient(ridge, s, best) for s in ridge.shares], 0) == pytest.approx(0)
+    models = np.random.default_rng(1).normal(size=(4, 6))
+    wanted = [total(w) - total(best) for w in models]
+    assert ridge.gap(models) == pytest.approx(wanted, rel=1e-10)
+
+
+def test_rho_are_the_extreme_curvatures_of_the_users(ridge):
+    eigenvalues = []
+    for share in ridge.shares:
+        columns = [gradient(ridge, share, e) - gradient(ridge, share, 0 * e) for e in np.eye(6)]
+        eigenvalues += np.linalg.eigvalsh(np.array(columns)).tolist()
+    assert ridge.rho == pytest.approx((min(eigenvalues), max(eigenvalues)), rel=1e-10)
+
+
+def test_heterogeneity_is_what_users_gain_with_models_of_their_own(ridge):
+    gains = []
+    for share in ridge.shares:
+        x, y = ridge.inputs[share], ridge.targets[share]
+        rows = np.vstack([x / np.sqrt(len(share)), np.sqrt(ridge.ridge) * np.eye(6)])
+        own = np.linalg.lstsq(rows, np.append(y / np.sqrt(len(share)), np.zeros(6)))[0]
+        gains.append(objective(ridge, share, ridge.optimum) - objective(ridge, share, own))
+    assert ridge.heterogeneity == pytest.approx(np.mean(gains), rel=1e-9)
+    assert ridge.heterogeneity > 0
+
+
+def test_moments_of_gradients_are_those_over_all_batches(ridge):
+    models = np.random.default_rng(2).normal(size=(3, 6))
+    variances, squares = ridge.gradient_moments(models)
+    for u, share in enumerate(ridge.shares):
+        for i, w in enumerate(models):
+            every = [gradient(ridge, np.array(b), w) for b in combinations(share, 2)]
+            off = np.array(every) - gradient(ridge, share, w)
+            assert variances[u, i] == pytest.approx((off**2).sum(1).mean(), rel=1e-10)
+            assert squares[u, i] == pytest.approx((np.array(every) ** 2).sum(1).mean(), rel=1e-10)
+
+
+def test_images_become_a_well_conditioned_problem_of_heterogeneous_users():
+    samples = synthetic(0, train=400).train
+    made = from_images(
+        samples,
+        users=5,
+        features=8,
+        spec="dirichlet:1",
+        ridge=0.5,
+        batch_size=4,
+        rng=np.random.default_rng(0),
+    )
+    assert made.inputs.T @ made.inputs / 400 == pytest.approx(np.eye(8), abs=1e-8)
+    assert sorted(np.concatenate(made.shares)) == list(range(400))
+    assert made.targets.mean() == pytest.approx(0)
+    even = samples.labels.numpy() % 2 == 0
+    assert made.targets[even].min() > made.targets[~even].max()
+    assert made.rho[1] / made.rho[0] < 20
+    assert made.heterogeneity > 0.01
+
+
+# Trajectories.
+
+
+@pytest.mark.parametrize("name", ["salf", "fedavg"])
+def test_a_trajectory_is_that_of_a_plain_loop(ridge, name):
+    """Users, layers and parameters one by one, from the paper's equations."""
+    users, layers, rounds, seed = 3, 3, 12, 5
+    found = np.array(list(trajectories(ridge, method(name), layers, [4, seed], rounds)))[:, 1]
+    p = [(1 - layer / (layers + 1)) ** users for layer in range(1, layers + 1)]
+    rho_c, rho_s = ridge.rho
+    w = np.zeros(6)
+    for t in range(1, rounds + 1):
+        assert found[t - 1] == pytest.approx(w, rel=1e-9, abs=1e-12)
+        rng = np.random.default_rng([seed, t])
+        rng.integers(2**63)
+        batches = Batches(ridge.shares, 2).draw(rng)
+        depth = rng.integers(1, layers + 1, users, endpoint=True)
+        g = [gradient(ridge, batch, w) for batch in batches]
+        eta = 2 / (rho_c * (max(8 * rho_s / rho_c, 1) + t))
+        after = w.copy()
+        for layer in range(1, layers + 1):
+            block = slice(2 * layer - 2, 2 * layer)
+            if name == "fedavg":
+                after[block] -= eta * sum(g[u][block] / users for u in range(users))
+                continue
+            reached = [u for u in range(users) if depth[u] <= layer]
+            if reached:
+                mean = sum((w - eta * g[u])[block] for u in reached) / len(reached)
+                after[block] = (mean - p[layer - 1] * w[block]) / (1 - p[layer - 1])
+        w = after
+
+
+class Blocks(nn.Module):
+    """A linear model whose parameters are split into blocks, as layers."""
+
+    def __init__(self, features, layers):
+        super().__init__()
+        self.width = features // layers
+        zeros = torch.zeros(self.width, dtype=torch.float64)
+        self.blocks = nn.ParameterList([nn.Parameter(zeros.clone()) for _ in range(layers)])
+
+    def forward(self, x):
+        return sum(
+            part @ block for part, block in zip(x.split(self.width, 1), self.blocks, strict=True)
+        )
+
+
+@pytest.mark.parametrize("name", ["salf", "fedavg"])
+def test_a_trajectory_is_that_of_the_simulation_with_its_seed(ridge, name):
+    layers, rounds, seed = 3, 10, 7
+    model = Blocks(6, layers)
+
+    def loss(outputs, targets):
+        penalty = sum((block**2).sum() for block in model.blocks)
+        return (outputs - targets) ** 2 / 2 + ridge.ridge / 2 * penalty
+
+    simulation = Simulation(
+        LoopEngine(model, Layers.of(model, [f"blocks.{i}" for i in range(layers)]), loss),
+        method(name),
+        Uniform(3, layers),
+        Samples(torch.from_numpy(ridge.inputs), torch.from_numpy(ridge.targets)),
+        ridge.shares,
+        theorem_rate(*ridge.rho),
+        batch_size=2,
+        seed=seed,
+    )
+    for models in trajectories(ridge, method(name), layers, [seed], rounds):
+        there = torch.cat([block.detach() for block in model.blocks]).numpy()
+        assert models[0] == pytest.approx(there, rel=1e-9, abs=1e-12)
+        simulation.step()
+
+
+# What is made of them.
+
+
+def test_slope_and_scale_of_a_power_law():
+    t, gamma = np.arange(1, 2001), 30.0
+    gaps = np.stack([5 / (gamma + t), 2 / (gamma + t) ** 0.5], axis=1)
+    gaps[:50] = 1.0  # the first rounds do not count
+    assert theorem.slopes(gaps, gamma) == pytest.approx([-1, -0.5], rel=1e-10)
+    assert theorem.late_scale(gaps, gamma)[0] == pytest.approx(5, rel=1e-10)
+
+
+def test_the_upper_end_is_that_of_the_interval_of_the_mean():
+    gaps = np.random.default_rng(0).random((3, 5))
+    wanted = [interval(row).high for row in gaps.tolist()]
+    assert theorem.upper_end(gaps) == pytest.approx(wanted, rel=1e-12)
+
+
+PROBLEM = {"users": 4, "features": 8, "spec": "dirichlet:1", "ridge": 0.5}
+
+
+def test_the_constants_cover_every_model_that_was_visited():
+    arguments = {
+        "layers": 2,
+        "samples": 500,
+        "batch_size": 4,
+        "problem": PROBLEM,
+        "rounds": 30,
+        "repeats": 3,
+        "seed": 1,
+    }
+    found = theorem.measure("synthetic", "", "salf", **arguments, progress=silent)
+    assert json.loads(json.dumps(found)) == found
+
+    rng = np.random.default_rng(1)
+    train = synthetic(0).train
+    chosen = np.sort(rng.permutation(len(train))[:500])
+    ridge = from_images(train.subset(chosen), batch_size=4, rng=rng, **PROBLEM)
+    visited = np.concatenate(list(trajectories(ridge, method("salf"), 2, range(3), 30)))
+    variances, squares = ridge.gradient_moments(visited)
+    assert found["sigma2"] == pytest.approx(variances.max(1), rel=1e-12)
+    assert found["G2"] == pytest.approx(squares.max(), rel=1e-12)
+    gaps = ridge.gap(visited).reshape(30, 3)
+    assert found["mean"] == pytest.approx(gaps.mean(1), rel=1e-12)
+    assert found["distance2"] == pytest.approx((ridge.optimum**2).sum(), rel=1e-12)
+    assert (found["users"], found["layers"]) == (4, 2)
+    assert found["rho"] == pytest.approx(ridge.rho)
+
+
+# Verdicts.
+
+
+def made_up(scale=0.1, slope=-1.0, wobble=0.01, rounds=300, **more):
+    """A method whose gap is scale/t, with 6 repeats; kappa = 2, gamma = 16."""
+    t = np.arange(1, rounds + 1)
+    off = np.linspace(-wobble, wobble, 6)
+    return {
+        "users": 10,
+        "layers": 4,
+        "rho": [1.0, 2.0],
+        "Gamma": 0.1,
+        "distance2": 1.0,
+        "sigma2": [1.0] * 10,
+        "G2": 2.0,
+        "mean": (scale / t).tolist(),
+        "high": (1.1 * scale / t).tolist(),
+        "slopes": (slope + off).tolist(),
+        "scales": (scale + off * scale).tolist(),
+        **more,
+    }
+
+
+def judged(salf, fedavg=None):
+    found = theorem.findings({"salf": salf, "fedavg": fedavg or made_up(0.05)})
+    return [finding.verdict for finding in found]
+
+
+def test_the_theorem_holds_on_a_small_gap_that_falls_like_one_over_t():
+    assert judged(made_up()) == [Verdict.HOLDS] * 3
+
+
+def test_a_gap_above_the_bound_at_one_t_is_not_under_it():
+    salf = made_up()
+    bound = theorem.Bound({"salf": salf, "fedavg": made_up()})
+    salf["high"][122] = 1.001 * bound.at(123, "salf")
+    found = theorem.findings({"salf": salf, "fedavg": made_up()})[0]
+    assert found.verdict is Verdict.FAILS
+    assert "t = 123" in found.reason
+
+
+def test_the_bound_has_the_largest_constants_of_both_methods_and_c_for_salf_only():
+    fedavg = made_up(G2=5.0, sigma2=[0.5] * 9 + [3.0])
+    bound = theorem.Bound({"salf": made_up(), "fedavg": fedavg})
+    assert bound.constants.G2 == 5.0
+    assert list(bound.constants.sigma2) == [1.0] * 9 + [3.0]
+    # By hand: B = 12/100 + 6*2*0.1, kappa = 2, gamma = 16, t = 5.
+    wanted = 2 / 20 * (2 * 1.32 / 1 + 16 / 2)
+    assert bound.at(5, "fedavg") == pytest.approx(wanted, rel=1e-12)
+    assert bound.at(5, "salf") == pytest.approx(
+        wanted + 2 / 20 * 2 * bound.constants.C(bound.federation), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    ("salf", "fedavg", "verdict"),
+    [
+        (-1.0, -1.0, Verdict.HOLDS),
+        (-0.95, -1.0, Verdict.HOLDS),
+        (-1.3, -1.0, Verdict.HOLDS),  # faster for a while
+        (-0.3, -1.0, Verdict.FAILS),
+        (-0.3, -0.3, Verdict.IN_PART),  # the same, but not 1/t
+        (-1.0, -2.0, Verdict.IN_PART),  # 1/t, but not the same
+    ],
+)
+def test_slopes_decide_on_the_rate(salf, fedavg, verdict):
+    assert judged(made_up(slope=salf), made_up(0.05, slope=fedavg))[1] is verdict
+
+
+def test_slopes_that_are_not_known_well_do_not_show_the_rate():
+    assert judged(made_up(wobble=0.4))[1] is Verdict.IN_PART
+
+
+def test_a_deadline_that_costs_nothing_or_more_than_c_is_said():
+    assert judged(made_up(0.05))[2] is Verdict.FAILS
+    assert judged(made_up(50.0))[2] is Verdict.FAILS
+
+
+def test_the_item_comes_out_whole_from_results_as_they_are_stored():
+    item = theorem.Theorem()
+    tasks = item.tasks(TINY, remember=None)
+    assert all(json.loads(json.dumps(task.arguments)) == task.arguments for task in tasks)
+    found = Found({label(task): json.loads(json.dumps(task(silent))) for task in tasks})
+    outcome = item.outcome(TINY, found, remember=None)
+    assert outcome.findings[0].verdict is Verdict.HOLDS
+    assert len({tuple(row) for row in outcome.rows}) == 1
+    assert [row["t"] for row in outcome.rows if row["method"] == "SALF"][-1] == 40
+    assert "preset quick: ridge regression on synthetic" in json.dumps(outcome.figure)

@@ -1,0 +1,234 @@
+"""The VGG figures: verdicts on made-up courses, and the files they become."""
+
+from dataclasses import replace
+
+import pytest
+import vl_convert
+from made_up_runs import found
+
+from salf.reproduction.curves import Course
+from salf.reproduction.item import label
+from salf.reproduction.presets import AVERAGES, PAPER, QUICK
+from salf.reproduction.verdicts import Verdict
+from salf.reproduction.vgg import (
+    SHARES,
+    Case,
+    VggStragglers,
+    VggTightDeadline,
+    findings,
+    findings_at_90,
+    held_out_images,
+)
+
+HOLDS, IN_PART, FAILS = Verdict.HOLDS, Verdict.IN_PART, Verdict.FAILS
+NETS = ("vgg11", "vgg13", "vgg16", "vgg19")
+IMAGES = 2000
+FALLING = (2.3, 2.0, 1.5)
+
+
+def course(*accuracies, losses=FALLING):
+    return Course(list(enumerate(accuracies, 1)), losses)
+
+
+def like_the_paper(changes=None):
+    """Slower with depth, and with VGG-19 better for more stragglers: one seed per case."""
+    cases = {}
+    for i, net in enumerate(NETS):
+        cases[Case.waiting(net)] = 0.8 - 0.05 * i
+        for j, share in enumerate(SHARES):
+            gain = 0.01 * j if net == "vgg19" else -0.01 * j
+            cases[Case(net, "salf", "reached", share)] = 0.77 - 0.05 * i + gain
+        cases[Case(net, "salf", "reached", 0.9)] = 0.76 - 0.05 * i
+        cases[Case(net, "drop", "reached", 0.9)] = 0.4
+    cases |= changes or {}
+    return {
+        case: value if value is None or isinstance(value, list) else [course(0.2, value)]
+        for case, value in cases.items()
+    }
+
+
+def salf(net, share):
+    return Case(net, "salf", "reached", share)
+
+
+def by_share(changes=None, nets=NETS, note=""):
+    return findings(like_the_paper(changes), "reached", nets, IMAGES, note)
+
+
+def at_90(changes=None, nets=NETS):
+    return findings_at_90(like_the_paper(changes), "reached", nets, IMAGES, "")
+
+
+def test_every_word_of_the_paper_holds_for_figures_like_the_papers():
+    assert {finding.verdict for finding in (*by_share(), *at_90())} == {HOLDS}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        course(0.1, 0.11),  # chance, as far as 2,000 images can tell
+        course(0.7, 0.6),  # far below its best
+        course(0.2, 0.7, losses=(1.5, 1.6, 1.7)),
+    ],
+)
+def test_a_training_that_does_not_converge_is_found(bad):
+    (converges, *_) = by_share({salf("vgg13", 0.7): [bad]})
+    assert converges.verdict is IN_PART
+    assert "11 of 12 checks passed" in converges.reason
+    assert "VGG-13 SALF (70 %)" in converges.reason
+    everywhere = {salf(net, share): [bad] for net in NETS for share in SHARES}
+    assert by_share(everywhere)[0].verdict is FAILS
+
+
+def test_one_seed_of_several_that_does_not_converge_is_enough():
+    two_seeds = {case: 2 * seeds for case, seeds in like_the_paper().items()}
+    assert by_share(two_seeds)[0].verdict is HOLDS
+    two_seeds[salf("vgg11", 0.3)] = [course(0.1, 0.1), course(0.2, 0.7)]
+    assert by_share(two_seeds)[0].verdict is IN_PART
+
+
+def test_slower_with_depth_says_whether_fedavg_is_too():
+    slower = by_share()[1]
+    assert "FedAvg, without any deadline, does so too" in slower.reason
+    assert "FedAvg less SALF: VGG-11 0.020, VGG-13 0.020" in slower.reason
+    rising = {Case.waiting(net): 0.8 + 0.01 * i for i, net in enumerate(NETS)}
+    slower = by_share(rising)[1]
+    assert slower.verdict is HOLDS
+    assert "FedAvg, without any deadline, does not" in slower.reason
+
+
+def test_nets_that_are_not_slower_with_depth():
+    faster = {salf(net, s): 0.5 + 0.05 * i for i, net in enumerate(NETS) for s in (*SHARES, 0.9)}
+    assert by_share(faster)[1].verdict is FAILS
+    assert at_90(faster)[2].verdict is FAILS
+    one_faster = by_share({salf("vgg13", 0.5): 0.9})[1]
+    assert one_faster.verdict is IN_PART
+    assert "VGG-11 SALF (50 %) 0.480, VGG-13 SALF (50 %) 0.550" in one_faster.reason
+
+
+def test_vgg19_gains_from_stragglers_or_does_not_or_is_not_run():
+    assert by_share({salf("vgg19", 0.3): 0.7})[2].verdict is FAILS
+    assert by_share({salf("vgg19", 0.5): 0.3})[2].verdict is IN_PART
+    not_run = by_share(nets=("vgg11", "vgg13"))[2]
+    assert not_run.verdict is Verdict.NOT_TESTED
+    assert "VGG-19 is not run" in not_run.reason
+
+
+def test_one_net_says_nothing_about_depth():
+    slower = by_share(nets=("vgg11",))[1]
+    assert slower.verdict is Verdict.NOT_TESTED
+    assert "one net only" in slower.reason
+
+
+def test_salf_has_to_be_above_drop_by_more_than_the_noise_of_the_images():
+    worse = {salf(net, 0.9): 0.3 for net in NETS}
+    assert at_90(worse)[0].verdict is FAILS
+    assert "on i.i.d. data these stand for all" in at_90(worse)[0].reason
+    a_little = {Case("vgg11", "drop", "reached", 0.9): 0.755}
+    found_a_little = at_90(a_little)[0]
+    assert found_a_little.verdict is IN_PART
+    assert "6 of 8 checks passed" in found_a_little.reason
+    assert "at the end: VGG-11 SALF (90 %) 0.760, VGG-11 Drop (90 %) 0.755" in found_a_little.reason
+
+
+def test_approaching_fedavg_is_within_0_05():
+    assert at_90({salf("vgg19", 0.9): 0.601})[1].verdict is HOLDS
+    far = at_90({salf("vgg19", 0.9): 0.59})[1]
+    assert far.verdict is IN_PART
+    assert "at the end: VGG-19 SALF (90 %) 0.590, VGG-19 FedAvg 0.650" in far.reason
+    assert at_90({salf(net, 0.9): 0.3 for net in NETS})[1].verdict is FAILS
+
+
+def test_what_diverged_is_named_and_left_out():
+    converges, slower, _ = by_share({salf("vgg13", 0.5): None})
+    assert converges.verdict is HOLDS
+    assert "No result for VGG-13 SALF (50 %): training diverged." in converges.reason
+    assert "No result for VGG-13 SALF (50 %)" in slower.reason
+    above, near, _ = at_90({Case.waiting("vgg11"): None, salf("vgg13", 0.9): None})
+    assert "No result for VGG-11 FedAvg and VGG-13 SALF (90 %)" in near.reason
+    assert "No result for VGG-13 SALF (90 %)" in above.reason
+    nothing = dict.fromkeys(like_the_paper())
+    for finding in (*by_share(nothing), *at_90(nothing)):
+        assert finding.verdict is Verdict.NOT_TESTED
+
+
+ITEMS = [VggStragglers(), VggTightDeadline()]
+
+
+def accuracies(config):
+    """Enough rounds for the made-up losses to fall; worse with depth and stragglers."""
+    end = 0.9 - int(config.model[3:]) / 50 - config.stragglers / 10 - 0.001 * config.seed
+    end -= 0.2 * (config.method == "drop")
+    return [0.2, end - 0.01, end]
+
+
+def outcome(item, preset=QUICK, numbers=accuracies):
+    return item.outcome(preset, found(item.tasks(preset, None), numbers), None)
+
+
+def test_the_runs_are_the_presets():
+    by_share, tight = ({label(task) for task in item.tasks(QUICK, None)} for item in ITEMS)
+    assert by_share == {
+        label(QUICK.config(net, method, "reached", share, 0))
+        for net in QUICK.nets
+        for method in ("fedavg", "salf")
+        for share in SHARES
+    }
+    assert tight == {
+        label(QUICK.config(net, method, average, 0.9, 0))
+        for net in QUICK.nets
+        for method in ("fedavg", "salf", "drop")
+        for average in AVERAGES
+    }
+    both = {label(task) for task in ITEMS[0].tasks(PAPER, None)}
+    assert len(both) == 4 * (1 + 3 * 2)
+
+
+@pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.name)
+def test_what_was_run_is_on_the_figure_and_in_the_reasons(item):
+    made = outcome(item)
+    drawn = vl_convert.vegalite_to_svg(made.figure)
+    for text in ("50 of the paper's 1,500 rounds", "VGG-16 and VGG-19 not run", "one seed"):
+        assert text in drawn
+    assert "preset quick" in drawn
+    tested = [f for f in made.findings if f.verdict is not Verdict.NOT_TESTED]
+    for finding in tested:
+        assert "This is the early part of the curve" in finding.reason
+        assert "One seed, so no interval." in finding.reason
+    full = outcome(item, replace(PAPER, vgg_seeds=2))
+    assert not any("early part" in finding.reason for finding in full.findings)
+    assert not any("One seed" in finding.reason for finding in full.findings)
+    assert "not run" not in str(full.figure["title"])
+
+
+def test_panels_are_nets_and_where_there_are_two_averages():
+    one = vl_convert.vegalite_to_svg(outcome(ITEMS[0]).figure)
+    two = vl_convert.vegalite_to_svg(outcome(ITEMS[1]).figure)
+    assert "VGG-13" in one
+    assert "SALF, 70 % stragglers" in one
+    assert "averaged over the users that reached a layer, as the equations say" in one
+    assert "As published:" not in one
+    assert "As published:" in two
+    # FedAvg is drawn in both rows: nets x averages x methods x points.
+    values = str(outcome(ITEMS[1]).figure).count("'line': 'FedAvg'")
+    assert values == 2 * 2 * 3
+
+
+@pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.name)
+def test_rows_are_tidy(item):
+    rows = outcome(item).rows
+    keys = [(r["model"], r["method"], r["average"], r["stragglers"], r["round"]) for r in rows]
+    assert len(set(keys)) == len(keys) == 3 * len({label(t) for t in item.tasks(QUICK, None)})
+    assert {row["seed"] for row in rows} == {0}
+
+
+@pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.name)
+def test_an_item_with_all_runs_diverged_still_comes_out(item):
+    made = outcome(item, numbers=lambda config: None)
+    assert {finding.verdict for finding in made.findings} == {Verdict.NOT_TESTED}
+    assert vl_convert.vegalite_to_svg(made.figure)
+
+
+def test_images_held_out_are_those_of_the_preset():
+    assert held_out_images(QUICK) == 2000
+    assert held_out_images(PAPER) == 10_000
