@@ -14,6 +14,7 @@ HEADINGS = {
     "reached": "As the equations say:\naveraged over the users that reached a layer",
     "all": "As published:\naveraged over all users",
 }
+TIE = 0.005  # less cannot be seen in the paper's two digits
 ONE_SEED = "One seed, so no interval."
 
 
@@ -52,6 +53,22 @@ def not_worse(ours: Measured, theirs: Measured, where: str = "", margin: float =
     if passed and difference(ours.seeds, theirs.seeds).mean < -margin:
         told += f" (less on average, but not so that {len(ours.seeds)} seeds could tell)"
     return Check(told, passed)
+
+
+def as_good(ours: Measured, theirs: Measured, where: str = "") -> Evidence:
+    """Whether the mean of ours is that of theirs or above it, to the paper's two digits.
+
+    Few seeds must not make a claim hold because they can tell nothing; but what they cannot tell
+    is said.
+    """
+    if ours.seeds is None or theirs.seeds is None:
+        return _lacking(ours, theirs)
+    told = _beside(ours, theirs, where)
+    if difference(ours.seeds, theirs.seeds).mean >= -TIE:
+        return Check(told, True)
+    if len(ours.seeds) > 1 and at_least(ours.seeds, theirs.seeds):
+        return Undecided(f"{told} (not so that {len(ours.seeds)} seeds could tell)", False)
+    return Check(told, False)
 
 
 def better(ours: Measured, theirs: Measured, where: str = "", margin: float = 0.0) -> Evidence:

@@ -12,9 +12,9 @@ from salf.reproduction.comparisons import (
     ONE_SEED,
     Evidence,
     Measured,
+    as_good,
     better,
     conclude,
-    not_worse,
 )
 from salf.reproduction.curves import Course, Point
 from salf.reproduction.item import Found, Item, Outcome, Remember
@@ -143,19 +143,19 @@ def findings(average: str, courses: Courses, note: str = "") -> list[Finding]:
     inferior: list[Evidence] = []
     for where, values in measures.items():
         score = {method: Measured(names.method(method), v) for method, v in values.items()}
-        closest += [not_worse(score["salf"], score[m], where) for m in ("asyncfl", *weak)]
-        second += [not_worse(score["asyncfl"], score[m], where) for m in weak]
+        closest += [as_good(score["salf"], score[m], where) for m in ("asyncfl", *weak)]
+        second += [as_good(score["asyncfl"], score[m], where) for m in weak]
         inferior += [better(score[m], score[w], where) for m in ("salf", "asyncfl") for w in weak]
     return [
         conclude(
-            f"{convention}: SALF “is the closest to vanilla FL” (no other method significantly "
-            "above it, over all rounds and at the end).",
+            f"{convention}: SALF “is the closest to vanilla FL” (no other method above it, over "
+            "all rounds and at the end).",
             closest,
             why_not=why_not,
             note=note,
         ),
         conclude(
-            f"{convention}: “AsyncFL is the second best” (not significantly below {weak_names}).",
+            f"{convention}: “AsyncFL is the second best” (not below {weak_names}).",
             second,
             why_not=why_not,
             note=note,

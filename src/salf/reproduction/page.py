@@ -53,6 +53,8 @@ def page(made: Mapping[str, Made], skipped: Mapping[str, str]) -> Page:
         "layer's sum by the number of users that reached the layer; “as published” divides by "
         "the number of all users, as the authors' script does, which is what makes Drop collapse "
         "in the paper's table.",
+        "± is half a 95 % interval of the mean (Student's t over the seeds). Methods are compared "
+        "seed by seed: all of them see the same data, batches and depths.",
     ]
     return Page(
         title="The SALF paper, reproduced",

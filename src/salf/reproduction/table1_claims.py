@@ -5,7 +5,15 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 
 from salf.report import names
-from salf.reproduction.comparisons import CONVENTIONS, Evidence, Measured, conclude, not_worse
+from salf.reproduction.comparisons import (
+    CONVENTIONS,
+    TIE,
+    Evidence,
+    Measured,
+    as_good,
+    conclude,
+    not_worse,
+)
 from salf.reproduction.paper import published
 from salf.reproduction.presets import AVERAGES, METHODS, RATIOS, WITH_DEADLINE
 from salf.reproduction.statistics import interval
@@ -94,11 +102,11 @@ def _monotone(cells: Cells, average: str) -> Finding:
                     Measured(place(model, ratio, method), cells.get(model, method, average, ratio))
                     for ratio in (fewer, more)
                 )
-                evidence.append(not_worse(a, b))
+                evidence.append(as_good(a, b))
     return conclude(
         f"{CONVENTIONS[average]}: “for all the considered techniques, the higher the percentage "
-        "of stragglers, the lower the test accuracy is” (no significant rise from one ratio to "
-        "the next).",
+        "of stragglers, the lower the test accuracy is” (no rise from one ratio to the next by "
+        f"more than {TIE}).",
         evidence,
     )
 
@@ -112,17 +120,17 @@ def _order(cells: Cells, average: str) -> Finding:
                 better, worse = sorted(pair, key=theirs.__getitem__, reverse=True)
                 if theirs[better] > theirs[worse]:
                     a, b = (cells.named(model, m, average, ratio) for m in (better, worse))
-                    evidence.append(not_worse(a, b, place(model, ratio)))
+                    evidence.append(as_good(a, b, place(model, ratio)))
     return conclude(
         f"{CONVENTIONS[average]}: the order of the methods in Table I at each ratio of stragglers "
-        "(no pair significantly the other way round).",
+        f"(no pair the other way round by more than {TIE}).",
         evidence,
     )
 
 
 def _best(cells: Cells, average: str) -> Finding:
     evidence = [
-        not_worse(
+        as_good(
             cells.named(model, "salf", average, ratio),
             cells.named(model, other, average, ratio),
             place(model, ratio),
@@ -133,15 +141,15 @@ def _best(cells: Cells, average: str) -> Finding:
     ]
     return conclude(
         f"{CONVENTIONS[average]}: SALF is “consistently achieving the best performance of the "
-        "trained model among all stragglers-constrained methods” (nowhere significantly below "
-        "another).",
+        "trained model among all stragglers-constrained methods” (nowhere below another by "
+        f"more than {TIE}).",
         evidence,
     )
 
 
 def _least_degradation(cells: Cells, average: str) -> Finding:
     evidence = [
-        not_worse(
+        as_good(
             cells.fall(model, other, average), cells.fall(model, "salf", average), model.upper()
         )
         for model in MODELS
