@@ -1,0 +1,1 @@
+"""Real deadlines on real processes."""

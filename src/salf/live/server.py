@@ -1,0 +1,192 @@
+"""The server's round, once, for whatever carries the messages.
+
+`open` a round, `take` what comes, `close` it: users who were not heard by then are depth L+1.
+"""
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from salf.aggregate import LayerwiseAggregate
+from salf.errors import SalfError, unknown
+from salf.files import write_whole
+from salf.layers import Layers
+from salf.live.inspection import Inspection
+from salf.live.reach import ReachEstimate
+from salf.live.update import Rejected, Update, decode, size_of
+from salf.server import Schedule, Server
+
+log = logging.getLogger("salf.live")
+
+LiveMethod = Literal["salf", "drop", "fedavg"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is known after a round: who got how far, and what was not used, and why."""
+
+    round: int
+    depths: Mapping[str, int]  # of every user asked; L + 1 for those not heard in time
+    reached: tuple[int, ...]  # users whose update layer l got, l = 1..L
+    loss: float  # the mean over the users heard; NaN if there was none
+    late: int  # updates of earlier rounds that came during this one
+    rejected: Sequence[tuple[str, str]] = ()  # (user, reason)
+
+
+class LiveServer:
+    """One model, its rounds, and nothing about how messages travel.
+
+    `unreached` are p_l; without them they are learned from the reach seen so far. `most_norm`
+    bounds every layer's gradient; without it the bound is learned, too.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: Layers,
+        schedule: Schedule,
+        *,
+        method: LiveMethod = "salf",
+        momentum: float = 0.0,
+        unreached: Sequence[float] | None = None,
+        most_norm: float | None = None,
+    ) -> None:
+        if method not in get_args(LiveMethod):
+            raise unknown("live method", method, get_args(LiveMethod))
+        self.method = method
+        self.layers = layers
+        self.weights: dict[str, Tensor] = {
+            **dict(model.named_parameters()),
+            **dict(model.named_buffers()),
+        }
+        self.server = Server(self.weights, schedule, momentum)
+        self.inspection = Inspection(layers, self.weights, most_norm)
+        self.given_unreached = unreached
+        self.reach = ReachEstimate(len(layers))
+        self.t = 0  # rounds closed
+        self._open = False
+        self._size = size_of(self.weights)
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is no deadline."""
+        return self.method == "fedavg"
+
+    def open(self, users: Collection[str]) -> int:
+        """Begin the next round with these users, and return its number."""
+        if self._open:
+            raise SalfError(f"round {self.t + 1} is open already.")
+        self._open = True
+        self._aggregate = LayerwiseAggregate(self.layers, self.weights)
+        self._depths = dict.fromkeys(users, len(self.layers) + 1)
+        self._answered: set[str] = set()
+        self._losses: list[float] = []
+        self._late = 0
+        self._rejected: list[tuple[str, str]] = []
+        return self.t + 1
+
+    def missing(self, present: Collection[str] | None = None) -> set[str]:
+        """The users asked who have not answered; of those present, where that is known."""
+        missing = self._depths.keys() - self._answered
+        return missing if present is None else missing & set(present)
+
+    def take(self, user: str, data: bytes | Update) -> None:
+        """Use an update, or note why not. Whatever comes, the round goes on.
+
+        `user` is who sent it, as whoever carries the messages knows; what the update says about
+        that must agree.
+        """
+        t = self.t + 1
+        try:
+            update = data if isinstance(data, Update) else decode(data, self._size)
+            if update.round < t:
+                self._late += 1
+                log.info("round %d: a late update of %s, for round %d", t, user, update.round)
+                return
+            if update.user != user:
+                raise Rejected(f"signed by {update.user!r}")
+            if user not in self._depths:
+                raise Rejected("from a user who was not asked")
+            if user in self._answered:
+                raise Rejected("the second of its user in this round")
+            self._answered.add(user)
+            self.inspection.check(update, t)
+        except Rejected as reason:
+            self._rejected.append((user, str(reason)))
+            log.warning("round %d: an update of %s is rejected: %s", t, user, reason)
+            return
+        self._use(update)
+
+    def close(self) -> Row:
+        """End the round: take the step, and learn from it."""
+        asked, t = len(self._depths), self.t + 1
+        with torch.no_grad():
+            self.server.apply(self._aggregate.average(self._unreached(asked)), t)
+        reached = tuple(int(count) for count in self._aggregate.reached)
+        self.reach.learn(self._reached_by_depth(), asked)
+        self.t, self._open = t, False
+        loss = sum(self._losses) / len(self._losses) if self._losses else float("nan")
+        return Row(t, self._depths, reached, loss, self._late, self._rejected)
+
+    def save(self, path: Path) -> None:
+        """Write everything a server that is started again needs to go on after this round."""
+        tensors = {f"weights/{name}": tensor for name, tensor in self.weights.items()}
+        tensors |= {f"velocity/{name}": tensor for name, tensor in self.server.velocity.items()}
+        state = {
+            "round": self.t,
+            "reached": self.reach.reached.tolist(),
+            "asked": self.reach.asked,
+            "norms": self.inspection.usual(),
+        }
+        stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        write_whole(path, save(stored, {"state": json.dumps(state)}))
+
+    def restore(self, path: Path) -> None:
+        """Go on after the last closed round that was saved."""
+        try:
+            with safe_open(path, "pt") as stored, torch.no_grad():
+                state = json.loads(stored.metadata()["state"])
+                for key in stored.keys():  # noqa: SIM118
+                    kind, _, name = key.partition("/")
+                    tensor = stored.get_tensor(key).to(self.weights[name].device)
+                    if kind == "weights":
+                        self.weights[name].copy_(tensor)
+                    else:
+                        self.server.velocity[name] = tensor
+        except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
+            raise SalfError(f"{path} cannot be read ({error}). Delete it to start anew.") from None
+        self.t = int(state["round"])
+        self.reach.reached = np.asarray(state["reached"], np.float64)
+        self.reach.asked = float(state["asked"])
+        self.inspection.remember(state["norms"])
+
+    def _use(self, update: Update) -> None:
+        self._depths[update.user] = update.depth
+        if update.depth <= len(self.layers):
+            self._losses.append(update.loss)
+        # [fl_updateStr]: Drop has only those who finished; FedAvg has waited for all to.
+        if self.method == "salf" or update.depth == 1:
+            self._aggregate.add(update.tensors)
+
+    def _unreached(self, asked: int) -> Sequence[float] | None:
+        if self.method != "salf":
+            return None
+        if self.given_unreached is not None:
+            return self.given_unreached
+        return list(self.reach.unreached(asked))
+
+    def _reached_by_depth(self) -> list[int]:
+        counts = Counter(self._depths.values())
+        return [
+            sum(counts[d] for d in range(1, layer + 1)) for layer in range(1, len(self.layers) + 1)
+        ]

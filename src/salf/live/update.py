@@ -1,0 +1,125 @@
+"""What a user sends, as bytes and back. Decoding runs no code from the wire."""
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+_FORMAT = "salf-1"
+_HEADER = struct.Struct("<Q")  # how safetensors begins: the length of the JSON that follows
+
+
+class Rejected(Exception):
+    """An update that must not touch the model, and why."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """One user's part of a round: its gradients of layers d..L, and its buffers' differences."""
+
+    user: str
+    round: int
+    depth: int
+    tensors: Mapping[str, Tensor]
+    loss: float = 0.0
+    seconds: float = 0.0  # from the start of the round on the user's own clock
+
+
+def encode(update: Update) -> bytes:
+    """An update as safetensors, with what is not a tensor in its header."""
+    about = {
+        "format": _FORMAT,
+        "user": update.user,
+        "round": update.round,
+        "depth": update.depth,
+        "loss": update.loss,
+        "seconds": update.seconds,
+    }
+    tensors = {
+        name: tensor.detach().to("cpu").contiguous() for name, tensor in update.tensors.items()
+    }
+    encoded: bytes = save(tensors, {"update": json.dumps(about)})
+    return encoded
+
+
+def decode(data: bytes, most_bytes: int) -> Update:
+    """An update from the wire. Whatever the bytes are, it is an Update or `Rejected`."""
+    if len(data) > most_bytes:
+        raise Rejected(f"too large: {len(data)} bytes, where at most {most_bytes} make sense")
+    try:
+        about = _about(data)
+        # Every tensor a copy: torch would share the memory of `data`, which cannot be written.
+        tensors = {name: tensor.clone() for name, tensor in load(data).items()}
+    except (
+        SafetensorError,
+        ValueError,
+        KeyError,
+        TypeError,
+        RuntimeError,
+        RecursionError,
+    ) as error:
+        raise Rejected(f"not an update: {_first_line(error)}") from None
+    if about.get("format") != _FORMAT:
+        raise Rejected(f"of another format: {str(about.get('format'))[:40]!r}")
+    return Update(
+        user=_text(about, "user"),
+        round=_whole(about, "round"),
+        depth=_whole(about, "depth"),
+        tensors=tensors,
+        loss=_number(about, "loss"),
+        seconds=_number(about, "seconds"),
+    )
+
+
+def _about(data: bytes) -> dict[str, Any]:
+    if len(data) < _HEADER.size:
+        raise ValueError("too short")
+    (length,) = _HEADER.unpack_from(data)
+    header = json.loads(data[_HEADER.size : _HEADER.size + length])
+    about = json.loads(header["__metadata__"]["update"])
+    if not isinstance(about, dict):
+        raise TypeError("its header is no table")
+    return about
+
+
+def _text(about: Mapping[str, Any], key: str) -> str:
+    value = about.get(key)
+    if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isprintable():
+        raise Rejected(f"its {key} is not a short text")
+    return value
+
+
+def _whole(about: Mapping[str, Any], key: str) -> int:
+    value = about.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
+        raise Rejected(f"its {key} is not a number of at least 0")
+    return value
+
+
+def _number(about: Mapping[str, Any], key: str) -> float:
+    value = about.get(key)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not isfinite(value):
+        raise Rejected(f"its {key} is not a finite number")
+    return float(value)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
+def size_of(tensors: Mapping[str, Tensor]) -> int:
+    """The most bytes an update of such tensors takes, with room for its header."""
+    content = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    return content + 4096 + 512 * len(tensors) + sum(len(name) for name in tensors)
+
+
+def is_sent(tensor: Tensor, is_parameter: bool) -> bool:
+    """Whether a layer's tensor is part of an update: what trains, and buffers that have a mean."""
+    return tensor.requires_grad if is_parameter else tensor.dtype != torch.bool

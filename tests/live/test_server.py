@@ -1,0 +1,226 @@
+"""The server's round: what was accepted makes the step, and nothing else does."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from salf.errors import SalfError
+from salf.layers import Layers
+from salf.live.reach import ReachEstimate
+from salf.live.server import LiveServer
+from salf.live.update import Update, encode
+
+LR = 0.5
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def server(**settings):
+    model = network()
+    settings = {"unreached": [0.0, 0.0, 0.0], **settings}
+    return LiveServer(model, Layers.of(model), lambda t: LR, **settings)
+
+
+def update(user, depth=1, round=1, seed=0):
+    model = network()
+    layers = Layers.of(model)
+    shapes = dict(model.named_parameters())
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {
+        name: torch.randn(shapes[name].shape, generator=generator)
+        for layer in layers.reached(depth)
+        for name in layer.parameters
+    }
+    return Update(user, round, depth, tensors, loss=float(seed))
+
+
+def stepped(weights, updates, scale=1.0):
+    """[salf_update_rule], the obvious way: each layer's mean over those who sent it."""
+    moved = {}
+    for name, weight in weights.items():
+        sent = [u.tensors[name] for u in updates if name in u.tensors]
+        mean = torch.stack(sent).mean(0) if sent else torch.zeros_like(weight)
+        moved[name] = weight - LR * scale * mean
+    return moved
+
+
+def snapshot(live):
+    return {name: tensor.detach().clone() for name, tensor in live.weights.items()}
+
+
+def assert_same(live, expected):
+    for name, tensor in expected.items():
+        torch.testing.assert_close(live.weights[name].detach(), tensor)
+
+
+def test_the_step_is_the_layerwise_mean_of_what_was_accepted():
+    live, before = server(), snapshot(server())
+    updates = [update("a", 1, seed=1), update("b", 3, seed=2), update("c", 2, seed=3)]
+    assert live.open(["a", "b", "c", "d"]) == 1
+    for each in updates:
+        live.take(each.user, encode(each))
+    row = live.close()
+    assert_same(live, stepped(before, updates))
+    assert row.depths == {"a": 1, "b": 3, "c": 2, "d": 4}  # d was not heard: L + 1
+    assert row.reached == (1, 2, 3)
+    assert row.loss == 2.0
+    assert (row.late, row.rejected) == (0, [])
+
+
+def test_bad_updates_cost_their_own_part_and_nothing_else():
+    live, before = server(), snapshot(server())
+    good = [update("a", 1, seed=1), update("b", 2, seed=2)]
+    nan = update("c", 2, seed=3)
+    nan.tensors["4.bias"][0] = float("nan")
+    live.open(["a", "b", "c", "d", "e", "f"])
+    live.take("c", encode(nan))
+    live.take("a", encode(good[0]))
+    live.take("d", encode(replace(update("d"), tensors={"4.bias": torch.zeros(7)})))
+    live.take("e", b"no update at all")
+    live.take("f", encode(update("a", seed=9)))  # under another's name
+    live.take("b", encode(good[1]))
+    live.take("b", encode(update("b", 1, seed=7)))  # a second one
+    live.take("stranger", encode(update("stranger")))
+    live.take("a", encode(update("a", round=5)))  # of a round to come
+    row = live.close()
+    assert_same(live, stepped(before, good))
+    reasons = {}
+    for user, reason in row.rejected:
+        reasons.setdefault(user, reason)
+    assert "not finite" in reasons["c"]
+    assert "without" in reasons["d"]
+    assert "not an update" in reasons["e"]
+    assert "signed by 'a'" in reasons["f"]
+    assert "second" in reasons["b"]
+    assert "not asked" in reasons["stranger"]
+    assert len(row.rejected) == 7
+    assert row.depths == {"a": 1, "b": 2, "c": 4, "d": 4, "e": 4, "f": 4}
+
+
+def test_what_comes_late_is_counted_and_never_mixed_into_another_round():
+    live = server()
+    live.open(["a", "b"])
+    live.take("a", encode(update("a")))
+    live.close()
+    before = snapshot(live)
+    live.open(["a", "b"])
+    live.take("b", encode(update("b", round=1, seed=3)))  # of the round before
+    row = live.close()
+    assert row.late == 1
+    assert row.rejected == []
+    assert_same(live, before)
+    assert row.depths == {"a": 4, "b": 4}
+    assert math.isnan(row.loss)
+
+
+def test_one_round_at_a_time():
+    live = server()
+    live.open(["a"])
+    with pytest.raises(SalfError, match="open already"):
+        live.open(["a"])
+
+
+def test_who_is_missing():
+    live = server()
+    live.open(["a", "b", "c"])
+    assert live.missing() == {"a", "b", "c"}
+    live.take("a", encode(update("a")))
+    live.take("b", b"rubbish")  # unknown from whom it says it is, so still expected
+    assert live.missing() == {"b", "c"}
+    assert live.missing(present={"b"}) == {"b"}
+
+
+def test_drop_uses_only_those_who_finished():
+    live, before = server(method="drop"), snapshot(server())
+    finished = [update("a", 1, seed=1), update("b", 1, seed=2)]
+    live.open(["a", "b", "c"])
+    for each in (*finished, update("c", 2, seed=3)):
+        live.take(each.user, encode(each))
+    assert live.close().depths["c"] == 2
+    assert_same(live, stepped(before, finished))
+
+
+def test_a_given_p_l_divides_the_step():
+    live, before = server(unreached=[0.5, 0.5, 0.5]), snapshot(server())
+    only = update("a", 1, seed=1)
+    live.open(["a"])
+    live.take("a", encode(only))
+    live.close()
+    assert_same(live, stepped(before, [only], scale=2.0))
+
+
+def test_a_method_that_is_not_live_is_a_sentence():
+    with pytest.raises(SalfError, match="heterofl"):
+        server(method="heterofl")
+
+
+def play(live, rounds):
+    for t in rounds:
+        live.open(["a", "b"])
+        for i, user in enumerate("ab"):
+            live.take(user, encode(update(user, depth=1 + (t + i) % 4, round=t, seed=10 * t + i)))
+        live.close()
+
+
+def test_a_server_that_is_killed_goes_on_after_the_last_closed_round(tmp_path):
+    whole = server(momentum=0.5, unreached=None)
+    play(whole, range(1, 16))
+    first = server(momentum=0.5, unreached=None)
+    play(first, range(1, 13))
+    first.save(tmp_path / "state")
+    first.open(["a", "b"])  # killed here
+    again = server(momentum=0.5, unreached=None)
+    again.restore(tmp_path / "state")
+    assert again.t == 12
+    assert again.inspection.bound(2) == whole_bound_after(12)
+    play(again, range(13, 16))
+    for name, tensor in whole.weights.items():
+        assert torch.equal(again.weights[name], tensor)
+
+
+def whole_bound_after(rounds):
+    other = server(momentum=0.5, unreached=None)
+    play(other, range(1, rounds + 1))
+    return other.inspection.bound(2)
+
+
+def test_a_state_that_is_not_one_is_a_sentence(tmp_path):
+    (tmp_path / "state").write_bytes(b"rubbish")
+    with pytest.raises(SalfError, match="Delete it"):
+        server().restore(tmp_path / "state")
+
+
+def test_p_l_is_learned_and_comes_close_to_the_truth():
+    rng = np.random.default_rng(0)
+    estimate, chances = ReachEstimate(3), np.array([0.2, 0.5, 0.9])
+    for _ in range(500):
+        estimate.learn((rng.random((5, 3)) < chances).sum(0), 5)
+    assert estimate.unreached(5) == pytest.approx((1 - chances) ** 5, abs=0.06)
+
+
+def test_one_empty_round_does_not_blow_up_a_step():
+    fresh = ReachEstimate(1)
+    fresh.learn([0], 3)
+    assert fresh.unreached(3)[0] < 0.6
+    used = ReachEstimate(1)
+    for _ in range(50):
+        used.learn([3], 3)
+    before = used.unreached(3)[0]
+    used.learn([0], 3)
+    assert used.unreached(3)[0] < before + 0.01
+
+
+def test_the_estimate_follows_devices_that_become_slow():
+    estimate = ReachEstimate(1)
+    for _ in range(200):
+        estimate.learn([10], 10)
+    for _ in range(200):
+        estimate.learn([1], 10)
+    assert estimate.unreached(10)[0] == pytest.approx(0.9**10, abs=0.06)

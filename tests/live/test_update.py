@@ -1,0 +1,259 @@
+"""Updates on the wire and their inspection: what is broken is rejected, and changes nothing."""
+
+import json
+import struct
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save
+from torch import nn
+
+from salf.layers import Layers
+from salf.live.inspection import ENOUGH, FACTOR, Inspection
+from salf.live.update import Rejected, Update, decode, encode, is_sent, size_of
+
+ROUND = 7
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2))
+
+
+MODEL = network()
+LAYERS = Layers.of(MODEL)
+WEIGHTS = {**dict(MODEL.named_parameters()), **dict(MODEL.named_buffers())}
+SIZE = size_of(WEIGHTS)
+
+
+def good(depth=1, scale=1.0, seconds=0.0):
+    """An update as an honest user sends it."""
+    tensors = {
+        name: torch.ones_like(WEIGHTS[name], requires_grad=False)
+        * (scale if WEIGHTS[name].is_floating_point() else 1)
+        for layer in LAYERS.reached(depth)
+        for name in (*layer.parameters, *layer.buffers)
+    }
+    return Update("a", ROUND, depth, tensors, loss=0.5, seconds=seconds)
+
+
+def inspected(update, inspection=None):
+    (inspection or Inspection(LAYERS, WEIGHTS)).check(update, ROUND)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_an_update_survives_the_wire(depth):
+    sent = good(depth, seconds=0.25)
+    came = decode(encode(sent), SIZE)
+    assert (came.user, came.round, came.depth) == ("a", ROUND, depth)
+    assert (came.loss, came.seconds) == (0.5, 0.25)
+    assert came.tensors.keys() == sent.tensors.keys()
+    for name, tensor in sent.tensors.items():
+        assert came.tensors[name].dtype == tensor.dtype
+        assert torch.equal(came.tensors[name], tensor)
+    inspected(came)
+
+
+def test_decoded_tensors_can_be_written_to():
+    came = decode(encode(good()), SIZE)
+    came.tensors["0.weight"].add_(1)
+
+
+def without(name):
+    tensors = dict(good().tensors)
+    del tensors[name]
+    return {"tensors": tensors}
+
+
+def with_(**tensors):
+    return {"tensors": {**good().tensors, **{k.replace("_", "."): v for k, v in tensors.items()}}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"round": ROUND - 1}, "for round 6, and this is round 7"),
+        ({"round": ROUND + 1}, "for round 8"),
+        ({"depth": 0}, "outside 1..3"),
+        ({"depth": 4}, "outside 1..3"),
+        ({"depth": 2}, "its depth does not reach"),
+        ({"depth": 3}, "its depth does not reach"),
+        (without("0.weight"), "without '0.weight'"),
+        (without("3.bias"), "without '3.bias'"),
+        (without("1.running_mean"), "without '1.running_mean'"),
+        (with_(stranger=torch.zeros(2)), "'stranger', which the model does not have"),
+        (with_(**{"3.bias": torch.zeros(3)}), "of shape (3,), not (2,)"),
+        (with_(**{"3.bias": torch.zeros(2, dtype=torch.float64)}), "of type torch.float64"),
+        (with_(**{"3.bias": torch.tensor([0.0, float("nan")])}), "'3.bias' not finite"),
+        (with_(**{"0.bias": torch.tensor([0.0, 1.0, float("inf")])}), "'0.bias' not finite"),
+    ],
+)
+def test_what_is_wrong_is_said(changes, reason):
+    with pytest.raises(Rejected) as told:
+        inspected(replace(good(), **changes))
+    assert reason in str(told.value)
+
+
+def test_a_user_that_reached_nothing_sends_nothing():
+    inspected(good(depth=3))
+    assert good(depth=3).tensors == {}
+
+
+def test_a_given_bound_holds_for_every_layer():
+    tight = Inspection(LAYERS, WEIGHTS, most_norm=2.0)
+    tight.check(good(depth=2, scale=0.5), ROUND)
+    with pytest.raises(Rejected, match=r"norm 2\.83 in layer 2 .*at most 2 "):
+        tight.check(good(depth=2), ROUND)
+
+
+def test_the_bound_is_learned_from_what_was_accepted():
+    learning = Inspection(LAYERS, WEIGHTS)
+    assert learning.bound(1) is None
+    for _ in range(ENOUGH):
+        learning.check(good(depth=2), ROUND)
+    learning.check(good(depth=2, scale=0.9 * FACTOR), ROUND)
+    with pytest.raises(Rejected, match="norm"):
+        learning.check(good(depth=2, scale=1.2 * FACTOR), ROUND)
+    learning.check(good(depth=1, scale=1.0), ROUND)  # layer 1 has no bound yet
+    assert learning.bound(0) is None
+
+
+def test_rejected_updates_teach_nothing():
+    learning = Inspection(LAYERS, WEIGHTS)
+    for _ in range(ENOUGH):
+        learning.check(good(depth=2), ROUND)
+    before = learning.bound(1)
+    for _ in range(5 * ENOUGH):
+        with pytest.raises(Rejected):
+            learning.check(good(depth=2, scale=100 * FACTOR), ROUND)
+    assert learning.bound(1) == before
+
+
+def test_huge_but_finite_values_do_not_overflow_the_norm():
+    with pytest.raises(Rejected, match="norm"):
+        Inspection(LAYERS, WEIGHTS, most_norm=1.0).check(good(depth=2, scale=3e38), ROUND)
+
+
+def test_an_update_larger_than_the_model_is_not_even_read():
+    with pytest.raises(Rejected, match="too large"):
+        decode(b"\0" * (SIZE + 1), SIZE)
+
+
+def test_frozen_parameters_and_flags_are_not_part_of_an_update():
+    frozen = nn.Parameter(torch.zeros(1), requires_grad=False)
+    assert not is_sent(frozen, is_parameter=True)
+    assert not is_sent(torch.zeros(1, dtype=torch.bool), is_parameter=False)
+    assert is_sent(torch.zeros(1), is_parameter=False)
+
+
+def raw(about, tensors=None):
+    return save(tensors or {}, {"update": json.dumps(about)})
+
+
+ABOUT = {"format": "salf-1", "user": "a", "round": 1, "depth": 3, "loss": 0.0, "seconds": 0.0}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": "salf-2"},
+        {"format": None},
+        {"user": ""},
+        {"user": 3},
+        {"user": "x" * 300},
+        {"user": "a\nb"},
+        {"round": -1},
+        {"round": 1.5},
+        {"round": True},
+        {"round": "1"},
+        {"round": 10**400},
+        {"depth": None},
+        {"loss": float("nan")},
+        {"loss": "0"},
+        {"seconds": float("inf")},
+    ],
+)
+def test_a_broken_header_is_rejected(change):
+    decode(raw(ABOUT), SIZE)
+    with pytest.raises(Rejected):
+        decode(raw({**ABOUT, **change}), SIZE)
+
+
+def attempt(data):
+    """Feed bytes to everything an update goes through; whether they were accepted."""
+    try:
+        inspected(decode(data, SIZE))
+    except Rejected:
+        return False
+    return True
+
+
+@settings(max_examples=1500)
+@given(st.binary(max_size=400))
+def test_random_bytes_are_rejected(data):
+    assert not attempt(data)
+
+
+@settings(max_examples=3000)
+@given(st.integers(0, 10**6), st.integers(0, 255), st.sampled_from(["set", "cut", "insert"]))
+def test_a_damaged_update_is_rejected_or_a_whole_one(place, byte, how):
+    whole = encode(good())
+    at = place % len(whole)
+    damaged = {
+        "set": whole[:at] + bytes([byte]) + whole[at + 1 :],
+        "cut": whole[:at],
+        "insert": whole[:at] + bytes([byte]) + whole[at:],
+    }[how]
+    if attempt(damaged):  # a byte of a number may have become another
+        assert len(damaged) == len(whole)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=1500)
+@given(json_values, st.integers(-8, 8))
+def test_any_header_is_rejected_unless_it_is_an_update(header, off_by):
+    text = json.dumps(header).encode()
+    length = max(0, len(text) + off_by)
+    assert not attempt(struct.pack("<Q", length) + text)
+    metadata = json.dumps({"__metadata__": {"update": json.dumps(header)}}).encode()
+    assert not attempt(struct.pack("<Q", len(metadata)) + metadata)
+
+
+def test_a_header_nested_without_end_is_rejected():
+    deep = b"[" * 3000
+    assert not attempt(struct.pack("<Q", len(deep)) + deep)
+
+
+@settings(max_examples=1500)
+@given(
+    st.dictionaries(
+        st.sampled_from([*WEIGHTS, "stranger", ""]),
+        st.tuples(
+            st.lists(st.integers(0, 5), max_size=3),
+            st.sampled_from([torch.float32, torch.float64, torch.int64, torch.bool]),
+            st.sampled_from([0.0, 1.0, 1e30, float("nan"), float("-inf")]),
+        ),
+    ),
+    st.integers(-1, 5),
+    st.integers(0, 9),
+)
+def test_tensors_of_any_kind_are_accepted_only_as_a_whole_good_update(tensors, depth, round):
+    made = {}
+    for name, (shape, dtype, value) in tensors.items():
+        finite = value == value and abs(value) < 1e29
+        made[name] = torch.full(shape, value if dtype.is_floating_point or finite else 0).to(dtype)
+    about = {**ABOUT, "depth": depth, "round": round}
+    if attempt(raw(about, made)):
+        assert round == ROUND
+        due = {n for layer in LAYERS.reached(depth) for n in (*layer.parameters, *layer.buffers)}
+        assert made.keys() == due
+        assert all(torch.isfinite(t).all() and t.shape == WEIGHTS[n].shape for n, t in made.items())
