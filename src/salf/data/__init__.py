@@ -1,7 +1,7 @@
 """Data sets, and how their samples are shared out among users."""
 
 from salf.data.generated import synthetic
-from salf.data.loading import load
+from salf.data.loading import load, placed
 from salf.data.samples import DataSet, Samples, from_tensors
 from salf.data.splits import given, holdout, split
 
@@ -12,6 +12,7 @@ __all__ = [
     "given",
     "holdout",
     "load",
+    "placed",
     "split",
     "synthetic",
 ]

@@ -7,7 +7,7 @@ from salf.data.files import cache_folder
 from salf.data.generated import synthetic
 from salf.data.idx import load_idx
 from salf.data.images import load_folder
-from salf.data.named import RECIPES, Report, load_named
+from salf.data.named import RECIPES, Report, is_in, load_named
 from salf.data.samples import DataSet
 from salf.errors import SalfError, unknown
 
@@ -42,6 +42,11 @@ def load(
     raise unknown(
         "data set", spec, [*RECIPES, "synthetic", "synthetic:SEED", "idx:PATH", "folder:PATH"]
     )
+
+
+def placed(spec: str, folder: Path) -> bool:
+    """Whether a data set known by name is in a folder, to be taken from there."""
+    return spec in RECIPES and is_in(RECIPES[spec], folder)
 
 
 def _seed(spec: str, value: str) -> int:

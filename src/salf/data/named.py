@@ -65,6 +65,12 @@ def load_named(recipe: Recipe, folder: Path | None, cache: Path, report: Report)
     )
 
 
+def is_in(recipe: Recipe, folder: Path) -> bool:
+    """Whether the data set, or an archive with it, is in a folder."""
+    nothing: list[str] = []
+    return bool(_look(recipe, folder, nothing, nothing.append) or _placed_archives(recipe, folder))
+
+
 def _look(recipe: Recipe, base: Path, tried: list[str], report: Report) -> Found | None:
     reasons = []
     for place in (base / sub for sub in recipe.subfolders):

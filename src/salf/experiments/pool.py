@@ -1,5 +1,6 @@
 """Many jobs on a few cores: one process each, progress while they run, and a clean end."""
 
+import os
 import signal
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
@@ -92,14 +93,16 @@ def run_all(
     return done
 
 
-# Of a worker process: progress is reported here, and jobs end when the event is set.
+# Of a worker process: progress is reported here, and jobs end when the event is set, or when the
+# parent is gone (killed, so that it could not say so).
 _messages: Any = None
 _stop: Any = None
+_parent = 0
 
 
 def _start_worker(messages: Any, stop: Any) -> None:
-    global _messages, _stop
-    _messages, _stop = messages, stop
+    global _messages, _stop, _parent
+    _messages, _stop, _parent = messages, stop, os.getppid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
 
 
@@ -108,7 +111,7 @@ def _do(name: str, job: Job) -> Any:
 
     def progress(share: float) -> None:
         nonlocal last
-        if _stop.is_set():
+        if _stop.is_set() or os.getppid() != _parent:
             raise Stopped
         if monotonic() - last > 0.2:
             _messages.put((name, share))

@@ -12,12 +12,12 @@ def optional(module: str, extra: str = "report") -> Any:
         return import_module(module)
     except ModuleNotFoundError as error:
         raise SalfError(
-            f"a report needs the package {error.name!r}, which is not installed: "
+            f"this needs the package {error.name!r}, which is not installed: "
             f"pip install 'salf[{extra}]'"
         ) from None
 
 
-def check_extra() -> None:
+def check_extra(*more: str, extra: str = "report") -> None:
     """Fail now, rather than after hours of training, if a report could not be written."""
-    for module in ("altair", "jinja2", "vl_convert"):
-        optional(module)
+    for module in ("altair", "jinja2", "vl_convert", *more):
+        optional(module, extra)

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from salf.report import names
-from salf.reproduction.statistics import at_least, difference, interval
+from salf.reproduction.statistics import Interval, difference, interval
 from salf.reproduction.verdicts import Check, Finding, judge
 
 # How a layer is averaged, as the beginning of a claim.
@@ -30,84 +29,78 @@ class Measured:
         return f"{self.name} –" if self.seeds is None else f"{self.name} {interval(self.seeds)}"
 
 
-@dataclass(frozen=True)
-class Lacking:
-    """What could not be checked, because this has no result."""
+def as_good(ours: Measured, theirs: Measured, where: str = "", margin: float = TIE) -> Check:
+    """Whether the mean of ours is that of theirs or above it, up to the margin.
 
-    name: str
-
-
-class Undecided(Check):
-    """A check that did not pass, but only because so few seeds cannot tell."""
-
-
-# What speaks for or against a claim.
-Evidence = Check | Lacking
-
-
-def not_worse(ours: Measured, theirs: Measured, where: str = "", margin: float = 0.0) -> Evidence:
-    """Whether ours + margin >= theirs, up to what the seeds can tell apart."""
-    if ours.seeds is None or theirs.seeds is None:
-        return _lacking(ours, theirs)
-    told, passed = _beside(ours, theirs, where), at_least(ours.seeds, theirs.seeds, margin)
-    if passed and difference(ours.seeds, theirs.seeds).mean < -margin:
-        told += f" (less on average, but not so that {len(ours.seeds)} seeds could tell)"
-    return Check(told, passed)
-
-
-def as_good(ours: Measured, theirs: Measured, where: str = "") -> Evidence:
-    """Whether the mean of ours is that of theirs or above it, to the paper's two digits.
-
-    Few seeds must not make a claim hold because they can tell nothing; but what they cannot tell
-    is said.
+    The margin is what cannot be seen in the paper's two digits, if no other is given. A mean
+    further below does not pass, and is not held against the claim if the seeds cannot tell.
     """
-    if ours.seeds is None or theirs.seeds is None:
-        return _lacking(ours, theirs)
-    told = _beside(ours, theirs, where)
-    if difference(ours.seeds, theirs.seeds).mean >= -TIE:
-        return Check(told, True)
-    if len(ours.seeds) > 1 and at_least(ours.seeds, theirs.seeds):
-        return Undecided(f"{told} (not so that {len(ours.seeds)} seeds could tell)", False)
-    return Check(told, False)
+    if (gap := _diverged(ours, theirs)) is not None:
+        return gap
+    gain = _gain(ours, theirs)
+    if gain.mean >= -margin:
+        return Check(_beside(ours, theirs, where), True)
+    return _failed(ours, theirs, where, unsure=gain.half is not None and gain.high >= -margin)
 
 
-def better(ours: Measured, theirs: Measured, where: str = "", margin: float = 0.0) -> Evidence:
-    """Whether ours > theirs + margin, by more than the interval where there are several seeds."""
-    if ours.seeds is None or theirs.seeds is None:
-        return _lacking(ours, theirs)
-    told, gain = _beside(ours, theirs, where), difference(ours.seeds, theirs.seeds)
-    if gain.low > margin:
-        return Check(told, True)
-    if gain.mean > margin:
-        told += f" (more on average, but not so that {len(ours.seeds)} seeds could tell)"
-        return Undecided(told, False)
-    return Check(told, False)
+def better(
+    ours: Measured, theirs: Measured, where: str = "", *, margin: float = 0.0, noise: float = 0.0
+) -> Check:
+    """Whether ours > theirs + margin, by more than the interval where there are several seeds.
+
+    `noise` is what a single seed cannot tell apart, both ways.
+    """
+    if (gap := _diverged(ours, theirs)) is not None:
+        return gap
+    gain = _gain(ours, theirs)
+    if gain.low > margin + noise:
+        return Check(_beside(ours, theirs, where), True)
+    return _failed(ours, theirs, where, unsure=gain.high > margin - noise)
+
+
+def within_the_interval(ours: Measured, theirs: Measured, where: str = "") -> Check:
+    """Whether ours >= theirs, up to what the seeds can tell apart."""
+    if (gap := _diverged(ours, theirs)) is not None:
+        return gap
+    return Check(_beside(ours, theirs, where), _gain(ours, theirs).high >= 0)
 
 
 def conclude(
     claim: str,
-    evidence: Iterable[Evidence],
+    checks: Iterable[Check],
     *,
     why_not: str = "",
     note: str = "",
     untested: str = "not run",
+    ours: bool = False,
 ) -> Finding:
-    """Judge a claim by the checks there are. The reason names what has no result.
+    """Judge a claim. `why_not` is added only where a check failed, `note` always."""
+    checks = list(checks)
+    failed = any(check.passed is False for check in checks)
+    reason = " ".join(filter(None, [why_not if failed else "", note]))
+    return judge(claim, checks, reason, untested=untested, ours=ours)
 
-    `why_not` is added only where a check failed that more seeds could not turn, `note` always.
-    """
-    evidence = list(evidence)
-    checks = [found for found in evidence if isinstance(found, Check)]
-    lacking = dict.fromkeys(found.name for found in evidence if isinstance(found, Lacking))
-    missing = f"No result for {names.listed(list(lacking))}: training diverged" if lacking else ""
-    failed = any(not check.passed and not isinstance(check, Undecided) for check in checks)
-    parts = [why_not if failed else "", note, f"{missing}." if missing else ""]
-    return judge(claim, checks, " ".join(filter(None, parts)), untested=missing or untested)
+
+def _gain(ours: Measured, theirs: Measured) -> Interval:
+    return difference(ours.seeds or [], theirs.seeds or [])
+
+
+def _failed(ours: Measured, theirs: Measured, where: str, *, unsure: bool) -> Check:
+    told = _beside(ours, theirs, where)
+    seeds = len(ours.seeds or [])
+    if unsure:
+        told += f" (too close for {seeds} seeds)" if seeds > 1 else " (too close for one seed)"
+    return Check(told, None if unsure else False)
+
+
+def _diverged(ours: Measured, theirs: Measured) -> Check | None:
+    """Training that diverged speaks against a method that is said to be good."""
+    if ours.seeds is None:
+        return Check(f"{ours.name}: training diverged", False)
+    if theirs.seeds is None:
+        return Check(f"{theirs.name}: training diverged", None)
+    return None
 
 
 def _beside(ours: Measured, theirs: Measured, where: str) -> str:
     return f"{where}: {ours}, {theirs}" if where else f"{ours}, {theirs}"
-
-
-def _lacking(ours: Measured, theirs: Measured) -> Lacking:
-    return Lacking(ours.name if ours.seeds is None else theirs.name)

@@ -10,7 +10,7 @@ from salf.reproduction.comparisons import (
     CONVENTIONS,
     HEADINGS,
     ONE_SEED,
-    Evidence,
+    TIE,
     Measured,
     as_good,
     better,
@@ -20,7 +20,8 @@ from salf.reproduction.curves import Course, Point
 from salf.reproduction.item import Found, Item, Outcome, Remember
 from salf.reproduction.paper import published
 from salf.reproduction.presets import AVERAGES, CURVES_AT, METHODS, Preset
-from salf.reproduction.verdicts import Finding
+from salf.reproduction.statistics import over_seeds
+from salf.reproduction.verdicts import Check, Finding
 
 # Accuracies of each method over the rounds, one course per seed; None if one diverged.
 Courses = Mapping[str, Sequence[Course] | None]
@@ -51,7 +52,6 @@ class Convergence(Item):
         configs = self._configs(preset)
         courses = {key: curves.courses(found, seeds) for key, seeds in configs.items()}
         model, rounds = self.model.upper(), preset.configs[self.model].rounds
-        seeds = f"{preset.seeds} seeds" if preset.seeds > 1 else "one seed"
         judged = _judged(self.model)
         left_out = [names.method(method) for method in METHODS if method not in judged]
         figure = curves.chart(
@@ -65,8 +65,7 @@ class Convergence(Item):
             f"{names.percent(CURVES_AT)} stragglers",
             subtitle=[
                 f"{preset.configs[self.model].users} users, {rounds} rounds, "
-                + (f"mean of {seeds} and its 95 % interval" if preset.seeds > 1 else seeds)
-                + f"; preset {preset.name}. FedAvg waits for everybody."
+                f"{over_seeds(preset.seeds)}; preset {preset.name}. FedAvg waits for everybody."
             ],
             x="Round",
             y="Accuracy on held-out data",
@@ -91,8 +90,9 @@ class Convergence(Item):
                 )
             ],
             intro=f"{model}, {rounds} rounds, {names.percent(CURVES_AT)} of the users stragglers "
-            f"in every round, {seeds}. Methods are compared seed by seed, by their mean accuracy "
-            "over all evaluated rounds (the area under the curve) and by that of the last round."
+            f"in every round, {over_seeds(preset.seeds)}. Methods are compared seed by seed, by "
+            "their mean accuracy over all evaluated rounds (the area under the curve) and by that "
+            "of the last round."
             + (
                 f" {names.listed(left_out)} is drawn but not judged: the paper leaves it out for "
                 f"the {model}."
@@ -138,9 +138,9 @@ def findings(average: str, courses: Courses, note: str = "") -> list[Finding]:
         "over all rounds": {m: curves.profiles(seeds) for m, seeds in courses.items()},
         "at the end": {m: curves.ends(seeds) for m, seeds in courses.items()},
     }
-    closest: list[Evidence] = []
-    second: list[Evidence] = []
-    inferior: list[Evidence] = []
+    closest: list[Check] = []
+    second: list[Check] = []
+    inferior: list[Check] = []
     for where, values in measures.items():
         score = {method: Measured(names.method(method), v) for method, v in values.items()}
         closest += [as_good(score["salf"], score[m], where) for m in ("asyncfl", *weak)]
@@ -148,14 +148,15 @@ def findings(average: str, courses: Courses, note: str = "") -> list[Finding]:
         inferior += [better(score[m], score[w], where) for m in ("salf", "asyncfl") for w in weak]
     return [
         conclude(
-            f"{convention}: SALF “is the closest to vanilla FL” (no other method above it, over "
-            "all rounds and at the end).",
+            f"{convention}: SALF is “the close[s]t to vanilla FL” (no other method above it by "
+            f"more than {TIE}, over all rounds and at the end).",
             closest,
             why_not=why_not,
             note=note,
         ),
         conclude(
-            f"{convention}: “AsyncFL is the second best” (not below {weak_names}).",
+            f"{convention}: “AsyncFL is the second best” (not below {weak_names} by more than "
+            f"{TIE}).",
             second,
             why_not=why_not,
             note=note,

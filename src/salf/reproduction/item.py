@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from importlib.metadata import version
 from typing import Any, ClassVar
 
 from salf.experiments.config import Config
@@ -44,7 +45,9 @@ def label(task: Task) -> str:
         about = f"{task.model}-{task.method}-{task.average}-{task.stragglers:.3g}-{task.seed}"
         known_by = task.to_toml()
     else:
-        about, known_by = task.name, repr(sorted(task.arguments.items()))
+        # Another version of salf may measure the same otherwise.
+        about = task.name
+        known_by = f"{version('salf')} {sorted(task.arguments.items())!r}"
     return f"{about.replace(':', '.')}-{sha256(known_by.encode()).hexdigest()[:8]}"
 
 
@@ -69,12 +72,6 @@ class Found:
         found = [run.history.test_accuracy for run in runs if run is not None]
         known = [value for value in found if value is not None]
         return known if len(known) == len(configs) else None
-
-    def curves(self, configs: Sequence[Config]) -> list[list[tuple[int, float]]] | None:
-        """(round, accuracy on held-out data) of some seeds, or None unless all have a curve."""
-        runs = [self.run(config) for config in configs]
-        found = [run.history.curve for run in runs if run is not None and run.history.curve]
-        return found if len(found) == len(configs) else None
 
 
 # A figure that was measured once for a folder, and is the same there ever after.

@@ -11,7 +11,7 @@ from salf.report import names
 from salf.report.page import Block
 from salf.report.tables import Cell, Table
 from salf.reproduction import curves
-from salf.reproduction.comparisons import HEADINGS, ONE_SEED, Lacking
+from salf.reproduction.comparisons import HEADINGS, ONE_SEED
 from salf.reproduction.curves import Point
 from salf.reproduction.deadlines import (
     FULL_PASS,
@@ -30,7 +30,7 @@ from salf.reproduction.latency_claims import (
     place_name,
 )
 from salf.reproduction.presets import METHODS, WITH_DEADLINE, Preset
-from salf.reproduction.statistics import interval
+from salf.reproduction.statistics import interval, over_seeds
 
 # How deep the stragglers get.
 MAPPINGS = {
@@ -73,7 +73,6 @@ class Latency(Item):
             for mapping, average in PLACES
         }
         config = preset.configs["cnn"]
-        seeds = f"{preset.seeds} seeds" if preset.seeds > 1 else "one seed"
         return Outcome(
             rows=_rows(preset, found, configs),
             figure=_figure(preset, panels),
@@ -83,9 +82,10 @@ class Latency(Item):
             caption="Test accuracy at the end over the deadline. Dashed: FedAvg, which has none. "
             + ("Vertical bars: 95 % interval of the mean." if preset.seeds > 1 else "One seed."),
             findings=findings(panels, "" if preset.seeds > 1 else ONE_SEED),
-            intro=f"CNN, {config.rounds} rounds, {seeds}. A full backward pass takes {FULL_PASS} "
-            f"µs, and a share 1 − T_max/{FULL_PASS} of the users are stragglers (none above), as "
-            "the paper maps it; their depths are uniform, so that some finish all the same. The "
+            intro=f"CNN, {config.rounds} rounds, {over_seeds(preset.seeds)}. A full backward pass "
+            f"takes {FULL_PASS} µs, and a share 1 − T_max/{FULL_PASS} of the users are stragglers "
+            "(none above): the paper's linear map, which stands in a comment of its source. Their "
+            "depths are uniform, so that some finish all the same. The "
             "right column is not in the paper: that share of users is late if a user's full pass "
             f"takes a time τ, uniform up to {FULL_PASS} µs, and then the late ones have completed "
             "the layers whose part of τ fits into T_max, by the layers' backward times as "
@@ -141,15 +141,13 @@ def _figure(preset: Preset, panels: Mapping[tuple[str, str], Panel]) -> dict[str
                 if seeds is not None:
                     points.append(Point(names.method(method), deadline, interval(seeds), **place))
     config = preset.configs["cnn"]
-    seeds_told = (
-        f"mean of {preset.seeds} seeds and its 95 % interval" if preset.seeds > 1 else "one seed"
-    )
     return curves.chart(
         points,
         curves.method_lines(METHODS),
         title="CNN on MNIST: test accuracy against the deadline",
         subtitle=[
-            f"{config.users} users, {config.rounds} rounds, {seeds_told}; preset {preset.name}. "
+            f"{config.users} users, {config.rounds} rounds, {over_seeds(preset.seeds)}; "
+            f"preset {preset.name}. "
             f"A full backward pass takes {FULL_PASS} µs. FedAvg has no deadline."
         ],
         x="Deadline T_max in µs",
@@ -206,8 +204,8 @@ def _blocks(
     return [losses, _reach_table(preset, tightest, kinds, shares)]
 
 
-def _loss(loss: float | Lacking) -> str:
-    return "–" if isinstance(loss, Lacking) else percent(loss)
+def _loss(loss: float | None) -> str:
+    return "–" if loss is None else percent(loss)
 
 
 def _reach_table(

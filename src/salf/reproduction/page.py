@@ -30,15 +30,15 @@ class Made:
     title: str
     outcome: Outcome
     preset: str
-    seeds: int
+    seeds: int | None = None
     data_dir: str = ""
 
     def counts(self) -> Counter[Verdict]:
-        """How many claims came to which verdict."""
-        return Counter(finding.verdict for finding in self.outcome.findings)
+        """How many of the paper's claims came to which verdict."""
+        return Counter(finding.verdict for finding in self.outcome.findings if not finding.ours)
 
 
-def page(made: Mapping[str, Made], skipped: Mapping[str, str]) -> Page:
+def page(made: Mapping[str, Made], skipped: Mapping[str, str], diverged: Mapping[str, str]) -> Page:
     """All items, in the order given."""
     presets = names.listed([*dict.fromkeys(f"“{item.preset}”" for item in made.values())])
     all_counts = sum((item.counts() for item in made.values()), Counter[Verdict]())
@@ -46,8 +46,9 @@ def page(made: Mapping[str, Made], skipped: Mapping[str, str]) -> Page:
     intro = [
         "What the paper “Stragglers-Aware Low-Latency Synchronous Federated Learning via "
         "Layer-Wise Model Updates” (SALF) says, beside what its system gives when it is built "
-        "anew from the equations. Every claim has a plain verdict.",
-        f"Of {all_counts.total()} claims, {counted}. Made by one command (at the end), with the "
+        "anew from the equations, each claim with a plain verdict and the reason.",
+        f"Of {all_counts.total()} claims of the paper, one that is judged for both ways of "
+        f"averaging counted twice, {counted}. Made by the commands at the end, with the "
         f"preset {presets}; each section says which.",
         "Two ways of averaging are kept apart throughout. “As the equations say” divides a "
         "layer's sum by the number of users that reached the layer; “as published” divides by "
@@ -65,7 +66,9 @@ def page(made: Mapping[str, Made], skipped: Mapping[str, str]) -> Page:
             *(
                 Section(name, [Statement("not run", "none", reason)])
                 for name, reason in skipped.items()
+                if name not in made
             ),
+            *_divergences(diverged),
             _again(made),
         ],
     )
@@ -73,7 +76,8 @@ def page(made: Mapping[str, Made], skipped: Mapping[str, str]) -> Page:
 
 def statement(finding: Finding) -> Statement:
     """A finding as people read it."""
-    return Statement(finding.verdict.value, _MOODS[finding.verdict], finding.claim, finding.reason)
+    claim = f"{finding.claim} (Not a claim of the paper.)" if finding.ours else finding.claim
+    return Statement(finding.verdict.value, _MOODS[finding.verdict], claim, finding.reason)
 
 
 def _said(verdict: Verdict) -> str:
@@ -111,12 +115,18 @@ def _section(name: str, item: Made) -> Section:
     chart = Chart(
         outcome.figure,
         outcome.description,
-        f"{outcome.caption} The numbers are in {name}.csv.",
+        f"{outcome.caption} The command leaves the numbers in {name}.csv.",
         picture=f"{FIGURES}/{name}.svg",
     )
     blocks: list[Block] = [f"Preset {item.preset}. {outcome.intro}".rstrip()]
     blocks += [statement(finding) for finding in outcome.findings]
-    return Section(f"{name}: {item.title}", [*blocks, chart, *outcome.blocks])
+    return Section(f"{item.title} ({name})", [*blocks, chart, *outcome.blocks])
+
+
+def _divergences(diverged: Mapping[str, str]) -> list[Section]:
+    """Runs without a result; what rests on them says so itself."""
+    told = [f"{name}: {reason}" for name, reason in diverged.items()]
+    return [Section("Runs that diverged", told)] if told else []
 
 
 def _again(made: Mapping[str, Made]) -> Section:
@@ -131,7 +141,8 @@ def _again(made: Mapping[str, Made]) -> Section:
     return Section("Make it again", [Code("\n".join(commands)), f"Made with {made_with}."])
 
 
-def _command(items: Sequence[str], preset: str, seeds: int, data_dir: str) -> str:
+def _command(items: Sequence[str], preset: str, seeds: int | None, data_dir: str) -> str:
     # The folder is the reader's own, and nobody else's business.
     place = ["--data-dir", "FOLDER-WITH-CIFAR-10"] if data_dir else []
-    return join(["salf", "reproduce", *items, "--preset", preset, "--seeds", str(seeds), *place])
+    chosen = [] if seeds is None else ["--seeds", str(seeds)]
+    return join(["salf", "reproduce", *items, "--preset", preset, *chosen, *place])

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from salf.data import load
+from salf.data import load, placed
 from salf.errors import SalfError, unknown
 from salf.experiments.config import Config
 from salf.experiments.pool import Done, Job, OnProgress, Progress, run_all, run_job
@@ -26,6 +26,7 @@ from salf.reproduction.page import FIGURES, Made, page
 from salf.reproduction.presets import PRESETS, Preset
 
 PAGE, TEXT, STATE = "reproduction.html", "reproduction.md", "reproduction.json"
+DIVERGED = "diverged.json"
 
 # Seconds a round takes on one core, roughly: only to say how much of the work is done.
 _SECONDS = {"mlp": 0.007, "cnn": 0.02, "vgg11": 3.0, "vgg13": 5.0, "vgg16": 6.5, "vgg19": 8.0}
@@ -36,24 +37,36 @@ class Settings:
     """What an item is made with, as it is remembered in the folder."""
 
     preset: str
-    seeds: int
+    seeds: int | None = None  # of all runs; None: the preset's
     data_dir: str = ""
 
     def applied_to(self, preset: Preset) -> Preset:
-        """The preset with these seeds, looking for data in this folder."""
+        """The preset with these seeds, taking from the folder the data that are there."""
+        if self.seeds is not None:
+            preset = replace(preset, seeds=self.seeds, vgg_seeds=self.seeds)
+        if not self.data_dir:
+            return preset
+        there = {
+            data: placed(data, Path(self.data_dir))
+            for data in {config.data for config in preset.configs.values()}
+        }
         configs = {
-            name: replace(config, data_dir=self.data_dir or config.data_dir)
+            name: replace(config, data_dir=self.data_dir) if there[config.data] else config
             for name, config in preset.configs.items()
         }
-        return replace(preset, seeds=self.seeds, configs=configs)
+        return replace(preset, configs=configs)
 
 
 @dataclass
 class Reproduction:
-    """What was made, in the order of the page, and why what is missing is missing."""
+    """What the folder holds now, in the order of the page; what this call left out, and why.
+
+    `diverged` names the runs whose training did, each with the reason.
+    """
 
     made: dict[str, Made] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+    diverged: dict[str, str] = field(default_factory=dict)
 
 
 def reproduce(
@@ -74,40 +87,45 @@ def reproduce(
     called with each item as soon as it is there.
     """
     items = _chosen(what)
-    settings = Settings(preset.name, seeds or preset.seeds, data_dir)
+    settings = Settings(preset.name, seeds, data_dir)
     sized = settings.applied_to(preset)
     workshop = Workshop(out)
-    reproduction = Reproduction()
-    for name, before in workshop.remembered().items():
-        if name not in items and (known := {**PRESETS, preset.name: preset}.get(before.preset)):
-            reproduction.made[name] = workshop.put_together(ITEMS[name], before, known)
+    reproduction = Reproduction(workshop.made_before({**PRESETS, preset.name: preset}, report))
 
     tasks = {name: item.tasks(sized, workshop.remember) for name, item in items.items()}
     reproduction.skipped = _without_data(tasks, sized, report)
     tasks = {name: found for name, found in tasks.items() if name not in reproduction.skipped}
+    distinct = {label(task): task for found in tasks.values() for task in _longest_first(found)}
     waiting = {name: {label(task) for task in found} for name, found in tasks.items()}
+    done = workshop.done_before(distinct)
 
-    def finish(done: Done) -> None:
-        """Put together the items whose tasks are all done, and the page."""
-        ended = done.results.keys() | done.failures.keys()
-        for name in [name for name, labels in waiting.items() if labels <= ended]:
+    def finish(ended: Done) -> None:
+        """Put together the items whose tasks have all ended, and the page."""
+        results, failures = done.results | ended.results, done.failures | ended.failures
+        reproduction.diverged = failures
+        ready = [n for n, labels in waiting.items() if labels <= results.keys() | failures.keys()]
+        for name in ready:
             del waiting[name]
-            made = workshop.put_together(items[name], settings, preset, done.results)
+            outcome = items[name].outcome(sized, Found(results), workshop.remember)
+            made = Made(items[name].title, outcome, **asdict(settings))
             workshop.write(name, made)
             reproduction.made[name] = made
             workshop.write_page(reproduction)
             if on_item is not None:
                 on_item(name, made)
 
-    distinct = {label(task): task for found in tasks.values() for task in _longest_first(found)}
-    done = Done({name: had for name, task in distinct.items() if (had := workshop.had(task))})
-    finish(done)
-    jobs = {name: workshop.job(t) for name, t in distinct.items() if name not in done.results}
+    def on_done(name: str, ended: Done) -> None:
+        if name in ended.failures:
+            workshop.note_divergence(distinct[name], ended.failures[name])
+        finish(ended)
+
+    finish(Done())
+    jobs = {
+        name: workshop.job(task)
+        for name, task in distinct.items()
+        if name not in done.results and name not in done.failures
+    }
     if jobs:
-
-        def on_done(name: str, ended: Done) -> None:
-            finish(Done({**done.results, **ended.results}, ended.failures))
-
         run_all(jobs, workers or min(cores(), len(jobs)), on_progress, on_done)
     workshop.write_page(reproduction)
     return reproduction
@@ -121,26 +139,50 @@ class Workshop:
 
     def remembered(self) -> dict[str, Settings]:
         """The items that were made here, and with what."""
+        stored = _read(self.path / STATE) or {}
         try:
-            stored = json.loads((self.path / STATE).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return {}
-        return {name: Settings(**stored[name]) for name in ITEMS if name in stored}
+            return {name: Settings(**stored[name]) for name in ITEMS if name in stored}
+        except TypeError as error:
+            raise _unreadable(self.path / STATE, error) from None
 
-    def put_together(
-        self,
-        item: Item,
-        settings: Settings,
-        preset: Preset,
-        results: Mapping[str, Any] | None = None,
-    ) -> Made:
-        """An item from its results; if they are not given, from those that are in the folder."""
-        sized = settings.applied_to(preset)
-        if results is None:
-            tasks = item.tasks(sized, self.remember)
-            results = {label(task): had for task in tasks if (had := self.had(task))}
-        outcome = item.outcome(sized, Found(results), self.remember)
-        return Made(item.title, outcome, settings.preset, settings.seeds, settings.data_dir)
+    def made_before(
+        self, presets: Mapping[str, Preset], report: Callable[[str], None] | None
+    ) -> dict[str, Made]:
+        """The items that are here already, put together from what they were made of.
+
+        An item some of whose tasks are not here any more is not shown from a part of them.
+        """
+        made = {}
+        for name, settings in self.remembered().items():
+            item, preset = ITEMS[name], presets.get(settings.preset)
+            sized = None if preset is None else settings.applied_to(preset)
+            tasks = {} if sized is None else {label(t): t for t in item.tasks(sized, self.remember)}
+            done = self.done_before(tasks)
+            if sized is None or tasks.keys() > done.results.keys() | done.failures.keys():
+                if report is not None:
+                    report(
+                        f"{name} is not on the page any more: it was made by another version, or "
+                        "some of its runs are gone. Make it again to have it there."
+                    )
+                continue
+            outcome = item.outcome(sized, Found(done.results), self.remember)
+            made[name] = Made(item.title, outcome, **asdict(settings))
+        return made
+
+    def done_before(self, tasks: Mapping[str, Task]) -> Done:
+        """What is here already of some tasks, also which of them diverged."""
+        done = Done()
+        for name, task in tasks.items():
+            if (result := self._result(task)) is not None:
+                done.results[name] = result
+            elif isinstance(task, Config) and (noted := _read(self._folder(task) / DIVERGED)):
+                done.failures[name] = str(noted["reason"])
+        return done
+
+    def note_divergence(self, task: Task, reason: str) -> None:
+        """Remember that a run diverged: the same config would do so again."""
+        if isinstance(task, Config):
+            write_whole(self._folder(task) / DIVERGED, json.dumps({"reason": reason}) + "\n")
 
     def write(self, name: str, made: Made) -> None:
         """Leave an item's files; that it is there is noted last."""
@@ -165,7 +207,7 @@ class Workshop:
         if not reproduction.made:
             return
         reproduction.made = {n: reproduction.made[n] for n in ITEMS if n in reproduction.made}
-        made = page(reproduction.made, reproduction.skipped)
+        made = page(reproduction.made, reproduction.skipped, reproduction.diverged)
         write_whole(self.path / PAGE, made.html())
         write_whole(self.path / TEXT, made.markdown())
 
@@ -173,18 +215,16 @@ class Workshop:
         """What a measurement gave here before; measured now, if it was not."""
         return _measure(measurement, self._file(measurement), lambda share: None)
 
-    def had(self, task: Task) -> Any:
-        """What a task gave before, or None."""
-        if isinstance(task, Measurement):
-            return _read(self._file(task))
-        return RunFolder(self._folder(task)).result(complete(task))
-
     def job(self, task: Task) -> Job:
         """A task as a job whose result stays in the folder."""
         if isinstance(task, Measurement):
-            return Job(partial(_measure, task, self._file(task)), task.work)
-        work = task.rounds * _SECONDS.get(task.model, 0.1)
-        return run_job(task, self._folder(task), work)
+            return Job(partial(_measure, task, self._file(task)), _work(task))
+        return run_job(task, self._folder(task), _work(task))
+
+    def _result(self, task: Task) -> Any:
+        if isinstance(task, Measurement):
+            return (_read(self._file(task)) or {}).get("found")
+        return RunFolder(self._folder(task)).result(complete(task))
 
     def _file(self, measurement: Measurement) -> Path:
         return self.path / "measured" / f"{label(measurement)}.json"
@@ -231,19 +271,20 @@ def _lacking(data: str, data_dir: str, report: Callable[[str], None] | None) -> 
 
 def _longest_first(tasks: Sequence[Task]) -> list[Task]:
     """So that at the end no core waits long for the other."""
-    return sorted(
-        tasks,
-        key=lambda task: (
-            -task.work
-            if isinstance(task, Measurement)
-            else -task.rounds * _SECONDS.get(task.model, 0.1)
-        ),
-    )
+    return sorted(tasks, key=_work, reverse=True)
+
+
+def _work(task: Task) -> float:
+    """In seconds, roughly."""
+    if isinstance(task, Measurement):
+        return task.work
+    return task.rounds * _SECONDS.get(task.model, 0.1)
 
 
 def _measure(measurement: Measurement, path: Path, progress: Progress) -> Json:
     if (before := _read(path)) is not None:
-        return before
+        found: Json = before["found"]
+        return found
     found = measurement(progress)
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {"arguments": dict(measurement.arguments), "found": found}
@@ -252,16 +293,26 @@ def _measure(measurement: Measurement, path: Path, progress: Progress) -> Json:
 
 
 def _read(path: Path) -> Json | None:
+    """The table in a JSON file of ours; None if there is no file."""
     try:
-        found: Json = json.loads(path.read_text(encoding="utf-8"))["found"]
+        stored = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    return found
+    except ValueError as error:
+        raise _unreadable(path, error) from None
+    if not isinstance(stored, dict):
+        raise _unreadable(path, "it holds no table")
+    return stored
+
+
+def _unreadable(path: Path, why: object) -> SalfError:
+    return SalfError(f"{path} cannot be read ({why}). Delete it to have it made anew.")
 
 
 def _csv(outcome: Outcome) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(outcome.rows[0]), lineterminator="\n")
+    columns = list(outcome.rows[0]) if outcome.rows else []  # none if all its runs diverged
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(outcome.rows)
     return text.getvalue()

@@ -32,6 +32,11 @@ class Interval:
         return f"{self.mean:.3f}" + ("" if self.half is None else f" ±{self.half:.3f}")
 
 
+def over_seeds(seeds: int) -> str:
+    """What is shown of so many seeds."""
+    return f"mean of {seeds} seeds and its 95 % interval" if seeds > 1 else "one seed"
+
+
 def interval(values: Sequence[float]) -> Interval:
     """Of the mean of independent values, at least one."""
     if len(values) < 2:

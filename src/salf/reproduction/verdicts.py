@@ -1,7 +1,7 @@
 """From checks to a plain verdict on a claim: holds, holds in part, does not hold."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 
@@ -16,47 +16,63 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Check:
-    """One thing a claim says, and whether it was so."""
+    """One thing a claim says, and whether it was so; None if what was run cannot tell."""
 
     what: str  # with what was measured: "MLP at 90 %: SALF 0.887, Drop 0.862"
-    passed: bool
+    passed: bool | None
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim, its verdict, and the reason."""
+    """A claim, its verdict, and the reason. Claims that are not the paper's are marked `ours`."""
 
     claim: str
     verdict: Verdict
     reason: str
+    ours: bool = False
 
 
 def judge(
-    claim: str, checks: Sequence[Check], reason: str = "", *, untested: str = "not run"
+    claim: str,
+    checks: Sequence[Check],
+    reason: str = "",
+    *,
+    untested: str = "not run",
+    ours: bool = False,
 ) -> Finding:
-    """A claim holds if all its checks passed, and does not if none did.
+    """A claim holds if all its checks passed, and does not if some failed and none passed.
 
-    The reason is what failed, each with its numbers, then `reason`: why, as far as it is known.
-    Without any checks the claim was not tested, because of `untested`.
+    A claim of which nothing could be told was not tested; otherwise it holds in part. The reason
+    is what failed and what could not be told, each with its numbers, then `reason`: why, as far
+    as it is known. Without any checks the claim was not tested, because of `untested`.
     """
     if not checks:
-        return Finding(claim, Verdict.NOT_TESTED, _sentence(untested))
-    failed = [check for check in checks if not check.passed]
-    if not failed:
-        verdict, counted = Verdict.HOLDS, _counted(checks)
-    elif len(failed) < len(checks):
-        verdict = Verdict.IN_PART
-        told = "; ".join(check.what for check in failed)
-        counted = f"{len(checks) - len(failed)} of {len(checks)} checks passed. Not so: {told}."
+        return Finding(claim, Verdict.NOT_TESTED, _sentence(untested), ours)
+    passed, failed, unknown = (
+        [check.what for check in checks if check.passed is outcome]
+        for outcome in (True, False, None)
+    )
+    if passed:
+        verdict = Verdict.IN_PART if failed or unknown else Verdict.HOLDS
     else:
-        verdict, counted = Verdict.FAILS, _sentence("; ".join(check.what for check in failed))
-    return Finding(claim, verdict, " ".join(filter(None, [counted, reason])))
+        verdict = Verdict.FAILS if failed else Verdict.NOT_TESTED
+    told = []
+    if verdict is Verdict.HOLDS and len(checks) <= 4:
+        told.append(_sentence("; ".join(passed)))
+    elif passed:
+        told.append(f"{len(passed)} of {len(checks)} checks passed.")
+    if failed:
+        told.append(f"Not so: {'; '.join(failed)}.")
+    if unknown:
+        told.append(f"Cannot be told: {'; '.join(unknown)}.")
+    return Finding(claim, verdict, " ".join(filter(None, [*told, reason])), ours)
 
 
-def _counted(checks: Sequence[Check]) -> str:
-    if len(checks) <= 4:
-        return _sentence("; ".join(check.what for check in checks))
-    return f"All {len(checks)} checks passed."
+def at_most_in_part(finding: Finding, why: str) -> Finding:
+    """What holds of a part only, because no more was run."""
+    if finding.verdict is Verdict.HOLDS:
+        return replace(finding, verdict=Verdict.IN_PART, reason=f"{why} {finding.reason}")
+    return finding
 
 
 def _sentence(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from math import sqrt
 from statistics import fmean
@@ -16,17 +17,16 @@ from salf.reproduction.comparisons import (
     CONVENTIONS,
     HEADINGS,
     ONE_SEED,
-    Evidence,
-    Lacking,
     Measured,
+    as_good,
     better,
     conclude,
-    not_worse,
 )
 from salf.reproduction.curves import Course, Line, Point
 from salf.reproduction.item import Found, Item, Outcome, Remember
 from salf.reproduction.presets import AVERAGES, PAPER, Preset
-from salf.reproduction.verdicts import Check, Finding
+from salf.reproduction.statistics import over_seeds
+from salf.reproduction.verdicts import Check, Finding, at_most_in_part
 
 PAPER_ROUNDS = PAPER_CONFIGS["cifar-vgg11"].rounds
 TIGHT = 0.9
@@ -119,8 +119,13 @@ class VggStragglers(_Vgg):
         """Both where there is the time."""
         return preset.vgg_averages
 
+    def tasks(self, preset: Preset, remember: Remember) -> Sequence[Config]:
+        """The nets for which there is the time to have many shares of stragglers."""
+        return super().tasks(replace(preset, nets=preset.nets_by_share), remember)
+
     def outcome(self, preset: Preset, found: Found, remember: Remember) -> Outcome:
         """The curves, and whether they converge."""
+        preset = replace(preset, nets=preset.nets_by_share)
         courses = self._courses(preset, found)
         shares = names.listed([names.percent(share) for share in SHARES])
         lines = {
@@ -131,7 +136,7 @@ class VggStragglers(_Vgg):
             },
         }
         return Outcome(
-            rows=curves.curve_rows(found, self.tasks(preset, remember)),
+            rows=curves.curve_rows(found, super().tasks(preset, remember)),
             figure=_figure(
                 preset,
                 courses,
@@ -143,14 +148,14 @@ class VggStragglers(_Vgg):
             f"net, with a line for FedAvg and for SALF at {shares} stragglers.",
             caption=_caption(preset),
             findings=[
-                finding
+                _so_far(preset, finding)
                 for average in self.averages(preset)
                 for finding in findings(
                     courses,
                     average,
                     preset.nets,
                     held_out_images(preset),
-                    _limits(preset),
+                    ONE_SEED if preset.vgg_seeds == 1 else "",
                 )
             ],
             intro=f"{_what_was_run(preset)} SALF at {shares} stragglers beside FedAvg, which has "
@@ -188,14 +193,14 @@ class VggTightDeadline(_Vgg):
             "net and a row for each way of averaging, with lines for FedAvg, Drop and SALF.",
             caption=_caption(preset),
             findings=[
-                finding
+                _so_far(preset, finding)
                 for average in AVERAGES
                 for finding in findings_at_90(
                     courses,
                     average,
                     preset.nets,
                     held_out_images(preset),
-                    _limits(preset),
+                    ONE_SEED if preset.vgg_seeds == 1 else "",
                 )
             ],
             intro=f"{_what_was_run(preset)} SALF and Drop with {names.percent(TIGHT)} of the users "
@@ -218,8 +223,8 @@ def findings(
             [_converges(case, courses.get(case), images) for case in cases],
             note=note,
         ),
-        _slower_when_deeper(courses, average, nets, SHARES, note),
-        _gains_from_stragglers(courses, average, nets, note),
+        _slower_when_deeper(courses, average, nets, SHARES, images, note),
+        _gains_from_stragglers(courses, average, nets, images, note),
     ]
 
 
@@ -228,16 +233,15 @@ def findings_at_90(
 ) -> list[Finding]:
     """What the paper says about SALF and Drop at 90 %. `images` are those held out."""
     convention = CONVENTIONS[average]
-    above_drop: list[Evidence] = []
-    near_fedavg: list[Evidence] = []
+    above_drop: list[Check] = []
+    near_fedavg: list[Check] = []
     for net in nets:
         salf, drop = (Case(net, method, average, TIGHT) for method in ("salf", "drop"))
         for where, of in (("over all rounds", curves.profiles), ("at the end", curves.ends)):
             ours, theirs = (Measured(str(case), of(courses.get(case))) for case in (salf, drop))
-            margin = _noise(theirs.seeds, images)
-            above_drop.append(better(ours, theirs, where, margin))
+            above_drop.append(better(ours, theirs, where, noise=_noise(theirs, images)))
         near_fedavg.append(
-            not_worse(
+            as_good(
                 Measured(str(salf), curves.ends(courses.get(salf))),
                 Measured(str(Case.waiting(net)), curves.ends(courses.get(Case.waiting(net)))),
                 "at the end",
@@ -259,7 +263,7 @@ def findings_at_90(
             near_fedavg,
             note=note,
         ),
-        _slower_when_deeper(courses, average, nets, (TIGHT,), note),
+        _slower_when_deeper(courses, average, nets, (TIGHT,), images, note),
     ]
 
 
@@ -279,15 +283,15 @@ def _above_chance(images: int) -> float:
     return CHANCE + 3 * sqrt(CHANCE * (1 - CHANCE) / images)
 
 
-def _noise(seeds: Sequence[float] | None, images: int) -> float:
+def _noise(accuracy: Measured, images: int) -> float:
     """Two standard errors of the difference of two accuracies on so many images."""
-    p = fmean(seeds) if seeds else 0.5
+    p = fmean(accuracy.seeds) if accuracy.seeds else 0.5
     return 2 * sqrt(2 * p * (1 - p) / images)
 
 
-def _converges(case: Case, seeds: Sequence[Course] | None, images: int) -> Evidence:
+def _converges(case: Case, seeds: Sequence[Course] | None, images: int) -> Check:
     if seeds is None:
-        return Lacking(str(case))
+        return Check(f"{case}: training diverged", False)
     told, passed = [], True
     for course in seeds:
         tenth = max(1, len(course.losses) // 10)
@@ -302,15 +306,23 @@ def _converges(case: Case, seeds: Sequence[Course] | None, images: int) -> Evide
 
 
 def _slower_when_deeper(
-    courses: Courses, average: str, nets: Sequence[str], shares: Sequence[float], note: str
+    courses: Courses,
+    average: str,
+    nets: Sequence[str],
+    shares: Sequence[float],
+    images: int,
+    note: str,
 ) -> Finding:
     """Whether SALF's mean accuracy over the rounds falls with depth, and whether FedAvg's does."""
 
     def score(case: Case) -> Measured:
         return Measured(str(case), curves.profiles(courses.get(case)))
 
-    evidence = [
-        better(score(Case(shallow, "salf", average, s)), score(Case(deep, "salf", average, s)))
+    def slower(shallow: Case, deep: Case) -> Check:
+        return better(score(shallow), score(deep), noise=_noise(score(deep), images))
+
+    checks = [
+        slower(Case(shallow, "salf", average, s), Case(deep, "salf", average, s))
         for shallow, deep in pairwise(nets)
         for s in shares
     ]
@@ -325,9 +337,10 @@ def _slower_when_deeper(
     }
     told = []
     if all(top.seeds for top in ceiling):
-        falls = all(_passed(better(a, b)) for a, b in pairwise(ceiling))
+        waiting = [Case.waiting(net) for net in nets]
+        falls = all(slower(a, b).passed is True for a, b in pairwise(waiting))
         told.append(
-            f"FedAvg, without any deadline, {'does so too' if falls else 'does not'}: "
+            f"FedAvg, without any deadline, {'does so too' if falls else 'does not so clearly'}: "
             f"{', '.join(map(str, ceiling))}."
         )
     if all(gaps.values()):
@@ -336,15 +349,15 @@ def _slower_when_deeper(
     return conclude(
         f"{CONVENTIONS[average]}: “low-latency FL converges slower with deeper DNNs” (SALF's mean "
         f"accuracy over all rounds at {_shares(shares)} stragglers falls from each net to the next "
-        "deeper one).",
-        evidence,
-        note=" ".join([*told, note]) if evidence else "",
+        f"deeper one, by more than two standard errors on {images:,} images).",
+        checks,
+        note=" ".join([*told, note]) if checks else "",
         untested="there is one net only in this preset",
     )
 
 
 def _gains_from_stragglers(
-    courses: Courses, average: str, nets: Sequence[str], note: str
+    courses: Courses, average: str, nets: Sequence[str], images: int, note: str
 ) -> Finding:
     few, *more = SHARES
     cases = {share: Case("vgg19", "salf", average, share) for share in SHARES}
@@ -354,15 +367,15 @@ def _gains_from_stragglers(
     }
     return conclude(
         f"{CONVENTIONS[average]}: VGG-19: “SALF with 70 % or 50 % stragglers yields an improved "
-        "learning procedure compared with 30 %” (a higher mean accuracy over all rounds).",
-        [better(score[share], score[few]) for share in more] if "vgg19" in nets else [],
+        "learning procedure compared with 30 %” (a higher mean accuracy over all rounds, by more "
+        f"than two standard errors on {images:,} images).",
+        [
+            better(score[share], score[few], noise=_noise(score[few], images))
+            for share in (more if "vgg19" in nets else [])
+        ],
         note=note,
         untested="VGG-19 is not run in this preset",
     )
-
-
-def _passed(evidence: Evidence) -> bool:
-    return isinstance(evidence, Check) and evidence.passed
 
 
 def _shares(shares: Sequence[float]) -> str:
@@ -377,17 +390,14 @@ def _rounds(preset: Preset) -> int:
     return max(preset.configs[net].rounds for net in preset.nets)
 
 
-def _limits(preset: Preset) -> str:
-    """What keeps a verdict from being the last word."""
-    limits = []
-    if _rounds(preset) < PAPER_ROUNDS:
-        limits.append(
-            f"This is the early part of the curve: {_rounds(preset):,} of the paper's "
-            f"{PAPER_ROUNDS:,} rounds."
-        )
-    if preset.vgg_seeds == 1:
-        limits.append(ONE_SEED)
-    return " ".join(limits)
+def _so_far(preset: Preset, finding: Finding) -> Finding:
+    """The early part of the curves cannot make a claim about all of them hold."""
+    rounds = _rounds(preset)
+    if rounds >= PAPER_ROUNDS:
+        return finding
+    return at_most_in_part(
+        finding, f"So far: these are {rounds:,} of the paper's {PAPER_ROUNDS:,} rounds."
+    )
 
 
 def _what_was_run(preset: Preset) -> str:
@@ -398,12 +408,12 @@ def _what_was_run(preset: Preset) -> str:
     nets = names.listed([_net(net) for net in preset.nets])
     if missing := [_net(net) for net in PAPER.nets if net not in preset.nets]:
         nets += f" ({names.listed(missing)} not run)"
-    seeds = f"mean of {preset.vgg_seeds} seeds and its 95 % interval"
-    return f"{nets}, {rounds}, {'one seed' if preset.vgg_seeds == 1 else seeds}."
+    return f"{nets}, {rounds}, {over_seeds(preset.vgg_seeds)}."
 
 
 def _caption(preset: Preset) -> str:
-    return f"Accuracy on training images held back. {_what_was_run(preset)}"
+    held = f"{held_out_images(preset):,} training images held back"
+    return f"Accuracy on {held}. {_what_was_run(preset)}"
 
 
 def _figure(
