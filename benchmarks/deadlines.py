@@ -45,6 +45,8 @@ class Transformer(nn.Module):
         self.encoder = nn.TransformerEncoder(block, 4, enable_nested_tensor=False)
         self.head = nn.Linear(WIDTH, WORDS)
         self.head.weight = self.embed.weight
+        # Larger ones make scores so far apart that gradients are denormal, and arithmetic slow.
+        nn.init.normal_(self.embed.weight, std=WIDTH**-0.5)
 
     def forward(self, words: Tensor) -> Tensor:
         """The scores of all words, at each place."""
@@ -172,8 +174,10 @@ def main() -> None:
     keeping = table(
         f"Deadlines, {arguments.repeats} rounds each, one thread; to reach: over ≤ {OVER_MEDIAN} % "
         f"(median), ≤ {OVER_P95} % (p95), finished ≥ {FINISHED} %",
-        ["model", "deadline", "ms", "over % median", "p95", "max"]
-        + ["layers possible", "mean done", "finished %"],
+        [
+            *("model", "deadline", "ms", "over % median", "p95", "max"),
+            *("layers possible", "mean done", "finished %"),
+        ],
     )
     cost = table(
         f"What the clock costs; to reach: ≤ {HOOKS} % of a backward pass",

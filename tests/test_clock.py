@@ -188,7 +188,7 @@ def test_gradients_are_bit_equal_to_a_full_backwards_at_every_depth(name, dtype)
 
 @pytest.mark.parametrize("name", ["mlp", "residual", "tied transformer"])
 def test_a_layer_that_does_not_fit_is_not_begun(name):
-    model, backpropagation, device, loss = prepared(name, costs={2: 3.0, 1: 5.0})
+    _, backpropagation, device, loss = prepared(name, costs={2: 3.0, 1: 5.0})
     last = len(backpropagation.layers)
     backpropagation.within(None, loss)
     deadline = device.forward + (last - 2) + 2.9  # all but layers 2 and 1, and most of layer 2
@@ -401,7 +401,7 @@ def test_the_graph_is_freed_also_when_its_lower_part_was_never_run(deadline):
 
 
 def test_the_model_trains_as_ever_afterwards():
-    model, backpropagation, device, loss = prepared()
+    model, backpropagation, _, loss = prepared()
     twin = deepcopy(model)
     for deadline in (None, 3.0, 2.0, 0.1):
         backpropagation.within(deadline, loss)
@@ -529,7 +529,7 @@ def test_a_parameter_that_autograd_gives_no_gradient_is_not_waited_for():
 
 
 def test_a_loss_without_a_way_back_to_the_model_is_refused():
-    model, backpropagation, _, loss = prepared()
+    _, backpropagation, _, loss = prepared()
     other = small_mlp().float()
     with torch.no_grad(), pytest.raises(SalfError, match="depends on no parameter"):
         backpropagation.within(None, loss)
@@ -545,7 +545,7 @@ def test_layers_of_another_model_are_refused():
 
 def test_only_the_model_gets_gradients():
     """Not the input, nor what else the loss depends on."""
-    model, backpropagation, device, _ = prepared()
+    _, backpropagation, device, _ = prepared()
     inputs = MODELS["mlp"][1].clone().requires_grad_()
     scale = torch.ones((), requires_grad=True)
     backpropagation.within(None, lambda: scale * device.loss(inputs)())

@@ -35,7 +35,7 @@ def as_good(ours: Measured, theirs: Measured, where: str = "", margin: float = T
     The margin is what cannot be seen in the paper's two digits, if no other is given. A mean
     further below does not pass, and is not held against the claim if the seeds cannot tell.
     """
-    if (gap := _diverged(ours, theirs)) is not None:
+    if (gap := _diverged(ours, theirs, where)) is not None:
         return gap
     gain = _gain(ours, theirs)
     if gain.mean >= -margin:
@@ -43,24 +43,40 @@ def as_good(ours: Measured, theirs: Measured, where: str = "", margin: float = T
     return _failed(ours, theirs, where, unsure=gain.half is not None and gain.high >= -margin)
 
 
+def above(ours: Measured, theirs: Measured, where: str = "") -> Check:
+    """Whether the mean of ours is above that of theirs, and by more than the paper could show.
+
+    What is closer together has no order.
+    """
+    if (gap := _diverged(ours, theirs, where)) is not None:
+        return gap
+    gain = _gain(ours, theirs)
+    if gain.mean > TIE:
+        return Check(_beside(ours, theirs, where), True)
+    tie = gain.mean >= -TIE or (gain.half is not None and gain.high >= 0)
+    return _failed(ours, theirs, where, unsure=tie)
+
+
 def better(
     ours: Measured, theirs: Measured, where: str = "", *, margin: float = 0.0, noise: float = 0.0
 ) -> Check:
-    """Whether ours > theirs + margin, by more than the interval where there are several seeds.
+    """Whether ours > theirs + margin, by more than the interval over the seeds.
 
-    `noise` is what a single seed cannot tell apart, both ways.
+    One seed has no interval: there `noise` is what it cannot tell apart, both ways; without, it
+    can tell nothing but that ours is below.
     """
-    if (gap := _diverged(ours, theirs)) is not None:
+    if (gap := _diverged(ours, theirs, where)) is not None:
         return gap
     gain = _gain(ours, theirs)
-    if gain.low > margin + noise:
+    least = margin + noise if gain.half is None else margin
+    if gain.low > least and (gain.half is not None or noise > 0):
         return Check(_beside(ours, theirs, where), True)
-    return _failed(ours, theirs, where, unsure=gain.high > margin - noise)
+    return _failed(ours, theirs, where, unsure=gain.high > 2 * margin - least)
 
 
 def within_the_interval(ours: Measured, theirs: Measured, where: str = "") -> Check:
     """Whether ours >= theirs, up to what the seeds can tell apart."""
-    if (gap := _diverged(ours, theirs)) is not None:
+    if (gap := _diverged(ours, theirs, where)) is not None:
         return gap
     return Check(_beside(ours, theirs, where), _gain(ours, theirs).high >= 0)
 
@@ -93,12 +109,12 @@ def _failed(ours: Measured, theirs: Measured, where: str, *, unsure: bool) -> Ch
     return Check(told, None if unsure else False)
 
 
-def _diverged(ours: Measured, theirs: Measured) -> Check | None:
+def _diverged(ours: Measured, theirs: Measured, where: str) -> Check | None:
     """Training that diverged speaks against a method that is said to be good."""
-    if ours.seeds is None:
-        return Check(f"{ours.name}: training diverged", False)
-    if theirs.seeds is None:
-        return Check(f"{theirs.name}: training diverged", None)
+    for measured, passed in ((ours, False), (theirs, None)):
+        if measured.seeds is None:
+            place = f"{where}: {measured.name}" if where else measured.name
+            return Check(f"{place}: training diverged", passed)
     return None
 
 

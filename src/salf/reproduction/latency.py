@@ -89,7 +89,8 @@ class Latency(Item):
             "right column is not in the paper: that share of users is late if a user's full pass "
             f"takes a time τ, uniform up to {FULL_PASS} µs, and then the late ones have completed "
             "the layers whose part of τ fits into T_max, by the layers' backward times as "
-            "measured on this machine. As many straggle, only their depths differ.",
+            "measured on this machine. As many straggle, only their depths differ. The verdicts "
+            "are of the panel the paper shows, top left; with each is said what the others give.",
             blocks=_blocks(preset, panels, times["kinds"], shares),
         )
 

@@ -174,9 +174,9 @@ class Claim:
 
 
 _HETEROFL = (
-    "Our HeteroFL is much better than the published one: the paper does not say how the narrow "
-    "networks are combined, and here the part of the network that everybody holds gets steps of "
-    "full length, however many straggle."
+    "The paper does not say how HeteroFL's narrow networks are combined, and it is not in the "
+    "authors' script; here the part of the network that everybody holds gets the average of all "
+    "users, however many straggle."
 )
 _DROP = (
     "Averaged over all users, Drop's steps shrink with the share of stragglers; how far it then "
@@ -211,8 +211,8 @@ def _own_table(method: str) -> str:
         return ""
     return (
         f"The paper's two numbers do not agree either: by its Table I {names.method(method)} loses "
-        f"{percent(loss)} at 90 % stragglers, which are more than the "
-        f"{percent(straggler_share(1.0))} of 1 µs."
+        f"{percent(loss)} at 90 % stragglers, although 1 µs has fewer, "
+        f"{percent(straggler_share(1.0))}."
     )
 
 
@@ -228,7 +228,7 @@ CLAIMS = (
         same_without_stragglers,
     ),
     Claim(
-        "SALF “yields a minor degradation in performance which hardly grows when the latency is "
+        "SALF “yields a minor [degradation] in performance which hardly grows when the latency is "
         f"decreased” (nowhere more than {percent(MINOR)} of FedAvg's accuracy, and at most "
         f"{100 * HARDLY:g} points more at the tightest than at the loosest deadline).",
         minor_degradation,

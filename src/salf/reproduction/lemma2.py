@@ -210,7 +210,7 @@ def findings(measured: Sequence[Json]) -> list[Finding]:
         ),
         judge(
             "With the experiments' mixture of stragglers, which is not AS4, SALF with p_l = 0 is "
-            "unbiased too (the paper does not say it, its experiments need it).",
+            "unbiased too (its experiments need it).",
             [_unbiased(one, limits) for one in measured if one["law"] == "mixture"],
             "The stragglers are drawn afresh each round, so all users are alike.",
         ),
@@ -240,6 +240,8 @@ class Limits:
         if layer["unvaried"] > log(1 / self.level) / draws:
             return 0.0
         rank = layer["rank"]
+        if not rank:  # nothing varied in any draw: `unvaried` says whether it is off
+            return 1.0
         f = layer["t2"] * (draws - rank) / (rank * (draws - 1))
         return float(stats.f.sf(f, rank, draws - rank))
 

@@ -93,7 +93,7 @@ def reproduce(
     reproduction = Reproduction(workshop.made_before({**PRESETS, preset.name: preset}, report))
 
     tasks = {name: item.tasks(sized, workshop.remember) for name, item in items.items()}
-    reproduction.skipped = _without_data(tasks, sized, report)
+    reproduction.skipped = _without_data(tasks, report)
     tasks = {name: found for name, found in tasks.items() if name not in reproduction.skipped}
     distinct = {label(task): task for found in tasks.values() for task in _longest_first(found)}
     waiting = {name: {label(task) for task in found} for name, found in tasks.items()}
@@ -242,16 +242,19 @@ def _chosen(what: Sequence[str]) -> dict[str, Item]:
 
 
 def _without_data(
-    tasks: Mapping[str, Sequence[Task]], preset: Preset, report: Callable[[str], None] | None
+    tasks: Mapping[str, Sequence[Task]], report: Callable[[str], None] | None
 ) -> dict[str, str]:
     """The items whose data are not to be had, with the reason. Fetched once, and now."""
     reasons: dict[tuple[str, str], str | None] = {}
     skipped = {}
     for name, found in tasks.items():
         for task in found:
-            # What is not a run is measured on the MLP's data.
-            config = task if isinstance(task, Config) else preset.configs["mlp"]
-            source = config.data, config.data_dir
+            if isinstance(task, Config):
+                source = task.data, task.data_dir
+            elif "data" in task.arguments:
+                source = task.arguments["data"], task.arguments.get("data_dir", "")
+            else:
+                continue
             if source not in reasons:
                 reasons[source] = _lacking(*source, report)
             if reason := reasons[source]:

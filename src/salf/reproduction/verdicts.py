@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+SHOWN = 6  # checks that cannot be told, of many
+
 
 class Verdict(Enum):
     """What became of a claim."""
@@ -64,7 +66,8 @@ def judge(
     if failed:
         told.append(f"Not so: {'; '.join(failed)}.")
     if unknown:
-        told.append(f"Cannot be told: {'; '.join(unknown)}.")
+        more = f"; and {len(unknown) - SHOWN} more" if len(unknown) > SHOWN else ""
+        told.append(f"Cannot be told: {'; '.join(unknown[:SHOWN])}{more}.")
     return Finding(claim, verdict, " ".join(filter(None, [*told, reason])), ours)
 
 
