@@ -118,6 +118,9 @@ class Device:
         self.passed.append(number)
         self.seconds += self.costs[number] / self.speed
 
+    def wait(self, seconds):
+        self.seconds += seconds
+
     def _charge(self, number):
         def hook(module, arguments, output):
             if isinstance(output, tuple):  # attention, which gives its weights too
@@ -281,12 +284,34 @@ def test_a_device_that_slows_down_is_noticed_in_the_same_round():
     """The forward pass was slow, so the layers will be: no round ends late, not even the first."""
     _, backpropagation, device, loss = prepared(costs={3: 1.0, 2: 2.0, 1: 4.0})
     for _ in range(20):
-        assert backpropagation.within(8.0, loss).depth == 1
-    device.speed = 0.5
+        assert backpropagation.within(13.0, loss).depth == 1
+    device.speed = 0.5  # layer 1 would begin at 8 and end at 16, and was over in 4 until now
     for _ in range(40):
-        partial = backpropagation.within(8.0, loss)
-        assert partial.total <= 8.0
-        assert partial.depth == 2
+        partial = backpropagation.within(13.0, loss)
+        assert (partial.depth, partial.total) == (2, 8.0)
+
+
+def test_a_hiccup_is_not_taken_for_a_slow_device():
+    """A late forward pass, by its share of the round, need not mean late layers."""
+    _, backpropagation, device, loss = prepared(costs={3: 10.0, 2: 10.0, 1: 10.0})
+    backpropagation.within(None, loss)
+    device.forward = 10.0
+    assert backpropagation.within(60.0, loss).depth == 1
+
+
+def test_the_way_back_to_the_caller_counts_too():
+    """Letting go of the graph takes time, and the deadline is when the caller has its gradients."""
+    _, backpropagation, device, loss = prepared()
+
+    def heavy():
+        value = loss()
+        weakref.finalize(value, device.wait, 1.0)
+        return value
+
+    assert backpropagation.within(None, heavy).total == 5.0
+    assert backpropagation.within(5.0, heavy).depth == 1
+    partial = backpropagation.within(4.9, heavy)
+    assert (partial.depth, partial.total) == (2, 4.0)
 
 
 def test_layers_that_are_no_longer_reached_follow_the_speed_of_those_that_are():
@@ -484,13 +509,26 @@ def test_parameters_can_be_frozen_and_freed_between_rounds():
     assert torch.equal(backpropagation.within(None, loss).gradients["0.weight"], full["0.weight"])
 
 
+class Remembers(torch.autograd.Function):
+    """Has an attribute that autograd's own nodes have at the leaves, where it means something."""
+
+    @staticmethod
+    def forward(ctx, value, parameter):
+        ctx.variable = parameter[0]
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx, signal):
+        return signal, None
+
+
 def test_a_parameter_the_loss_does_not_use_gets_zeros_and_is_not_waited_for():
     model, backpropagation, device, _ = prepared()
     inputs = MODELS["mlp"][1]
 
     def loss():  # the last layer is left out
-        device.seconds += 1.0
-        return F.cross_entropy(model[:4](inputs), TARGETS)
+        device.wait(1.0)
+        return F.cross_entropy(Remembers.apply(model[:4](inputs), [model[4].weight]), TARGETS)
 
     backpropagation.within(None, loss)
     partial = backpropagation.within(2.5, loss)
@@ -518,7 +556,7 @@ def test_a_parameter_that_autograd_gives_no_gradient_is_not_waited_for():
     inputs = MODELS["mlp"][1]
 
     def loss():
-        device.seconds += 1.0
+        device.wait(1.0)
         value = Ignores.apply(model[:4](inputs), model[4].bias)
         return F.cross_entropy(value, TARGETS)
 
@@ -614,7 +652,7 @@ def test_activations_that_are_computed_again_change_nothing():
     inputs = MODELS["mlp"][1]
 
     def loss():
-        device.seconds += 1.0
+        device.wait(1.0)
         value = checkpoint(model[:3], inputs, use_reentrant=False)
         return F.cross_entropy(model[3:](value), TARGETS)
 

@@ -2,7 +2,7 @@
 
 The paper's method and those it is compared with (`salf.methods`), a simulator that runs them
 (`salf.train`, the command `salf`), and the parts both are made of (`salf.layers`, `salf.depth`,
-`salf.aggregate`, `salf.backprop`).
+`salf.aggregate`, `salf.backprop`, and `salf.clock` for deadlines on real devices).
 """
 
 from importlib import import_module
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from salf.aggregate import LayerwiseAggregate, Step
     from salf.backprop import backward_to
+    from salf.clock import Backpropagation, Partial
     from salf.data import DataSet, Samples, from_tensors, load
     from salf.errors import SalfError, TrainingDiverged
     from salf.experiments.config import PRESETS, Config
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "salf.aggregate": ("LayerwiseAggregate", "Step"),
     "salf.backprop": ("backward_to",),
+    "salf.clock": ("Backpropagation", "Partial"),
     "salf.data": ("DataSet", "Samples", "from_tensors", "load"),
     "salf.errors": ("SalfError", "TrainingDiverged"),
     "salf.experiments.config": ("PRESETS", "Config"),
@@ -37,6 +39,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "METHODS",
     "PRESETS",
+    "Backpropagation",
     "Config",
     "DataSet",
     "History",
@@ -44,6 +47,7 @@ __all__ = [
     "Layers",
     "LayerwiseAggregate",
     "Method",
+    "Partial",
     "Result",
     "Row",
     "SalfError",

@@ -269,16 +269,16 @@ class _Clock:
 def _leaves(loss: Tensor) -> set[int]:
     """The ids of the tensors that `loss.backward()` would give a gradient to."""
     leaves: set[int] = set()
-    found: set[Node] = set()
     ahead = [get_gradient_edge(loss).node] if loss.requires_grad else []
-    while ahead:
-        node = ahead.pop()
-        if node in found:
-            continue
-        found.add(node)
-        if not node.next_functions and hasattr(node, "variable"):
-            leaves.add(id(node.variable))
-        ahead.extend(node for node, _ in node.next_functions if node is not None)
+    found: set[Node] = set(ahead)
+    for node in ahead:  # which grows on the way
+        below = node.next_functions
+        for following, _ in below:
+            if following is not None and following not in found:
+                found.add(following)
+                ahead.append(following)
+        if not below:
+            leaves.add(id(getattr(node, "variable", None)))
     return leaves
 
 

@@ -1,4 +1,4 @@
-from salf.reproduction.verdicts import Check, Verdict, judge
+from salf.reproduction.verdicts import Check, Verdict, at_most_in_part, judge
 
 
 def test_a_claim_holds_if_all_checks_passed():
@@ -16,7 +16,27 @@ def test_a_claim_holds_in_part_and_the_reason_is_what_failed():
 def test_a_claim_none_of_whose_checks_passed_does_not_hold():
     found = judge("c", [Check("a is 1", False), Check("b is 2", False)])
     assert found.verdict is Verdict.FAILS
-    assert found.reason == "A is 1; b is 2."
+    assert found.reason == "Not so: a is 1; b is 2."
+
+
+def test_what_cannot_be_told_neither_holds_nor_fails():
+    assert judge("c", [Check("a", None)]).verdict is Verdict.NOT_TESTED
+    assert judge("c", [Check("a", None)]).reason == "Cannot be told: a."
+    assert judge("c", [Check("a", None), Check("b", True)]).verdict is Verdict.IN_PART
+    assert judge("c", [Check("a", None), Check("b", False)]).verdict is Verdict.FAILS
+
+
+def test_many_checks_that_cannot_be_told_are_counted():
+    told = judge("c", [Check(f"x{i}", None) for i in range(9)]).reason
+    assert told == "Cannot be told: x0; x1; x2; x3; x4; x5; and 3 more."
+
+
+def test_what_holds_of_a_part_holds_in_part_at_most():
+    whole = judge("c", [Check("a", True)])
+    assert at_most_in_part(whole, "Half of it.").verdict is Verdict.IN_PART
+    assert at_most_in_part(whole, "Half of it.").reason == "Half of it. A."
+    failed = judge("c", [Check("a", False)])
+    assert at_most_in_part(failed, "Half of it.") == failed
 
 
 def test_a_claim_without_checks_was_not_tested_and_never_holds():
@@ -26,4 +46,4 @@ def test_a_claim_without_checks_was_not_tested_and_never_holds():
 
 
 def test_many_checks_that_passed_are_counted_not_listed():
-    assert judge("c", [Check("x", True)] * 9).reason == "All 9 checks passed."
+    assert judge("c", [Check("x", True)] * 9).reason == "9 of 9 checks passed."

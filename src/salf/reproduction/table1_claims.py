@@ -23,7 +23,8 @@ from salf.reproduction.verdicts import Check, Finding, judge
 MODELS = ("mlp", "cnn")
 DRAMATIC = 0.1  # a fall that nobody would call small
 CLOSE = 0.05  # further than this from the paper's number is said aloud
-NEAR_THE_CEILING = 0.03  # a minor gap
+# A minor gap from FedAvg: as published, the largest the paper itself has (MLP, 0.90 to 0.81).
+MINOR_GAP = {"reached": 0.03, "all": 0.09}
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def _close(cells: Cells, model: str) -> Finding:
 def _monotone(cells: Cells, average: str) -> Finding:
     checks = []
     for model in MODELS:
-        for method in WITH_DEADLINE:
+        for method in ("salf", *_others(model)):
             at = {ratio: cells.at(model, method, average, ratio) for ratio in RATIOS}
             checks += [as_good(at[fewer], at[more]) for fewer, more in pairwise(RATIOS)]
             checks.append(better(at[RATIOS[0]], at[RATIOS[-1]]))
@@ -240,10 +241,10 @@ def _near_the_ceiling(cells: Cells, average: str) -> Finding:
     checks = []
     for model in MODELS:
         salf, fedavg = (cells.named(model, m, average, most) for m in ("salf", "fedavg"))
-        checks.append(as_good(salf, fedavg, place(model, most), margin=NEAR_THE_CEILING))
+        checks.append(as_good(salf, fedavg, place(model, most), margin=MINOR_GAP[average]))
     return conclude(
         f"{CONVENTIONS[average]}: SALF is “maintaining a minor gap from vanilla FL” (within "
-        f"{NEAR_THE_CEILING} at {names.percent(most)} stragglers).",
+        f"{MINOR_GAP[average]} at {names.percent(most)} stragglers).",
         checks,
     )
 
