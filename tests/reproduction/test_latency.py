@@ -164,7 +164,7 @@ def test_heterofl_and_drop_change_places_at_1_and_a_half():
     found = judged(better_everywhere)["drop-stragglers"]
     assert found.verdict is IN_PART
     assert "Drop at 2 µs 0.600 ±0.002, HeteroFL at 2 µs 0.900" in found.reason
-    assert "does not say how the narrow networks are combined" in found.reason
+    assert "does not say how HeteroFL's narrow networks are combined" in found.reason
     other_way = {("heterofl", 1): 0.05, ("heterofl", 2): 0.9, ("heterofl", 5): 0.95}
     assert verdicts(other_way)["drop-stragglers"] is FAILS
     # From 7 µs on the paper says nothing.
@@ -180,9 +180,9 @@ def test_asyncfl_is_judged_at_low_deadlines_only():
 @pytest.mark.parametrize(
     ("method", "accuracy", "verdict"),
     [
-        ("SALF", 0.894, HOLDS),  # 5.9 %
+        ("SALF", 0.899, HOLDS),  # 5.4 %
         ("SALF", 0.95, HOLDS),  # better than said is not against it
-        ("SALF", 0.89, FAILS),
+        ("SALF", 0.894, FAILS),  # 5.9 %
         ("AsyncFL", 0.77, HOLDS),  # 18.9 %
         ("AsyncFL", 0.75, FAILS),
         ("AsyncFL", 0.94, FAILS),  # far better than said is not what was said
@@ -199,7 +199,7 @@ def test_the_reason_says_that_the_papers_own_table_says_otherwise():
     reason = judged({("drop", 1): 0.5})["deadline Drop"].reason
     assert "Drop at 1 µs loses 47.4 %, the paper's 90 %" in reason
     assert "by its Table I Drop loses 70.5 % at 90 % stragglers" in reason
-    assert "more than the 86.7 % of 1 µs" in reason
+    assert "although 1 µs has fewer, 86.7 %" in reason
 
 
 def test_the_other_panels_are_told_and_do_not_change_the_verdict():
@@ -209,16 +209,16 @@ def test_the_other_panels_are_told_and_do_not_change_the_verdict():
     assert "By the layers' times, as published: does not hold." in finding.reason
 
 
-def test_what_diverged_is_named_and_left_out():
+def test_training_that_diverged_speaks_against_the_method_said_to_be_good():
     found = judged({("salf", 1): None, ("drop", 9): None})
-    assert found["deadline SALF"].verdict is Verdict.NOT_TESTED
-    assert "No result for SALF at 1 µs" in found["deadline SALF"].reason
-    assert "No result for SALF at 1 µs" in found["outperforms"].reason
-    assert found["minor"].verdict is HOLDS
-    assert found["coincide"].verdict is HOLDS
-    assert "No result for Drop at 9 µs: training diverged." in found["coincide"].reason
+    assert found["deadline SALF"].verdict is FAILS
+    for word in ("outperforms", "minor"):
+        assert found[word].verdict is IN_PART
+        assert "SALF at 1 µs: training diverged" in found[word].reason
+    assert found["coincide"].verdict is IN_PART
+    assert "Drop at 9 µs: training diverged" in found["coincide"].reason
     without = {place: replace(panel(), vanilla=None) for place in PLACES}
-    assert "No result for FedAvg" in findings(without)[0].reason
+    assert "Cannot be told: FedAvg: training diverged" in findings(without)[0].reason
 
 
 def remember(measurement: Measurement):
@@ -309,7 +309,7 @@ def test_the_tables_show_what_is_lost_and_who_reaches_what():
 def test_one_seed_is_said_and_nothing_at_all_does_not_crash():
     assert all("One seed" in f.reason for f in outcome(replace(PRESET, seeds=1)).findings)
     made = outcome(numbers=lambda config: None)
-    assert {finding.verdict for finding in made.findings} == {Verdict.NOT_TESTED}
+    assert {finding.verdict for finding in made.findings} == {FAILS}
     assert vl_convert.vegalite_to_svg(made.figure)
 
 

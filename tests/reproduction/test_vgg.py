@@ -22,7 +22,7 @@ from salf.reproduction.vgg import (
 
 HOLDS, IN_PART, FAILS = Verdict.HOLDS, Verdict.IN_PART, Verdict.FAILS
 NETS = ("vgg11", "vgg13", "vgg16", "vgg19")
-IMAGES = 2000
+IMAGES = 10_000
 FALLING = (2.3, 2.0, 1.5)
 
 
@@ -34,12 +34,12 @@ def like_the_paper(changes=None):
     """Slower with depth, and with VGG-19 better for more stragglers: one seed per case."""
     cases = {}
     for i, net in enumerate(NETS):
-        cases[Case.waiting(net)] = 0.8 - 0.05 * i
+        cases[Case.waiting(net)] = 0.95 - 0.12 * i
         for j, share in enumerate(SHARES):
-            gain = 0.01 * j if net == "vgg19" else -0.01 * j
-            cases[Case(net, "salf", "reached", share)] = 0.77 - 0.05 * i + gain
-        cases[Case(net, "salf", "reached", 0.9)] = 0.76 - 0.05 * i
-        cases[Case(net, "drop", "reached", 0.9)] = 0.4
+            gain = 0.08 * j - 0.16 if net == "vgg19" else -0.01 * j
+            cases[Case(net, "salf", "reached", share)] = 0.92 - 0.12 * i + gain
+        cases[Case(net, "salf", "reached", 0.9)] = 0.91 - 0.12 * i
+        cases[Case(net, "drop", "reached", 0.9)] = 0.3
     cases |= changes or {}
     return {
         case: value if value is None or isinstance(value, list) else [course(0.2, value)]
@@ -66,7 +66,7 @@ def test_every_word_of_the_paper_holds_for_figures_like_the_papers():
 @pytest.mark.parametrize(
     "bad",
     [
-        course(0.1, 0.11),  # chance, as far as 2,000 images can tell
+        course(0.1, 0.108),  # chance, as far as 10,000 images can tell
         course(0.7, 0.6),  # far below its best
         course(0.2, 0.7, losses=(1.5, 1.6, 1.7)),
     ],
@@ -98,17 +98,22 @@ def test_slower_with_depth_says_whether_fedavg_is_too():
 
 
 def test_nets_that_are_not_slower_with_depth():
-    faster = {salf(net, s): 0.5 + 0.05 * i for i, net in enumerate(NETS) for s in (*SHARES, 0.9)}
+    faster = {salf(net, s): 0.3 + 0.15 * i for i, net in enumerate(NETS) for s in (*SHARES, 0.9)}
     assert by_share(faster)[1].verdict is FAILS
     assert at_90(faster)[2].verdict is FAILS
-    one_faster = by_share({salf("vgg13", 0.5): 0.9})[1]
+    one_faster = by_share({salf("vgg13", 0.5): 0.99})[1]
     assert one_faster.verdict is IN_PART
-    assert "VGG-11 SALF (50 %) 0.480, VGG-13 SALF (50 %) 0.550" in one_faster.reason
+    assert "Not so: VGG-11 SALF (50 %) 0.555, VGG-13 SALF (50 %) 0.595" in one_faster.reason
+    a_little = by_share({salf("vgg13", 0.5): 0.9})[1]
+    assert a_little.verdict is IN_PART
+    assert "VGG-13 SALF (50 %) 0.550 (too close for one seed)" in a_little.reason
 
 
 def test_vgg19_gains_from_stragglers_or_does_not_or_is_not_run():
-    assert by_share({salf("vgg19", 0.3): 0.7})[2].verdict is FAILS
-    assert by_share({salf("vgg19", 0.5): 0.3})[2].verdict is IN_PART
+    assert by_share({salf("vgg19", 0.3): 0.9})[2].verdict is FAILS
+    assert by_share({salf("vgg19", 0.5): 0.1})[2].verdict is IN_PART
+    alike = {salf("vgg19", share): 0.4 + 0.0001 * share for share in SHARES}
+    assert by_share(alike)[2].verdict is Verdict.NOT_TESTED  # which one seed cannot tell
     not_run = by_share(nets=("vgg11", "vgg13"))[2]
     assert not_run.verdict is Verdict.NOT_TESTED
     assert "VGG-19 is not run" in not_run.reason
@@ -121,35 +126,42 @@ def test_one_net_says_nothing_about_depth():
 
 
 def test_salf_has_to_be_above_drop_by_more_than_the_noise_of_the_images():
-    worse = {salf(net, 0.9): 0.3 for net in NETS}
+    worse = {salf(net, 0.9): 0.1 for net in NETS}
     assert at_90(worse)[0].verdict is FAILS
     assert "on i.i.d. data these stand for all" in at_90(worse)[0].reason
-    a_little = {Case("vgg11", "drop", "reached", 0.9): 0.755}
+    a_little = {Case("vgg11", "drop", "reached", 0.9): 0.905}
     found_a_little = at_90(a_little)[0]
     assert found_a_little.verdict is IN_PART
     assert "6 of 8 checks passed" in found_a_little.reason
-    assert "at the end: VGG-11 SALF (90 %) 0.760, VGG-11 Drop (90 %) 0.755" in found_a_little.reason
+    assert "at the end: VGG-11 SALF (90 %) 0.910, VGG-11 Drop (90 %) 0.905" in found_a_little.reason
 
 
 def test_approaching_fedavg_is_within_0_05():
-    assert at_90({salf("vgg19", 0.9): 0.601})[1].verdict is HOLDS
-    far = at_90({salf("vgg19", 0.9): 0.59})[1]
+    assert at_90({salf("vgg19", 0.9): 0.541})[1].verdict is HOLDS
+    far = at_90({salf("vgg19", 0.9): 0.53})[1]
     assert far.verdict is IN_PART
-    assert "at the end: VGG-19 SALF (90 %) 0.590, VGG-19 FedAvg 0.650" in far.reason
+    assert "at the end: VGG-19 SALF (90 %) 0.530, VGG-19 FedAvg 0.590" in far.reason
     assert at_90({salf(net, 0.9): 0.3 for net in NETS})[1].verdict is FAILS
 
 
-def test_what_diverged_is_named_and_left_out():
+def test_being_near_a_fedavg_that_has_learned_little_says_nothing():
+    early = {case: 0.2 for net in NETS for case in (Case.waiting(net), salf(net, 0.9))}
+    near = at_90(early)[1]
+    assert near.verdict is Verdict.NOT_TESTED
+    assert "(too early)" in near.reason
+
+
+def test_training_that_diverged_does_not_converge():
     converges, slower, _ = by_share({salf("vgg13", 0.5): None})
-    assert converges.verdict is HOLDS
-    assert "No result for VGG-13 SALF (50 %): training diverged." in converges.reason
-    assert "No result for VGG-13 SALF (50 %)" in slower.reason
+    assert converges.verdict is IN_PART
+    assert "VGG-13 SALF (50 %): training diverged" in converges.reason
+    assert slower.verdict is IN_PART
     above, near, _ = at_90({Case.waiting("vgg11"): None, salf("vgg13", 0.9): None})
-    assert "No result for VGG-11 FedAvg and VGG-13 SALF (90 %)" in near.reason
-    assert "No result for VGG-13 SALF (90 %)" in above.reason
+    assert "Cannot be told: at the end: VGG-11 FedAvg: training diverged" in near.reason
+    assert "Not so: over all rounds: VGG-13 SALF (90 %): training diverged" in above.reason
     nothing = dict.fromkeys(like_the_paper())
     for finding in (*by_share(nothing), *at_90(nothing)):
-        assert finding.verdict is Verdict.NOT_TESTED
+        assert finding.verdict is FAILS
 
 
 ITEMS = [VggStragglers(), VggTightDeadline()]
@@ -170,7 +182,7 @@ def test_the_runs_are_the_presets():
     by_share, tight = ({label(task) for task in item.tasks(QUICK, None)} for item in ITEMS)
     assert by_share == {
         label(QUICK.config(net, method, "reached", share, 0))
-        for net in QUICK.nets
+        for net in QUICK.nets_by_share
         for method in ("fedavg", "salf")
         for share in SHARES
     }
@@ -188,15 +200,16 @@ def test_the_runs_are_the_presets():
 def test_what_was_run_is_on_the_figure_and_in_the_reasons(item):
     made = outcome(item)
     drawn = vl_convert.vegalite_to_svg(made.figure)
-    for text in ("50 of the paper's 1,500 rounds", "VGG-16 and VGG-19 not run", "one seed"):
+    for text in ("70 of the paper's 1,500 rounds", "VGG-16 and VGG-19 not run", "one seed"):
         assert text in drawn
     assert "preset quick" in drawn
-    tested = [f for f in made.findings if f.verdict is not Verdict.NOT_TESTED]
-    for finding in tested:
-        assert "This is the early part of the curve" in finding.reason
-        assert "One seed, so no interval." in finding.reason
+    assert HOLDS not in {finding.verdict for finding in made.findings}
+    assert any("70 of the paper's 1,500 rounds" in finding.reason for finding in made.findings)
+    for finding in made.findings:
+        assert finding.verdict is Verdict.NOT_TESTED or "One seed" in finding.reason
     full = outcome(item, replace(PAPER, vgg_seeds=2))
-    assert not any("early part" in finding.reason for finding in full.findings)
+    assert HOLDS in {finding.verdict for finding in full.findings}
+    assert not any("1,500 rounds" in finding.reason for finding in full.findings)
     assert not any("One seed" in finding.reason for finding in full.findings)
     assert "not run" not in str(full.figure["title"])
 
@@ -204,7 +217,7 @@ def test_what_was_run_is_on_the_figure_and_in_the_reasons(item):
 def test_panels_are_nets_and_where_there_are_two_averages():
     one = vl_convert.vegalite_to_svg(outcome(ITEMS[0]).figure)
     two = vl_convert.vegalite_to_svg(outcome(ITEMS[1]).figure)
-    assert "VGG-13" in one
+    assert "VGG-11" in one
     assert "SALF, 70 % stragglers" in one
     assert "averaged over the users that reached a layer, as the equations say" in one
     assert "As published:" not in one
@@ -225,7 +238,7 @@ def test_rows_are_tidy(item):
 @pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.name)
 def test_an_item_with_all_runs_diverged_still_comes_out(item):
     made = outcome(item, numbers=lambda config: None)
-    assert {finding.verdict for finding in made.findings} == {Verdict.NOT_TESTED}
+    assert {finding.verdict for finding in made.findings} <= {FAILS, Verdict.NOT_TESTED}
     assert vl_convert.vegalite_to_svg(made.figure)
 
 

@@ -235,13 +235,19 @@ def _rates(measured: Mapping[str, Json]) -> list[Check]:
     salf, fedavg = (measured[name]["slopes"] for name in METHODS)
     ours, apart = interval(salf), difference(salf, fedavg)
     return [
-        Check(f"SALF's slope is {_signed(ours)}", ours.high <= -1 + SLOPE_MARGIN),
+        Check(f"SALF's slope is {_signed(ours)}", _at_most(ours, -1 + SLOPE_MARGIN)),
         Check(
             f"FedAvg's is {_signed(interval(fedavg))}, and SALF's is flatter by {_signed(apart)}",
-            # Not by more than the margin; None if the repeats cannot tell.
-            True if apart.high <= SLOPE_MARGIN else False if apart.low > SLOPE_MARGIN else None,
+            _at_most(apart, SLOPE_MARGIN),
         ),
     ]
+
+
+def _at_most(found: Interval, most: float) -> bool | None:
+    """Whether something is at most so much; None if the repeats cannot tell."""
+    if found.low <= most < found.high:
+        return None
+    return found.high <= most
 
 
 def _signed(found: Interval) -> str:
