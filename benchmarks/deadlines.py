@@ -28,7 +28,7 @@ from salf.clock import Backpropagation
 from salf.layers import Layers
 from salf.models import PAPER_MODELS
 
-BATCH, WORDS, LENGTH, WIDTH = 16, 256, 32, 128
+BATCH, WORDS, LENGTH, WIDTH = 16, 256, 32, 256
 SHARES = (0.10, 0.25, 0.50, 0.75, 0.90)  # of a full pass
 WARM_UP = 8
 # To reach, on a quiet machine.

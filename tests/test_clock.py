@@ -257,6 +257,18 @@ def test_nothing_is_run_when_the_forward_pass_and_the_last_layer_cannot_fit():
     assert backpropagation.within(3.0, loss).depth == 3
 
 
+def test_a_forward_pass_that_is_slow_now_and_then_is_still_tried():
+    """What it brings, most of the time, is worth more than the rounds in which it is for nothing."""
+    _, backpropagation, device, loss = prepared()
+    depths = []
+    for number in range(40):
+        device.forward = 3.0 if number % 3 == 0 else 1.0
+        depths.append(backpropagation.within(3.5, loss).depth)
+    assert device.forwards == 40
+    assert set(depths[2::3]) == {2}
+    assert set(depths[3::3]) == {4}
+
+
 @pytest.mark.parametrize("deadline", [-1.0, -math.inf])
 def test_a_deadline_that_is_over_allows_nothing(deadline):
     _, backpropagation, device, loss = prepared()

@@ -75,13 +75,13 @@ class Backpropagation:
         """Run the forward pass, `loss`, and as much of its backward pass as the deadline allows.
 
         The deadline is a duration in seconds, and it counts from this call. None is no deadline.
-        When the forward pass and the last layer are not expected to fit, neither is run.
+        When the forward pass and the last layer do not usually fit, neither is run.
         """
         if deadline is not None and math.isnan(deadline):
             raise SalfError("the deadline is not a number. Allowed: seconds, or None for none.")
         clock = _Clock(math.inf if deadline is None else deadline, self.times, self._now)
         value, gradients = None, {}
-        if clock.fits(FORWARD, len(self.layers)):
+        if clock.worthwhile():
             value = loss()
             gradients = self._backward(value, clock)
             value = value.detach()  # lets go of the graph, which takes time too
@@ -230,10 +230,16 @@ class _Clock:
             self._took += self.seconds[stage]
             self._usual += usual
 
-    def fits(self, *stages: int) -> bool:
-        """Whether these stages, and the way back, are expected to be over by the deadline."""
+    def worthwhile(self) -> bool:
+        """Whether a usual round completes the last layer in time; if not, nothing is begun."""
+        usual, back = self._times.usual, self._times.back
+        return usual[FORWARD] + usual[back - 1] + usual[back] <= self._deadline
+
+    def fits(self, stage: int) -> bool:
+        """Whether this stage, and the way back, are expected to be over by the deadline."""
         pace = min(self._took / self._usual, SLOWEST) if self._usual else 1.0
-        needed = sum(self._times.expected(stage, pace) for stage in (*stages, self._times.back))
+        expected, back = self._times.expected, self._times.back
+        needed = expected(stage, pace) + expected(back, pace)
         return self._mark - self._start + needed <= self._deadline
 
     def begin(self, awaited: Iterable[int], accelerators: Iterable[torch.device]) -> bool:

@@ -3,23 +3,25 @@
 import csv
 import json
 import re
+import shutil
 import struct
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from salf.cli.reproduction import NAMES
 from salf.errors import SalfError
 from salf.experiments.config import Config
 from salf.reproduction.items import ITEMS
 from salf.reproduction.presets import QUICK
-from salf.reproduction.reproduce import PAGE, TEXT, reproduce
+from salf.reproduction.reproduce import PAGE, STATE, TEXT, Settings, reproduce
 from salf.reproduction.verdicts import Verdict
 
 # On one worker, which makes everything once.
 pytestmark = pytest.mark.xdist_group("reproduce")
 
-PNG, VERDICTS = b"\x89PNG\r\n", {verdict.value for verdict in Verdict}
+PNG = b"\x89PNG\r\n"
 
 
 def write_images(folder, pixels, count=120):
@@ -49,6 +51,7 @@ def tiny(tmp_path_factory):
         name="tiny",
         seeds=2,
         nets=("vgg11",),
+        nets_by_share=("vgg11",),
         deadlines=(1, 9),
         draws=300,
         theorem_rounds=60,
@@ -80,19 +83,21 @@ def test_every_claim_has_a_verdict_and_a_reason(done):
     for name, item in done[1].made.items():
         assert item.outcome.findings, name
         for finding in item.outcome.findings:
-            assert finding.verdict.value in VERDICTS
             assert finding.claim, name
             assert finding.reason, finding.claim
+            told = (finding.claim + finding.reason).replace("_{t+1}", "")
+            assert not set("{}") & set(told), finding  # a format that was not filled in
 
 
 def test_the_page_and_the_text_have_every_item_and_every_claim(done):
     out, made = done
     page, text = (out / PAGE).read_text(), (out / TEXT).read_text()
     for name, item in made.made.items():
-        assert f"## {name}: {item.title}" in text
+        assert f"## {item.title} ({name})" in text
         assert f"(figures/{name}.svg)" in text
         for finding in item.outcome.findings:
             assert f"**{finding.verdict.value}**: {finding.claim}" in text
+            assert ("Not a claim of the paper" in text) or not finding.ours
             assert finding.reason in text
     assert page.count('<div class="statement ') == text.count("\n- **")
     assert page.count('<div class="chart">') == len(ITEMS)
@@ -124,13 +129,101 @@ def test_the_same_call_again_computes_nothing_and_gives_the_same_page(done, tiny
     assert ((out / PAGE).read_text(), (out / TEXT).read_text()) == before
 
 
-def test_one_item_made_later_keeps_the_others_on_the_page(done, tiny, monkeypatch):
-    out, _ = done
-    seen = []
-    reproduce(["lemma1"], tiny, out, seeds=1, on_item=lambda name, item: seen.append(name))
+@pytest.fixture
+def copied(done, tmp_path):
+    """A folder in which everything was made, to do something to."""
+    shutil.copytree(done[0], tmp_path / "out")
+    return tmp_path / "out"
+
+
+def sections(out):
+    return [name for name in ITEMS if f" ({name})\n" in (out / TEXT).read_text()]
+
+
+def test_an_item_made_at_another_size_keeps_the_others_on_the_page(copied, tiny):
+    larger = replace(tiny, name="larger", draws=400)
+    seen, told = [], []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("salf.reproduction.reproduce.PRESETS", {"tiny": tiny})
+        reproduce(
+            ["lemma1"],
+            larger,
+            copied,
+            workers=1,
+            on_item=lambda name, _: seen.append(name),
+            report=told.append,
+        )
     assert seen == ["lemma1"]
-    text = (out / TEXT).read_text()
-    assert all(f"## {name}: " in text for name in ITEMS)
+    assert sections(copied) == list(ITEMS)
+    assert told == ["lemma1 was made with the preset tiny; now with larger."]
+    assert "Preset larger." in (copied / TEXT).read_text()
+
+
+def test_an_item_whose_runs_are_gone_is_left_out_and_not_called_diverged(copied, tiny):
+    shutil.rmtree(next((copied / "runs").glob("mlp-salf-*")))
+    told = []
+    made = reproduce(["lemma1"], tiny, copied, seeds=1, workers=1, report=told.append)
+    assert "table1" not in made.made
+    assert "table1" not in sections(copied)
+    assert "diverged" not in (copied / TEXT).read_text()
+    assert any("table1 is not on the page" in line for line in told)
+
+
+def test_an_item_without_its_data_stays_on_the_page_if_it_was_made_before(copied, tiny, tmp_path):
+    gone = replace(tiny.configs["vgg11"], data=f"idx:{tmp_path / 'nowhere'}")
+    lacking = replace(tiny, name="lacking", configs={**tiny.configs, "vgg11": gone})
+    both = {"tiny": tiny, "lacking": lacking}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("salf.reproduction.reproduce.PRESETS", both)
+        made = reproduce(["fig-vgg", "lemma1"], lacking, copied, workers=1)
+    assert "nowhere" in made.skipped["fig-vgg"]
+    assert sections(copied) == list(ITEMS)
+
+
+def test_a_state_that_cannot_be_read_is_a_sentence(copied, tiny):
+    (copied / STATE).write_text("rubbish")
+    with pytest.raises(SalfError, match="cannot be read"):
+        reproduce(["lemma1"], tiny, copied)
+    (copied / STATE).write_text('{"lemma1": {"size": 3}}')
+    with pytest.raises(SalfError, match="cannot be read"):
+        reproduce(["lemma1"], tiny, copied)
+
+
+def test_runs_that_diverge_are_said_and_not_tried_again(tiny, tmp_path, monkeypatch):
+    wild = {name: replace(config, lr=1e29) for name, config in tiny.configs.items()}
+    diverging = replace(tiny, name="wild", configs=wild, seeds=1)
+    made = reproduce(["fig-mlp"], diverging, tmp_path, workers=1)
+    assert len(made.diverged) >= 5
+    assert all("diverged" in reason for reason in made.diverged.values())
+    verdicts = {finding.verdict for finding in made.made["fig-mlp"].outcome.findings}
+    assert Verdict.HOLDS not in verdicts
+    text = (tmp_path / TEXT).read_text()
+    assert "## Runs that diverged" in text
+    monkeypatch.setattr("salf.reproduction.reproduce.run_all", None)  # nothing is left to do
+    again = reproduce(["fig-mlp"], diverging, tmp_path)
+    assert again.diverged == made.diverged
+    assert (tmp_path / TEXT).read_text() == text
+
+
+def test_seeds_that_are_asked_for_are_those_of_every_run(tiny):
+    sized = Settings("tiny", 4).applied_to(tiny)
+    assert (sized.seeds, sized.vgg_seeds) == (4, 4)
+    assert Settings("tiny").applied_to(tiny) == tiny
+
+
+def test_a_data_folder_is_for_the_data_that_are_in_it(tiny, tmp_path):
+    configs = {
+        "mlp": replace(tiny.configs["mlp"], data="mnist"),
+        "vgg11": replace(tiny.configs["vgg11"], data="cifar10"),
+    }
+    (tmp_path / "cifar-10-binary.tar.gz").write_bytes(b"")
+    sized = Settings("x", data_dir=str(tmp_path)).applied_to(replace(tiny, configs=configs))
+    assert sized.configs["mlp"].data_dir == ""  # whose runs stay the same ones
+    assert sized.configs["vgg11"].data_dir == str(tmp_path)
+
+
+def test_the_command_names_the_items_there_are():
+    assert list(ITEMS) == list(NAMES)
 
 
 def test_an_unknown_item_is_a_sentence(tiny, tmp_path):
@@ -142,7 +235,7 @@ def test_items_without_their_data_are_left_out_and_the_rest_is_made(tiny, tmp_pa
     gone = replace(tiny.configs["vgg11"], data=f"idx:{tmp_path / 'nowhere'}")
     lacking = replace(tiny, configs={**tiny.configs, "vgg11": gone})
     out = tmp_path / "out"
-    made = reproduce(["fig-vgg", "lemma1"], lacking, out, workers=1)
+    made = reproduce(["fig-vgg", "lemma1"], lacking, out, seeds=1, workers=1)
     assert list(made.made) == ["lemma1"]
     assert "nowhere" in made.skipped["fig-vgg"]
     assert "not run" in (out / TEXT).read_text()

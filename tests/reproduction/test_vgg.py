@@ -200,11 +200,11 @@ def test_the_runs_are_the_presets():
 def test_what_was_run_is_on_the_figure_and_in_the_reasons(item):
     made = outcome(item)
     drawn = vl_convert.vegalite_to_svg(made.figure)
-    for text in ("70 of the paper's 1,500 rounds", "VGG-16 and VGG-19 not run", "one seed"):
+    for text in ("60 of the paper's 1,500 rounds", "VGG-16 and VGG-19 not run", "one seed"):
         assert text in drawn
     assert "preset quick" in drawn
     assert HOLDS not in {finding.verdict for finding in made.findings}
-    assert any("70 of the paper's 1,500 rounds" in finding.reason for finding in made.findings)
+    assert any("60 of the paper's 1,500 rounds" in finding.reason for finding in made.findings)
     for finding in made.findings:
         assert finding.verdict is Verdict.NOT_TESTED or "One seed" in finding.reason
     full = outcome(item, replace(PAPER, vgg_seeds=2))

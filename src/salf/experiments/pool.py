@@ -93,8 +93,8 @@ def run_all(
     return done
 
 
-# Of a worker process: progress is reported here, and jobs end when the event is set, or when the
-# parent is gone (killed, so that it could not say so).
+# Of a worker process: progress is reported here, and jobs end when the event is set. The process
+# ends when its parent is gone (killed, so that it could not say so).
 _messages: Any = None
 _stop: Any = None
 _parent = 0
@@ -111,7 +111,9 @@ def _do(name: str, job: Job) -> Any:
 
     def progress(share: float) -> None:
         nonlocal last
-        if _stop.is_set() or os.getppid() != _parent:
+        if os.getppid() != _parent:
+            os._exit(1)  # nobody is left to tell; what was saved is whole
+        if _stop.is_set():
             raise Stopped
         if monotonic() - last > 0.2:
             _messages.put((name, share))

@@ -76,7 +76,7 @@ QUICK = replace(
     theorem_repeats=20,
     configs={
         # Fewer images to validate on: on one core, 10,000 take as long as 7 rounds.
-        name: replace(config, rounds=70, eval_every=10, validation=0.04)
+        name: replace(config, rounds=60, eval_every=10, validation=0.04)
         if name.startswith("vgg")
         else config
         for name, config in _PAPER_CONFIGS.items()

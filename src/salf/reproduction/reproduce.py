@@ -90,7 +90,17 @@ def reproduce(
     settings = Settings(preset.name, seeds, data_dir)
     sized = settings.applied_to(preset)
     workshop = Workshop(out)
-    reproduction = Reproduction(workshop.made_before({**PRESETS, preset.name: preset}, report))
+    tell = report or (lambda line: None)
+    for name, before in workshop.remembered().items():
+        if name in items and before.preset != preset.name:
+            tell(f"{name} was made with the preset {before.preset}; now with {preset.name}.")
+    made, gone = workshop.made_before({**PRESETS, preset.name: preset})
+    for name in gone - items.keys():
+        tell(
+            f"{name} is not on the page any more: it was made by another version, or some of its "
+            "runs are gone. Make it again to have it there."
+        )
+    reproduction = Reproduction(made)
 
     tasks = {name: item.tasks(sized, workshop.remember) for name, item in items.items()}
     reproduction.skipped = _without_data(tasks, report)
@@ -145,29 +155,23 @@ class Workshop:
         except TypeError as error:
             raise _unreadable(self.path / STATE, error) from None
 
-    def made_before(
-        self, presets: Mapping[str, Preset], report: Callable[[str], None] | None
-    ) -> dict[str, Made]:
+    def made_before(self, presets: Mapping[str, Preset]) -> tuple[dict[str, Made], set[str]]:
         """The items that are here already, put together from what they were made of.
 
-        An item some of whose tasks are not here any more is not shown from a part of them.
+        And those some of whose tasks are not here any more: no item is shown from a part of them.
         """
-        made = {}
+        made, gone = {}, set()
         for name, settings in self.remembered().items():
             item, preset = ITEMS[name], presets.get(settings.preset)
             sized = None if preset is None else settings.applied_to(preset)
             tasks = {} if sized is None else {label(t): t for t in item.tasks(sized, self.remember)}
             done = self.done_before(tasks)
             if sized is None or tasks.keys() > done.results.keys() | done.failures.keys():
-                if report is not None:
-                    report(
-                        f"{name} is not on the page any more: it was made by another version, or "
-                        "some of its runs are gone. Make it again to have it there."
-                    )
+                gone.add(name)
                 continue
             outcome = item.outcome(sized, Found(done.results), self.remember)
             made[name] = Made(item.title, outcome, **asdict(settings))
-        return made
+        return made, gone
 
     def done_before(self, tasks: Mapping[str, Task]) -> Done:
         """What is here already of some tasks, also which of them diverged."""
