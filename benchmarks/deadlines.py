@@ -6,8 +6,8 @@ After a short warm-up with no deadline, every deadline is kept by a learner of i
 take turns with full passes, so that a machine that gets busy slows all alike. Over: how much later
 than the deadline a round returned, in per cent of it. Finished: of the layers that are complete
 by the deadline in the median full pass, the share that was completed; the way it is split shows
-how many there were. Hooks: a full pass that watches the clock against a plain `backward()`, in
-per cent of the latter's backward pass; the median of the differences within each turn.
+how many there were. Hooks: the processor's time of a full pass that watches the clock less that
+of a plain one, in per cent of the plain backward pass; the median over all turns.
 """
 
 import argparse

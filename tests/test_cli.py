@@ -170,3 +170,77 @@ def test_ctrl_c_keeps_the_run_and_says_how_to_go_on(tmp_path):
     assert "--resume" in errors
     assert "Traceback" not in errors
     assert (tmp_path / "r" / "model.safetensors").exists()
+
+
+def test_reproduce_prints_verdicts_and_leaves_a_page(tmp_path):
+    done = salf("reproduce", "lemma1", "--out", "r", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "lemma1 is there (holds: 3)" in done.stderr
+    assert "holds: “the cardinality of the set [U^l]" in done.stdout
+    assert "wrote r/reproduction.html in " in done.stdout
+    for name in ("lemma1.csv", "figures/lemma1.png", "figures/lemma1.svg", "reproduction.md"):
+        assert (tmp_path / "r" / name).stat().st_size > 500
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["lema1"], "Did you mean 'lemma1'"),
+        (["lemma1", "--preset", "papers"], "Did you mean 'paper'"),
+        (["lemma1", "--data-dir", "nowhere"], "the data folder nowhere does not exist"),
+        (["lemma1", "--seeds", "0"], "seeds"),
+    ],
+)
+def test_reproduce_says_what_is_wrong_in_a_sentence(tmp_path, arguments, told):
+    done = salf("reproduce", *arguments, "--out", "r", cwd=tmp_path)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc"), reason="needs /proc to see processes")
+def test_the_processes_of_a_comparison_that_is_killed_end(tmp_path):
+    long = ["--data", "synthetic", "--rounds", "100000", "--seeds", "2", "--out", "c"]
+    started = subprocess.Popen(
+        [sys.executable, "-m", "salf", "compare", *long], cwd=tmp_path, stderr=subprocess.DEVNULL
+    )
+    try:
+        runs = tmp_path / "c" / "runs"
+        wait_until(lambda: runs.exists() and len(list(runs.glob("*/config.toml"))) >= 1)
+        workers = children_of(started.pid)
+        assert workers
+    finally:
+        started.kill()
+        started.wait()
+    wait_until(lambda: not any(map(is_running, workers)))
+
+
+def wait_until(true, seconds=60.0):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.1)
+
+
+def children_of(pid):
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            with open(f"/proc/{entry}/stat") as stream:
+                fields = stream.read().rpartition(")")[2].split()
+            with open(f"/proc/{entry}/cmdline") as stream:
+                is_worker = "spawn_main" in stream.read()
+        except (OSError, ValueError):
+            continue
+        if is_worker and int(fields[1]) == pid:
+            found.append(int(entry))
+    return found
+
+
+def is_running(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stream:
+            return stream.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -24,6 +24,7 @@ FORWARD = 0  # stages are numbered: the forward pass, then the layers 1..L, then
 WINDOW = 16  # rounds that are remembered
 LIKELY = 0.8  # a stage is expected to take what it took, at most, in this share of them
 SLOWEST = 2.0  # how much slower than usual a round may look, since one hiccup is not a slow round
+COLD = 3  # rounds it takes to believe that nothing fits, since the first ones are slower
 FORGET = 0.995  # what a stage is expected to take shrinks by this in a round that did not reach it
 
 
@@ -232,8 +233,11 @@ class _Clock:
 
     def worthwhile(self) -> bool:
         """Whether a usual round completes the last layer in time; if not, nothing is begun."""
-        usual, back = self._times.usual, self._times.back
-        return usual[FORWARD] + usual[back - 1] + usual[back] <= self._deadline
+        usual, last, back = self._times.usual, self._times.back - 1, self._times.back
+        needed = usual[FORWARD] + usual[last] + usual[back]
+        if len(self._times.seen[FORWARD]) < COLD:
+            needed = 0.0
+        return needed <= self._deadline
 
     def fits(self, stage: int) -> bool:
         """Whether this stage, and the way back, are expected to be over by the deadline."""

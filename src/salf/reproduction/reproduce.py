@@ -29,7 +29,7 @@ PAGE, TEXT, STATE = "reproduction.html", "reproduction.md", "reproduction.json"
 DIVERGED = "diverged.json"
 
 # Seconds a round takes on one core, roughly: only to say how much of the work is done.
-_SECONDS = {"mlp": 0.007, "cnn": 0.02, "vgg11": 3.0, "vgg13": 5.0, "vgg16": 6.5, "vgg19": 8.0}
+_SECONDS = {"mlp": 0.005, "cnn": 0.02, "vgg11": 4.0, "vgg13": 6.0, "vgg16": 8.0, "vgg19": 10.0}
 
 
 @dataclass(frozen=True)
