@@ -14,7 +14,7 @@ import argparse
 import os
 from collections.abc import Callable
 from statistics import median
-from time import perf_counter
+from time import perf_counter, thread_time
 
 import numpy as np
 import torch
@@ -70,10 +70,10 @@ def transformer() -> tuple[nn.Module, Layers, Callable[[], Tensor]]:
 MODELS = {"vgg11": vgg11, "transformer": transformer}
 
 
-def timed(work: Callable[[], object]) -> float:
-    begin = perf_counter()
+def busy(work: Callable[[], object]) -> float:
+    begin = thread_time()
     work()
-    return perf_counter() - begin
+    return thread_time() - begin
 
 
 def measure(name: str, repeats: int, console: Console, tables: tuple[Table, Table]) -> None:
@@ -81,39 +81,36 @@ def measure(name: str, repeats: int, console: Console, tables: tuple[Table, Tabl
     full = Backpropagation(model, layers)
     learners = [Backpropagation(model, layers) for _ in SHARES]
 
-    def plain() -> tuple[float, float]:
-        begin = perf_counter()
-        value = loss()
-        middle = perf_counter()
-        value.backward()
-        end = perf_counter()
+    def plain() -> None:
+        loss().backward()
         model.zero_grad()
-        return end - begin, end - middle
+
+    def watched() -> None:
+        full.within(None, loss)
 
     for _ in range(WARM_UP):
         for learner in (full, *learners):
             learner.within(None, loss)
         plain()
-    whole = median(plain()[0] for _ in range(WARM_UP))
-    deadlines = [share * whole for share in SHARES]
-
     added, backwards = [], []
-    for turn in track(range(repeats), f"{name}, cost", console=console, transient=True):
-        # Whoever comes second finds other memory: they take turns in that, too.
-        watched = timed(lambda: full.within(None, loss)) if turn % 2 else 0.0
-        total, backward = plain()
-        watched = watched or timed(lambda: full.within(None, loss))
-        added.append(watched - total)
-        backwards.append(backward)
+    # A small difference of two large times: it takes more turns than the rest.
+    for turn in track(range(3 * repeats), f"{name}, cost", console=console, transient=True):
+        # Who comes second finds other memory, so they take turns in that, too.
+        sides = (plain, watched) if turn % 2 else (watched, plain)
+        times = {side: busy(side) for side in sides}
+        added.append(times[watched] - times[plain])
+        backwards.append(times[plain] - busy(loss))
 
+    whole = median(full.within(None, loss).total for _ in range(WARM_UP))
+    deadlines = [share * whole for share in SHARES]
     forwards, completions = [], []
     over: list[list[float]] = [[] for _ in SHARES]
     reached: list[list[int]] = [[] for _ in SHARES]
     for _ in track(range(repeats), f"{name}, deadlines", console=console, transient=True):
         partial = full.within(None, loss)
         forwards.append(partial.forward)
-        times = [partial.layers[number] for number in range(len(layers), 0, -1)]
-        completions.append(partial.forward + np.cumsum(times))
+        each = [partial.layers[number] for number in range(len(layers), 0, -1)]
+        completions.append(partial.forward + np.cumsum(each))
         for place, (deadline, learner) in enumerate(zip(deadlines, learners, strict=True)):
             begin = perf_counter()
             depth = learner.within(deadline, loss).depth
@@ -139,7 +136,7 @@ def measure(name: str, repeats: int, console: Console, tables: tuple[Table, Tabl
             f"{np.mean(reached[place]):.2f}",
             verdict(100 * done / could, 100 * done >= FINISHED * could) if could else "none to",
         )
-    hooks = median(a / b for a, b in zip(added, backwards, strict=True)) * 100
+    hooks = median(added) / median(backwards) * 100
     cost.add_row(
         name,
         str(len(layers)),

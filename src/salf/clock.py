@@ -8,7 +8,7 @@ whether the next one still fits. If it does not, backpropagation stops before it
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ WINDOW = 16  # rounds that are remembered
 LIKELY = 0.8  # a stage is expected to take what it took, at most, in this share of them
 SLOWEST = 2.0  # how much slower than usual a round may look, since one hiccup is not a slow round
 COLD = 3  # rounds it takes to believe that nothing fits, since the first ones are slower
-FORGET = 0.995  # what a stage is expected to take shrinks by this in a round that did not reach it
+FORGET = 0.995  # the trust in a time that is one round old: so what is too slow is tried again
 
 
 @dataclass(frozen=True)
@@ -143,22 +143,26 @@ class Backpropagation:
 
     def state_dict(self) -> dict[str, list[float]]:
         """What was learned, for a process that goes on in another's place."""
-        return {str(stage): list(seen) for stage, seen in enumerate(self.times.seen)}
+        seen = {str(stage): list(seen) for stage, seen in enumerate(self.times.seen)}
+        return seen | {"absent": [float(rounds) for rounds in self.times.absent]}
 
-    def load_state_dict(self, state: Mapping[str, Iterable[float]]) -> None:
+    def load_state_dict(self, state: Mapping[str, Sequence[float]]) -> None:
         """Go on with what another process learned about the same layers on this device."""
-        learned = {stage: [float(second) for second in seen] for stage, seen in state.items()}
-        stages = {str(stage) for stage in range(len(self.times.seen))}
-        if set(learned) != stages or not all(
-            0 <= second < math.inf for seen in learned.values() for second in seen
+        stages = range(len(self.layers) + 2)
+        if (
+            set(state) != {"absent", *map(str, stages)}
+            or len(state["absent"]) != len(stages)
+            or not all(0 <= value < math.inf for values in state.values() for value in values)
         ):
             raise SalfError(
                 f"the learned times are not those of {len(self.layers)} layers: they need a list "
-                f"of seconds for each of '0'..'{len(self.layers) + 1}'."
+                f"of seconds for each of '0'..'{len(self.layers) + 1}', and 'absent' for all."
             )
         self.times = Times(len(self.layers))
-        for stage, seen in learned.items():
-            self.times.seen[int(stage)].extend(seen)
+        for stage in stages:
+            self.times.seen[stage].extend(state[str(stage)])
+            self.times.absent[stage] = int(state["absent"][stage])
+        self.times.cold -= len(self.times.seen[FORWARD])
         self.times.summarise()
 
 
@@ -171,13 +175,19 @@ class Times:
     def __init__(self, layers: int) -> None:
         self.back = layers + 1  # the stage after the last one: the way back to the caller
         self.seen: list[deque[float]] = [deque(maxlen=WINDOW) for _ in range(layers + 2)]
+        self.absent = [0] * (layers + 2)  # for how many rounds a stage was not reached
+        self.cold = COLD  # rounds until what is usual is believed
+        self.usual: list[float] = []
+        self.likely: list[float] = []
         self.summarise()
 
     def summarise(self) -> None:
         """Bring `usual`, the medians, and `likely`, high quantiles, up to what was seen."""
-        ordered = [sorted(seen) or [0.0] for seen in self.seen]
-        self.usual = [seen[len(seen) // 2] for seen in ordered]
-        self.likely = [seen[int(LIKELY * len(seen))] for seen in ordered]
+        self.usual, self.likely = [], []
+        for seen, absent in zip(self.seen, self.absent, strict=True):
+            ordered, trust = sorted(seen) or [0.0], FORGET**absent
+            self.usual.append(trust * ordered[(len(ordered) - 1) // 2])
+            self.likely.append(trust * ordered[int(LIKELY * len(ordered))])
 
     def expected(self, stage: int, pace: float) -> float:
         """The seconds to allow for a stage in a round that is `pace` times as slow as usual."""
@@ -185,20 +195,24 @@ class Times:
 
     def learn(self, seconds: Mapping[int, float]) -> None:
         """Take in a round: the stages that were run, and what each took."""
-        known = [stage for stage in seconds if self.seen[stage]]
+        known = [stage for stage in seconds if self.seen[stage] and not self.absent[stage]]
         before = sum(self.usual[stage] for stage in known)
         for stage, second in seconds.items():
+            if self.absent[stage] >= WINDOW:  # what was seen then is too old to go by
+                self.seen[stage].clear()
             self.seen[stage].append(second)
+            self.absent[stage] = 0
+        self.cold -= 1 if FORWARD in seconds else 0
         self.summarise()
         after = sum(self.usual[stage] for stage in known)
         # Layers that are no longer reached get slower and faster with the device, as those that
-        # are reached show; and a little faster each round, so that they are tried again some day.
-        drift = FORGET * (after / before if before > 0 else 1.0)
-        for stage, seen in enumerate(self.seen):
+        # are reached show.
+        drift = after / before if before > 0 else 1.0
+        for stage in range(len(self.seen)):
             if stage not in seconds:
-                self.seen[stage] = deque((second * drift for second in seen), WINDOW)
-                self.usual[stage] *= drift
-                self.likely[stage] *= drift
+                self.seen[stage] = deque((second * drift for second in self.seen[stage]), WINDOW)
+                self.absent[stage] += 1
+        self.summarise()
 
 
 class _TimeIsUp(Exception):
@@ -235,15 +249,12 @@ class _Clock:
         """Whether a usual round completes the last layer in time; if not, nothing is begun."""
         usual, last, back = self._times.usual, self._times.back - 1, self._times.back
         needed = usual[FORWARD] + usual[last] + usual[back]
-        if len(self._times.seen[FORWARD]) < COLD:
-            needed = 0.0
-        return needed <= self._deadline
+        return (0.0 if self._times.cold > 0 else needed) <= self._deadline
 
     def fits(self, stage: int) -> bool:
         """Whether this stage, and the way back, are expected to be over by the deadline."""
         pace = min(self._took / self._usual, SLOWEST) if self._usual else 1.0
-        expected, back = self._times.expected, self._times.back
-        needed = expected(stage, pace) + expected(back, pace)
+        needed = self._times.expected(stage, pace) + self._times.likely[self._times.back]
         return self._mark - self._start + needed <= self._deadline
 
     def begin(self, awaited: Iterable[int], accelerators: Iterable[torch.device]) -> bool:
