@@ -1,4 +1,4 @@
-from salf.reproduction.verdicts import Check, Verdict, at_most_in_part, judge
+from salf.reproduction.verdicts import Check, Verdict, judge, of_a_part
 
 
 def test_a_claim_holds_if_all_checks_passed():
@@ -31,12 +31,14 @@ def test_many_checks_that_cannot_be_told_are_counted():
     assert told == "Cannot be told: x0; x1; x2; x3; x4; x5; and 3 more."
 
 
-def test_what_holds_of_a_part_holds_in_part_at_most():
-    whole = judge("c", [Check("a", True)])
-    assert at_most_in_part(whole, "Half of it.").verdict is Verdict.IN_PART
-    assert at_most_in_part(whole, "Half of it.").reason == "Half of it. A."
-    failed = judge("c", [Check("a", False)])
-    assert at_most_in_part(failed, "Half of it.") == failed
+def test_a_part_makes_no_claim_about_the_whole_hold_or_fail():
+    holds = judge("c", [Check("a", True)])
+    assert of_a_part(holds, "Half of it.").verdict is Verdict.IN_PART
+    assert of_a_part(holds, "Half of it.").reason == "Half of it. A."
+    fails = judge("c", [Check("a", False)])
+    assert of_a_part(fails, "Half of it.").verdict is Verdict.NOT_TESTED
+    in_part = judge("c", [Check("a", False), Check("b", True)])
+    assert of_a_part(in_part, "Half of it.") == in_part
 
 
 def test_a_claim_without_checks_was_not_tested_and_never_holds():

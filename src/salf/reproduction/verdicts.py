@@ -71,11 +71,13 @@ def judge(
     return Finding(claim, verdict, " ".join(filter(None, [*told, reason])), ours)
 
 
-def at_most_in_part(finding: Finding, why: str) -> Finding:
-    """What holds of a part only, because no more was run."""
-    if finding.verdict is Verdict.HOLDS:
-        return replace(finding, verdict=Verdict.IN_PART, reason=f"{why} {finding.reason}")
-    return finding
+def of_a_part(finding: Finding, why: str) -> Finding:
+    """Where only a part was run, what holds holds in part, and what does not may yet."""
+    capped = {Verdict.HOLDS: Verdict.IN_PART, Verdict.FAILS: Verdict.NOT_TESTED}
+    verdict = capped.get(finding.verdict)
+    if verdict is None:
+        return finding
+    return replace(finding, verdict=verdict, reason=f"{why} {finding.reason}")
 
 
 def _sentence(text: str) -> str:
