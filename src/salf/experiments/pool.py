@@ -2,12 +2,13 @@
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -93,17 +94,24 @@ def run_all(
     return done
 
 
-# Of a worker process: progress is reported here, and jobs end when the event is set. The process
-# ends when its parent is gone (killed, so that it could not say so).
+# Of a worker process: progress is reported here, and jobs end when the event is set.
 _messages: Any = None
 _stop: Any = None
-_parent = 0
 
 
 def _start_worker(messages: Any, stop: Any) -> None:
-    global _messages, _stop, _parent
-    _messages, _stop, _parent = messages, stop, os.getppid()
+    global _messages, _stop
+    _messages, _stop = messages, stop
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed could not say that it is over. What was saved is whole."""
+    parent = parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(1)
 
 
 def _do(name: str, job: Job) -> Any:
@@ -111,8 +119,6 @@ def _do(name: str, job: Job) -> Any:
 
     def progress(share: float) -> None:
         nonlocal last
-        if os.getppid() != _parent:
-            os._exit(1)  # nobody is left to tell; what was saved is whole
         if _stop.is_set():
             raise Stopped
         if monotonic() - last > 0.2:
