@@ -206,13 +206,14 @@ def findings(measured: Sequence[Json]) -> list[Finding]:
             [_biased(one, variant, limits) for one, variant in controls],
             f"With {names.listed(hidden) or 'many'} users p_l is too small to be seen in these "
             "draws. Drop, too, is short of FedAvg by p_1 only, so under AS4 it is not the bias "
-            "that sets SALF apart from Drop with many users, but the variance.",
+            "that sets SALF apart from Drop with many users.",
         ),
         judge(
             "With the experiments' mixture of stragglers, which is not AS4, SALF with p_l = 0 is "
             "unbiased too (its experiments need it).",
             [_unbiased(one, limits) for one in measured if one["law"] == "mixture"],
             "The stragglers are drawn afresh each round, so all users are alike.",
+            ours=True,
         ),
     ]
 
