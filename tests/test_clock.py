@@ -335,6 +335,7 @@ def test_the_way_back_to_the_caller_counts_too():
     assert backpropagation.within(5.0, heavy).depth == 1
     partial = backpropagation.within(4.9, heavy)
     assert (partial.depth, partial.total) == (2, 4.0)
+    assert backpropagation.within(2.9, heavy).loss is None  # no time for 1 + 1 and the way back
 
 
 def test_layers_that_are_no_longer_reached_follow_the_speed_of_those_that_are():
@@ -714,6 +715,20 @@ def test_what_was_learned_goes_on_in_another_process():
     assert (partial.depth, partial.total) == (2, 3.0)
 
 
+def test_a_new_process_each_round_learns_as_one_process_does():
+    """Flower starts one for every message."""
+    one = prepared(forward=3.0)[1:]
+    many = prepared(forward=3.0)[1:]
+    deadlines = [*[10.0] * 3, *[3.5] * 300]
+    for deadline in deadlines:
+        learned = many[0].state_dict()
+        many[0].times = Times(3)
+        many[0].load_state_dict(json.loads(json.dumps(learned)))
+        ours, alone = (side[0].within(deadline, side[2]) for side in (many, one))
+        assert (ours.depth, ours.total) == (alone.depth, alone.total)
+    assert 3 < one[1].forwards < 100
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -755,6 +770,17 @@ def test_times_that_are_not_seen_any_more_shrink_a_little_until_they_are_seen_ag
     assert times.expected(0, pace=1.0) == 1.0
     times.learn({0: 1.0, 1: 0.9})
     assert times.expected(1, pace=1.0) == 1.0
+
+
+def test_a_stage_that_is_seen_again_says_nothing_about_the_speed_of_others():
+    """It was expected to take less for want of news, not because anything was faster."""
+    times = Times(2)
+    times.learn({0: 1.0, 2: 1.0, 1: 1.0, 3: 0.0})
+    for _ in range(100):
+        times.learn({0: 1.0, 3: 0.0})
+    times.learn({0: 1.0, 2: 1.0, 3: 0.0})
+    assert times.expected(2, pace=1.0) == 1.0
+    assert times.expected(1, pace=1.0) == pytest.approx(0.995**101)
 
 
 def test_one_new_time_is_worth_more_than_many_old_ones():

@@ -144,25 +144,25 @@ class Backpropagation:
     def state_dict(self) -> dict[str, list[float]]:
         """What was learned, for a process that goes on in another's place."""
         seen = {str(stage): list(seen) for stage, seen in enumerate(self.times.seen)}
-        return seen | {"absent": [float(rounds) for rounds in self.times.absent]}
+        return seen | {"absent": list(self.times.absent), "cold": [self.times.cold]}
 
     def load_state_dict(self, state: Mapping[str, Sequence[float]]) -> None:
         """Go on with what another process learned about the same layers on this device."""
         stages = range(len(self.layers) + 2)
         if (
-            set(state) != {"absent", *map(str, stages)}
-            or len(state["absent"]) != len(stages)
+            set(state) != {"absent", "cold", *map(str, stages)}
+            or (len(state["absent"]), len(state["cold"])) != (len(stages), 1)
             or not all(0 <= value < math.inf for values in state.values() for value in values)
         ):
             raise SalfError(
                 f"the learned times are not those of {len(self.layers)} layers: they need a list "
-                f"of seconds for each of '0'..'{len(self.layers) + 1}', and 'absent' for all."
+                f"of seconds for each of '0'..'{len(self.layers) + 1}', and 'absent' and 'cold'."
             )
         self.times = Times(len(self.layers))
         for stage in stages:
             self.times.seen[stage].extend(state[str(stage)])
             self.times.absent[stage] = int(state["absent"][stage])
-        self.times.cold -= len(self.times.seen[FORWARD])
+        self.times.cold = int(state["cold"][0])
         self.times.summarise()
 
 
@@ -202,7 +202,7 @@ class Times:
                 self.seen[stage].clear()
             self.seen[stage].append(second)
             self.absent[stage] = 0
-        self.cold -= 1 if FORWARD in seconds else 0
+        self.cold = max(0, self.cold - (FORWARD in seconds))
         self.summarise()
         after = sum(self.usual[stage] for stage in known)
         # Layers that are no longer reached get slower and faster with the device, as those that
