@@ -41,6 +41,9 @@ class Row:
     loss: float  # the mean over the users heard; NaN if there was none
     late: int  # updates of earlier rounds that came during this one
     rejected: Sequence[tuple[str, str]] = ()  # (user, reason)
+    unreached: tuple[float, ...] = ()  # the p_l the step was divided by; none for other methods
+    seconds: float = 0.0  # from asking the users to the new model
+    limit: float | None = None  # what it was to take at most: T_max and the grace period
 
 
 class LiveServer:
@@ -100,21 +103,21 @@ class LiveServer:
         missing = self._depths.keys() - self._answered
         return missing if present is None else missing & set(present)
 
-    def take(self, user: str, data: bytes | Update) -> None:
-        """Use an update, or note why not. Whatever comes, the round goes on.
+    def take(self, user: str, data: bytes | Update) -> Update | None:
+        """Use an update, or note why not, and return it unless it is bad. The round goes on.
 
         `user` is who sent it, as whoever carries the messages knows; what the update says about
-        that must agree.
+        that must agree. One of an earlier round is late: it is counted, and not used.
         """
         t = self.t + 1
         try:
             update = data if isinstance(data, Update) else decode(data, self._size)
+            if update.user != user:
+                raise Rejected(f"signed by {update.user!r}")
             if update.round < t:
                 self._late += 1
                 log.info("round %d: a late update of %s, for round %d", t, user, update.round)
-                return
-            if update.user != user:
-                raise Rejected(f"signed by {update.user!r}")
+                return update
             if user not in self._depths:
                 raise Rejected("from a user who was not asked")
             if user in self._answered:
@@ -122,21 +125,29 @@ class LiveServer:
             self._answered.add(user)
             self.inspection.check(update, t)
         except Rejected as reason:
-            self._rejected.append((user, str(reason)))
-            log.warning("round %d: an update of %s is rejected: %s", t, user, reason)
-            return
+            self.refuse(user, str(reason))
+            return None
         self._use(update)
+        return update
+
+    def refuse(self, user: str, reason: str) -> None:
+        """Note why a user has no update that could be used."""
+        self._rejected.append((user, reason))
+        log.warning("round %d: no update of %s is used: %s", self.t + 1, user, reason)
 
     def close(self) -> Row:
         """End the round: take the step, and learn from it."""
         asked, t = len(self._depths), self.t + 1
+        unreached = self._unreached(asked)
         with torch.no_grad():
-            self.server.apply(self._aggregate.average(self._unreached(asked)), t)
+            self.server.apply(self._aggregate.average(unreached), t)
         reached = tuple(int(count) for count in self._aggregate.reached)
         self.reach.learn(self._reached_by_depth(), asked)
         self.t, self._open = t, False
         loss = sum(self._losses) / len(self._losses) if self._losses else float("nan")
-        return Row(t, self._depths, reached, loss, self._late, self._rejected)
+        return Row(
+            t, self._depths, reached, loss, self._late, self._rejected, tuple(unreached or ())
+        )
 
     def save(self, path: Path) -> None:
         """Write everything a server that is started again needs to go on after this round."""
@@ -183,7 +194,7 @@ class LiveServer:
             return None
         if self.given_unreached is not None:
             return self.given_unreached
-        return list(self.reach.unreached(asked))
+        return [float(p) for p in self.reach.unreached(asked)]
 
     def _reached_by_depth(self) -> list[int]:
         counts = Counter(self._depths.values())

@@ -1,0 +1,176 @@
+"""A round by the clock: ask everyone, take what comes, close in time. Whatever carries messages.
+
+The round ends T_max and a grace period after it began, or when nobody is left who could answer.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf, isfinite
+from typing import Protocol
+
+from torch import Tensor
+
+from salf.errors import SalfError
+from salf.live.server import LiveServer, Row
+from salf.live.update import Rejected, Update
+
+log = logging.getLogger("salf.live")
+
+PAUSE = 0.25  # seconds between two looks at whether users came, went, or were killed
+
+
+@dataclass(frozen=True)
+class Task:
+    """What every user is asked in a round. The deadline is a duration, from when it arrives."""
+
+    round: int
+    deadline: float | None
+    weights: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came from a user: an update, as bytes or decoded, or the reason why there is none."""
+
+    user: str
+    content: bytes | Update | Rejected
+
+
+class Link(Protocol):
+    """How a server and its users reach each other."""
+
+    def users(self) -> Collection[str]:
+        """Everyone who takes part: known, and not known to be gone."""
+
+    def free(self) -> Collection[str]:
+        """Those of them who can be asked now: not still at work on what they were asked before."""
+
+    def send(self, task: Task) -> None:
+        """Ask all who are free."""
+
+    def awaited(self) -> Collection[str]:
+        """Those of the users asked last who have not answered, and still may."""
+
+    def receive(self, seconds: float) -> Sequence[Answer]:
+        """What has come, also of earlier rounds; waits at most so long for the first of it."""
+
+
+class Grace:
+    """How long after T_max an answer may arrive: the time messages take. Fixed, or learned.
+
+    Learned, it is `FACTOR` times what nine answers in ten needed beyond the time their user says
+    it worked; so fewer than one user in ten cannot stretch it, and nobody beyond `most`.
+    """
+
+    FACTOR = 1.5
+    SHARE = 0.9
+    WINDOW = 200  # answers that are remembered
+    ENOUGH = 8  # answers before it is learned from them
+
+    def __init__(
+        self, fixed: float | None = None, *, first: float = 1.0, most: float = 60.0
+    ) -> None:
+        for name, seconds in (("grace period", fixed), ("first", first), ("most", most)):
+            if seconds is not None and not 0 <= seconds < inf:
+                raise SalfError(f"the {name} must be a time of at least 0, not {seconds} seconds.")
+        self.fixed, self.first, self.most = fixed, first, most
+        self._seen: deque[float] = deque(maxlen=self.WINDOW)
+
+    @property
+    def seconds(self) -> float:
+        """The grace period of the next round."""
+        if self.fixed is not None:
+            return self.fixed
+        if len(self._seen) < self.ENOUGH:
+            return self.first
+        ordered = sorted(self._seen)
+        return min(self.FACTOR * ordered[int(self.SHARE * len(ordered))], self.most)
+
+    def learn(self, delay: float) -> None:
+        """An answer took so long, beyond its user's work."""
+        self._seen.append(max(0.0, delay))
+
+
+class Rounds:
+    """One round after the other, between a server and the users at the other end of a link.
+
+    `on_wait` is called with a sentence when there is nobody to ask. `now` is the clock.
+    """
+
+    def __init__(
+        self,
+        server: LiveServer,
+        link: Link,
+        deadline: float | None,
+        grace: Grace | None = None,
+        *,
+        on_wait: Callable[[str], None] | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if deadline is not None and not 0 < deadline < inf:
+            raise SalfError(f"the deadline must be a positive time, not {deadline} seconds.")
+        if deadline is None and not server.waits:
+            raise SalfError(f"{server.method} needs a deadline: how long a round may take.")
+        self.server = server
+        self.link = link
+        self.deadline = None if server.waits else deadline
+        self.grace = grace or Grace()
+        self._on_wait = on_wait or log.warning
+        self._now = now
+        self._began: dict[int, float] = {}  # when rounds did, lately: for answers that come late
+        self._closing: deque[float] = deque([0.0], maxlen=20)  # what the step took, lately
+
+    def next(self) -> Row:
+        """Run one round, from asking to the new model."""
+        late = self._wait_for_somebody()
+        t = self.server.open(self.link.users())
+        began = self._began[t] = self._now()
+        self._began.pop(t - 100, None)
+        grace = self.grace.seconds
+        # The step is part of the round, so answers are taken until it has to be begun.
+        limit = inf if self.deadline is None else self.deadline + grace
+        until = began + limit - max(self._closing)
+        self.link.send(Task(t, self.deadline, self.server.weights))
+        for answers, arrived in late:
+            self._take(answers, arrived)
+        while self.server.missing(self.link.awaited()):
+            left = until - self._now()
+            if left <= 0:
+                break
+            self._take(self.link.receive(min(left, PAUSE)), self._now())
+        stopped = self._now()
+        row = self.server.close()
+        closed = self._now()
+        self._closing.append(closed - stopped)
+        return replace(row, seconds=closed - began, limit=limit if isfinite(limit) else None)
+
+    def _wait_for_somebody(self) -> list[tuple[Sequence[Answer], float]]:
+        """Return what came in the meantime: late for its round, and its sender is free again."""
+        came: list[tuple[Sequence[Answer], float]] = []
+        said = False
+        while not self.link.free():
+            if not said:
+                present = len(self.link.users())
+                self._on_wait(
+                    f"all {present} users are at work on earlier rounds; waiting for one."
+                    if present
+                    else "there are no users; waiting for one."
+                )
+                said = True
+            came.append((self.link.receive(PAUSE), self._now()))
+        if said:
+            self._on_wait("a user is there; going on.")
+        return came
+
+    def _take(self, answers: Sequence[Answer], arrived: float) -> None:
+        for answer in answers:
+            if isinstance(answer.content, Rejected):
+                self.server.refuse(answer.user, str(answer.content))
+                continue
+            update = self.server.take(answer.user, answer.content)
+            if update is not None and update.round in self._began:
+                took = arrived - self._began[update.round]
+                self.grace.learn(took - min(max(update.seconds, 0.0), took))
