@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from salf.cli import reproduction, simulation, theory
+from salf.cli import live, reproduction, simulation, theory
 from salf.cli.options import option
 from salf.cli.terminal import say, tell
 from salf.errors import SalfError
@@ -37,6 +37,9 @@ for command in (
     simulation.run,
     simulation.compare,
     reproduction.reproduce,
+    live.live,
+    live.join,
+    live.replay,
     simulation.data,
     theory.bound,
 ):
@@ -60,7 +63,7 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
     if code == INTERRUPTED:  # which newer versions of typer return instead of raising
-        say("salf: stopped. With --out, repeat the command to go on (run: with --resume).")
+        say("salf: stopped. With --out, repeat the command to go on (run and live: with --resume).")
     raise SystemExit(code)
 
 

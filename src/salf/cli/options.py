@@ -1,5 +1,6 @@
 """The options that several commands share, and how their texts are read."""
 
+import re
 from typing import Annotated, Any
 
 import typer
@@ -93,6 +94,17 @@ def parse_ratio(text: str) -> float:
     if not isinstance(number, float) or not 0 <= number <= 1:
         raise SalfError(f"stragglers must be ratios in [0, 1], such as 0.3,0.9, not {text!r}.")
     return number
+
+
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from 50ms, 2s, 1.5min, ..."""
+    match = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(us|ms|s|min)", text.strip())
+    if match is None:
+        raise SalfError(f"a time is written with its unit, as 50ms, 2s or 1.5min, not {text!r}.")
+    return float(match[1]) * _SECONDS[match[2]]
 
 
 def parse_options(given: list[str] | None) -> dict[str, Any] | None:

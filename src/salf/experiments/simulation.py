@@ -70,9 +70,8 @@ class Simulation:
     def step(self) -> RoundRecord:
         """Run the next round."""
         t = self.t + 1
-        rng = np.random.default_rng([self.seed, t])
         # In this order, so that all methods see the same batches and the same depths.
-        torch_seed = int(rng.integers(2**63))
+        rng, torch_seed = round_rng(self.seed, t)
         index = self.batches.draw(rng)
         round = Round(t, self.depth, self.unreached, rng)
         plan, memory = self.method.plan(round, self.memory)
@@ -81,7 +80,7 @@ class Simulation:
             chosen = torch.from_numpy(index[users].reshape(-1))
             return self.samples.rows(chosen.to(self.samples.inputs.device))
 
-        with _seeded(torch_seed):
+        with seeded(torch_seed):
             result = self.engine.round(plan, t, self.old, rows)
         self._check_finite(result, t)
 
@@ -145,6 +144,10 @@ class Batches:
 
     def draw(self, rng: np.random.Generator) -> Ints:
         """One round: [users, batch size] indices of samples."""
+        return np.asarray(self.samples[self.offsets[:, None] + self.picks(rng)])
+
+    def picks(self, rng: np.random.Generator) -> Ints:
+        """The same, as places in each user's own share."""
         shape = (len(self.sizes), self.batch_size)
         picks = (rng.random(shape) * self.sizes[:, None]).astype(np.int64)
         # A batch with a repeated sample is drawn again, which leaves batches without repetition
@@ -154,7 +157,13 @@ class Batches:
         while len(again := np.flatnonzero(_has_repetition(picks))):
             fresh = rng.random((len(again), self.batch_size)) * self.sizes[again, None]
             picks[again] = fresh.astype(np.int64)
-        return np.asarray(self.samples[self.offsets[:, None] + picks])
+        return np.asarray(picks)
+
+
+def round_rng(seed: int, t: int) -> tuple[np.random.Generator, int]:
+    """What round t draws from: a generator, and a seed for what torch itself draws."""
+    rng = np.random.default_rng([seed, t])
+    return rng, int(rng.integers(2**63))
 
 
 def _has_repetition(picks: Ints) -> np.ndarray:
@@ -163,7 +172,7 @@ def _has_repetition(picks: Ints) -> np.ndarray:
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """Let what draws from torch itself (dropout in a model) depend on the round alone."""
     before = torch.default_generator.get_state()
     # Not torch.manual_seed, which formats a traceback for devices that are not there.

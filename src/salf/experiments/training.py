@@ -56,10 +56,14 @@ class Training:
             yield Row(
                 record.round,
                 record.train_loss,
-                self._accuracy(self.validation) if due else None,
+                self.validation_accuracy() if due else None,
                 record.reached,
                 perf_counter() - start,
             )
+
+    def validation_accuracy(self) -> float | None:
+        """The accuracy of the model as it is now on the data held back."""
+        return self._accuracy(self.validation)
 
     def test_accuracy(self) -> float | None:
         """The accuracy of the model as it is now on the test data."""

@@ -18,7 +18,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from salf.aggregate import LayerwiseAggregate
-from salf.errors import SalfError, unknown
+from salf.errors import SalfError, TrainingDiverged, unknown
 from salf.files import write_whole
 from salf.layers import Layers
 from salf.live.inspection import Inspection
@@ -41,6 +41,7 @@ class Row:
     loss: float  # the mean over the users heard; NaN if there was none
     late: int  # updates of earlier rounds that came during this one
     rejected: Sequence[tuple[str, str]] = ()  # (user, reason)
+    silent: Sequence[str] = ()  # users of whom no update came in time
     unreached: tuple[float, ...] = ()  # the p_l the step was divided by; none for other methods
     seconds: float = 0.0  # from asking the users to the new model
     limit: float | None = None  # what it was to take at most: T_max and the grace period
@@ -140,13 +141,22 @@ class LiveServer:
         asked, t = len(self._depths), self.t + 1
         unreached = self._unreached(asked)
         with torch.no_grad():
-            self.server.apply(self._aggregate.average(unreached), t)
+            step = self._aggregate.average(unreached)
+            self.server.apply(step, t)
+        self._check_finite(step.values, t)
         reached = tuple(int(count) for count in self._aggregate.reached)
         self.reach.learn(self._reached_by_depth(), asked)
         self.t, self._open = t, False
         loss = sum(self._losses) / len(self._losses) if self._losses else float("nan")
         return Row(
-            t, self._depths, reached, loss, self._late, self._rejected, tuple(unreached or ())
+            t,
+            self._depths,
+            reached,
+            loss,
+            self._late,
+            tuple(self._rejected),
+            tuple(sorted(self.missing())),
+            tuple(unreached or ()),
         )
 
     def save(self, path: Path) -> None:
@@ -188,6 +198,15 @@ class LiveServer:
         # [fl_updateStr]: Drop has only those who finished; FedAvg has waited for all to.
         if self.method == "salf" or update.depth == 1:
             self._aggregate.add(update.tensors)
+
+    def _check_finite(self, moved: Collection[str], t: int) -> None:
+        """Good updates may still add up to a model that overflows."""
+        for name in moved:
+            if not bool(torch.isfinite(self.weights[name]).all()):
+                raise TrainingDiverged(
+                    f"training diverged in round {t}: {name!r} is not finite after it. "
+                    "Try a smaller learning rate."
+                )
 
     def _unreached(self, asked: int) -> Sequence[float] | None:
         if self.method != "salf":

@@ -49,6 +49,17 @@ def encode(update: Update) -> bytes:
     return encoded
 
 
+def encode_model(weights: Mapping[str, Tensor]) -> bytes:
+    """A model on its way to the users."""
+    encoded: bytes = save({name: t.detach().to("cpu").contiguous() for name, t in weights.items()})
+    return encoded
+
+
+def decode_model(data: bytes) -> dict[str, Tensor]:
+    """A model as it came, in the memory it came in."""
+    return dict(load(data))
+
+
 def decode(data: bytes, most_bytes: int) -> Update:
     """An update from the wire. Whatever the bytes are, it is an Update or `Rejected`."""
     if len(data) > most_bytes:

@@ -1,0 +1,273 @@
+"""`salf live`, `salf join` and `salf replay`."""
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from salf.cli.board import Board
+from salf.cli.options import (
+    BatchSize,
+    Data,
+    DataDir,
+    EvalEvery,
+    Lr,
+    Model,
+    Momentum,
+    Rounds,
+    Source,
+    option,
+    parse_duration,
+    parse_number,
+)
+from salf.cli.terminal import console, progress_bar, say, tell
+from salf.errors import SalfError
+
+if TYPE_CHECKING:
+    from salf.experiments.config import Config
+    from salf.experiments.live import Clock, LiveFolder
+
+Split = Annotated[str | None, option("--split", help="iid | dirichlet:0.1 | shards:2")]
+Seed = Annotated[int | None, option("--seed", help="All random draws come from it.")]
+Federation = Annotated[
+    str, option("--federation", help="Which one, where a cluster has several (salf).")
+]
+
+
+def live(
+    source: Source = "mnist-cnn",
+    users: Annotated[int, option("--users", help="Number of users (8).", min=1)] = 8,
+    deadline: Annotated[
+        str | None, option("--deadline", help="T_max, such as 50ms or 2s: a user's time a round.")
+    ] = None,
+    grace: Annotated[
+        str | None,
+        option("--grace", help="Time for messages after T_max; learned from arrivals by default."),
+    ] = None,
+    slow: Annotated[
+        str,
+        option("--slow", help="0.5x8: half of the users 8 times as slow. Several with commas."),
+    ] = "",
+    method: Annotated[
+        str | None, option("--method", help="salf | drop | fedavg (which waits for all)")
+    ] = None,
+    engine: Annotated[
+        Literal["ray", "flower"], option("--engine", help="ray (milliseconds) | flower (seconds)")
+    ] = "ray",
+    address: Annotated[
+        str | None,
+        option("--address", help="Join the Ray cluster at HOST:PORT; by default one is started."),
+    ] = None,
+    here: Annotated[
+        int | None,
+        option("--here", help="How many of the users to start; the others come by `salf join`."),
+    ] = None,
+    federation: Federation = "salf",
+    data: Data = None,
+    data_dir: DataDir = None,
+    model: Model = None,
+    split: Split = None,
+    rounds: Rounds = None,
+    lr: Lr = None,
+    momentum: Momentum = None,
+    batch_size: BatchSize = None,
+    eval_every: EvalEvery = None,
+    seed: Seed = None,
+    out: Annotated[
+        Path | None, option("--out", help="Keep every closed round here, and the model.")
+    ] = None,
+    resume: Annotated[
+        bool, option("--resume", help="Go on after the last closed round that --out holds.")
+    ] = False,
+) -> None:
+    """Train with real processes and a real clock: every round ends at its deadline.
+
+    Examples:
+
+        salf live mnist-cnn --users 8 --deadline 50ms --slow 0.5x8 --out runs/live
+
+        salf live mnist-cnn --users 4 --deadline 2s --engine flower
+
+        salf replay runs/live    (the recorded depths again, in the simulator)
+    """
+    from salf.experiments.config import load_config
+    from salf.experiments.live import Clock, LiveFolder
+    from salf.live.slow import slowness
+
+    if resume and out is None:
+        raise SalfError("--resume needs --out, the folder of the run to go on with.")
+    config = load_config(source).changed(method=method)
+    config = config.changed(
+        users=users,
+        data=data,
+        data_dir=data_dir,
+        model=model,
+        split=split,
+        rounds=rounds,
+        lr=parse_number(lr),
+        momentum=momentum,
+        batch_size=batch_size,
+        eval_every=eval_every,
+        seed=seed,
+    )
+    slowness(slow, users)
+    if deadline is None and config.method != "fedavg":
+        raise SalfError("how long may a round take? Add --deadline, such as --deadline 50ms.")
+    clock = Clock(
+        None if deadline is None else parse_duration(deadline),
+        None if grace is None else parse_duration(grace),
+        slow,
+    )
+    if out is None:
+        _train(config, clock, None, engine, address, here, federation)
+        say("Nothing was kept: add --out FOLDER to keep the model and every round's depths.")
+        return
+    folder = LiveFolder(out)
+    with folder.claimed(config, clock, resume) as config:
+        summary = folder.summary()
+        if summary is not None:
+            _tell_summary(summary)
+        else:
+            _train(config, clock, folder, engine, address, here, federation)
+    tell(f"The run is in {out}")
+
+
+def _train(
+    config: "Config",
+    clock: "Clock",
+    folder: "LiveFolder | None",
+    engine: str,
+    address: str | None,
+    here: int | None,
+    federation: str,
+) -> None:
+    if engine == "flower":
+        raise SalfError("not yet")
+    from salf.experiments.live import make_user, serve, user_name
+    from salf.experiments.training import from_config
+    from salf.live import ray
+    from salf.live.slow import slowness
+
+    training = from_config(config, report=say)  # before the users, so that data are fetched once
+    factors = slowness(clock.slow, config.users)
+    with ray.cluster(address, federation):
+        started = config.users if here is None else min(here, config.users)
+        with console.status("users are getting ready") as status:
+            ray.wait_ready(
+                [
+                    ray.start_user(
+                        user_name(number), partial(make_user, config, number, factors[number - 1])
+                    )
+                    for number in range(1, started + 1)
+                ],
+                lambda ready: status.update(f"{ready} of {started} users are ready"),
+            )
+        layers = [layer.name for layer in training.simulation.engine.layers]
+        slow = {user_name(number): factor for number, factor in enumerate(factors, 1)}
+        with Board(config.rounds, layers, slow) as board:
+            summary = serve(
+                config,
+                clock,
+                ray.RayLink(),
+                folder,
+                training=training,
+                on_round=board.show,
+                on_wait=say,
+            )
+    _tell_summary(summary)
+
+
+def join(
+    source: Source = "mnist-cnn",
+    address: Annotated[
+        str, option("--address", help="The Ray cluster, HOST:PORT, or auto on one of its machines.")
+    ] = "auto",
+    share: Annotated[
+        str,
+        option("--share", help="7/8: take part as user 7 of the server's 8, with its share."),
+    ] = "",
+    federation: Federation = "salf",
+    data: Data = None,
+    data_dir: DataDir = None,
+    model: Model = None,
+    split: Split = None,
+    batch_size: BatchSize = None,
+    seed: Seed = None,
+    slow: Annotated[float, option("--slow", help="How much slower than it is.", min=1)] = 1.0,
+) -> None:
+    """Let this machine be a user of a live federation; Ctrl-C leaves it.
+
+    The machine is part of the cluster already (`ray start --address HOST:PORT`). Data, model, split
+    and seed must be the server's: they say which share is this user's. Only layers leave it.
+
+    Example:
+
+        salf join mnist-cnn --address 192.168.1.10:6379 --share 7/8
+    """
+    import time
+
+    from salf.experiments.config import load_config
+    from salf.experiments.live import make_user, user_name
+    from salf.live import ray
+
+    number, _, of = share.partition("/")
+    if not (number.isdigit() and of.isdigit() and 1 <= int(number) <= int(of)):
+        raise SalfError(f"--share is written NUMBER/USERS, as 7/8, not {share!r}.")
+    config = load_config(source).changed(
+        users=int(of),
+        data=data,
+        data_dir=data_dir,
+        model=model,
+        split=split,
+        batch_size=batch_size,
+        seed=seed,
+    )
+    name = user_name(int(number))
+    with ray.cluster(address, federation):
+        with console.status("getting ready"):
+            user = ray.start_user(name, partial(make_user, config, int(number), slow), here=True)
+            ray.wait_ready([user])
+        say(f"{name} takes part. Ctrl-C leaves.")
+        while True:
+            time.sleep(1)
+
+
+def replay(
+    folder: Annotated[Path, typer.Argument(help="The folder of a live run (its --out).")],
+) -> None:
+    """Run a live run's recorded depths again in the simulator, and compare the two.
+
+    Example:
+
+        salf replay runs/live
+    """
+    from salf.experiments.live import LiveFolder
+    from salf.experiments.replay import recorded, replay
+
+    with progress_bar() as progress:
+        task = progress.add_task("replaying", total=len(recorded(folder)))
+        history = replay(folder, lambda row: progress.update(task, completed=row.round))
+    was = (LiveFolder(folder).summary() or {}).get("test_accuracy")
+    tell(f"replayed: test accuracy {_number(history.test_accuracy)} ({len(history.rows)} rounds)")
+    if was is None:
+        say("The live run is not finished, so there is nothing to compare with yet.")
+    else:
+        assert history.test_accuracy is not None
+        tell(f"live:     test accuracy {was:.4f}, {was - history.test_accuracy:+.4f} of that")
+
+
+def _number(accuracy: float | None) -> str:
+    return "not measured" if accuracy is None else f"{accuracy:.4f}"
+
+
+def _tell_summary(summary: dict[str, Any]) -> None:
+    tell(
+        f"{summary['method']}: test accuracy {_number(summary['test_accuracy'])} after "
+        f"{summary['rounds']} rounds in {summary['seconds']:.1f} s. Users finished in "
+        f"{summary['finished']:.0%}, reached some layers in {summary['partial']:.0%} and none in "
+        f"{summary['nothing']:.0%} of their rounds; {summary['late']} updates were late, "
+        f"{summary['rejected']} not used."
+    )
+    if summary["rounds_in_time"] is not None:
+        tell(f"{summary['rounds_in_time']:.1%} of the rounds closed in T_max and the grace period.")

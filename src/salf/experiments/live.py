@@ -1,0 +1,223 @@
+"""A live run: the federation a config describes, with real users and a real clock.
+
+Users draw the batches the simulator would, so a live run can be replayed in it, with the depths
+that were recorded.
+"""
+
+import json
+import logging
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+import torch
+from safetensors.torch import save_model
+from torch import Tensor
+
+from salf import server as servers
+from salf.engines import cross_entropy
+from salf.errors import SalfError, unknown
+from salf.experiments.config import Config
+from salf.experiments.run import CONFIG, MODEL, SUMMARY, RunFolder
+from salf.experiments.simulation import round_rng, seeded
+from salf.experiments.training import Training, from_config
+from salf.files import whole_file, write_whole
+from salf.live import record
+from salf.live.record import Record
+from salf.live.rounds import Grace, Link, Rounds
+from salf.live.server import LiveServer
+from salf.live.slow import Slowdown
+from salf.live.user import User
+
+LIVE, ROUNDS, STATE, LOG = "live.toml", "rounds.jsonl", "state.safetensors", "live.log"
+METHODS = ("salf", "drop", "fedavg")
+
+
+@dataclass(frozen=True)
+class Clock:
+    """What a live run has beyond a config: times in seconds, and who is made slow."""
+
+    deadline: float | None  # None: no deadline, for a method that waits
+    grace: float | None = None  # None: learned from arrivals
+    slow: str = ""
+
+
+def user_name(number: int) -> str:
+    """What user 1..U of a config is called."""
+    return f"user-{number}"
+
+
+def make_user(config: Config, number: int, slow: float = 1.0) -> User:
+    """User `number` of 1..U, with its share of the data and nothing of the others'."""
+    simulation = from_config(config).simulation
+    batches, model = simulation.batches, simulation.model
+    first = batches.offsets[number - 1]
+    own = simulation.samples.subset(batches.samples[first : first + batches.sizes[number - 1]])
+    if slow != 1:
+        Slowdown(model, slow)
+
+    def loss(round: int) -> Tensor:
+        rng, torch_seed = round_rng(config.seed, round)
+        picks = torch.from_numpy(batches.picks(rng)[number - 1])
+        inputs, targets = own.rows(picks.to(own.inputs.device))
+        with seeded(torch_seed):
+            return cross_entropy(model(inputs), targets).mean()
+
+    return User(user_name(number), model, simulation.engine.layers, loss)
+
+
+def make_server(config: Config, training: Training) -> LiveServer:
+    """The server of a config's federation, for the model that is to be trained."""
+    simulation = training.simulation
+    return LiveServer(
+        simulation.model,
+        simulation.engine.layers,
+        servers.schedule(config.lr, config.rounds),
+        method=_method(config),
+        momentum=config.momentum,
+    )
+
+
+def serve(
+    config: Config,
+    clock: Clock,
+    link: Link,
+    folder: "LiveFolder | None" = None,
+    *,
+    training: Training | None = None,
+    on_round: Callable[[Record], None] | None = None,
+    on_wait: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Train with the users at the other end of the link, and return the summary.
+
+    With a folder, every closed round is kept there, and a run that was stopped goes on after the
+    last of them.
+    """
+    training = training or from_config(config)
+    server = make_server(config, training)
+    records = folder.restore(server) if folder is not None else []
+    rounds = Rounds(server, link, clock.deadline, Grace(clock.grace), on_wait=on_wait)
+    while server.t < config.rounds:
+        row = rounds.next()
+        due = row.round % training.eval_every == 0 or row.round == config.rounds
+        done = Record(**vars(row), accuracy=training.validation_accuracy() if due else None)
+        records.append(done)
+        if folder is not None:
+            folder.add(done, server)
+        if on_round is not None:
+            on_round(done)
+    summary = _summary(config, clock, training, records)
+    if folder is not None:
+        folder.finish(training, summary)
+    return summary
+
+
+def _method(config: Config) -> Any:
+    if config.method not in METHODS:
+        raise unknown("live method", config.method, METHODS)
+    if config.average != "reached":
+        raise SalfError("a live run averages over the users that reached a layer, not over all.")
+    return config.method
+
+
+def _summary(
+    config: Config, clock: Clock, training: Training, records: list[Record]
+) -> dict[str, Any]:
+    asked = sum(len(row.depths) for row in records)
+    layers = len(training.simulation.engine.layers)
+    depths = [depth for row in records for depth in row.depths.values()]
+    limited = [row for row in records if row.limit is not None]
+    in_time = sum(row.seconds <= row.limit for row in limited if row.limit is not None)
+    return {
+        "test_accuracy": training.test_accuracy(),
+        "rounds": len(records),
+        "seconds": round(sum(row.seconds for row in records), 3),
+        "method": config.method,
+        "deadline": clock.deadline,
+        "finished": sum(depth == 1 for depth in depths) / max(1, asked),
+        "partial": sum(1 < depth <= layers for depth in depths) / max(1, asked),
+        "nothing": sum(depth > layers for depth in depths) / max(1, asked),
+        "late": sum(row.late for row in records),
+        "rejected": sum(len(row.rejected) for row in records),
+        "rounds_in_time": in_time / len(limited) if limited else None,
+    }
+
+
+class LiveFolder:
+    """The files of one live run: config.toml, live.toml, rounds.jsonl, the state, the log."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextmanager
+    def claimed(self, config: Config, clock: Clock, resume: bool) -> Iterator[Config]:
+        """Keep the folder for this run while it lasts, with its log in it."""
+        folder = RunFolder(self.path)
+        with folder.locked():
+            config = folder.claim(config, resume)
+            self._claim_clock(clock)
+            handler = logging.FileHandler(self.path / LOG, encoding="utf-8")
+            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+            logger = logging.getLogger("salf.live")
+            logger.addHandler(handler)
+            logger.setLevel(logging.INFO)
+            try:
+                yield config
+            finally:
+                logger.removeHandler(handler)
+                handler.close()
+
+    def summary(self) -> dict[str, Any] | None:
+        """That of a finished run."""
+        try:
+            found: dict[str, Any] = json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        return found
+
+    def restore(self, server: LiveServer) -> list[Record]:
+        """Put the server after the last closed round, and return the rounds up to there."""
+        if (self.path / STATE).exists():
+            server.restore(self.path / STATE)
+        records = [row for row in record.read(self.path / ROUNDS) if row.round <= server.t]
+        if [row.round for row in records] != list(range(1, server.t + 1)):
+            raise SalfError(
+                f"{self.path / ROUNDS} does not have all rounds up to {server.t}. "
+                "Choose another --out to start anew."
+            )
+        record.rewrite(self.path / ROUNDS, records)
+        return records
+
+    def add(self, done: Record, server: LiveServer) -> None:
+        """A round is closed. The state comes last: a round that it does not have is run again."""
+        record.append(self.path / ROUNDS, done)
+        server.save(self.path / STATE)
+
+    def finish(self, training: Training, summary: dict[str, Any]) -> None:
+        """Write what a finished run leaves; the summary last, since it says that all is there."""
+        with whole_file(self.path / MODEL) as temporary:
+            save_model(training.simulation.model, str(temporary))
+        write_whole(self.path / SUMMARY, json.dumps(summary, indent=2) + "\n")
+
+    def _claim_clock(self, clock: Clock) -> None:
+        path = self.path / LIVE
+        table = {key: value for key, value in asdict(clock).items() if value is not None}
+        if not path.exists():
+            write_whole(path, tomli_w.dumps(table))
+        elif (there := tomllib.loads(path.read_text(encoding="utf-8"))) != table:
+            differs = sorted(
+                field.name
+                for field in fields(Clock)
+                if there.get(field.name) != table.get(field.name)
+            )
+            raise SalfError(
+                f"{self.path} holds a run with another clock (it differs in "
+                f"{', '.join(differs)}). Choose another --out."
+            )
+
+
+__all__ = ["CONFIG", "Clock", "LiveFolder", "make_server", "make_user", "serve", "user_name"]

@@ -1,0 +1,80 @@
+"""A live run again, in the simulator: the same data, batches and depths, without the clock."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from salf.data import load
+from salf.depth import Depths, Ints
+from salf.errors import SalfError
+from salf.experiments.config import load_config
+from salf.experiments.live import CONFIG, ROUNDS, user_name
+from salf.experiments.training import History, Row, assemble
+from salf.live import record
+from salf.live.record import Record
+from salf.methods import Group, Method, Plan, Round
+from salf.methods.drop import Drop
+from salf.methods.salf import SALF
+from salf.models import build
+
+
+@dataclass(frozen=True)
+class Recorded(Method):
+    """Every round's depths and p_l as they were, put together by the rule of the live server."""
+
+    name: ClassVar[str] = "recorded"
+
+    records: Sequence[Record] = field(kw_only=True)
+    users: int = field(kw_only=True)
+    layers: int = field(kw_only=True)
+    partial: bool = field(kw_only=True)  # SALF; else only those who finished count
+
+    def plan(self, round: Round, memory: Ints) -> tuple[Plan, Ints]:
+        """Weigh the users as the live server did."""
+        done = self.records[round.t - 1]
+        depth = np.full(self.users, self.layers + 1)
+        for number in range(1, self.users + 1):
+            depth[number - 1] = done.depths.get(user_name(number), self.layers + 1)
+        rule = SALF() if self.partial else Drop()
+        unreached = np.asarray(done.unreached) if self.partial else np.zeros(self.layers)
+        weights = rule.weights(Depths(depth, depth > 1), unreached)
+        return Plan((Group.of(weights, round.t),)), memory
+
+
+def recorded(folder: Path) -> list[Record]:
+    """The closed rounds of the live run in this folder."""
+    if not (folder / ROUNDS).exists():
+        raise SalfError(f"{folder} holds no live run: there is no {ROUNDS} in it.")
+    if not (records := record.read(folder / ROUNDS)):
+        raise SalfError(f"{folder} has no closed round to replay.")
+    return records
+
+
+def replay(folder: Path, on_row: Callable[[Row], None] | None = None) -> History:
+    """Run the rounds a live run recorded in this folder again, in the simulator."""
+    config = load_config(str(folder / CONFIG))
+    records = recorded(folder)
+    known = {user_name(number) for number in range(1, config.users + 1)}
+    for done in records:
+        if strangers := sorted(done.depths.keys() - known):
+            raise SalfError(
+                f"{strangers[0]!r} took part with data of its own, so the run cannot be replayed."
+            )
+    data = load(config.data, Path(config.data_dir) if config.data_dir else None)
+    model = build(config.model, data.train.shape, data.classes, config.seed)
+    method = Recorded(
+        records=records,
+        users=config.users,
+        layers=len(records[0].reached),
+        partial=config.method == "salf",
+    )
+    training = assemble(config, model, data, method=method)
+    rows = []
+    for row in training.rows(len(records)):
+        rows.append(row)
+        if on_row is not None:
+            on_row(row)
+    return History(tuple(rows), training.test_accuracy())

@@ -1,0 +1,192 @@
+"""Ray, for milliseconds inside one trust domain: one process a user, asked and heard by Ray.
+
+Every user is an actor with a name in the federation's namespace, wherever it was started; the
+server finds it there. Ray trusts every process that has the cluster's token.
+"""
+
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from salf.errors import SalfError
+from salf.live.rounds import Answer, Task
+from salf.live.update import Rejected, decode_model, encode, encode_model
+from salf.live.user import User
+
+try:
+    import ray
+    from ray.exceptions import RayActorError, RayError, RayTaskError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+except ImportError:
+    raise SalfError("Ray is not installed: pip install 'salf[ray]'.") from None
+
+log = logging.getLogger("salf.live")
+
+FEDERATION = "salf"  # the namespace in which users are looked for
+LOOK = 1.0  # seconds between two looks at who has come or gone
+LOOPBACK = "127.0.0.1"
+
+
+@contextmanager
+def cluster(address: str | None = None, federation: str = FEDERATION) -> Iterator[None]:
+    """A Ray of our own, on this machine only, or with an address the one that is there.
+
+    Our own is ended afterwards with all that runs in it. Its token is new, and known to the
+    processes started from this one; another's is found where Ray looks for it.
+    """
+    settings: dict[str, Any] = {
+        "namespace": federation,
+        "log_to_driver": False,
+        "configure_logging": False,
+    }
+    if address is None:
+        os.environ.update(
+            RAY_AUTH_MODE="token",
+            RAY_AUTH_TOKEN=secrets.token_hex(32),
+            RAY_USAGE_STATS_ENABLED="0",
+        )
+        os.environ.pop("RAY_AUTH_TOKEN_PATH", None)
+        settings |= {
+            "address": "local",
+            "include_dashboard": False,
+            "_node_ip_address": LOOPBACK,
+            "num_cpus": os.cpu_count(),
+        }
+    else:
+        settings["address"] = address
+    try:
+        ray.init(**settings)
+    except (ConnectionError, RayError, ValueError, RuntimeError) as error:
+        raise SalfError(f"there is no Ray to work with: {_first_line(error)}") from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+class _Actor:
+    """A user in a process of its own. It is made there, so its data never travel."""
+
+    def __init__(self, make: Callable[[], User]) -> None:
+        torch.set_num_threads(1)  # a device of its own, not all of this machine
+        self.user = make()
+
+    def ready(self) -> bool:
+        return True
+
+    def train(self, round: int, deadline: float | None, model: bytes) -> bytes:
+        return encode(self.user.train(round, deadline, decode_model(model)))
+
+
+def start_user(name: str, make: Callable[[], User], *, here: bool = False) -> Any:
+    """Start a user, and return its handle: it lasts as long as this process.
+
+    It is started again when its process dies. With `here` it runs on the machine of this process
+    and nowhere else in the cluster.
+    """
+    node = ray.get_runtime_context().get_node_id()
+    options: dict[str, Any] = {
+        "name": name,
+        "num_cpus": 0,  # users share the processors, as many as they are
+        "max_restarts": -1,
+        "max_task_retries": 0,  # a round that failed is over
+    }
+    if here:
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=False)
+    try:
+        return ray.remote(_Actor).options(**options).remote(make)
+    except ValueError:
+        raise SalfError(f"there is a user {name!r} in this federation already.") from None
+
+
+def wait_ready(users: Sequence[Any], on_ready: Callable[[int], None] | None = None) -> None:
+    """Wait until all users started have their model and their data."""
+    waiting = [user.ready.remote() for user in users]
+    while waiting:
+        done, waiting = ray.wait(waiting, num_returns=1)
+        try:
+            ray.get(done)
+        except RayError as error:
+            raise SalfError(f"a user could not start: {_first_line(_cause(error))}") from None
+        if on_ready is not None:
+            on_ready(len(users) - len(waiting))
+
+
+class RayLink:
+    """The users of a federation, as `Rounds` reaches them."""
+
+    def __init__(self) -> None:
+        self._actors: dict[str, Any] = {}
+        self._asked: dict[Any, tuple[str, int]] = {}  # what is not answered yet: who, which round
+        self._round = 0
+        self._looked = -LOOK
+
+    def users(self) -> set[str]:
+        """All actors that have a name here: whoever came is found, whoever ended is not."""
+        if time.monotonic() - self._looked >= LOOK:
+            names = set(ray.util.list_named_actors())
+            self._actors = {name: handle for name, handle in self._actors.items() if name in names}
+            for name in sorted(names - self._actors.keys()):
+                try:
+                    self._actors[name] = ray.get_actor(name)
+                except ValueError:  # it ended between the two questions
+                    continue
+            self._looked = time.monotonic()
+        return set(self._actors)
+
+    def free(self) -> set[str]:
+        """Those who are not at work: what they would get now, they would do after that."""
+        busy = {user for user, _ in self._asked.values()}
+        return self.users() - busy
+
+    def send(self, task: Task) -> None:
+        """The model goes into Ray's memory once, and from there to every machine once."""
+        model = ray.put(encode_model(task.weights))
+        self._round = task.round
+        for user in self.free():
+            asked = self._actors[user].train.remote(task.round, task.deadline, model)
+            self._asked[asked] = user, task.round
+
+    def awaited(self) -> set[str]:
+        """Users asked in this round whose call is not over."""
+        return {user for user, round in self._asked.values() if round == self._round}
+
+    def receive(self, seconds: float) -> Sequence[Answer]:
+        """Wait for the first answer, and take all that are there then."""
+        if not self._asked:
+            time.sleep(seconds)
+            return []
+        first, rest = ray.wait(list(self._asked), num_returns=1, timeout=seconds)
+        if not first:
+            return []
+        more = ray.wait(rest, num_returns=len(rest), timeout=0)[0] if rest else []
+        return [self._answer(reference) for reference in (*first, *more)]
+
+    def _answer(self, reference: Any) -> Answer:
+        user, round = self._asked.pop(reference)
+        try:
+            content = ray.get(reference)
+        except RayTaskError as error:
+            return Answer(user, Rejected(f"failed in round {round}: {_first_line(_cause(error))}"))
+        except RayActorError:
+            self._looked = -LOOK  # it may be gone for good
+            return Answer(user, Rejected(f"its process ended in round {round}"))
+        except RayError as error:
+            return Answer(user, Rejected(f"lost in round {round}: {_first_line(error)}"))
+        if not isinstance(content, bytes):
+            return Answer(user, Rejected(f"not an update: {type(content).__name__}"))
+        return Answer(user, content)
+
+
+def _cause(error: BaseException) -> BaseException:
+    return getattr(error, "cause", None) or error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

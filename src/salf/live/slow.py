@@ -1,0 +1,74 @@
+"""Users made slow on purpose, to see what stragglers do on one machine.
+
+A slow device works longer on everything it does; so every piece of work a model does is followed
+by as much more of it as the device is slower. It is real work, and it happens before the deadline
+as the layers' own does, not in a pause afterwards.
+"""
+
+import re
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from salf.errors import SalfError
+
+_SIDE = 48  # of the matrices multiplied: some microseconds each
+
+
+class Slowdown:
+    """Makes passes through a model take `factor` times the processor time, layer by layer.
+
+    It stays on the model. Both passes must run on the processor and in one thread.
+    """
+
+    def __init__(self, model: nn.Module, factor: float) -> None:
+        self.factor = factor
+        self._matrix = torch.full((_SIDE, _SIDE), 1 / _SIDE)
+        self._product = torch.empty_like(self._matrix)
+        self._mark = 0.0  # processor time of this thread when the last piece of work was over
+        model.register_forward_pre_hook(self._begin)
+        for module in model.modules():
+            if not any(True for _ in module.children()):
+                module.register_forward_hook(self._after_module)
+        for parameter in model.parameters():
+            # Before the clock's own hooks, which are put on for each round: so it sees the delay.
+            parameter.register_post_accumulate_grad_hook(self._catch_up)  # type: ignore[no-untyped-call]
+
+    def _begin(self, *_: Any) -> None:
+        self._mark = time.thread_time()
+
+    def _after_module(self, *_: Any) -> None:
+        self._catch_up()
+
+    def _catch_up(self, _: Tensor | None = None) -> None:
+        """Work on until all since the last piece has taken `factor` times what it did."""
+        now = time.thread_time()
+        until = now + (self.factor - 1) * (now - self._mark)
+        with torch.no_grad():
+            while (now := time.thread_time()) < until:
+                torch.mm(self._matrix, self._matrix, out=self._product)
+        self._mark = now
+
+
+def slowness(spec: str, users: int) -> list[float]:
+    """How slow each user is made: `0.5x8` is half of them 8 times as slow; several with commas."""
+    factors = [1.0] * users
+    first = 0
+    for part in filter(None, (part.strip() for part in spec.split(","))):
+        match = re.fullmatch(r"(\d*\.?\d+)x(\d*\.?\d+)", part)
+        if match is None:
+            raise SalfError(
+                f"cannot read {part!r}: write SHARExFACTOR, as 0.5x8 for half of the users 8 times "
+                "as slow."
+            )
+        share, factor = float(match[1]), float(match[2])
+        if share > 1 or factor < 1:
+            raise SalfError(f"in {part!r} the share must be at most 1, and the factor at least 1.")
+        count = int(share * users + 0.5)
+        if first + count > users:
+            raise SalfError(f"{spec!r} makes more users slow than the {users} there are.")
+        factors[first : first + count] = [factor] * count
+        first += count
+    return factors
