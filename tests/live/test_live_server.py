@@ -71,7 +71,7 @@ def test_the_step_is_the_layerwise_mean_of_what_was_accepted():
     assert row.depths == {"a": 1, "b": 3, "c": 2, "d": 4}  # d was not heard: L + 1
     assert row.reached == (1, 2, 3)
     assert row.loss == 2.0
-    assert (row.late, row.rejected) == (0, [])
+    assert (row.late, row.rejected) == (0, ())
 
 
 def test_bad_updates_cost_their_own_part_and_nothing_else():
@@ -114,7 +114,7 @@ def test_what_comes_late_is_counted_and_never_mixed_into_another_round():
     live.take("b", encode(update("b", round=1, seed=3)))  # of the round before
     row = live.close()
     assert row.late == 1
-    assert row.rejected == []
+    assert row.rejected == ()
     assert_same(live, before)
     assert row.depths == {"a": 4, "b": 4}
     assert math.isnan(row.loss)

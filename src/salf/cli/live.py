@@ -247,14 +247,17 @@ def replay(
 
     with progress_bar() as progress:
         task = progress.add_task("replaying", total=len(recorded(folder)))
-        history = replay(folder, lambda row: progress.update(task, completed=row.round))
-    was = (LiveFolder(folder).summary() or {}).get("test_accuracy")
-    tell(f"replayed: test accuracy {_number(history.test_accuracy)} ({len(history.rows)} rounds)")
-    if was is None:
+        replayed = replay(folder, lambda row: progress.update(task, completed=row.round))
+    accuracy, rounds = replayed.history.test_accuracy, len(replayed.history.rows)
+    tell(f"replayed: test accuracy {_number(accuracy)} after {rounds} rounds")
+    summary = LiveFolder(folder).summary()
+    if summary is None:
         say("The live run is not finished, so there is nothing to compare with yet.")
     else:
-        assert history.test_accuracy is not None
-        tell(f"live:     test accuracy {was:.4f}, {was - history.test_accuracy:+.4f} of that")
+        tell(
+            f"live:     test accuracy {_number(summary['test_accuracy'])}; its model is "
+            f"{replayed.distance:.1e} of its norm away from the replayed one"
+        )
 
 
 def _number(accuracy: float | None) -> str:

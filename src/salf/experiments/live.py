@@ -22,7 +22,7 @@ from salf import server as servers
 from salf.engines import cross_entropy
 from salf.errors import SalfError, unknown
 from salf.experiments.config import Config
-from salf.experiments.run import CONFIG, MODEL, SUMMARY, RunFolder
+from salf.experiments.run import MODEL, SUMMARY, RunFolder
 from salf.experiments.simulation import round_rng, seeded
 from salf.experiments.training import Training, from_config
 from salf.files import whole_file, write_whole
@@ -218,6 +218,3 @@ class LiveFolder:
                 f"{self.path} holds a run with another clock (it differs in "
                 f"{', '.join(differs)}). Choose another --out."
             )
-
-
-__all__ = ["CONFIG", "Clock", "LiveFolder", "make_server", "make_user", "serve", "user_name"]

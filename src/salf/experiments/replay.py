@@ -1,17 +1,22 @@
 """A live run again, in the simulator: the same data, batches and depths, without the clock."""
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import torch
+from safetensors.torch import load_model
+from torch import nn
 
 from salf.data import load
 from salf.depth import Depths, Ints
 from salf.errors import SalfError
 from salf.experiments.config import load_config
-from salf.experiments.live import CONFIG, ROUNDS, user_name
+from salf.experiments.live import ROUNDS, user_name
+from salf.experiments.run import CONFIG, MODEL
 from salf.experiments.training import History, Row, assemble
 from salf.live import record
 from salf.live.record import Record
@@ -53,7 +58,15 @@ def recorded(folder: Path) -> list[Record]:
     return records
 
 
-def replay(folder: Path, on_row: Callable[[Row], None] | None = None) -> History:
+@dataclass(frozen=True)
+class Replay:
+    """The simulated run, and how far from its model the live one's is, in parts of its norm."""
+
+    history: History
+    distance: float | None  # None while the live run is not finished
+
+
+def replay(folder: Path, on_row: Callable[[Row], None] | None = None) -> Replay:
     """Run the rounds a live run recorded in this folder again, in the simulator."""
     config = load_config(str(folder / CONFIG))
     records = recorded(folder)
@@ -77,4 +90,17 @@ def replay(folder: Path, on_row: Callable[[Row], None] | None = None) -> History
         rows.append(row)
         if on_row is not None:
             on_row(row)
-    return History(tuple(rows), training.test_accuracy())
+    history = History(tuple(rows), training.test_accuracy())
+    return Replay(history, _distance(training.simulation.model, folder / MODEL))
+
+
+def _distance(model: nn.Module, stored: Path) -> float | None:
+    if not stored.exists():
+        return None
+    other = deepcopy(model)
+    load_model(other, str(stored))
+    ours, theirs = (
+        torch.cat([parameter.detach().flatten().double() for parameter in side.parameters()])
+        for side in (model, other)
+    )
+    return float((theirs - ours).norm() / ours.norm())

@@ -1,0 +1,220 @@
+"""Real processes under Ray: late, killed, lying; the federation goes on."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from salf.layers import Layers
+from salf.live.rounds import Grace, Rounds
+from salf.live.server import LiveServer
+from salf.live.slow import Slowdown
+from salf.live.update import Update
+from salf.live.user import User
+
+pytest.importorskip("ray", reason="needs salf[ray]")
+from salf.live import ray
+
+pytestmark = pytest.mark.xdist_group("ray")
+
+LR = 0.1
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 4)
+    )
+
+
+class Liar:
+    """A user whose honest update is changed on its way out."""
+
+    def __init__(self, user: User, change):
+        self.user, self.change = user, change
+
+    def train(self, round, deadline, weights):
+        return self.change(self.user.train(round, deadline, weights))
+
+
+def with_nan(update: Update) -> Update:
+    return changed(update, lambda tensor: tensor.fill_(float("nan")))
+
+
+def of_a_wrong_shape(update: Update) -> Update:
+    return changed(update, lambda tensor: tensor[:1])
+
+
+def of_an_old_round(update: Update) -> Update:
+    return Update(update.user, update.round - 1, update.depth, update.tensors)
+
+
+def changed(update: Update, change) -> Update:
+    tensors = dict(update.tensors)
+    name = max(tensors)  # of the last layer, which everybody reaches
+    tensors[name] = change(tensors[name].clone())
+    return Update(update.user, update.round, update.depth, tensors)
+
+
+def make(name: str, folder: Path, slow: float = 1.0, lie=None):
+    model = network()
+    if slow > 1:
+        Slowdown(model, slow)
+
+    def loss(round):
+        torch.manual_seed(round)
+        return F.cross_entropy(model(torch.randn(64, 64)), torch.randint(0, 4, (64,)))
+
+    (folder / name).write_text(str(os.getpid()))
+    user = User(name, model, Layers.of(model), loss)
+    return user if lie is None else Liar(user, lie)
+
+
+USERS = {
+    "honest": {},
+    "slow": {"slow": 1000.0},
+    "killed": {},
+    "nan": {"lie": with_nan},
+    "shape": {"lie": of_a_wrong_shape},
+    "old": {"lie": of_an_old_round},
+}
+
+
+def stepped(weights, updates, unreached):
+    """[salf_update_rule], the obvious way, from the accepted updates alone."""
+    layers = Layers.of(network())
+    moved = {}
+    for name, weight in weights.items():
+        sent = [update.tensors[name] for update in updates if name in update.tensors]
+        scale = 1 - unreached[layers.index_of[name]]
+        moved[name] = weight - LR * torch.stack(sent).mean(0) / scale if sent else weight
+    return moved
+
+
+def test_a_federation_with_slow_killed_and_lying_users_trains_on_what_is_good(tmp_path, caplog):
+    model = network()
+    server = LiveServer(model, Layers.of(model), lambda t: LR)
+    accepted: dict[int, list[Update]] = {}
+    take = server.take
+
+    def take_and_note(user, data):
+        update = take(user, data)
+        if update is not None and update.round == server.t + 1:
+            accepted.setdefault(update.round, []).append(update)
+        return update
+
+    server.take = take_and_note
+    expected = {name: weight.detach().clone() for name, weight in server.weights.items()}
+    rows = []
+    caplog.set_level(logging.INFO, "salf.live")
+    with ray.cluster():
+        users = [ray.start_user(n, partial(make, n, tmp_path, **how)) for n, how in USERS.items()]
+        ray.wait_ready(users)
+        rounds = Rounds(server, ray.RayLink(), deadline=0.2, grace=Grace(0.5))
+
+        def round():
+            rows.append(rounds.next())
+            return rows[-1]
+
+        for _ in range(5):
+            round()
+        os.kill(int((tmp_path / "killed").read_text()), signal.SIGKILL)
+        killed_after = len(rows)
+        give_up = time.monotonic() + 100
+        while round().depths["killed"] == 4 or len(rows) < killed_after + 3:
+            assert time.monotonic() < give_up, "the killed user did not come back"
+            time.sleep(0.1)
+
+    for row in rows:
+        assert row.seconds <= row.limit + 0.25
+        updates = accepted.get(row.round, [])
+        expected = stepped(expected, updates, row.unreached)
+        assert {update.user for update in updates} <= {"honest", "slow", "killed"}
+        for liar in ("nan", "shape", "old"):
+            assert row.depths[liar] == 4
+    for name, weight in server.weights.items():
+        torch.testing.assert_close(weight.detach(), expected[name])
+    assert any(row.depths["honest"] == 1 for row in rows)
+    assert all(row.depths["slow"] > 1 for row in rows)
+    assert any(row.depths["killed"] == 4 for row in rows[killed_after:])
+    assert sum(row.late for row in rows) > 0
+    for reason in (
+        "nan is used: with '4.weight' not finite",
+        "shape is used: with '4.weight' of shape (1, 128), not (4, 128)",
+        "a late update of old, for round",
+        "killed is used: its process ended in round",
+    ):
+        assert reason in caplog.text
+
+
+def live(folder: Path, *more: str) -> list[str]:
+    settings = {
+        "--data": "synthetic",
+        "--model": "mlp",
+        "--users": "3",
+        "--rounds": "200",
+        "--deadline": "300ms",
+        "--slow": "0.34x4",
+        "--out": str(folder),
+    }
+    options = [text for pair in settings.items() for text in pair]
+    return [sys.executable, "-m", "salf", "live", "mnist-mlp", *options, *more]
+
+
+def closed_rounds(folder: Path) -> int:
+    try:
+        return (folder / "rounds.jsonl").read_text().count("\n")
+    except FileNotFoundError:
+        return 0
+
+
+def test_a_server_that_is_killed_goes_on_after_the_last_closed_round(tmp_path):
+    folder = tmp_path / "run"
+    with subprocess.Popen(live(folder), stderr=subprocess.PIPE, text=True) as process:
+        give_up = time.monotonic() + 100
+        while closed_rounds(folder) < 5:
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < give_up
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    done = closed_rounds(folder)
+    assert done < 200
+    assert not (folder / "summary.json").exists()
+
+    again = subprocess.run(live(folder), capture_output=True, text=True, timeout=100)
+    assert again.returncode == 2
+    assert "Add --resume" in again.stderr
+    finished = subprocess.run(live(folder, "--resume"), capture_output=True, text=True, timeout=200)
+    assert finished.returncode == 0, finished.stderr
+    assert "test accuracy" in finished.stdout
+    rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    assert [row["round"] for row in rows] == list(range(1, 201))
+
+    # The simulator gets to the same model with the recorded depths: nothing was lost or repeated,
+    # and live users compute what simulated ones do.
+    from salf.experiments.replay import replay
+
+    summary = json.loads((folder / "summary.json").read_text())
+    replayed = replay(folder)
+    assert replayed.history.test_accuracy == pytest.approx(summary["test_accuracy"], abs=0.002)
+    assert replayed.distance < 1e-3
+
+    shown = subprocess.run(
+        [sys.executable, "-m", "salf", "replay", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert "replayed: test accuracy" in shown.stdout
+    assert "live:     test accuracy" in shown.stdout

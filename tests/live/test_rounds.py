@@ -1,0 +1,272 @@
+"""Rounds by a made-up clock: they close in time, whatever users do."""
+
+from math import inf
+
+import pytest
+import torch
+from torch import nn
+
+from salf.errors import SalfError
+from salf.layers import Layers
+from salf.live.rounds import Answer, Grace, Rounds
+from salf.live.server import LiveServer
+from salf.live.update import Rejected, Update, encode
+
+LAYERS = 2
+NEVER = inf
+
+
+class Clock:
+    def __init__(self):
+        self.time = 100.0
+
+    def __call__(self):
+        return self.time
+
+
+class MadeUpLink:
+    """Users who answer a given time after they are asked, having worked for a part of it."""
+
+    def __init__(self, clock, delays, work=0.0):
+        self.clock = clock
+        self.delays = dict(delays)  # by user; NEVER for one that hangs
+        self.work = work
+        self.gone = set()
+        self.asked = {}  # user: (round, when it will answer)
+        self.round = 0
+        self.tasks = []
+        self.returning = {}  # user: when it is there again
+
+    def users(self):
+        for user, when in self.returning.items():
+            if self.clock.time >= when:
+                self.gone.discard(user)
+        return self.delays.keys() - self.gone
+
+    def free(self):
+        return self.users() - self.asked.keys()
+
+    def send(self, task):
+        self.round = task.round
+        self.tasks.append(task)
+        for user in self.free():
+            self.asked[user] = task.round, self.clock.time + self.delays[user]
+
+    def awaited(self):
+        return {u for u, (round, _) in self.asked.items() if round == self.round} - self.gone
+
+    def receive(self, seconds):
+        until = self.clock.time + seconds
+        first = min((when for _, when in self.asked.values()), default=NEVER)
+        self.clock.time = max(self.clock.time, min(first, until))
+        ready = [u for u, (_, when) in self.asked.items() if when <= self.clock.time]
+        return [self.answer(user, self.asked.pop(user)[0]) for user in ready]
+
+    def answer(self, user, round):
+        return Answer(user, encode(good(user, round, seconds=self.work)))
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def good(user, round, depth=1, seconds=0.0):
+    model = network()
+    layers = Layers.of(model)
+    tensors = {
+        name: torch.ones_like(tensor)
+        for name, tensor in model.named_parameters()
+        if layers.index_of[name] >= depth - 1
+    }
+    return Update(user, round, depth, tensors, 1.0, seconds)
+
+
+def rounds(delays, deadline=1.0, grace=0.5, method="salf", **more):
+    clock = Clock()
+    model = network()
+    server = LiveServer(
+        model, Layers.of(model), lambda t: 0.1, method=method, unreached=[0.0] * LAYERS
+    )
+    link = MadeUpLink(clock, delays, more.pop("work", 0.0))
+    if grace is not None:
+        grace = Grace(grace)
+    return Rounds(server, link, deadline, grace, now=clock, **more), link, clock
+
+
+def test_a_round_closes_as_soon_as_all_have_answered():
+    federation, _, _ = rounds({"a": 0.2, "b": 0.4})
+    row = federation.next()
+    assert row.seconds == pytest.approx(0.4)
+    assert row.depths == {"a": 1, "b": 1}
+    assert row.limit == 1.5
+
+
+def test_a_user_that_hangs_costs_the_deadline_and_the_grace_period_and_no_more():
+    federation, link, _ = rounds({"a": 0.2, "b": NEVER})
+    for t in (1, 2, 3):
+        row = federation.next()
+        assert row.round == t
+        assert row.depths == {"a": 1, "b": LAYERS + 1}
+        assert row.silent == ("b",)
+        # It is asked once only, and never works through a queue of old rounds; so from then on
+        # nobody waits for it.
+        assert row.seconds == pytest.approx(1.5 if t == 1 else 0.2)
+    assert link.asked == {"b": (1, NEVER)}
+
+
+def test_what_comes_late_is_counted_and_dropped_and_its_user_takes_part_again():
+    federation, _, _ = rounds({"a": 0.2, "slow": 1.8})
+    before = {n: w.detach().clone() for n, w in federation.server.weights.items()}
+    assert federation.next().depths["slow"] == LAYERS + 1  # asked at 0, closed at 1.5
+    row = federation.next()  # from 1.5 on: a answers at 1.7, slow's of round 1 would come at 1.8
+    assert (row.late, row.seconds) == (0, pytest.approx(0.2))
+    row = federation.next()
+    assert (row.late, row.silent) == (1, ("slow",))
+    assert federation.next().depths["slow"] == LAYERS + 1  # asked again, and late again
+    for name, weight in federation.server.weights.items():  # four steps of 0.1, all by a alone
+        torch.testing.assert_close(weight.detach(), before[name] - 0.4)
+
+
+def test_an_update_that_arrives_in_the_grace_period_counts():
+    federation, _, _ = rounds({"a": 0.2, "b": 1.4})
+    assert federation.next().depths == {"a": 1, "b": 1}
+
+
+def test_a_user_that_is_killed_is_not_waited_for():
+    federation, link, _ = rounds({"a": 0.2, "b": 0.9})
+    answer = link.answer
+
+    def answer_and_lose_b(user, round):
+        link.gone.add("b")
+        return answer(user, round)
+
+    link.answer = answer_and_lose_b
+    row = federation.next()
+    assert row.seconds == pytest.approx(0.2)
+    assert row.depths == {"a": 1, "b": LAYERS + 1}
+
+
+def test_a_user_that_comes_back_takes_part_again():
+    federation, link, _ = rounds({"a": 0.2, "b": 0.3})
+    link.gone.add("b")
+    assert federation.next().depths == {"a": 1}
+    link.gone.clear()
+    assert federation.next().depths == {"a": 1, "b": 1}
+
+
+def test_with_all_users_gone_the_server_waits_says_so_and_goes_on_when_one_returns():
+    said = []
+    federation, link, clock = rounds({"a": 0.2}, on_wait=said.append)
+    link.gone.add("a")
+    link.returning["a"] = clock.time + 50
+    row = federation.next()
+    assert row.depths == {"a": 1}
+    assert row.seconds == pytest.approx(0.2)  # it began when there was somebody
+    assert clock.time == pytest.approx(150.2, abs=0.3)
+    assert said == ["there are no users; waiting for one.", "a user is there; going on."]
+
+
+def test_when_everybody_is_at_work_on_an_earlier_round_no_empty_rounds_are_run():
+    said = []
+    federation, _, clock = rounds({"a": 4.0, "b": 5.0}, on_wait=said.append)
+    assert federation.next().silent == ("a", "b")
+    row = federation.next()
+    assert row.late == 2  # a came while there was nobody to ask, b during this round
+    assert clock.time == pytest.approx(100 + 4.0 + 1.5)
+    assert said[0] == "all 2 users are at work on earlier rounds; waiting for one."
+
+
+def test_answers_that_are_no_updates_are_noted_and_nobody_waits_for_more():
+    federation, link, _ = rounds({"a": 0.2, "b": 0.3})
+    answer = link.answer
+    link.answer = lambda user, round: (
+        Answer(user, Rejected("its process ended")) if user == "b" else answer(user, round)
+    )
+    row = federation.next()
+    assert row.rejected == (("b", "its process ended"),)
+    assert row.seconds == pytest.approx(0.3)
+
+
+def test_fedavg_waits_for_all_and_gives_users_no_deadline():
+    federation, link, _ = rounds({"a": 0.2, "b": 77.0}, method="fedavg", deadline=None)
+    row = federation.next()
+    assert row.depths == {"a": 1, "b": 1}
+    assert row.seconds == pytest.approx(77.0)
+    assert row.limit is None
+    assert link.tasks[0].deadline is None
+
+
+def test_users_get_the_deadline_as_a_duration_and_this_rounds_model():
+    federation, link, _ = rounds({"a": 0.2})
+    federation.next()
+    task = link.tasks[0]
+    assert (task.round, task.deadline) == (1, 1.0)
+    assert task.weights.keys() == dict(network().named_parameters()).keys()
+
+
+def test_the_step_is_part_of_the_round_so_answers_are_taken_until_it_has_to_begin():
+    federation, _, clock = rounds({"a": 0.2, "b": NEVER})
+    close = federation.server.close
+
+    def slow_close():
+        clock.time += 0.3
+        return close()
+
+    federation.server.close = slow_close
+    federation.next()
+    federation.link.asked.clear()
+    row = federation.next()
+    assert row.seconds == pytest.approx(1.5)  # closed in time: it stopped at 1.2
+
+
+@pytest.mark.parametrize("deadline", [0.0, -1.0, inf, float("nan")])
+def test_a_deadline_that_is_none_is_refused(deadline):
+    with pytest.raises(SalfError, match="must be a positive time"):
+        rounds({"a": 0.1}, deadline=deadline)
+
+
+def test_only_fedavg_goes_without_a_deadline():
+    with pytest.raises(SalfError, match="drop needs a deadline"):
+        rounds({"a": 0.1}, deadline=None, method="drop")
+
+
+def test_a_learned_grace_period_follows_the_messages_and_not_the_work():
+    federation, _, _ = rounds({"a": 0.7, "b": 0.8}, grace=None, work=0.6)
+    for _ in range(10):
+        federation.next()
+    assert federation.grace.seconds == pytest.approx(1.5 * 0.2)
+
+
+def test_the_grace_period_learns_from_late_answers_so_that_it_can_grow():
+    federation, _, _ = rounds({"a": 0.1, "far": 6.0}, deadline=1.0, grace=None, work=0.1)
+    for _ in range(300):
+        federation.next()
+    assert federation.grace.seconds < 1.0  # far is less than one answer in ten
+    federation, _, _ = rounds({"a": 3.0, "b": 3.0}, deadline=1.0, grace=None, work=0.5)
+    assert federation.next().silent == ("a", "b")
+    for _ in range(20):
+        row = federation.next()
+    assert row.silent == ()
+
+
+def test_a_user_cannot_stretch_the_grace_period_by_what_it_says():
+    grace = Grace(most=2.0)
+    for _ in range(100):
+        grace.learn(50.0)
+    assert grace.seconds == 2.0
+    federation, link, _ = rounds({"a": 0.2}, grace=None)
+    for claimed in (-1e9, 1e9):
+        link.work = claimed
+        for _ in range(10):
+            federation.next()
+    assert 0.0 <= federation.grace.seconds <= 1.5 * 0.2 + 1e-9
+
+
+def test_a_grace_period_is_fixed_if_it_is_given():
+    grace = Grace(0.25)
+    for _ in range(100):
+        grace.learn(9.0)
+    assert grace.seconds == 0.25
+    with pytest.raises(SalfError, match="grace period must be a time"):
+        Grace(-1.0)

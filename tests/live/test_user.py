@@ -1,0 +1,107 @@
+"""The user's side: what it sends is what a server may use, and only that leaves it."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from salf.errors import SalfError
+from salf.layers import Layers
+from salf.live.inspection import Inspection
+from salf.live.server import LiveServer
+from salf.live.update import decode, decode_model, encode, encode_model, size_of
+from salf.live.user import User, take_over
+
+
+def network():
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(72, 3)
+    )
+
+
+def weights_of(model):
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+class Clock:
+    """Every look at it takes a while, so that deadlines of some looks stop somewhere."""
+
+    def __init__(self):
+        self.time = 0.0
+
+    def __call__(self):
+        self.time += 1.0
+        return self.time
+
+
+def user(model, **more):
+    inputs = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(3))
+    labels = torch.tensor([0, 1, 2, 0])
+    return User(
+        "a", model, Layers.of(model), lambda t: F.cross_entropy(model(inputs), labels), **more
+    )
+
+
+def test_an_update_passes_the_servers_inspection_and_moves_buffers_like_their_layer():
+    server_model, own = network(), network()
+    with torch.no_grad():
+        server_model[0].weight.mul_(2.0)  # so the server's model is not the user's own
+    weights = decode_model(encode_model(weights_of(server_model)))
+    update = user(own).train(7, None, weights)
+    assert (update.user, update.round, update.depth) == ("a", 7, 1)
+    wire = decode(encode(update), size_of(weights_of(server_model)))
+    Inspection(Layers.of(server_model), weights_of(server_model)).check(wire, 7)
+
+    mirror = network()
+    take_over(mirror, weights)
+    mirror[1].momentum = own[1].momentum
+    expected = user(mirror)
+    loss = expected._loss(7)
+    loss.backward()
+    assert update.loss == pytest.approx(loss.item())
+    for name, parameter in mirror.named_parameters():
+        torch.testing.assert_close(wire.tensors[name], parameter.grad)
+    moved = mirror[1].running_mean - server_model[1].running_mean
+    torch.testing.assert_close(wire.tensors["1.running_mean"], moved)
+    assert int(wire.tensors["1.num_batches_tracked"]) == 1
+
+
+def test_taking_over_the_model_counts_against_the_deadline():
+    model = network()
+    weights = weights_of(network())
+    assert user(model, now=Clock()).train(1, 1.0, weights).depth == 3  # a look before, one after
+    update = user(model, now=Clock()).train(1, 100.0, weights)
+    assert update.depth == 1
+    assert update.seconds > 2
+
+
+def test_a_user_without_time_for_a_layer_sends_none():
+    update = user(network()).train(1, 0.0, weights_of(network()))
+    assert (update.depth, dict(update.tensors)) == (3, {})
+    model = network()
+    server = LiveServer(model, Layers.of(model), lambda t: 0.1)
+    server.open(["a"])
+    server.take("a", encode(update))
+    row = server.close()
+    assert (row.depths, row.rejected, row.silent) == ({"a": 3}, (), ())
+
+
+def test_users_that_compute_on_the_same_batch_send_what_one_backward_pass_gives_bit_for_bit():
+    weights = weights_of(network())
+    one, other = (user(network()).train(1, None, weights) for _ in range(2))
+    for name, tensor in one.tensors.items():
+        assert torch.equal(tensor, other.tensors[name])
+
+
+@pytest.mark.parametrize("change", ["more", "fewer", "shape"])
+def test_another_model_is_refused_in_a_sentence(change):
+    weights = {name: tensor.detach().clone() for name, tensor in weights_of(network()).items()}
+    if change == "more":
+        weights["5.weight"] = torch.zeros(1)
+    elif change == "fewer":
+        del weights["4.bias"]
+    else:
+        weights["4.bias"] = torch.zeros(4)
+    with pytest.raises(SalfError, match="trains another model"):
+        user(network()).train(1, None, weights)
