@@ -154,14 +154,14 @@ def _train(
     with ray.cluster(address, federation):
         started = config.users if here is None else min(here, config.users)
         with console.status("users are getting ready") as status:
+            users = [  # kept, because a user lasts as long as its handle
+                ray.start_user(
+                    user_name(number), partial(make_user, config, number, factors[number - 1])
+                )
+                for number in range(1, started + 1)
+            ]
             ray.wait_ready(
-                [
-                    ray.start_user(
-                        user_name(number), partial(make_user, config, number, factors[number - 1])
-                    )
-                    for number in range(1, started + 1)
-                ],
-                lambda ready: status.update(f"{ready} of {started} users are ready"),
+                users, lambda ready: status.update(f"{ready} of {started} users are ready")
             )
         layers = [layer.name for layer in training.simulation.engine.layers]
         slow = {user_name(number): factor for number, factor in enumerate(factors, 1)}

@@ -19,6 +19,8 @@ from salf.live.rounds import Answer, Task
 from salf.live.update import Rejected, decode_model, encode, encode_model
 from salf.live.user import User
 
+# Ray reads it when it is imported. A cluster that has no token needs RAY_AUTH_MODE=disabled.
+os.environ.setdefault("RAY_AUTH_MODE", "token")
 try:
     import ray
     from ray.exceptions import RayActorError, RayError, RayTaskError
@@ -37,8 +39,8 @@ LOOPBACK = "127.0.0.1"
 def cluster(address: str | None = None, federation: str = FEDERATION) -> Iterator[None]:
     """A Ray of our own, on this machine only, or with an address the one that is there.
 
-    Our own is ended afterwards with all that runs in it. Its token is new, and known to the
-    processes started from this one; another's is found where Ray looks for it.
+    Our own is ended afterwards with all that runs in it. Its token is this process's, and known to
+    those started from it; another's is found where Ray looks for it.
     """
     settings: dict[str, Any] = {
         "namespace": federation,
@@ -46,12 +48,11 @@ def cluster(address: str | None = None, federation: str = FEDERATION) -> Iterato
         "configure_logging": False,
     }
     if address is None:
-        os.environ.update(
-            RAY_AUTH_MODE="token",
-            RAY_AUTH_TOKEN=secrets.token_hex(32),
-            RAY_USAGE_STATS_ENABLED="0",
-        )
-        os.environ.pop("RAY_AUTH_TOKEN_PATH", None)
+        # Once for all clusters of this process, because Ray remembers the first one.
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        # Leave a user's accelerators as they are; Ray warns until it is told.
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         settings |= {
             "address": "local",
             "include_dashboard": False,
@@ -85,7 +86,7 @@ class _Actor:
 
 
 def start_user(name: str, make: Callable[[], User], *, here: bool = False) -> Any:
-    """Start a user, and return its handle: it lasts as long as this process.
+    """Start a user, and return its handle: it takes part as long as the handle is kept.
 
     It is started again when its process dies. With `here` it runs on the machine of this process
     and nowhere else in the cluster.
