@@ -21,7 +21,7 @@ from salf.experiments.config import PRESETS
 from salf.experiments.live import make_server, make_user, user_name
 from salf.experiments.training import from_config
 from salf.layers import Layers
-from salf.live import ray
+from salf.live.cluster import cluster
 from salf.live.rounds import Grace, Rounds
 from salf.live.server import LiveServer, Row
 from salf.live.slow import slowness
@@ -60,7 +60,9 @@ def run(rounds: Rounds, count: int, what: str) -> list[Row]:
 def overhead(count: int) -> list[float]:
     model = one_megabyte()
     server = LiveServer(model, Layers.of(model), lambda t: 0.1)
-    with ray.cluster():
+    with cluster():
+        from salf.live import ray
+
         names = [f"user-{number}" for number in range(1, USERS + 1)]
         started = [ray.start_user(name, partial(Idle, name)) for name in names]
         ray.wait_ready(started)
@@ -73,7 +75,9 @@ def in_time(count: int) -> list[Row]:
     config = PRESETS["mnist-cnn"].changed(users=USERS, data="synthetic", rounds=count)
     training = from_config(config)
     factors = slowness("0.5x8", USERS)
-    with ray.cluster():
+    with cluster():
+        from salf.live import ray
+
         started = [
             ray.start_user(user_name(n), partial(make_user, config, n, factor))
             for n, factor in enumerate(factors, 1)

@@ -23,9 +23,13 @@ from salf.live.update import Update
 from salf.live.user import User
 
 pytest.importorskip("ray", reason="needs salf[ray]")
+from ray import cloudpickle
+
 from salf.live import ray
+from salf.live.cluster import cluster
 
 pytestmark = pytest.mark.xdist_group("ray")
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # users' processes have no tests
 
 LR = 0.1
 
@@ -117,7 +121,7 @@ def test_a_federation_with_slow_killed_and_lying_users_trains_on_what_is_good(tm
     expected = {name: weight.detach().clone() for name, weight in server.weights.items()}
     rows = []
     caplog.set_level(logging.INFO, "salf.live")
-    with ray.cluster():
+    with cluster():
         users = [ray.start_user(n, partial(make, n, tmp_path, **how)) for n, how in USERS.items()]
         ray.wait_ready(users)
         rounds = Rounds(server, ray.RayLink(), deadline=0.2, grace=Grace(0.5))

@@ -146,12 +146,14 @@ def _train(
         raise SalfError("not yet")
     from salf.experiments.live import make_user, serve, user_name
     from salf.experiments.training import from_config
-    from salf.live import ray
+    from salf.live.cluster import cluster
     from salf.live.slow import slowness
 
     training = from_config(config, report=say)  # before the users, so that data are fetched once
     factors = slowness(clock.slow, config.users)
-    with ray.cluster(address, federation):
+    with cluster(address, federation):
+        from salf.live import ray
+
         started = config.users if here is None else min(here, config.users)
         with console.status("users are getting ready") as status:
             users = [  # kept, because a user lasts as long as its handle
@@ -209,7 +211,7 @@ def join(
 
     from salf.experiments.config import load_config
     from salf.experiments.live import make_user, user_name
-    from salf.live import ray
+    from salf.live.cluster import cluster
 
     number, _, of = share.partition("/")
     if not (number.isdigit() and of.isdigit() and 1 <= int(number) <= int(of)):
@@ -224,7 +226,9 @@ def join(
         seed=seed,
     )
     name = user_name(int(number))
-    with ray.cluster(address, federation):
+    with cluster(address, federation):
+        from salf.live import ray
+
         with console.status("getting ready"):
             user = ray.start_user(name, partial(make_user, config, int(number), slow), here=True)
             ray.wait_ready([user])

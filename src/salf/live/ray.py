@@ -5,11 +5,8 @@ server finds it there. Ray trusts every process that has the cluster's token.
 """
 
 import logging
-import os
-import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,8 +16,6 @@ from salf.live.rounds import Answer, Task
 from salf.live.update import Rejected, decode_model, encode, encode_model
 from salf.live.user import User
 
-# Ray reads it when it is imported. A cluster that has no token needs RAY_AUTH_MODE=disabled.
-os.environ.setdefault("RAY_AUTH_MODE", "token")
 try:
     import ray
     from ray.exceptions import RayActorError, RayError, RayTaskError
@@ -30,45 +25,7 @@ except ImportError:
 
 log = logging.getLogger("salf.live")
 
-FEDERATION = "salf"  # the namespace in which users are looked for
 LOOK = 1.0  # seconds between two looks at who has come or gone
-LOOPBACK = "127.0.0.1"
-
-
-@contextmanager
-def cluster(address: str | None = None, federation: str = FEDERATION) -> Iterator[None]:
-    """A Ray of our own, on this machine only, or with an address the one that is there.
-
-    Our own is ended afterwards with all that runs in it. Its token is this process's, and known to
-    those started from it; another's is found where Ray looks for it.
-    """
-    settings: dict[str, Any] = {
-        "namespace": federation,
-        "log_to_driver": False,
-        "configure_logging": False,
-    }
-    if address is None:
-        # Once for all clusters of this process, because Ray remembers the first one.
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-        # Leave a user's accelerators as they are; Ray warns until it is told.
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        settings |= {
-            "address": "local",
-            "include_dashboard": False,
-            "_node_ip_address": LOOPBACK,
-            "num_cpus": os.cpu_count(),
-        }
-    else:
-        settings["address"] = address
-    try:
-        ray.init(**settings)
-    except (ConnectionError, RayError, ValueError, RuntimeError) as error:
-        raise SalfError(f"there is no Ray to work with: {_first_line(error)}") from None
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 class _Actor:
@@ -114,7 +71,7 @@ def wait_ready(users: Sequence[Any], on_ready: Callable[[int], None] | None = No
         try:
             ray.get(done)
         except RayError as error:
-            raise SalfError(f"a user could not start: {_first_line(_cause(error))}") from None
+            raise SalfError(f"a user could not start: {_last_line(error)}") from None
         if on_ready is not None:
             on_ready(len(users) - len(waiting))
 
@@ -174,20 +131,17 @@ class RayLink:
         try:
             content = ray.get(reference)
         except RayTaskError as error:
-            return Answer(user, Rejected(f"failed in round {round}: {_first_line(_cause(error))}"))
+            return Answer(user, Rejected(f"failed in round {round}: {_last_line(error)}"))
         except RayActorError:
             self._looked = -LOOK  # it may be gone for good
             return Answer(user, Rejected(f"its process ended in round {round}"))
         except RayError as error:
-            return Answer(user, Rejected(f"lost in round {round}: {_first_line(error)}"))
+            return Answer(user, Rejected(f"lost in round {round}: {type(error).__name__}"))
         if not isinstance(content, bytes):
             return Answer(user, Rejected(f"not an update: {type(content).__name__}"))
         return Answer(user, content)
 
 
-def _cause(error: BaseException) -> BaseException:
-    return getattr(error, "cause", None) or error
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+def _last_line(error: BaseException) -> str:
+    """Of the traceback Ray hands on from a user's process: what went wrong there."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1][:200]

@@ -1,0 +1,72 @@
+"""A Ray to work with: one of our own that only this machine reaches, or one that is there."""
+
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from salf.errors import SalfError
+
+FEDERATION = "salf"  # the namespace in which users are looked for
+
+# What keeps a Ray of our own to ourselves. Ray reads it when it is imported, and never again.
+_OURS = {
+    "RAY_AUTH_MODE": "token",
+    # Made for systems whose firewalls ask about every port: everything listens on loopback only.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+}
+
+
+@contextmanager
+def cluster(address: str | None = None, federation: str = FEDERATION) -> Iterator[None]:
+    """A Ray of our own, or with an address the one that is there.
+
+    Our own listens on the loopback address only, asks for a token that is known to this process
+    and those started from it, and is ended afterwards with all that runs in it. For another, the
+    environment says how to get in, as Ray has it (RAY_AUTH_MODE, RAY_AUTH_TOKEN, ...).
+    """
+    settings: dict[str, Any] = {
+        "address": address or "local",
+        "namespace": federation,
+        "log_to_driver": False,
+        "configure_logging": False,
+    }
+    if address is None:
+        _keep_to_ourselves()
+        settings |= {"include_dashboard": False, "num_cpus": os.cpu_count()}
+    ray = _import()
+    try:
+        ray.init(**settings)
+    except (ConnectionError, ray.exceptions.RayError, ValueError, RuntimeError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise SalfError(f"there is no Ray to work with: {first[:200]}") from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _keep_to_ourselves() -> None:
+    if "ray" in sys.modules and any(os.environ.get(k) != v for k, v in _OURS.items()):
+        wanted = " and ".join(f"{name}={value}" for name, value in _OURS.items())
+        raise SalfError(
+            f"Ray was imported before it could be kept to this machine: set {wanted} in the "
+            "environment, or import ray later."
+        )
+    os.environ.update(_OURS)
+    # One for all clusters of this process, because Ray remembers the first.
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+
+def _import() -> Any:
+    # Leave a user's accelerators as they are; Ray warns until it is told.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+        import ray.exceptions
+    except ImportError:
+        raise SalfError("Ray is not installed: pip install 'salf[ray]'.") from None
+    return ray
