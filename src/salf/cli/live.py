@@ -233,8 +233,11 @@ def join(
             user = ray.start_user(name, partial(make_user, config, int(number), slow), here=True)
             ray.wait_ready([user])
         say(f"{name} takes part. Ctrl-C leaves.")
-        while True:
-            time.sleep(1)
+        try:
+            while True:
+                time.sleep(1)
+        except KeyboardInterrupt:
+            say(f"{name} has left.")
 
 
 def replay(

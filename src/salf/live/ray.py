@@ -81,22 +81,35 @@ class RayLink:
 
     def __init__(self) -> None:
         self._actors: dict[str, Any] = {}
+        self._coming: dict[str, Any] = {}  # what tells that a user has its model and its data
         self._asked: dict[Any, tuple[str, int]] = {}  # what is not answered yet: who, which round
         self._round = 0
         self._looked = -LOOK
 
     def users(self) -> set[str]:
-        """All actors that have a name here: whoever came is found, whoever ended is not."""
+        """Whoever has a name here and is ready: who came is found, who ended is not."""
         if time.monotonic() - self._looked >= LOOK:
-            names = set(ray.util.list_named_actors())
-            self._actors = {name: handle for name, handle in self._actors.items() if name in names}
-            for name in sorted(names - self._actors.keys()):
-                try:
-                    self._actors[name] = ray.get_actor(name)
-                except ValueError:  # it ended between the two questions
-                    continue
+            self._look()
             self._looked = time.monotonic()
-        return set(self._actors)
+        for name, ready in list(self._coming.items()):
+            if ray.wait([ready], timeout=0)[0]:
+                del self._coming[name]
+        return self._actors.keys() - self._coming.keys()
+
+    def _look(self) -> None:
+        names = set(ray.util.list_named_actors())
+        self._actors = {name: handle for name, handle in self._actors.items() if name in names}
+        self._coming = {name: ready for name, ready in self._coming.items() if name in names}
+        found = []
+        for name in sorted(names - self._actors.keys()):
+            try:
+                self._actors[name] = ray.get_actor(name)
+            except ValueError:  # it ended between the two questions
+                continue
+            self._coming[name] = self._actors[name].ready.remote()
+            found.append(self._coming[name])
+        if found:  # most are ready, and say so at once
+            ray.wait(found, num_returns=len(found), timeout=0.2)
 
     def free(self) -> set[str]:
         """Those who are not at work: what they would get now, they would do after that."""
@@ -133,7 +146,7 @@ class RayLink:
         except RayTaskError as error:
             return Answer(user, Rejected(f"failed in round {round}: {_last_line(error)}"))
         except RayActorError:
-            self._looked = -LOOK  # it may be gone for good
+            self._actors.pop(user, None)  # it is found again when Ray has started it again
             return Answer(user, Rejected(f"its process ended in round {round}"))
         except RayError as error:
             return Answer(user, Rejected(f"lost in round {round}: {type(error).__name__}"))
