@@ -40,9 +40,7 @@ class Board:
         self._shown = 0.0
 
     def __enter__(self) -> "Board":
-        if console.is_terminal:
-            self._live.start()
-        return self
+        return self  # it appears with the first round: until then others may show what they do
 
     def __exit__(
         self,
@@ -50,8 +48,7 @@ class Board:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if console.is_terminal:
-            self._live.stop()
+        self._live.stop()
 
     def show(self, row: "Record") -> None:
         """A round is closed."""
@@ -64,6 +61,7 @@ class Board:
             self._progress.update(self._task, completed=row.round, accuracy=self._line(row))
             if now - self._shown > 0.1:
                 self._shown = now
+                self._live.start()
                 self._live.update(
                     Group(self._users(row), self._progress.get_renderable()), refresh=True
                 )

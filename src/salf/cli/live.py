@@ -27,6 +27,7 @@ from salf.errors import SalfError
 if TYPE_CHECKING:
     from salf.experiments.config import Config
     from salf.experiments.live import Clock, LiveFolder
+    from salf.experiments.training import Training
 
 Split = Annotated[str | None, option("--split", help="iid | dirichlet:0.1 | shards:2")]
 Seed = Annotated[int | None, option("--seed", help="All random draws come from it.")]
@@ -142,33 +143,53 @@ def _train(
     here: int | None,
     federation: str,
 ) -> None:
-    if engine == "flower":
-        raise SalfError("not yet")
-    from salf.experiments.live import make_user, serve, user_name
+    from salf.experiments.live import user_name
     from salf.experiments.training import from_config
-    from salf.live.cluster import cluster
     from salf.live.slow import slowness
 
     training = from_config(config, report=say)  # before the users, so that data are fetched once
-    factors = slowness(clock.slow, config.users)
+    layers = [layer.name for layer in training.simulation.engine.layers]
+    slow = dict(enumerate(slowness(clock.slow, config.users), 1))
+    board = Board(
+        config.rounds, layers, {user_name(number): factor for number, factor in slow.items()}
+    )
+    if engine == "flower":
+        if address is not None or here is not None:
+            raise SalfError("--address and --here are for Ray; see docs/flower.md for Flower's.")
+        summary = _on_flower(config, clock, folder, board)
+    else:
+        summary = _on_ray(config, clock, folder, board, training, slow, address, here, federation)
+    _tell_summary(summary)
+
+
+def _on_ray(
+    config: "Config",
+    clock: "Clock",
+    folder: "LiveFolder | None",
+    board: Board,
+    training: "Training",
+    slow: dict[int, float],
+    address: str | None,
+    here: int | None,
+    federation: str,
+) -> dict[str, Any]:
+    from salf.experiments.live import make_user, serve, user_name
+    from salf.live.cluster import cluster
+
+    started = config.users if here is None else min(here, config.users)
     with cluster(address, federation):
         from salf.live import ray
 
-        started = config.users if here is None else min(here, config.users)
         with console.status("users are getting ready") as status:
             users = [  # kept, because a user lasts as long as its handle
-                ray.start_user(
-                    user_name(number), partial(make_user, config, number, factors[number - 1])
-                )
+                ray.start_user(user_name(number), partial(make_user, config, number, slow[number]))
                 for number in range(1, started + 1)
             ]
             ray.wait_ready(
                 users, lambda ready: status.update(f"{ready} of {started} users are ready")
             )
-        layers = [layer.name for layer in training.simulation.engine.layers]
-        slow = {user_name(number): factor for number, factor in enumerate(factors, 1)}
-        with Board(config.rounds, layers, slow) as board:
-            summary = serve(
+        with board:
+            return serve(
                 config,
                 clock,
                 ray.RayLink(),
@@ -177,7 +198,21 @@ def _train(
                 on_round=board.show,
                 on_wait=say,
             )
-    _tell_summary(summary)
+
+
+def _on_flower(
+    config: "Config", clock: "Clock", folder: "LiveFolder | None", board: Board
+) -> dict[str, Any]:
+    import tempfile
+
+    from salf.experiments.live import LiveFolder
+    from salf.flower_app import run_here
+
+    with tempfile.TemporaryDirectory(prefix="salf-live-") as scratch:
+        kept = folder or LiveFolder(Path(scratch))
+        status = console.status("SuperLink and SuperNodes are getting ready")
+        with status, board:
+            return run_here(config, clock, kept, on_ready=status.stop, on_round=board.show)
 
 
 def join(

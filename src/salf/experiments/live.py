@@ -11,30 +11,31 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import tomli_w
 import torch
 from safetensors.torch import save_model
-from torch import Tensor
+from torch import Tensor, nn
 
 from salf import server as servers
+from salf.data import Samples
 from salf.engines import cross_entropy
 from salf.errors import SalfError, unknown
 from salf.experiments.config import Config
 from salf.experiments.run import MODEL, SUMMARY, RunFolder
-from salf.experiments.simulation import round_rng, seeded
+from salf.experiments.simulation import Batches, round_rng, seeded
 from salf.experiments.training import Training, from_config
 from salf.files import whole_file, write_whole
+from salf.layers import Layers
 from salf.live import record
 from salf.live.record import Record
 from salf.live.rounds import Grace, Link, Rounds
-from salf.live.server import LiveServer
+from salf.live.server import LiveMethod, LiveServer
 from salf.live.slow import Slowdown
 from salf.live.user import User
 
 LIVE, ROUNDS, STATE, LOG = "live.toml", "rounds.jsonl", "state.safetensors", "live.log"
-METHODS = ("salf", "drop", "fedavg")
 
 
 @dataclass(frozen=True)
@@ -51,23 +52,45 @@ def user_name(number: int) -> str:
     return f"user-{number}"
 
 
-def make_user(config: Config, number: int, slow: float = 1.0) -> User:
-    """User `number` of 1..U, with its share of the data and nothing of the others'."""
+@dataclass(frozen=True)
+class Share:
+    """What a user of a config has: the model to be trained, and its own part of the data."""
+
+    config: Config
+    number: int  # of 1..U
+    model: nn.Module
+    layers: Layers
+    samples: Samples
+    batches: Batches
+
+    def batch(self, round: int) -> tuple[Tensor, Tensor]:
+        """Its mini-batch of a round, the one it has in the simulator."""
+        rng, _ = round_rng(self.config.seed, round)
+        picks = torch.from_numpy(self.batches.picks(rng)[self.number - 1])
+        return self.samples.rows(picks.to(self.samples.inputs.device))
+
+
+def make_share(config: Config, number: int, slow: float = 1.0) -> Share:
+    """That of user `number` of 1..U, on a device as much slower as asked for."""
     simulation = from_config(config).simulation
     batches, model = simulation.batches, simulation.model
     first = batches.offsets[number - 1]
     own = simulation.samples.subset(batches.samples[first : first + batches.sizes[number - 1]])
     if slow != 1:
         Slowdown(model, slow)
+    return Share(config, number, model, simulation.engine.layers, own, batches)
+
+
+def make_user(config: Config, number: int, slow: float = 1.0) -> User:
+    """User `number` of 1..U, with its share of the data and nothing of the others'."""
+    share = make_share(config, number, slow)
 
     def loss(round: int) -> Tensor:
-        rng, torch_seed = round_rng(config.seed, round)
-        picks = torch.from_numpy(batches.picks(rng)[number - 1])
-        inputs, targets = own.rows(picks.to(own.inputs.device))
-        with seeded(torch_seed):
-            return cross_entropy(model(inputs), targets).mean()
+        inputs, targets = share.batch(round)
+        with seeded(round_rng(config.seed, round)[1]):
+            return cross_entropy(share.model(inputs), targets).mean()
 
-    return User(user_name(number), model, simulation.engine.layers, loss)
+    return User(user_name(number), share.model, share.layers, loss)
 
 
 def make_server(config: Config, training: Training) -> LiveServer:
@@ -77,7 +100,7 @@ def make_server(config: Config, training: Training) -> LiveServer:
         simulation.model,
         simulation.engine.layers,
         servers.schedule(config.lr, config.rounds),
-        method=_method(config),
+        method=live_method(config),
         momentum=config.momentum,
     )
 
@@ -110,23 +133,25 @@ def serve(
             folder.add(done, server)
         if on_round is not None:
             on_round(done)
-    summary = _summary(config, clock, training, records)
+    summary = summarise(config, clock, training, records)
     if folder is not None:
         folder.finish(training, summary)
     return summary
 
 
-def _method(config: Config) -> Any:
-    if config.method not in METHODS:
-        raise unknown("live method", config.method, METHODS)
+def live_method(config: Config) -> LiveMethod:
+    """The method, if a live federation has it."""
+    if config.method not in get_args(LiveMethod):
+        raise unknown("live method", config.method, get_args(LiveMethod))
     if config.average != "reached":
         raise SalfError("a live run averages over the users that reached a layer, not over all.")
-    return config.method
+    return config.method  # type: ignore[return-value]
 
 
-def _summary(
+def summarise(
     config: Config, clock: Clock, training: Training, records: list[Record]
 ) -> dict[str, Any]:
+    """What there is to say about a finished run."""
     asked = sum(len(row.depths) for row in records)
     layers = len(training.simulation.engine.layers)
     depths = [depth for row in records for depth in row.depths.values()]

@@ -1,0 +1,168 @@
+"""The Flower app of `salf live --engine flower`: the federation a config describes.
+
+It is what examples/flower-mnist is, for any config, and its users draw the simulator's batches.
+"""
+
+import json
+import logging
+import tempfile
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from flwr.app import ArrayRecord, Context, Message, MetricRecord
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from salf import server as servers
+from salf.errors import SalfError
+from salf.experiments.config import Config, make_config
+from salf.experiments.live import (
+    ROUNDS,
+    STATE,
+    Clock,
+    LiveFolder,
+    live_method,
+    make_share,
+    summarise,
+    user_name,
+)
+from salf.experiments.training import from_config
+from salf.files import write_whole
+from salf.flower import SALF
+from salf.flower import train as answer
+from salf.live import record
+from salf.live.flower.local import LocalFederation
+from salf.live.record import Record
+from salf.live.server import Row
+from salf.live.slow import slowness
+
+log = logging.getLogger("salf.live")
+
+client = ClientApp()
+server = ServerApp()
+
+_PYPROJECT = {
+    "project": {
+        "name": "salf-live",
+        "version": "1.0.0",
+        "description": "A salf config on Flower.",
+        "license": "Apache-2.0",
+    },
+    "tool": {
+        "flwr": {
+            "app": {
+                "publisher": "salf",
+                "components": {
+                    "serverapp": f"{__name__}:server",
+                    "clientapp": f"{__name__}:client",
+                },
+                "config": {"config": "", "clock": "", "folder": "", "names": ""},
+            }
+        }
+    },
+}
+
+
+def run_here(
+    config: Config,
+    clock: Clock,
+    folder: LiveFolder,
+    *,
+    on_ready: Callable[[], None],
+    on_round: Callable[[Record], None],
+) -> dict[str, Any]:
+    """Run the app with a SuperLink and SuperNodes on this machine, and return the summary."""
+    rounds = folder.path / ROUNDS
+    with (
+        tempfile.TemporaryDirectory(prefix="salf-app-") as app,
+        LocalFederation([{}] * config.users) as federation,
+    ):
+        write_whole(Path(app, "pyproject.toml"), tomli_w.dumps(_PYPROJECT))
+        names = {federation.node_id(n): user_name(n + 1) for n in range(config.users)}
+        settings = {
+            "config": config.to_toml(),
+            "clock": json.dumps(vars(clock)),
+            "folder": str(folder.path.absolute()),
+            "names": json.dumps(names),
+        }
+        on_ready()
+        shown = 0
+        for line in federation.run(Path(app), settings):
+            log.info("%s", line)
+            done = record.read(rounds)
+            for row in done[shown:]:
+                on_round(row)
+            shown = len(done)
+    summary = folder.summary()
+    if summary is None:
+        raise SalfError("the Flower app ended before all rounds were closed.")
+    return summary
+
+
+class Named(SALF):
+    """SALF whose record calls users by their number in the config, not by their node's."""
+
+    names: Mapping[str, str]
+
+    def _keep(self, row: Row, result: Any) -> None:
+        name = self.names
+        named = replace(
+            row,
+            depths={name[user]: depth for user, depth in row.depths.items()},
+            rejected=tuple((name[user], reason) for user, reason in row.rejected),
+            silent=tuple(name[user] for user in row.silent),
+        )
+        super()._keep(named, result)
+
+
+@server.main()
+def main(grid: Grid, context: Context) -> None:
+    """All rounds; the folder gets what a live run leaves."""
+    config, clock = _read(context)
+    folder = Path(str(context.run_config["folder"]))
+    training = from_config(config)
+    simulation = training.simulation
+
+    def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        due = round % training.eval_every == 0 or round == config.rounds
+        accuracy = training.validation_accuracy() if round and due else None
+        return None if accuracy is None else MetricRecord({"accuracy": accuracy})
+
+    strategy = Named(
+        simulation.model,
+        lr=servers.schedule(config.lr, config.rounds),
+        momentum=config.momentum,
+        deadline=clock.deadline,
+        grace=clock.grace,
+        method=live_method(config),
+        layers=[[*layer.parameters, *layer.buffers] for layer in simulation.engine.layers],
+        state=folder / STATE,
+        record=folder / ROUNDS,
+        min_available_nodes=config.users,
+        fraction_evaluate=0.0,
+    )
+    strategy.names = json.loads(str(context.run_config["names"]))
+    arrays = ArrayRecord(simulation.model.state_dict())
+    strategy.start(grid, arrays, num_rounds=config.rounds, evaluate_fn=evaluate)
+    records = record.read(folder / ROUNDS)
+    LiveFolder(folder).finish(training, summarise(config, clock, training, records))
+
+
+@client.train()
+def train(msg: Message, context: Context) -> Message:
+    """One round of one user."""
+    config, clock = _read(context)
+    number = int(context.node_config["partition-id"]) + 1
+    share = make_share(config, number, slowness(clock.slow, config.users)[number - 1])
+    round = int(msg.content["config"]["server-round"])  # type: ignore[arg-type]
+    return answer(share.model, lambda: share.batch(round), msg, context)
+
+
+def _read(context: Context) -> tuple[Config, Clock]:
+    table = tomllib.loads(str(context.run_config["config"]))
+    config = make_config({key.replace("-", "_"): value for key, value in table.items()})
+    return config, Clock(**json.loads(str(context.run_config["clock"])))
