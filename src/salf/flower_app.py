@@ -90,7 +90,7 @@ def run_here(
             "names": json.dumps(names),
         }
         on_ready()
-        shown = 0
+        shown = len(record.read(rounds))
         for line in federation.run(Path(app), settings):
             log.info("%s", line)
             done = record.read(rounds)

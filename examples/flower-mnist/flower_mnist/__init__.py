@@ -1,0 +1,1 @@
+"""MNIST on Flower without waiting for stragglers."""

@@ -1,0 +1,94 @@
+"""What a ClientApp calls: one line from the message it got to the message it sends back."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import cast
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from salf.errors import SalfError
+from salf.layers import Layers
+from salf.live.user import User
+
+TIMES = "salf-times"  # where in the context's state the learned times are kept
+
+Batch = tuple[Tensor, Tensor]
+
+
+def train(
+    model: nn.Module,
+    batch: Batch | Callable[[], Batch],
+    msg: Message,
+    context: Context | None = None,
+    *,
+    loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
+) -> Message:
+    """Backpropagate as far as the round's deadline allows, and reply with the layers reached.
+
+        @app.train()
+        def train(msg, context):
+            return salf.flower.train(model, (inputs, targets), msg, context)
+
+    The deadline counts from this call: taking over the server's model, drawing the batch if
+    `batch` is a function, the forward pass and the backward pass. `loss(outputs, targets)` is the
+    mean over the batch. With the context, this node remembers from round to round how long its
+    layers take, though Flower starts a new process for each message.
+    """
+    start = time.perf_counter()
+    config, weights = _read(msg)
+    named, round = cast(str, config["layers"]), cast(int, config["server-round"])
+    deadline = cast(float | None, config.get("deadline"))
+    layers = Layers.of(model, json.loads(named))
+
+    def value(_: int) -> Tensor:
+        inputs, targets = batch() if callable(batch) else batch
+        return loss(model(inputs), targets)
+
+    user = User("", model, layers, value)
+    _recall(user, context, named)
+    left = None if deadline is None else deadline - (time.perf_counter() - start)
+    update = user.train(round, left, weights)
+    if context is not None:
+        learned = user.backpropagation.state_dict()
+        context.state[TIMES] = ConfigRecord({"layers": named, **learned})
+    update = replace(update, seconds=time.perf_counter() - start)
+    metrics = MetricRecord(
+        {
+            "server-round": round,
+            "depth": update.depth,
+            "loss": update.loss,
+            "seconds": update.seconds,
+        }
+    )
+    arrays = ArrayRecord(dict(update.tensors))
+    return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=msg)
+
+
+def _read(msg: Message) -> tuple[ConfigRecord, dict[str, Tensor]]:
+    try:
+        (config,) = msg.content.config_records.values()
+        (arrays,) = msg.content.array_records.values()
+        if not {"layers", "server-round"} <= config.keys():
+            raise ValueError
+    except ValueError:
+        raise SalfError(
+            "this message is not one that salf.flower.train can answer: "
+            "the server's strategy must be salf.flower.SALF."
+        ) from None
+    return config, dict(arrays.to_torch_state_dict())
+
+
+def _recall(user: User, context: Context | None, named: str) -> None:
+    """Go on with the times learned before, unless they are of other layers, or damaged."""
+    known = None if context is None else context.state.get(TIMES)
+    if not isinstance(known, ConfigRecord) or known.get("layers") != named:
+        return
+    try:
+        times = {key: value for key, value in known.items() if key != "layers"}
+        user.backpropagation.load_state_dict(times)  # type: ignore[arg-type]  # it checks
+    except (SalfError, TypeError):
+        return

@@ -1,0 +1,128 @@
+"""The nodes of a Flower federation, as `Rounds` reaches them. What they send is not trusted."""
+
+from collections.abc import Callable, Mapping, Sequence
+from io import BytesIO
+from typing import TypeVar
+
+import numpy as np
+import torch
+from flwr.app import Array, Message
+from flwr.serverapp import Grid
+from numpy.lib import format as npy
+from torch import Tensor
+
+from salf.live.flower.mail import Mail, Sent
+from salf.live.rounds import Answer, Task
+from salf.live.update import Rejected, Update, _number, _whole
+
+Record = TypeVar("Record")
+
+# Who takes part in a round, of the nodes that are there and those of them that are free.
+Choose = Callable[[Sequence[int], Sequence[int]], Sequence[int]]
+
+
+class GridLink:
+    """The nodes behind a grid; a user is called by its node's number.
+
+    A node is asked again when it has answered, or when the TTL of what it was asked is over: so
+    it has one message at a time, and never works through rounds that are long closed.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        ask: Callable[[Task, Sequence[int]], Sequence[Message]],
+        choose: Choose,
+        most_bytes: int,
+    ) -> None:
+        self._grid = grid
+        self._mail = Mail(grid)
+        self._ask = ask
+        self._choose = choose
+        self._most_bytes = most_bytes
+        self._chosen: Sequence[int] = ()
+        self._round = 0
+
+    def users(self) -> set[str]:
+        """Who takes part in the next round, of those the SuperLink hears from."""
+        present = sorted(self._grid.get_node_ids())
+        self._chosen = self._choose(present, self._idle(present))
+        return {str(node) for node in self._chosen}
+
+    def free(self) -> set[str]:
+        """Nodes without a message that they may still reply to."""
+        return {str(node) for node in self._idle(list(self._grid.get_node_ids()))}
+
+    def send(self, task: Task) -> None:
+        """Ask those chosen who are free."""
+        self._round = task.round
+        self._mail.send(self._ask(task, self._idle(self._chosen)), task.round)
+
+    def awaited(self) -> set[str]:
+        """Nodes whose reply of this round may still come."""
+        return {str(sent.node) for sent in self._mail.unanswered() if sent.round == self._round}
+
+    def receive(self, seconds: float) -> Sequence[Answer]:
+        """Replies of this round and of those before, as updates or as the reason why not."""
+        return [self._answer(sent, reply) for sent, reply in self._mail.receive(seconds)]
+
+    def _idle(self, nodes: Sequence[int]) -> list[int]:
+        busy = {sent.node for sent in self._mail.unanswered()}
+        return [node for node in nodes if node not in busy]
+
+    def _answer(self, sent: Sent, reply: Message | Rejected) -> Answer:
+        user = str(sent.node)
+        if isinstance(reply, Rejected):
+            return Answer(user, reply)
+        try:
+            return Answer(user, update_of(user, sent.round, reply, self._most_bytes))
+        except Rejected as reason:
+            return Answer(user, reason)
+
+
+def update_of(user: str, round: int, reply: Message, most_bytes: int) -> Update:
+    """A node's reply as an update. Whatever it is, it is an Update or `Rejected`.
+
+    Who sent it, and which round's message it replies to, Flower says and not the node.
+    """
+    if reply.has_error():
+        reason = str(reply.error.reason or f"error {reply.error.code}")
+        raise Rejected(f"failed: {' '.join(reason.split())[:200]}")
+    arrays = _only(reply.content.array_records, "ArrayRecord")
+    metrics = _only(reply.content.metric_records, "MetricRecord")
+    size = sum(len(array.data) + len(name) for name, array in arrays.items())
+    if size > most_bytes:
+        raise Rejected(f"too large: {size} bytes, where at most {most_bytes} make sense")
+    if (said := _whole(metrics, "server-round")) != round:
+        raise Rejected(f"for round {said}, in reply to round {round}")
+    return Update(
+        user,
+        round,
+        _whole(metrics, "depth"),
+        {name: _tensor(name, array) for name, array in arrays.items()},
+        _number(metrics, "loss"),
+        _number(metrics, "seconds"),
+    )
+
+
+def _only(records: Mapping[str, Record], kind: str) -> Record:
+    if len(records) != 1:
+        raise Rejected(f"with {len(records)} {kind}s, not one")
+    return next(iter(records.values()))
+
+
+def _tensor(name: str, array: Array) -> Tensor:
+    """The tensor in npy bytes: just numbers, and as many as its header promises.
+
+    `np.load` would make room for what the header promises before it looks what is there.
+    """
+    try:
+        stream = BytesIO(array.data)
+        if npy.read_magic(stream) != (1, 0):
+            raise ValueError("of another version")
+        shape, by_columns, dtype = npy.read_array_header_1_0(stream)
+        numbers = np.frombuffer(array.data[stream.tell() :], dtype)
+        return torch.from_numpy(numbers.reshape(shape, order="F" if by_columns else "C").copy())
+    except Exception as error:  # whatever bytes make NumPy's parser raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise Rejected(f"with {name[:200]!r} not an array: {reason}") from None

@@ -1,0 +1,261 @@
+"""A Flower federation on this machine, to try and to test: a SuperLink and its SuperNodes.
+
+It listens on the loopback interface only, keeps its files in a folder of its own, and leaves
+neither processes nor files behind.
+"""
+
+import ctypes
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import tomli_w
+
+from salf.errors import SalfError
+
+LOOPBACK = "127.0.0.1"
+CONNECTION = "salf"  # what the federation is called in Flower's own configuration
+START = 60.0  # seconds a SuperLink or SuperNode may take until it is ready
+STOP = 5.0  # seconds they have to end before they are ended
+
+Value = str | int | float | bool
+
+
+class LocalFederation:
+    """A SuperLink and SuperNodes, each with the given node config, while the block lasts.
+
+        with LocalFederation([{}, {}, {"slow": 8.0}]) as federation:
+            for line in federation.run(Path("examples/flower-mnist"), {"deadline": 2.0}):
+                print(line)
+
+    Every node config is completed with `partition-id` and `num-partitions`. With `simulation`,
+    the nodes are Flower's simulated ones instead, and what is in their configs beyond that is not
+    used. When this process is killed, all others end with it.
+    """
+
+    def __init__(self, nodes: Sequence[Mapping[str, Value]], *, simulation: bool = False) -> None:
+        if not nodes:
+            raise SalfError("a federation needs at least one node.")
+        self._configs = nodes
+        self._simulation = simulation
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._runs = 0
+
+    def __enter__(self) -> "LocalFederation":
+        self.home = Path(tempfile.mkdtemp(prefix="salf-flower-"))
+        self._env = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+            "FLWR_HOME": str(self.home),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds; else 1
+            "RAY_ADDRESS": "local",  # a simulation has a Ray of its own, not one that is there
+            "OMP_NUM_THREADS": "1",  # each node a device of its own, not all of this machine
+            "PYTHONUNBUFFERED": "1",
+        }
+        try:
+            self._start_superlink()
+            if not self._simulation:
+                self._start_supernodes()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def run(self, app: Path, config: Mapping[str, Value] | None = None) -> Iterator[str]:
+        """Run the app in this folder with these changes to its run config; the lines of its log.
+
+        Its keys must be in the app's pyproject.toml. A run that fails is a `SalfError` after the
+        last line.
+        """
+        self._runs += 1
+        settings = self.home / f"run-{self._runs}.toml"
+        settings.write_text(tomli_w.dumps(config or {}), encoding="utf-8")
+        command = ["run", str(app.resolve()), CONNECTION, "--stream", "--run-config", str(settings)]
+        if self._simulation:
+            command += ["--federation-config", f"num-supernodes={len(self._configs)}"]
+        last = ""
+        process = self._flwr(*command)
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                last = line.decode(errors="replace").rstrip() or last
+                yield line.decode(errors="replace").rstrip("\n")
+            if process.wait() != 0:
+                raise SalfError(f"the app could not be run: {last}")
+        finally:
+            _end(process)
+        self._check_last_run()
+
+    def kill(self, number: int) -> None:
+        """End SuperNode `number` (0, 1, ...) and all it started at once, as a power cut would."""
+        process = self._processes.pop(_node(number))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def node_id(self, number: int) -> str:
+        """What SuperNode `number` (0, 1, ...) is called as a user."""
+        return self._await(_node(number), r"SuperNode ID: (\d+)")
+
+    def log_of(self, name: str) -> str:
+        """What `superlink` or `supernode-0`, ... has written so far."""
+        return (self.home / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+
+    def close(self) -> None:
+        """End all that was started, and delete what it wrote."""
+        for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            _end(process)
+        self._processes.clear()
+        _end_those_with(f"FLWR_HOME={self.home}")
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def _start_superlink(self) -> None:
+        port = _free_port()
+        self._address = f"{LOOPBACK}:{port}"
+        connection = {CONNECTION: {"address": self._address, "insecure": True}}
+        (self.home / "config.toml").write_text(tomli_w.dumps({"superlink": connection}))
+        self._background(
+            "superlink",
+            "flower-superlink",
+            *("--insecure", "--host", LOOPBACK, "--port", str(port)),
+            "--disable-runtime-dependency-installation",
+            *(["--simulation"] if self._simulation else []),
+        )
+        until = time.monotonic() + START
+        while not _answers(f"http://{self._address}/health"):
+            self._check_alive("superlink", until)
+
+    def _start_supernodes(self) -> None:
+        for number, config in enumerate(self._configs):
+            own = {**config, "partition-id": number, "num-partitions": len(self._configs)}
+            self._background(
+                _node(number),
+                "flower-supernode",
+                *("--insecure", "--superlink", self._address),
+                *("--host", LOOPBACK, "--port", str(_free_port())),
+                *("--node-config", " ".join(f"{k}={json.dumps(v)}" for k, v in own.items())),
+            )
+        for number in range(len(self._configs)):
+            self.node_id(number)
+
+    def _background(self, name: str, command: str, *arguments: str) -> None:
+        with (self.home / f"{name}.log").open("wb") as output:
+            self._processes[name] = self._popen(command, *arguments, stdout=output)
+
+    def _flwr(self, *arguments: str) -> subprocess.Popen[bytes]:
+        # Elsewhere flwr may take the connection's name for that of a folder.
+        return self._popen("flwr", *arguments, stdout=subprocess.PIPE, cwd=self.home)
+
+    def _popen(
+        self, command: str, *arguments: str, stdout: int | IO[bytes], cwd: Path | None = None
+    ) -> subprocess.Popen[bytes]:
+        found = shutil.which(command, path=self._env["PATH"])
+        if found is None:
+            raise SalfError(f"{command} is not installed: pip install 'salf[flower]'.")
+        # A session of its own: Ctrl-C is for this process, which then ends the others in order.
+        return subprocess.Popen(
+            [found, *arguments],
+            env=self._env,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
+        )
+
+    def _await(self, name: str, pattern: str) -> str:
+        """What the pattern's group finds in the log of a process, once it does."""
+        until = time.monotonic() + START
+        while (found := re.search(pattern, self.log_of(name))) is None:
+            self._check_alive(name, until)
+        return found[1]
+
+    def _check_alive(self, name: str, until: float) -> None:
+        """Wait a moment for a process that starts, unless it has ended or takes too long."""
+        if self._processes[name].poll() is None and time.monotonic() < until:
+            time.sleep(0.1)
+            return
+        last = (self.log_of(name).strip().splitlines() or ["it wrote nothing"])[-1]
+        raise SalfError(f"Flower's {name} did not start: {last}")
+
+    def _check_last_run(self) -> None:
+        text = (
+            self._flwr("list", CONNECTION, "--format", "json")
+            .communicate()[0]
+            .decode(errors="replace")
+        )
+        try:
+            run = max(json.loads(text)["runs"], key=lambda run: run["pending-at"])
+            status, details = run["status"], run.get("status-details", "")
+        except (ValueError, KeyError, TypeError):
+            raise SalfError(f"Flower does not say how the run ended: {text[-200:]}") from None
+        if status != "finished:completed":
+            raise SalfError(f"the run ended as {status}: {details}".rstrip(": "))
+
+
+def _node(number: int) -> str:
+    return f"supernode-{number}"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def _answers(address: str) -> bool:
+    try:
+        with urlopen(address, timeout=1.0):
+            return True
+    except (URLError, OSError):
+        return False
+
+
+def _end_with_parent() -> None:
+    """Ask the kernel to end this process when its parent is gone, however it went (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _end_those_with(variable: str) -> None:
+    """End what Flower started beside its own processes: those that inherited our environment."""
+    marked = f"{variable}\0".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if int(folder.name) != os.getpid() and marked in (folder / "environ").read_bytes():
+                os.kill(int(folder.name), signal.SIGKILL)

@@ -1,0 +1,328 @@
+"""SALF as a Flower strategy: rounds that end at their deadline, from whatever layers came."""
+
+import json
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from logging import INFO, WARNING
+from pathlib import Path
+from typing import Any
+
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Result
+from torch import Tensor, nn
+
+from salf.errors import SalfError
+from salf.layers import Layers, Prefixes
+from salf.live import record
+from salf.live.flower.link import GridLink, update_of
+from salf.live.flower.mail import Mail
+from salf.live.record import Record
+from salf.live.rounds import Grace, Rounds, Task
+from salf.live.server import LiveMethod, LiveServer, Row
+from salf.live.update import Rejected, size_of
+from salf.server import Schedule
+
+log = logging.getLogger("flwr").log  # where all of Flower's own strategies write
+
+# A message waits until its node looks for one (every 3 s), then starts a process, which imports
+# torch: several seconds in all, and nobody knows how many before the first answers.
+FIRST_GRACE = 30.0
+MOST_GRACE = 60.0
+
+Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+class SALF(FedAvg):
+    """Federated learning that never waits for stragglers.
+
+        strategy = SALF(model, lr=0.1, deadline=2.0)
+        result = strategy.start(grid, ArrayRecord(model.state_dict()), num_rounds=100)
+
+    Every node gets the model and `deadline`, the seconds its call of `salf.flower.train` may take,
+    and replies with the gradients of the layers it reached. A round closes when all have replied,
+    and at the latest a grace period after the deadline: `grace` seconds, or as many as replies are
+    seen to need on their way. Each layer moves by `lr` times the mean over the nodes that reached
+    it, divided by 1 - p_l; `unreached` are the p_l, learned from the rounds so far if not given.
+
+    `method` is "salf", "drop" (only nodes that finished count) or "fedavg" (which waits, and for
+    which the deadline is None). `momentum` is the server's. `layers` and `example` say what a
+    layer is where the model does not (see `Layers.of`). `most_norm` bounds the norm of each
+    layer's gradient; by default the bound is learned. With `state`, a file, every closed round is
+    kept there, and a new start goes on after the last one. With `record`, a file, every round
+    leaves a line of JSON there. `evaluate_timeout` is how long federated evaluation may take, in
+    seconds. All else is what FedAvg takes: `fraction_train` (whose sample comes from `seed`),
+    `min_available_nodes`, ...
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        lr: float | Schedule,
+        deadline: float | None,
+        momentum: float = 0.0,
+        method: LiveMethod = "salf",
+        grace: float | None = None,
+        layers: Sequence[Prefixes] | None = None,
+        example: Tensor | None = None,
+        unreached: Sequence[float] | None = None,
+        most_norm: float | None = None,
+        state: str | Path | None = None,
+        record: str | Path | None = None,
+        evaluate_timeout: float = 60.0,
+        seed: int = 0,
+        **fedavg: Any,
+    ) -> None:
+        super().__init__(**fedavg)
+        self.model = model
+        self.lr = lr
+        self.deadline = deadline
+        self.evaluate_timeout = evaluate_timeout
+        self.state = None if state is None else Path(state)
+        self.record = None if record is None else Path(record)
+        self.grace = Grace(grace, first=FIRST_GRACE, most=max(MOST_GRACE, grace or 0.0))
+        self.server = LiveServer(
+            model,
+            Layers.of(model, layers, example),
+            lr if callable(lr) else lambda t: lr,
+            method=method,
+            momentum=momentum,
+            unreached=unreached,
+            most_norm=most_norm,
+        )
+        self._rng = random.Random(seed)
+
+    def summary(self) -> None:
+        """Log summary configuration of the strategy."""
+        names = [layer.name for layer in self.server.layers]
+        waits = "none: every round waits for all nodes" if self.server.waits else None
+        grace = "learned from arrivals" if self.grace.fixed is None else f"{self.grace.fixed:g} s"
+        log(INFO, "\t├──> Rounds:")
+        log(INFO, "\t│\t├──Method: %s", self.server.method)
+        log(INFO, "\t│\t├──Deadline: %s", waits or f"{self.deadline:g} s | grace period: {grace}")
+        log(INFO, "\t│\t├──Layers: %d (%s)", len(names), ", ".join(names))
+        log(INFO, "\t│\t└──State: %s", self.state or "not kept")
+        super().summary()
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Evaluate | None = None,
+    ) -> Result:
+        """Train up to round `num_rounds`, and return the model and what was measured on the way.
+
+        `timeout` is how long a round of a method that waits may take; the others have a deadline.
+        """
+        link, rounds = self._rounds(grid, timeout, train_config or ConfigRecord())
+        log(INFO, "Starting %s strategy:", type(self).__name__)
+        log(INFO, "\t├── Number of rounds: %d", num_rounds)
+        self.summary()
+        self._load(initial_arrays)
+        self._resume()
+        result = Result(arrays=self._arrays())
+        self._evaluate_here(result, evaluate_fn)
+        self._wait_for_nodes(grid)
+        began = time.monotonic()
+        while self.server.t < num_rounds:
+            log(INFO, "")
+            log(INFO, "[ROUND %s/%s]", self.server.t + 1, num_rounds)
+            row = rounds.next()
+            result.arrays = self._arrays()
+            result.train_metrics_clientapp[row.round] = metrics = _metrics(row)
+            log(INFO, "\t└──> Aggregated MetricRecord: %s", metrics)
+            self._evaluate_there(result, grid, link, evaluate_config or ConfigRecord())
+            self._evaluate_here(result, evaluate_fn)
+            self._keep(row, result)
+        log(INFO, "")
+        log(INFO, "Strategy execution finished in %.2fs", time.monotonic() - began)
+        for line in str(result).splitlines():
+            log(INFO, "\t%s", line)
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Begin a round; for those who carry the messages themselves. `start` does not need it."""
+        self._load(arrays)
+        present = sorted(grid.get_node_ids())
+        nodes = self._choose(present, present)
+        log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(nodes), len(present))
+        t = self.server.open([str(node) for node in nodes])
+        deadline = None if self.server.waits else self.deadline
+        return self._messages(Task(t, deadline, self.server.weights), nodes, config, 3600)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Close the round that `configure_train` began, with these replies."""
+        most_bytes = size_of(self.server.weights)
+        for reply in replies:
+            user = str(reply.metadata.src_node_id)
+            try:
+                update = update_of(user, self.server.t + 1, reply, most_bytes)
+            except Rejected as reason:
+                self.server.refuse(user, str(reason))
+            else:
+                self.server.take(user, update)
+        row = self.server.close()
+        return self._arrays(), _metrics(row)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """As FedAvg does, but it is left out while there are too few nodes: nothing waits here."""
+        needed = max(self.min_available_nodes, self.min_evaluate_nodes)
+        if self.fraction_evaluate and len(list(grid.get_node_ids())) < needed:
+            log(INFO, "configure_evaluate: left out, for want of %d nodes", needed)
+            return []
+        return super().configure_evaluate(server_round, arrays, config, grid)
+
+    def _rounds(self, grid: Grid, timeout: float, config: ConfigRecord) -> tuple[GridLink, Rounds]:
+        def ask(task: Task, nodes: Sequence[int]) -> Sequence[Message]:
+            log(INFO, "configure_train: asking %s nodes", len(nodes))
+            return self._messages(task, nodes, config, timeout)
+
+        link = GridLink(grid, ask, self._choose, size_of(self.server.weights))
+        rounds = Rounds(
+            self.server,
+            link,
+            self.deadline,
+            self.grace,
+            on_wait=lambda sentence: log(WARNING, "%s", sentence),
+        )
+        return link, rounds
+
+    def _choose(self, present: Sequence[int], free: Sequence[int]) -> Sequence[int]:
+        """All nodes; where only a part is wanted, a sample of those who can be asked."""
+        if self.fraction_train == 1:
+            return present
+        size = max(int(self.fraction_train * len(present)), self.min_train_nodes)
+        return self._rng.sample(list(free), min(size, len(free)))
+
+    def _messages(
+        self, task: Task, nodes: Sequence[int], config: ConfigRecord, timeout: float
+    ) -> Sequence[Message]:
+        """The same message to every node.
+
+        It lives as long as a reply can be of use, if only to learn the grace period from it. A
+        node that is dead or hangs is asked again after that.
+        """
+        names = [[*layer.parameters, *layer.buffers] for layer in self.server.layers]
+        sent = ConfigRecord({**config, "server-round": task.round, "layers": json.dumps(names)})
+        if task.deadline is not None:
+            sent["deadline"] = task.deadline
+        content = RecordDict(
+            {
+                self.arrayrecord_key: ArrayRecord(dict(task.weights)),
+                self.configrecord_key: sent,
+            }
+        )
+        ttl = timeout if task.deadline is None else task.deadline + self.grace.most
+        return [
+            Message(content, node, MessageType.TRAIN, ttl=ttl, group_id=str(task.round))
+            for node in nodes
+        ]
+
+    def _load(self, arrays: ArrayRecord) -> None:
+        try:
+            self.model.load_state_dict(arrays.to_torch_state_dict())
+        except RuntimeError as error:
+            raise SalfError(f"the arrays are not of the strategy's model: {error}") from None
+
+    def _arrays(self) -> ArrayRecord:
+        return ArrayRecord(self.model.state_dict())
+
+    def _resume(self) -> None:
+        if self.state is not None and self.state.exists():
+            self.server.restore(self.state)
+            log(INFO, "Going on after round %d, from %s", self.server.t, self.state)
+        if self.record is not None:
+            done = [row for row in record.read(self.record) if row.round <= self.server.t]
+            record.rewrite(self.record, done)
+
+    def _keep(self, row: Row, result: Result) -> None:
+        """The state comes last: a round that it does not have is run again."""
+        if self.record is not None:
+            measured = result.evaluate_metrics_serverapp.get(row.round, MetricRecord())
+            accuracy = measured.get("accuracy")
+            known = accuracy if isinstance(accuracy, float) else None
+            record.append(self.record, Record(**vars(row), accuracy=known))
+        if self.state is not None:
+            self.server.save(self.state)
+
+    def _wait_for_nodes(self, grid: Grid) -> None:
+        """Only before the first round: after it, whoever is there goes on without the others."""
+        while (there := len(list(grid.get_node_ids()))) < self.min_available_nodes:
+            needed = self.min_available_nodes
+            log(INFO, "Waiting for nodes to connect: %d of %d are there.", there, needed)
+            time.sleep(1)
+
+    def _evaluate_here(self, result: Result, evaluate_fn: Evaluate | None) -> None:
+        if evaluate_fn is None:
+            return
+        t = self.server.t
+        measured = evaluate_fn(t, result.arrays)
+        log(INFO, "Global evaluation after round %d: %s", t, measured)
+        if measured is not None:
+            result.evaluate_metrics_serverapp[t] = measured
+
+    def _evaluate_there(
+        self, result: Result, grid: Grid, link: GridLink, config: ConfigRecord
+    ) -> None:
+        """Federated evaluation by nodes that are free, for as long as it may take."""
+        t = self.server.t
+        messages = list(self.configure_evaluate(t, result.arrays, config, grid))
+        free = link.free() if messages else set()
+        messages = [each for each in messages if str(each.metadata.dst_node_id) in free]
+        if not messages:
+            return
+        for message in messages:
+            message.metadata.ttl = self.evaluate_timeout
+        replies = _exchanged(grid, messages, self.evaluate_timeout)
+        try:
+            measured = self.aggregate_evaluate(t, replies)
+        except Exception as error:  # whatever nodes' metrics make Flower's mean of them raise
+            log(WARNING, "The evaluation by nodes is of no use: %s", error)
+            return
+        if measured is not None:
+            log(INFO, "\t└──> Aggregated MetricRecord: %s", measured)
+            result.evaluate_metrics_clientapp[t] = measured
+
+
+def _exchanged(grid: Grid, messages: Sequence[Message], seconds: float) -> list[Message]:
+    """Send messages, and return the replies that come within so many seconds."""
+    mail = Mail(grid)
+    mail.send(messages, round=0)
+    until, replies = time.monotonic() + seconds, []
+    while mail.unanswered() and (left := until - time.monotonic()) > 0:
+        replies += [reply for _, reply in mail.receive(left) if isinstance(reply, Message)]
+    return replies
+
+
+def _metrics(row: Row) -> MetricRecord:
+    return MetricRecord(
+        {
+            "loss": row.loss,
+            "reached": list(row.reached),
+            "users": len(row.depths),
+            "on-time": len(row.depths) - len(row.silent),
+            "late": row.late,
+            "rejected": len(row.rejected),
+            "seconds": row.seconds,
+        }
+    )

@@ -1,0 +1,123 @@
+"""A Flower grid in memory, whose nodes do what a test tells them to."""
+
+import threading
+import time
+from itertools import count
+
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.task_identity import TaskIdentity
+from torch import nn
+
+TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # as in a ServerApp's process
+
+HANGS = object()  # what a node returns that never replies
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def travelled(message):
+    """The message as it is after it went through Flower's own encoding, as over the network."""
+    contents = {key: each.deflate() for key, each in get_all_nested_objects(message).items()}
+    arrived = inflate_object_from_contents(message.object_id, contents)
+    arrived.metadata.__dict__["_message_id"] = message.metadata.message_id
+    return arrived
+
+
+def context():
+    return Context(run_id=1, node_id=2, node_config={}, state=RecordDict(), run_config={})
+
+
+def gradients(depth, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    layers = [("0.weight", "0.bias"), ("2.weight", "2.bias"), ("4.weight", "4.bias")]
+    shapes = {name: parameter.shape for name, parameter in network().named_parameters()}
+    return {
+        name: torch.randn(shapes[name], generator=generator)
+        for names in layers[depth - 1 :]
+        for name in names
+    }
+
+
+def reply(message, depth=1, seed=0, changed=None):
+    """What an honest node sends; with `changed` metrics, a less honest one."""
+    metrics = {
+        "server-round": message.content["config"]["server-round"],
+        "depth": depth,
+        "loss": 1.0,
+        "seconds": 0.01,
+        **(changed or {}),
+    }
+    content = {"arrays": ArrayRecord(gradients(depth, seed)), "metrics": MetricRecord(metrics)}
+    return Message(RecordDict(content), reply_to=message)
+
+
+def sends(depth=1, seed=0, changed=None):
+    return lambda message: reply(message, depth, seed, changed)
+
+
+class FakeGrid(Grid):
+    """Nodes are functions from the message they get to their reply, to HANGS, or to an exception
+    that reading the reply raises; with `after`, seconds until a node's reply is there.
+    """
+
+    def __init__(self, nodes, after=None):
+        self.nodes = dict(nodes)
+        self.after = after or {}
+        self.pushed = []
+        self._waiting = {}  # by message id: when there is a reply, and which
+        self._ids = count()
+        self._lock = threading.Lock()
+
+    def set_run(self, run):
+        raise NotImplementedError
+
+    def run(self):
+        raise NotImplementedError
+
+    def create_message(self, *arguments):
+        raise NotImplementedError
+
+    def send_and_receive(self, messages, *, timeout=None):
+        raise AssertionError("the stock exchange cannot keep a deadline")
+
+    def get_node_ids(self):
+        return list(self.nodes)
+
+    def push_messages(self, messages):
+        keys = []
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = key = f"message-{next(self._ids)}"
+            self.pushed.append(message)
+            keys.append(key)
+            node = message.metadata.dst_node_id
+            answer = self.nodes[node](travelled(message))
+            if answer is not HANGS:
+                arrives = time.monotonic() + self.after.get(node, 0.0)
+                with self._lock:
+                    self._waiting[key] = arrives, answer
+        return keys
+
+    def pull_messages(self, message_ids):
+        now = time.monotonic()
+        with self._lock:
+            there = [key for key in message_ids if self._waiting.get(key, (now + 1,))[0] <= now]
+            answers = [self._waiting.pop(key)[1] for key in there]
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return [answer() if callable(answer) else travelled(answer) for answer in answers]
+
+    def asked(self, node):
+        """The rounds this node was asked in."""
+        return [
+            message.content["config"]["server-round"]
+            for message in self.pushed
+            if message.metadata.dst_node_id == node
+        ]

@@ -1,0 +1,673 @@
+"""SALF on Flower: what nodes send is averaged or refused, and no node holds a round up."""
+
+import io
+import math
+import os
+import pickle
+import subprocess
+import sys
+import time
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("flwr", reason="needs salf[flower]")
+
+from flower_nodes import (
+    HANGS,
+    FakeGrid,
+    context,
+    gradients,
+    network,
+    reply,
+    sends,
+    travelled,
+)
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp.mod import LocalDpMod
+from hypothesis import given
+from hypothesis import strategies as st
+
+from salf.errors import SalfError
+from salf.flower import SALF, train
+from salf.live import record
+from salf.live.flower import mail, strategy
+from salf.live.flower.client import TIMES
+from salf.live.flower.link import update_of
+from salf.live.update import Rejected
+
+LR = 0.5
+
+
+def salf(**settings):
+    defaults = {
+        "lr": LR,
+        "deadline": 0.2,
+        "grace": 0.2,
+        "unreached": [0.0, 0.0, 0.0],
+        "min_available_nodes": 1,
+        "fraction_evaluate": 0.0,
+    }
+    return SALF(network(), **{**defaults, **settings})
+
+
+def start(strategy, grid, rounds=1, **settings):
+    return strategy.start(grid, ArrayRecord(network().state_dict()), rounds, **settings)
+
+
+def stepped(updates, weights=None):
+    """[salf_update_rule], the obvious way: each layer's mean over those who sent it."""
+    weights = weights or network().state_dict()
+    return {
+        name: weight - LR * torch.stack(sent).mean(0)
+        if (sent := [update[name] for update in updates if name in update])
+        else weight
+        for name, weight in weights.items()
+    }
+
+
+def assert_same(arrays, expected):
+    actual = arrays.to_torch_state_dict()
+    assert actual.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(actual[name], tensor)
+
+
+# --- a round ---------------------------------------------------------------------------------
+
+
+def test_partial_updates_are_averaged_layer_by_layer():
+    grid = FakeGrid({1: sends(1, seed=1), 2: sends(3, seed=2), 3: sends(2, seed=3), 4: sends(4)})
+    result = start(salf(), grid)
+    expected = stepped([gradients(1, 1), gradients(3, 2), gradients(2, 3)])
+    assert_same(result.arrays, expected)
+    metrics = result.train_metrics_clientapp[1]
+    assert metrics["reached"] == [1, 2, 3]
+    assert (metrics["users"], metrics["on-time"]) == (4, 4)
+    assert (metrics["late"], metrics["rejected"]) == (0, 0)
+
+
+def test_a_round_is_over_at_the_deadline_though_nodes_hang():
+    grid = FakeGrid({1: sends(1, seed=1), 2: lambda message: HANGS, 3: sends(2, seed=3)})
+    began = time.monotonic()
+    result = start(salf(deadline=0.3, grace=0.1), grid)
+    assert time.monotonic() - began < 2.0
+    metrics = result.train_metrics_clientapp[1]
+    assert 0.3 <= metrics["seconds"] <= 1.0
+    assert metrics["on-time"] == 2
+    assert_same(result.arrays, stepped([gradients(1, 1), gradients(2, 3)]))
+
+
+def test_a_round_is_over_when_all_have_replied():
+    grid = FakeGrid({1: sends(), 2: sends()})
+    began = time.monotonic()
+    start(salf(deadline=30.0), grid, rounds=3)
+    assert time.monotonic() - began < 3.0
+
+
+def test_a_reply_that_is_never_uploaded_whole_holds_up_nobody(monkeypatch):
+    """Flower's pull waits inside for the rest of a reply; it must not be the server that waits."""
+    monkeypatch.setattr(mail, "PATIENCE", 0.1)
+    stalled = lambda: time.sleep(3) or reply  # noqa: E731
+    grid = FakeGrid({1: lambda message: stalled, 2: sends(2, seed=2)}, after={2: 0.3})
+    result = start(salf(deadline=0.6), grid)
+    assert result.train_metrics_clientapp[1]["seconds"] < 2.0
+    assert_same(result.arrays, stepped([gradients(2, 2)]))
+
+
+def test_a_reply_that_flower_cannot_read_is_refused_and_its_sender_found(
+    monkeypatch, tmp_path, caplog
+):
+    """One of them may take those that came with it along, once; from then on it is on its own."""
+    monkeypatch.setattr(strategy, "MOST_GRACE", 0.3)
+    broken = lambda message: ValueError("Unexpected set of `children`")  # noqa: E731
+    salf_ = salf(deadline=0.1, grace=0.1, record=tmp_path / "rounds")
+    result = start(salf_, FakeGrid({1: broken, 2: sends(1, seed=2)}), rounds=2)
+    first, second = record.read(tmp_path / "rounds")
+    assert "a reply could not be read: Unexpected set" in caplog.text
+    assert first.silent == ("1", "2")
+    assert second.rejected == (("1", "not a reply: Unexpected set of `children`"),)
+    assert second.depths == {"1": 4, "2": 1}
+    assert_same(result.arrays, stepped([gradients(1, 2)]))
+
+
+def test_p_l_is_learned_where_it_is_not_given():
+    result = start(salf(unreached=None), FakeGrid({1: sends(1, 1), 2: sends(3, 2)}), rounds=2)
+    first = stepped([gradients(1, 1), gradients(3, 2)])
+    for name, tensor in result.arrays.to_torch_state_dict().items():
+        assert not torch.allclose(tensor, first[name])
+
+
+def test_all_nodes_gone_is_waited_out_and_said(caplog):
+    grid = FakeGrid({1: sends(1, seed=1)})
+    nodes, grid.nodes = grid.nodes, {}
+    threading_timer(0.4, lambda: grid.nodes.update(nodes))
+    salf_ = salf(min_available_nodes=0)
+    result = start(salf_, grid)
+    assert "there are no users; waiting for one." in caplog.text
+    assert_same(result.arrays, stepped([gradients(1, 1)]))
+
+
+def threading_timer(seconds, function):
+    from threading import Timer
+
+    timer = Timer(seconds, function)
+    timer.daemon = True
+    timer.start()
+
+
+# --- what is refused --------------------------------------------------------------------------
+
+
+def with_arrays(change):
+    def send(message):
+        answer = reply(message)
+        change(answer.content["arrays"])
+        return answer
+
+    return send
+
+
+def with_content(**records):
+    return lambda message: Message(RecordDict(records), reply_to=message)
+
+
+def put(name, array):
+    return with_arrays(lambda arrays: arrays.__setitem__(name, array))
+
+
+def npy(array, **settings):
+    stream = io.BytesIO()
+    np.save(stream, array, **settings)
+    return stream.getvalue()
+
+
+def promising(shape):
+    """An npy file whose header promises more numbers than follow."""
+    stream = io.BytesIO()
+    header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, header)
+    return stream.getvalue() + b"\0" * 8
+
+
+BAD = {
+    "another shape": (put("4.bias", Array(np.zeros(3, np.float32))), "of shape (3,)"),
+    "another type": (put("4.bias", Array(np.zeros(2, np.float64))), "of type torch.float64"),
+    "NaN": (put("4.bias", Array(np.full(2, np.nan, np.float32))), "not finite"),
+    "infinite": (put("4.bias", Array(np.full(2, np.inf, np.float32))), "not finite"),
+    "an unknown name": (put("6.bias", Array(np.zeros(2, np.float32))), "does not have"),
+    "a missing name": (with_arrays(lambda arrays: arrays.pop("4.bias")), "without '4.bias'"),
+    "layers it did not reach": (
+        with_arrays(lambda arrays: [arrays.pop(k) for k in ("2.weight", "2.bias")]),
+        "without",
+    ),
+    "an old round": (sends(changed={"server-round": 0}), "for round 0, in reply to round 1"),
+    "a round to come": (sends(changed={"server-round": 2}), "for round 2, in reply to round 1"),
+    "no such depth": (sends(changed={"depth": 7}), "depth 7"),
+    "a depth that is a list": (sends(changed={"depth": [1]}), "its depth is not"),
+    "a depth of floats": (sends(changed={"depth": 1.0}), "its depth is not"),
+    "a loss that is NaN": (sends(changed={"loss": math.nan}), "its loss is not"),
+    "no depth": (
+        with_content(
+            arrays=ArrayRecord(gradients(1)), metrics=MetricRecord({"server-round": 1, "loss": 1.0})
+        ),
+        "its depth is not",
+    ),
+    "nothing": (with_content(), "with 0 ArrayRecords"),
+    "no metrics": (with_content(arrays=ArrayRecord(gradients(1))), "with 0 MetricRecords"),
+    "two models": (
+        with_content(a=ArrayRecord(gradients(1)), b=ArrayRecord(gradients(1))),
+        "with 2 ArrayRecords",
+    ),
+    "too much": (put("9", Array(np.zeros(100_000, np.float32))), "too large"),
+    "an error": (
+        lambda message: Message(Error(2, "ZeroDivisionError:\ndivision"), reply_to=message),
+        "failed: ZeroDivisionError: division",
+    ),
+    "an error without a reason": (lambda message: Message(Error(5), reply_to=message), "error 5"),
+    "objects": (
+        put(
+            "4.bias",
+            Array("object", (2,), "numpy.ndarray", npy(np.array([{}, {}]), allow_pickle=True)),
+        ),
+        "not an array",
+    ),
+    "an archive": (
+        put("4.bias", Array("float32", (2,), "numpy.ndarray", b"PK\3\4" + b"\0" * 50)),
+        "not an array",
+    ),
+    "no array at all": (put("4.bias", Array("float32", (2,), "numpy.ndarray", b"")), "not an"),
+    "more promised than sent": (
+        put("4.bias", Array("float32", (2,), "numpy.ndarray", promising((10**12,)))),
+        "not an array",
+    ),
+    "numbers of another machine": (put("4.bias", Array(np.zeros(2, ">f4"))), "not an array"),
+    "text": (put("4.bias", Array(np.array(["a", "b"]))), "not an array"),
+}
+
+
+@pytest.mark.parametrize(("node", "reason"), BAD.values(), ids=BAD.keys())
+def test_a_bad_reply_costs_its_own_part_and_nothing_else(node, reason, tmp_path):
+    grid = FakeGrid({1: sends(1, seed=1), 2: node})
+    result = start(salf(record=tmp_path / "rounds"), grid)
+    assert_same(result.arrays, stepped([gradients(1, 1)]))
+    (row,) = record.read(tmp_path / "rounds")
+    ((user, why),) = row.rejected
+    assert user == "2"
+    assert reason in why
+    assert row.depths == {"1": 1, "2": 4}
+
+
+class Evil:
+    """Whoever unpickles it makes a folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __reduce__(self):
+        return os.mkdir, (self.folder,)
+
+
+@pytest.mark.parametrize("stype", ["numpy.ndarray", "pickle", "torch.tensor"])
+def test_nothing_is_unpickled(stype, tmp_path):
+    evil = Evil(str(tmp_path / "done"))
+    for data in (
+        npy(np.array([evil]), allow_pickle=True),
+        pickle.dumps(evil),
+        pickle.dumps(np.array([evil])),
+    ):
+        start(salf(), FakeGrid({1: put("4.bias", Array("float32", (2,), stype, data))}))
+    assert not (tmp_path / "done").exists()
+    pickle.loads(data)
+    assert (tmp_path / "done").exists()
+
+
+@given(
+    data=st.one_of(
+        st.binary(max_size=200),
+        st.binary(max_size=100).map(lambda tail: promising((2,))[:70] + tail),
+        st.text(max_size=100).map(
+            lambda text: (
+                b"\x93NUMPY\x01\x00"
+                + len(text.encode()[:60]).to_bytes(2, "little")
+                + text.encode()[:60]
+                + b"\0" * 8
+            )
+        ),
+    ),
+    depth=st.one_of(st.integers(-5, 9), st.floats(), st.lists(st.integers(0, 3))),
+)
+def test_whatever_comes_is_an_update_or_refused(data, depth):
+    message = Message(RecordDict({"config": ConfigRecord({"server-round": 1})}), 7, "train")
+    answer = reply(message, depth=1)
+    answer.content["metrics"]["depth"] = depth
+    answer.content["arrays"]["4.bias"] = Array("float32", (2,), "numpy.ndarray", data)
+    try:
+        update = update_of("7", 1, answer, 10_000)
+    except Rejected:
+        return
+    assert isinstance(update.tensors["4.bias"], torch.Tensor)
+
+
+# --- one message at a time --------------------------------------------------------------------
+
+
+def test_a_late_reply_is_counted_and_its_node_asked_again_only_then():
+    grid = FakeGrid({1: sends(1, seed=1), 2: sends(1, seed=2)}, after={1: 0.3, 2: 0.8})
+    result = start(salf(deadline=0.4), grid, rounds=3)
+    metrics = result.train_metrics_clientapp
+    assert [metrics[t]["late"] for t in (1, 2, 3)] == [0, 1, 0]
+    assert [metrics[t]["on-time"] for t in (1, 2, 3)] == [1, 1, 1]
+    assert grid.asked(1) == [1, 2, 3]
+    assert grid.asked(2) == [1, 3]
+    expected = None
+    for _ in range(3):  # never mixed into another round
+        expected = stepped([gradients(1, 1)], expected)
+    assert_same(result.arrays, expected)
+
+
+def test_a_round_does_not_wait_for_nodes_at_work_on_earlier_ones():
+    grid = FakeGrid({1: sends(1, seed=1), 2: lambda message: HANGS})
+    metrics = start(salf(deadline=1.0), grid, rounds=2).train_metrics_clientapp
+    assert metrics[1]["seconds"] > 1.0
+    assert metrics[2]["seconds"] < 0.9
+    assert [metrics[t]["users"] for t in (1, 2)] == [2, 2]
+
+
+def test_the_grace_period_learns_from_late_replies():
+    slow = FakeGrid({node: sends(1) for node in range(1, 10)}, dict.fromkeys(range(1, 10), 0.25))
+    salf_ = salf(deadline=0.05, grace=None)
+    salf_.grace.first = 0.05  # too short for anybody
+    start(salf_, slow, rounds=2)
+    assert salf_.grace.seconds > 0.3
+
+
+def test_messages_live_as_long_as_their_reply_is_of_use():
+    grid = FakeGrid({1: sends()})
+    start(salf(deadline=0.3, grace=0.2), grid)
+    (message,) = grid.pushed
+    assert message.metadata.ttl == 0.3 + strategy.MOST_GRACE
+    assert message.metadata.group_id == "1"
+
+
+def test_a_node_that_never_replied_is_asked_again_when_its_message_is_over(monkeypatch):
+    monkeypatch.setattr(strategy, "MOST_GRACE", 0.4)
+    grid = FakeGrid({1: lambda message: HANGS, 2: sends()}, after={2: 0.02})
+    start(salf(deadline=0.1, grace=0.1), grid, rounds=9)
+    assert grid.asked(2) == list(range(1, 10))
+    assert 1 < len(grid.asked(1)) < 9
+
+
+def test_a_method_that_waits_gives_messages_the_whole_timeout():
+    grid = FakeGrid({1: sends(1, seed=1), 2: sends(1, seed=2)}, after={2: 0.5})
+    result = start(salf(method="fedavg", deadline=None), grid, timeout=70.0)
+    assert grid.pushed[0].metadata.ttl == 70.0
+    assert "deadline" not in grid.pushed[0].content["config"]
+    assert_same(result.arrays, stepped([gradients(1, 1), gradients(1, 2)]))
+
+
+def test_a_method_that_does_not_wait_needs_a_deadline():
+    with pytest.raises(SalfError, match="salf needs a deadline"):
+        start(salf(deadline=None), FakeGrid({1: sends()}))
+
+
+def test_a_part_of_the_nodes_is_sampled():
+    grid = FakeGrid({node: sends() for node in range(1, 11)})
+    result = start(salf(fraction_train=0.3, min_train_nodes=1), grid, rounds=20)
+    assert {m["users"] for m in result.train_metrics_clientapp.values()} == {3}
+    assert {message.metadata.dst_node_id for message in grid.pushed} == set(range(1, 11))
+
+
+# --- what a node does -------------------------------------------------------------------------
+
+
+def the_message(salf_=None, config=None):
+    grid = FakeGrid({1: lambda message: HANGS})
+    salf_ = salf_ or salf()
+    (message,) = salf_.configure_train(
+        1, ArrayRecord(salf_.model.state_dict()), config or ConfigRecord(), grid
+    )
+    grid.push_messages([message])
+    return travelled(message)
+
+
+def batch():
+    generator = torch.Generator().manual_seed(5)
+    return torch.randn(8, 3, generator=generator), torch.arange(8) % 2
+
+
+def full_gradients():
+    model = network()
+    nn.functional.cross_entropy(model(batch()[0]), batch()[1]).backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def test_a_node_with_time_sends_all_gradients():
+    sent = travelled(train(network(), batch(), the_message(salf(deadline=60.0)), context()))
+    assert sent.content["metrics"]["depth"] == 1
+    assert sent.content["metrics"]["server-round"] == 1
+    assert sent.content["metrics"]["seconds"] > 0
+    for name, gradient in sent.content["arrays"].to_torch_state_dict().items():
+        torch.testing.assert_close(gradient, full_gradients()[name])
+
+
+def test_the_servers_model_is_the_one_that_is_trained():
+    other = network()
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(1.0)
+    sent = train(other, batch, the_message(salf(deadline=60.0)))
+    for name, gradient in sent.content["arrays"].to_torch_state_dict().items():
+        torch.testing.assert_close(gradient, full_gradients()[name])
+
+
+def test_a_node_without_time_sends_nothing_and_that_arrives():
+    salf_ = salf(deadline=1e-9)
+    message = the_message(salf_)
+    state = context()
+    for _ in range(5):  # it believes that nothing fits after a few rounds
+        sent = travelled(train(network(), batch(), message, state))
+    assert sent.content["metrics"]["depth"] == 4
+    assert len(sent.content["arrays"]) == 0
+    arrays, metrics = salf_.aggregate_train(1, [sent])
+    assert_same(arrays, network().state_dict())
+    assert metrics["rejected"] == 0
+
+
+def test_the_clients_reply_is_what_the_server_takes(tmp_path):
+    states = {1: context(), 2: context()}
+
+    def node(number):
+        return lambda message: train(network(), batch(), message, states[number])
+
+    grid = FakeGrid({1: node(1), 2: node(2)})
+    result = start(salf(deadline=60.0), grid)
+    assert result.train_metrics_clientapp[1]["reached"] == [2, 2, 2]
+    assert_same(result.arrays, stepped([full_gradients()]))
+
+
+def test_a_batch_is_drawn_within_the_deadline():
+    def slow_batch():
+        time.sleep(0.15)
+        return batch()
+
+    state = context()
+    message = the_message(salf(deadline=0.1))
+    depths = [
+        train(network(), slow_batch, message, state).content["metrics"]["depth"] for _ in range(6)
+    ]
+    assert depths[-1] == 4
+
+
+def test_what_a_node_learns_is_there_for_its_next_process():
+    state, message = context(), the_message(salf(deadline=60.0))
+    train(network(), batch(), message, state)
+    once = state.state[TIMES]
+    kept = RecordDict({TIMES: ConfigRecord(dict(once))})
+    assert len(once["0"]) == 1
+    state.state = kept  # as another process gets it
+    train(network(), batch(), message, state)
+    assert len(state.state[TIMES]["0"]) == 2
+    assert state.state[TIMES]["0"][0] == once["0"][0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"layers": '[["0.weight", "0.bias"]]'},
+        {"1": 3.0},
+        {"1": [-1.0]},
+        {"1": "fast"},
+        {"cold": []},
+        {"9": [1.0]},
+    ],
+    ids=str,
+)
+def test_learned_times_that_are_damaged_or_of_other_layers_are_not_used(change):
+    state, message = context(), the_message(salf(deadline=60.0))
+    train(network(), batch(), message, state)
+    state.state[TIMES] = ConfigRecord({**state.state[TIMES], **change})
+    sent = train(network(), batch(), message, state)
+    assert sent.content["metrics"]["depth"] == 1
+    assert len(state.state[TIMES]["0"]) == 1  # begun anew
+
+
+def test_what_is_not_learned_times_at_all_is_not_used():
+    state = context()
+    state.state[TIMES] = MetricRecord({"0": 1.0})
+    assert train(network(), batch(), the_message(), state).content["metrics"]["depth"] == 1
+
+
+def test_layers_are_the_servers():
+    """Also where their names have spaces, and for a model whose layers were given by hand."""
+
+    def named():
+        torch.manual_seed(1)
+        parts = {"my body": nn.Linear(3, 4), "head": nn.Linear(4, 2)}
+        return nn.Sequential(OrderedDict(parts))
+
+    salf_ = SALF(named(), lr=LR, deadline=60.0, layers=[["my body", "head"]])
+    sent = train(named(), batch(), the_message(salf_))
+    assert sent.content["metrics"]["depth"] == 1
+    _, metrics = salf_.aggregate_train(1, [sent])
+    assert metrics["reached"] == [1]
+
+
+def test_buffers_go_with_their_layer():
+    def normalised():
+        torch.manual_seed(2)
+        return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+
+    salf_ = SALF(normalised(), lr=LR, deadline=60.0, unreached=[0.0, 0.0])
+    arrays, metrics = salf_.aggregate_train(1, [train(normalised(), batch(), the_message(salf_))])
+    alone = normalised()
+    alone(batch()[0])
+    moved = arrays.to_torch_state_dict()
+    assert metrics["reached"] == [1, 1]
+    torch.testing.assert_close(moved["1.running_mean"], alone[1].running_mean)
+    assert int(moved["1.num_batches_tracked"]) == 1
+
+
+def test_flowers_privacy_mods_refuse_partial_updates():
+    """So says docs/flower.md."""
+    mod = LocalDpMod(clipping_norm=1.0, sensitivity=1.0, epsilon=1.0, delta=0.1)
+    sent = mod(the_message(), context(), lambda message, _: reply(message, depth=3))
+    assert "expects the keys in the ArrayRecord" in sent.error.reason
+
+
+def test_another_model_is_a_sentence():
+    with pytest.raises(SalfError, match="names no parameter"):
+        train(nn.Sequential(nn.Linear(3, 2)), batch(), the_message())
+    message = Message(RecordDict({"config": ConfigRecord({"lr": 0.1})}), 1, "train")
+    with pytest.raises(SalfError, match=r"must be salf\.flower\.SALF"):
+        train(network(), batch(), message)
+    with pytest.raises(SalfError, match="not of the strategy's model"):
+        salf().start(FakeGrid({1: sends()}), ArrayRecord(nn.Linear(2, 2).state_dict()))
+
+
+# --- the strategy -----------------------------------------------------------------------------
+
+
+def test_config_records_and_summary(caplog):
+    caplog.set_level("INFO")
+    grid = FakeGrid({1: sends(), 2: sends()})
+    start(salf(deadline=0.25), grid, train_config=ConfigRecord({"local-key": 3}))
+    config = grid.pushed[0].content["config"]
+    assert config["server-round"] == 1
+    assert config["deadline"] == 0.25
+    assert config["local-key"] == 3
+    assert "Deadline: 0.25 s | grace period: 0.2 s" in caplog.text
+    assert "Layers: 3 (0, 2, 4)" in caplog.text
+    assert "Method: salf" in caplog.text
+
+
+def test_configure_and_aggregate_do_what_start_does():
+    salf_ = salf()
+    grid = FakeGrid({1: sends(1, seed=1), 2: sends(3, seed=2)})
+    arrays = ArrayRecord(network().state_dict())
+    for t in (1, 2):
+        messages = list(salf_.configure_train(t, arrays, ConfigRecord(), grid))
+        grid.push_messages(messages)
+        replies = [
+            reply(messages[0], 1, 1),
+            reply(messages[1], 3, 2),
+            Message(Error(2, "no"), reply_to=messages[1]),
+        ]
+        arrays, metrics = salf_.aggregate_train(t, replies)
+    assert metrics["rejected"] == 1
+    assert_same(start(salf(), grid, rounds=2).arrays, arrays.to_torch_state_dict())
+
+
+def test_a_server_that_is_started_again_goes_on_after_the_last_round(tmp_path):
+    kept = {"state": tmp_path / "state", "record": tmp_path / "rounds", "momentum": 0.5}
+
+    def grid():
+        return FakeGrid({1: sends(1, seed=1), 2: sends(2, seed=2)})
+
+    whole = start(salf(momentum=0.5), grid(), rounds=4)
+    start(salf(**kept), grid(), rounds=2)
+    record.append(tmp_path / "rounds", record.read(tmp_path / "rounds")[0])  # of a round not kept
+    record.rewrite(
+        tmp_path / "rounds",
+        [*record.read(tmp_path / "rounds")[:2], _renumbered(tmp_path / "rounds", 3)],
+    )
+    again = grid()
+    result = start(salf(**kept), again, rounds=4)
+    assert again.asked(1) == [3, 4]
+    assert sorted(result.train_metrics_clientapp) == [3, 4]
+    assert_same(result.arrays, whole.arrays.to_torch_state_dict())
+    assert [row.round for row in record.read(tmp_path / "rounds")] == [1, 2, 3, 4]
+
+
+def _renumbered(path, round):
+    from dataclasses import replace
+
+    return replace(record.read(path)[0], round=round)
+
+
+def test_evaluation_at_the_server_is_in_result_and_record(tmp_path):
+    seen = []
+
+    def evaluate(t, arrays):
+        seen.append((t, arrays.to_torch_state_dict()))
+        return MetricRecord({"accuracy": 0.25 * t})
+
+    salf_ = salf(record=tmp_path / "rounds")
+    result = start(salf_, FakeGrid({1: sends(1, seed=1)}), rounds=2, evaluate_fn=evaluate)
+    assert [t for t, _ in seen] == [0, 1, 2]
+    assert_same(ArrayRecord(seen[1][1]), stepped([gradients(1, 1)]))
+    assert result.evaluate_metrics_serverapp[2]["accuracy"] == 0.5
+    assert [row.accuracy for row in record.read(tmp_path / "rounds")] == [0.25, 0.5]
+
+
+def evaluating(metrics):
+    """A node that also evaluates."""
+
+    def node(message):
+        if message.metadata.message_type == "train":
+            return reply(message)
+        return metrics if metrics is HANGS else with_content(metrics=MetricRecord(metrics))(message)
+
+    return node
+
+
+def test_federated_evaluation_is_flowers_own():
+    grid = FakeGrid(
+        {
+            1: evaluating({"num-examples": 1, "loss": 1.0}),
+            2: evaluating({"num-examples": 3, "loss": 5.0}),
+        }
+    )
+    result = start(salf(fraction_evaluate=1.0), grid)
+    assert result.evaluate_metrics_clientapp[1]["loss"] == 4.0
+
+
+def test_federated_evaluation_holds_nothing_up():
+    nodes = {
+        1: evaluating({"num-examples": 1, "loss": 1.0}),
+        2: evaluating({"num-examples": 1, "loss": 3.0}),
+        3: evaluating(HANGS),
+    }
+    began = time.monotonic()
+    result = start(salf(fraction_evaluate=1.0, evaluate_timeout=0.3), FakeGrid(nodes), rounds=2)
+    assert time.monotonic() - began < 5.0
+    assert [result.evaluate_metrics_clientapp[t]["loss"] for t in (1, 2)] == [2.0, 2.0]
+
+
+def test_federated_evaluation_that_makes_no_sense_is_left_out(caplog):
+    nodes = {1: evaluating({"num-examples": 1}), 2: evaluating({"loss": 1.0})}
+    result = start(salf(fraction_evaluate=1.0), FakeGrid(nodes))
+    assert result.evaluate_metrics_clientapp == {}
+    assert "of no use" in caplog.text
+    result = start(salf(fraction_evaluate=1.0, min_evaluate_nodes=5), FakeGrid(nodes))
+    assert result.evaluate_metrics_clientapp == {}
+
+
+def test_without_flower_a_sentence_says_what_to_install():
+    code = "import sys; sys.modules['flwr'] = None\nimport salf.flower"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert "SalfError: Flower is not installed: pip install 'salf[flower]'." in ended.stderr

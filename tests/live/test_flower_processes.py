@@ -1,0 +1,117 @@
+"""The example app with real processes: SuperLink and SuperNodes, and Flower's simulation."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs salf[flower]")
+
+from salf.errors import SalfError
+from salf.live import record
+from salf.live.flower.local import LocalFederation
+
+HERE = Path(__file__).parent
+APP = HERE.parents[1] / "examples" / "flower-mnist"
+SMALL = {"data": "synthetic", "num-server-rounds": 3, "lr": 0.05, "batch-size": 8}
+
+pytestmark = pytest.mark.xdist_group("flower")
+
+
+def with_path(monkeypatch):
+    """Processes of the federation find the models of the tests."""
+    path = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
+
+
+def processes_with(home):
+    marked = f"FLWR_HOME={home}\0".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if marked in (folder / "environ").read_bytes():
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" "))
+        except OSError:
+            continue
+    return found
+
+
+def test_three_nodes_with_partial_updates_of_which_one_dies(monkeypatch, tmp_path):
+    with_path(monkeypatch)
+    rounds = tmp_path / "rounds.jsonl"
+    config = SMALL | {
+        "model": "sleepy:sleepy",
+        "deadline": 1.0,
+        "grace": 20.0,
+        "min-nodes": 3,
+        "record": str(rounds),
+    }
+    with LocalFederation([{}, {}, {}]) as federation:
+        alive, dead = [federation.node_id(n) for n in (0, 1)], federation.node_id(2)
+        killed = False
+        for line in federation.run(APP, config):
+            if "[ROUND 2/3]" in line and not killed:
+                federation.kill(2)
+                killed = True
+        home = federation.home
+    first, *others = record.read(rounds)
+    assert first.reached == (3, 3, 3)  # it knows no times yet, and so ends late by one layer
+    assert [row.round for row in others] == [2, 3]
+    for row in others:
+        assert row.depths[dead] == 4
+        assert row.reached[1:] == (2, 2)
+        assert row.seconds <= row.limit + 0.5
+        assert row.rejected == ()
+        assert row.accuracy is not None
+    # What a node learned in one process it knows in the next: that layer 1 does not fit. It may
+    # try it once again when it takes its device to have become faster.
+    assert [row.depths[user] for row in others for user in alive].count(2) >= 2
+    assert processes_with(home) == []
+    assert not home.exists()
+
+
+def test_the_same_app_in_simulation(tmp_path):
+    pytest.importorskip("ray", reason="needs salf[ray]")
+    rounds = tmp_path / "rounds.jsonl"
+    config = SMALL | {"model": "mlp", "deadline": 5.0, "min-nodes": 3, "record": str(rounds)}
+    with LocalFederation([{}, {}, {}], simulation=True) as federation:
+        lines = list(federation.run(APP, config))
+        home = federation.home
+    rows = record.read(rounds)
+    assert [row.reached for row in rows] == [(3, 3, 3)] * 3
+    assert any("Deadline: 5 s" in line for line in lines)
+    assert processes_with(home) == []
+
+
+def test_an_app_that_fails_says_so():
+    with LocalFederation([{}]) as federation:
+        with pytest.raises(SalfError, match="the run ended as finished:failed"):
+            list(federation.run(APP, SMALL | {"model": "no-such-model"}))
+        with pytest.raises(SalfError, match="the app could not be run"):
+            list(federation.run(HERE))
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "killed"])
+def test_nothing_outlives_its_parent(end):
+    code = (
+        "import time\nfrom salf.live.flower.local import LocalFederation\n"
+        "with LocalFederation([{}]) as federation:\n"
+        "    print(federation.home, flush=True)\n    time.sleep(600)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        home = parent.stdout.readline().strip()
+        assert processes_with(home)
+        parent.send_signal(end)
+    until = time.monotonic() + 20
+    while processes_with(home) and time.monotonic() < until:
+        time.sleep(0.2)
+    assert processes_with(home) == []
+    assert end == signal.SIGKILL or not Path(home).exists()
+    shutil.rmtree(home, ignore_errors=True)
