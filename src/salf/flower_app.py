@@ -109,12 +109,14 @@ class Named(SALF):
     names: Mapping[str, str]
 
     def _keep(self, row: Row, result: Any) -> None:
-        name = self.names
+        def name(node: str) -> str:
+            return self.names.get(node, node)
+
         named = replace(
             row,
-            depths={name[user]: depth for user, depth in row.depths.items()},
-            rejected=tuple((name[user], reason) for user, reason in row.rejected),
-            silent=tuple(name[user] for user in row.silent),
+            depths={name(node): depth for node, depth in row.depths.items()},
+            rejected=tuple((name(node), reason) for node, reason in row.rejected),
+            silent=tuple(name(node) for node in row.silent),
         )
         super()._keep(named, result)
 

@@ -1,5 +1,6 @@
 """Rounds by a made-up clock: they close in time, whatever users do."""
 
+from itertools import pairwise
 from math import inf
 
 import pytest
@@ -270,3 +271,39 @@ def test_a_grace_period_is_fixed_if_it_is_given():
     assert grace.seconds == 0.25
     with pytest.raises(SalfError, match="grace period must be a time"):
         Grace(-1.0)
+
+
+def test_when_all_users_fail_rounds_are_not_used_up_until_they_are_mended():
+    said = []
+    federation, link, clock = rounds({"a": 0.1, "b": 0.1}, on_wait=said.append)
+    answer = link.answer
+    link.answer = lambda user, round: Answer(user, Rejected("out of memory"))
+    began = []
+    for _ in range(8):
+        federation.next()
+        began.append(clock.time)
+    pauses = [after - before - 0.1 for before, after in pairwise(began)]
+    assert pauses == pytest.approx([1, 2, 4, 8, 16, 30, 30], abs=0.3)
+    assert len(said) == 8
+    assert "in round 1 all users failed" in said[0]
+    assert "out of memory" in said[0]
+    link.answer = answer
+    federation.next()  # after the last pause
+    mended = clock.time
+    for _ in range(3):
+        federation.next()
+    assert clock.time == pytest.approx(mended + 0.3)
+    link.answer = lambda user, round: Answer(user, Rejected("out of memory"))
+    federation.next()
+    assert said[-1].endswith("begins in 1 s.")
+
+
+def test_one_user_that_fails_slows_nobody_down():
+    federation, link, clock = rounds({"a": 0.1, "b": 0.1})
+    answer = link.answer
+    link.answer = lambda user, round: (
+        Answer(user, Rejected("broken")) if user == "b" else answer(user, round)
+    )
+    for _ in range(5):
+        federation.next()
+    assert clock.time == pytest.approx(100.5)

@@ -5,6 +5,7 @@ server finds it there. Ray trusts every process that has the cluster's token.
 """
 
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,6 +26,7 @@ except ImportError:
 
 log = logging.getLogger("salf.live")
 
+NICE = 5  # users give way to a server on the same machine, so that it closes rounds in time
 LOOK = 1.0  # seconds between two looks at who has come or gone
 
 
@@ -33,6 +35,7 @@ class _Actor:
 
     def __init__(self, make: Callable[[], User]) -> None:
         torch.set_num_threads(1)  # a device of its own, not all of this machine
+        os.nice(NICE)
         self.user = make()
 
     def ready(self) -> bool:

@@ -19,6 +19,7 @@ from salf.live.update import Rejected, Update
 
 log = logging.getLogger("salf.live")
 
+LONGEST = 30.0  # seconds between two rounds when all users fail
 PAUSE = 0.25  # seconds between two looks at whether users came, went, or were killed
 
 
@@ -122,6 +123,8 @@ class Rounds:
         self._now = now
         self._began: dict[int, float] = {}  # when rounds did, lately: for answers that come late
         self._closing: deque[float] = deque([0.0], maxlen=20)  # what the step took, lately
+        self._failures = 0  # rounds in a row in which all who answered had failed
+        self._not_before = -inf  # when the next round may begin
 
     def next(self) -> Row:
         """Run one round, from asking to the new model."""
@@ -145,14 +148,30 @@ class Rounds:
         row = self.server.close()
         closed = self._now()
         self._closing.append(closed - stopped)
+        self._slow_down_if_all_failed(row)
         return replace(row, seconds=closed - began, limit=limit if isfinite(limit) else None)
+
+    def _slow_down_if_all_failed(self, row: Row) -> None:
+        """Rounds that end as soon as all have failed would be used up before anybody is mended."""
+        good = row.depths.keys() - {user for user, _ in row.rejected} - set(row.silent)
+        if good or not row.rejected:
+            self._failures = 0
+            return
+        self._failures += 1
+        pause = min(LONGEST, 2.0 ** (self._failures - 1))
+        user, reason = row.rejected[-1]
+        self._not_before = self._now() + pause
+        self._on_wait(
+            f"in round {row.round} all users failed (the last, {user}: {reason}); "
+            f"the next one begins in {pause:g} s."
+        )
 
     def _wait_for_somebody(self) -> list[tuple[Sequence[Answer], float]]:
         """Return what came in the meantime: late for its round, and its sender is free again."""
         came: list[tuple[Sequence[Answer], float]] = []
         said = False
-        while not self.link.free():
-            if not said:
+        while not self.link.free() or self._now() < self._not_before:
+            if not said and not self.link.free():
                 present = len(self.link.users())
                 self._on_wait(
                     f"all {present} users are at work on earlier rounds; waiting for one."

@@ -80,12 +80,12 @@ def decode(data: bytes, most_bytes: int) -> Update:
     if about.get("format") != _FORMAT:
         raise Rejected(f"of another format: {str(about.get('format'))[:40]!r}")
     return Update(
-        user=_text(about, "user"),
-        round=_whole(about, "round"),
-        depth=_whole(about, "depth"),
+        user=text_of(about, "user"),
+        round=whole_of(about, "round"),
+        depth=whole_of(about, "depth"),
         tensors=tensors,
-        loss=_number(about, "loss"),
-        seconds=_number(about, "seconds"),
+        loss=number_of(about, "loss"),
+        seconds=number_of(about, "seconds"),
     )
 
 
@@ -100,21 +100,24 @@ def _about(data: bytes) -> dict[str, Any]:
     return about
 
 
-def _text(about: Mapping[str, Any], key: str) -> str:
+def text_of(about: Mapping[str, Any], key: str) -> str:
+    """A short text that came from a user, or `Rejected`."""
     value = about.get(key)
     if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isprintable():
         raise Rejected(f"its {key} is not a short text")
     return value
 
 
-def _whole(about: Mapping[str, Any], key: str) -> int:
+def whole_of(about: Mapping[str, Any], key: str) -> int:
+    """A number of at least 0 that came from a user, or `Rejected`."""
     value = about.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
         raise Rejected(f"its {key} is not a number of at least 0")
     return value
 
 
-def _number(about: Mapping[str, Any], key: str) -> float:
+def number_of(about: Mapping[str, Any], key: str) -> float:
+    """A finite number that came from a user, or `Rejected`."""
     value = about.get(key)
     if not isinstance(value, int | float) or isinstance(value, bool) or not isfinite(value):
         raise Rejected(f"its {key} is not a finite number")

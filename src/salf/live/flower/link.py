@@ -13,7 +13,7 @@ from torch import Tensor
 
 from salf.live.flower.mail import Mail, Sent
 from salf.live.rounds import Answer, Task
-from salf.live.update import Rejected, Update, _number, _whole
+from salf.live.update import Rejected, Update, number_of, whole_of
 
 Record = TypeVar("Record")
 
@@ -93,15 +93,15 @@ def update_of(user: str, round: int, reply: Message, most_bytes: int) -> Update:
     size = sum(len(array.data) + len(name) for name, array in arrays.items())
     if size > most_bytes:
         raise Rejected(f"too large: {size} bytes, where at most {most_bytes} make sense")
-    if (said := _whole(metrics, "server-round")) != round:
+    if (said := whole_of(metrics, "server-round")) != round:
         raise Rejected(f"for round {said}, in reply to round {round}")
     return Update(
         user,
         round,
-        _whole(metrics, "depth"),
+        whole_of(metrics, "depth"),
         {name: _tensor(name, array) for name, array in arrays.items()},
-        _number(metrics, "loss"),
-        _number(metrics, "seconds"),
+        number_of(metrics, "loss"),
+        number_of(metrics, "seconds"),
     )
 
 
