@@ -244,3 +244,27 @@ def is_running(pid):
             return stream.read().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["live"], "how long may a round take? Add --deadline"),
+        (["live", "--deadline", "50"], "a time is written with its unit"),
+        (["live", "--deadline", "0ms"], "the deadline must be a positive time"),
+        (["live", "--deadline", "50ms", "--slow", "8"], "write SHARExFACTOR"),
+        (["live", "--deadline", "50ms", "--method", "heterofl"], "unknown live method 'heterofl'"),
+        (["live", "--deadline", "50ms", "--resume"], "--resume needs --out"),
+        (["live", "--deadline", "1s", "--engine", "flower", "--here", "2"], "are for Ray"),
+        (["live", "--deadline", "1s", "--address", "127.0.0.1:1"], "there is no Ray to work with"),
+        (["join", "--share", "9/8"], "--share is written NUMBER/USERS"),
+        (["replay", "nowhere"], "nowhere holds no live run"),
+    ],
+)
+def test_live_says_what_is_wrong_in_a_sentence(tmp_path, arguments, told):
+    synthetic = [] if arguments[0] == "replay" else ["--data", "synthetic"]
+    done = salf(*arguments, *synthetic, cwd=tmp_path)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stdout == ""

@@ -93,7 +93,7 @@ def live(
         salf replay runs/live    (the recorded depths again, in the simulator)
     """
     from salf.experiments.config import load_config
-    from salf.experiments.live import Clock, LiveFolder
+    from salf.experiments.live import Clock, LiveFolder, live_method
     from salf.live.slow import slowness
 
     if resume and out is None:
@@ -112,6 +112,7 @@ def live(
         eval_every=eval_every,
         seed=seed,
     )
+    live_method(config)
     slowness(slow, users)
     if deadline is None and config.method != "fedavg":
         raise SalfError("how long may a round take? Add --deadline, such as --deadline 50ms.")

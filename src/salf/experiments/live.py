@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
+from math import inf
 from pathlib import Path
 from typing import Any, get_args
 
@@ -45,6 +46,11 @@ class Clock:
     deadline: float | None  # None: no deadline, for a method that waits
     grace: float | None = None  # None: learned from arrivals
     slow: str = ""
+
+    def __post_init__(self) -> None:
+        if self.deadline is not None and not 0 < self.deadline < inf:
+            raise SalfError(f"the deadline must be a positive time, not {self.deadline} seconds.")
+        Grace(self.grace)  # which checks it
 
 
 def user_name(number: int) -> str:

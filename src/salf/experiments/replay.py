@@ -68,8 +68,8 @@ class Replay:
 
 def replay(folder: Path, on_row: Callable[[Row], None] | None = None) -> Replay:
     """Run the rounds a live run recorded in this folder again, in the simulator."""
-    config = load_config(str(folder / CONFIG))
     records = recorded(folder)
+    config = load_config(str(folder / CONFIG))
     known = {user_name(number) for number in range(1, config.users + 1)}
     for done in records:
         if strangers := sorted(done.depths.keys() - known):

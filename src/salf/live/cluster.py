@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,7 +38,9 @@ def cluster(address: str | None = None, federation: str = FEDERATION) -> Iterato
         "log_to_driver": False,
         "configure_logging": False,
     }
-    if address is None:
+    if address is not None:
+        _check_somebody_listens(address)
+    else:
         _keep_to_ourselves()
         settings |= {
             "include_dashboard": False,
@@ -54,6 +57,20 @@ def cluster(address: str | None = None, federation: str = FEDERATION) -> Iterato
         yield
     finally:
         ray.shutdown()
+
+
+def _check_somebody_listens(address: str) -> None:
+    """Ray itself would go on trying for minutes."""
+    host, _, port = address.rpartition(":")
+    if not port.isdigit():  # auto, or one of Ray's other names
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except (OSError, OverflowError):
+        raise SalfError(
+            f"there is no Ray to work with: nobody answers at {address}. "
+            "Start it there with `ray start --head`."
+        ) from None
 
 
 def _keep_to_ourselves() -> None:

@@ -1,0 +1,229 @@
+"""Live runs with users in this process: what they leave, and that the simulator agrees."""
+
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+import torch
+
+from salf.errors import SalfError
+from salf.experiments.config import Config
+from salf.experiments.live import (
+    ROUNDS,
+    Clock,
+    LiveFolder,
+    make_server,
+    make_share,
+    make_user,
+    serve,
+    user_name,
+)
+from salf.experiments.replay import replay
+from salf.experiments.training import from_config
+from salf.live import record
+from salf.live.rounds import Answer, Rounds
+from salf.live.update import encode
+
+SMALL = Config(
+    data="synthetic", model="mlp", users=4, rounds=6, batch_size=4, lr=0.1, eval_every=3, threads=1
+)
+CLOCK = Clock(deadline=10.0, grace=1.0)
+NET = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self, shape, classes):
+        super().__init__(
+            nn.Conv2d(shape[0], 4, 3, 2, bias=False), nn.BatchNorm2d(4), nn.ReLU(),
+            nn.Flatten(), nn.LazyLinear(classes),
+        )
+"""
+
+
+class Here:
+    """Users in this process, who stop at depths drawn for every round; some never answer."""
+
+    def __init__(self, config):
+        self.config = config
+        self.members = {user_name(n): make_user(config, n) for n in range(1, config.users + 1)}
+        self.answers = []
+
+    def users(self):
+        return set(self.members)
+
+    free = users
+
+    def send(self, task):
+        layers = next(iter(self.members.values())).backpropagation.layers
+        rng = np.random.default_rng([7, task.round])
+        for name, user in sorted(self.members.items()):
+            depth = int(rng.integers(1, len(layers) + 2))
+            if rng.random() < 0.2:
+                continue  # lost on the way
+            update = user.train(task.round, None, task.weights)
+            if task.deadline is not None:
+                kept = {n for layer in layers.reached(depth) for n in layer.parameters}
+                kept |= {n for layer in layers.reached(depth) for n in layer.buffers}
+                tensors = {n: t for n, t in update.tensors.items() if n in kept}
+                update = replace(update, depth=depth, tensors=tensors)
+            self.answers.append(Answer(name, encode(update)))
+
+    def awaited(self):
+        return {answer.user for answer in self.answers}
+
+    def receive(self, seconds):
+        answers, self.answers = self.answers, []
+        return answers
+
+
+def live(config, path, resume=False, on_round=None):
+    folder = LiveFolder(path)
+    with folder.claimed(config, CLOCK, resume) as claimed:
+        return serve(claimed, CLOCK, Here(claimed), folder, on_round=on_round)
+
+
+@pytest.mark.parametrize("method", ["salf", "drop", "fedavg"])
+@pytest.mark.parametrize("model", ["mlp", "cnn", "bnnet:Net"])
+def test_the_simulator_gets_to_the_same_model_with_the_recorded_depths(
+    tmp_path, monkeypatch, method, model
+):
+    (tmp_path / "bnnet.py").write_text(NET)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = SMALL.changed(method=method, model=model, momentum=0.5)
+    summary = live(config, tmp_path / "run")
+    replayed = replay(tmp_path / "run")
+    assert replayed.history.test_accuracy == pytest.approx(summary["test_accuracy"], abs=0.002)
+    assert replayed.distance < 1e-5
+    rows = record.read(tmp_path / "run" / ROUNDS)
+    assert [row.reached for row in rows] == [row.reached for row in replayed.history.rows]
+    depths = {depth for row in rows for depth in row.depths.values()}
+    assert len(depths) > 1  # there was something to agree about
+
+
+def test_the_replay_of_another_run_is_far_away(tmp_path):
+    live(SMALL, tmp_path / "run")
+    rows = record.read(tmp_path / "run" / ROUNDS)
+    turned = [replace(row, depths=dict.fromkeys(row.depths, 2)) for row in rows]
+    record.rewrite(tmp_path / "run" / ROUNDS, turned)
+    assert replay(tmp_path / "run").distance > 1e-3
+
+
+class Killed(Exception):
+    pass
+
+
+def test_a_server_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path):
+    def stop(row):
+        if row.round == 4:
+            raise Killed
+
+    config = SMALL.changed(momentum=0.5)
+    live(config, tmp_path / "whole")
+    with pytest.raises(Killed):
+        live(config, tmp_path / "parts", on_round=stop)
+    live(config, tmp_path / "parts", resume=True)
+    assert rows_of(tmp_path / "parts") == rows_of(tmp_path / "whole")
+    one, other = ((tmp_path / run / "model.safetensors").read_bytes() for run in ("whole", "parts"))
+    assert one == other
+
+
+def rows_of(folder):
+    return [asdict(row) | {"seconds": 0} for row in record.read(folder / ROUNDS)]
+
+
+def test_a_round_that_was_written_but_not_kept_is_run_again(tmp_path):
+    """The server was killed between the two."""
+
+    def stop(row):
+        if row.round == 3:
+            raise Killed
+
+    with pytest.raises(Killed):
+        live(SMALL, tmp_path / "run", on_round=stop)
+    path = tmp_path / "run" / ROUNDS
+    record.append(path, replace(record.read(path)[-1], round=4))
+    with path.open("a") as stream:
+        stream.write('{"round": 5, "de')
+    live(SMALL, tmp_path / "run", resume=True)
+    live(SMALL, tmp_path / "whole")
+    assert rows_of(tmp_path / "run") == rows_of(tmp_path / "whole")
+
+
+def test_rounds_that_are_gone_are_not_made_up(tmp_path):
+    def stop(row):
+        if row.round == 3:
+            raise Killed
+
+    with pytest.raises(Killed):
+        live(SMALL, tmp_path / "run", on_round=stop)
+    record.rewrite(tmp_path / "run" / ROUNDS, record.read(tmp_path / "run" / ROUNDS)[:1])
+    with pytest.raises(SalfError, match="does not have all rounds up to 3"):
+        live(SMALL, tmp_path / "run", resume=True)
+
+
+def test_a_folder_with_another_run_is_refused(tmp_path):
+    live(SMALL, tmp_path)
+    folder = LiveFolder(tmp_path)
+    with (
+        pytest.raises(SalfError, match=r"already holds this run. Add --resume"),
+        folder.claimed(SMALL, CLOCK, resume=False),
+    ):
+        pass
+    with (
+        pytest.raises(SalfError, match=r"another clock .it differs in deadline, grace"),
+        folder.claimed(SMALL, Clock(1.0), resume=True),
+    ):
+        pass
+    with (
+        pytest.raises(SalfError, match=r"another config .it differs in lr"),
+        folder.claimed(SMALL.changed(lr=0.2), CLOCK, resume=True),
+    ):
+        pass
+
+
+def test_what_was_not_used_is_in_the_log_of_the_run(tmp_path):
+    folder = LiveFolder(tmp_path)
+    with folder.claimed(SMALL, CLOCK, resume=False) as config:
+        link = Here(config)
+        link.receive = lambda seconds: [
+            Answer(answer.user, b"rubbish") for answer in Here.receive(link, seconds)
+        ]
+        row = Rounds(make_server(config, from_config(config)), link, 1.0).next()
+    assert len(row.rejected) >= 1
+    text = (tmp_path / "live.log").read_text()
+    for user, reason in row.rejected:
+        assert f"no update of {user} is used: {reason}" in text
+
+
+def test_users_have_shares_of_their_own_and_the_simulators_batches():
+    training = from_config(SMALL)
+    batches = training.simulation.batches
+    shares = [make_share(SMALL, number) for number in range(1, 5)]
+    sizes = [len(share.samples) for share in shares]
+    assert sizes == list(batches.sizes)
+    rng = np.random.default_rng([SMALL.seed, 3])
+    rng.integers(2**63)
+    index = batches.draw(rng)
+    for share, chosen in zip(shares, index, strict=True):
+        inputs, labels = training.simulation.samples.rows(torch.from_numpy(chosen))
+        own_inputs, own_labels = share.batch(3)
+        assert torch.equal(inputs, own_inputs)
+        assert torch.equal(labels, own_labels)
+
+
+def test_what_a_live_federation_does_not_have_is_refused_in_a_sentence(tmp_path):
+    with pytest.raises(SalfError, match=r"heterofl.*drop, fedavg, salf"):
+        live(SMALL.changed(method="heterofl"), tmp_path / "a")
+    with pytest.raises(SalfError, match="averages over the users that reached a layer"):
+        live(SMALL.changed(average="all"), tmp_path / "b")
+    with pytest.raises(SalfError, match="holds no live run"):
+        replay(tmp_path)
+
+
+def test_a_run_with_strangers_is_not_replayed(tmp_path):
+    live(SMALL, tmp_path)
+    path = tmp_path / ROUNDS
+    rows = record.read(path)
+    record.rewrite(path, [replace(rows[0], depths={"phone": 1}), *rows[1:]])
+    with pytest.raises(SalfError, match="'phone' took part with data of its own"):
+        replay(tmp_path)
