@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench bench-live clean
 
 demo: $(READY)
 	$(BIN)/salf data mnist
@@ -26,6 +26,11 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/engines.py
 	$(BIN)/python benchmarks/memory.py
+
+# With nothing else going on: deadlines of 50 ms, and percents of them, are measured.
+bench-live: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/deadlines.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/live.py
 
 # The constraints pin what is installed; torch above all, whose other builds bring gigabytes.
 $(READY): pyproject.toml constraints.txt

@@ -5,7 +5,9 @@ import secrets
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from salf.errors import SalfError
@@ -38,25 +40,29 @@ def cluster(address: str | None = None, federation: str = FEDERATION) -> Iterato
         "log_to_driver": False,
         "configure_logging": False,
     }
-    if address is not None:
-        _check_somebody_listens(address)
-    else:
-        _keep_to_ourselves()
-        settings |= {
-            "include_dashboard": False,
-            "num_cpus": os.cpu_count(),
-            "_system_config": {"max_direct_call_object_size": _INLINE},
-        }
-    ray = _import()
-    try:
-        ray.init(**settings)
-    except (ConnectionError, ray.exceptions.RayError, ValueError, RuntimeError) as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise SalfError(f"there is no Ray to work with: {first[:200]}") from None
-    try:
+    with ExitStack() as stack:
+        if address is not None:
+            _check_somebody_listens(address)
+        else:
+            _keep_to_ourselves()
+            # Only for this account, and gone afterwards; Ray's own folder is neither. Not where
+            # the system says, because the path of a socket must be short.
+            place = "/tmp" if Path("/tmp").is_dir() else None
+            folder = TemporaryDirectory(prefix="salf-ray-", dir=place, ignore_cleanup_errors=True)
+            settings |= {
+                "include_dashboard": False,
+                "num_cpus": os.cpu_count(),
+                "_temp_dir": stack.enter_context(folder),
+                "_system_config": {"max_direct_call_object_size": _INLINE},
+            }
+        ray = _import()
+        try:
+            ray.init(**settings)
+        except (ConnectionError, ray.exceptions.RayError, ValueError, RuntimeError) as error:
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise SalfError(f"there is no Ray to work with: {first[:200]}") from None
+        stack.callback(ray.shutdown)
         yield
-    finally:
-        ray.shutdown()
 
 
 def _check_somebody_listens(address: str) -> None:
