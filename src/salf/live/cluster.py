@@ -52,7 +52,7 @@ def cluster(address: str | None = None, federation: str = FEDERATION) -> Iterato
             settings |= {
                 "include_dashboard": False,
                 "num_cpus": os.cpu_count(),
-                "_temp_dir": stack.enter_context(folder),
+                "_temp_dir": str(Path(stack.enter_context(folder), "ray")),  # Ray opens it to all
                 "_system_config": {"max_direct_call_object_size": _INLINE},
             }
         ray = _import()
