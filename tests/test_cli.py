@@ -144,6 +144,14 @@ def test_bound_prints_the_constants_asked_for_and_their_neighbours(tmp_path):
     assert refused.stderr.startswith("salf: the theorem needs 0 < rho_c <= rho_s")
 
 
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [("run", "mnist-mlp, mnist-cnn"), ("live", "mnist-mlp, mnist-cnn"), ("replay", "its --out")],
+)
+def test_help_says_what_arguments_are(tmp_path, command, says):
+    assert says in salf(command, "--help", cwd=tmp_path).stdout
+
+
 def test_help_does_not_wait_for_torch(tmp_path):
     code = "import sys; from salf.cli import app; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path).returncode == 0
