@@ -19,6 +19,7 @@ from salf.experiments.live import (
     user_name,
 )
 from salf.experiments.replay import replay
+from salf.experiments.run import run
 from salf.experiments.training import from_config
 from salf.live import record
 from salf.live.rounds import Answer, Rounds
@@ -34,7 +35,7 @@ from torch import nn
 class Net(nn.Sequential):
     def __init__(self, shape, classes):
         super().__init__(
-            nn.Conv2d(shape[0], 4, 3, 2, bias=False), nn.BatchNorm2d(4), nn.ReLU(),
+            nn.Conv2d(shape[0], 4, 3, 2, bias=False), nn.BatchNorm2d(4), nn.Tanh(),
             nn.Flatten(), nn.LazyLinear(classes),
         )
 """
@@ -53,7 +54,7 @@ class Here:
 
     free = users
 
-    def send(self, task):
+    def send(self, task, users):
         layers = next(iter(self.members.values())).backpropagation.layers
         rng = np.random.default_rng([7, task.round])
         for name, user in sorted(self.members.items()):
@@ -66,7 +67,7 @@ class Here:
                 kept |= {n for layer in layers.reached(depth) for n in layer.buffers}
                 tensors = {n: t for n, t in update.tensors.items() if n in kept}
                 update = replace(update, depth=depth, tensors=tensors)
-            self.answers.append(Answer(name, encode(update)))
+            self.answers.append(Answer(name, task.round, encode(update)))
 
     def awaited(self):
         return {answer.user for answer in self.answers}
@@ -93,7 +94,7 @@ def test_the_simulator_gets_to_the_same_model_with_the_recorded_depths(
     summary = live(config, tmp_path / "run")
     replayed = replay(tmp_path / "run")
     assert replayed.history.test_accuracy == pytest.approx(summary["test_accuracy"], abs=0.002)
-    assert replayed.distance < 1e-5
+    assert replayed.distance < 5e-3  # rounding, and a unit that it switches on or off
     rows = record.read(tmp_path / "run" / ROUNDS)
     assert [row.reached for row in rows] == [row.reached for row in replayed.history.rows]
     depths = {depth for row in rows for depth in row.depths.values()}
@@ -105,7 +106,18 @@ def test_the_replay_of_another_run_is_far_away(tmp_path):
     rows = record.read(tmp_path / "run" / ROUNDS)
     turned = [replace(row, depths=dict.fromkeys(row.depths, 2)) for row in rows]
     record.rewrite(tmp_path / "run" / ROUNDS, turned)
-    assert replay(tmp_path / "run").distance > 1e-3
+    assert replay(tmp_path / "run").distance > 5e-2
+
+
+def test_a_folder_of_a_run_that_is_not_live_is_left_alone(tmp_path):
+    run(SMALL.changed(rounds=1), tmp_path)
+    before = sorted(tmp_path.iterdir())
+    with (
+        pytest.raises(SalfError, match="holds a run that is not live"),
+        LiveFolder(tmp_path).claimed(SMALL.changed(rounds=1), CLOCK, resume=True),
+    ):
+        pass
+    assert sorted(tmp_path.iterdir()) == before
 
 
 class Killed(Exception):
@@ -186,7 +198,7 @@ def test_what_was_not_used_is_in_the_log_of_the_run(tmp_path):
     with folder.claimed(SMALL, CLOCK, resume=False) as config:
         link = Here(config)
         link.receive = lambda seconds: [
-            Answer(answer.user, b"rubbish") for answer in Here.receive(link, seconds)
+            Answer(answer.user, answer.round, b"rubbish") for answer in Here.receive(link, seconds)
         ]
         row = Rounds(make_server(config, from_config(config)), link, 1.0).next()
     assert len(row.rejected) >= 1

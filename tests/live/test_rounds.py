@@ -47,10 +47,10 @@ class MadeUpLink:
     def free(self):
         return self.users() - self.asked.keys()
 
-    def send(self, task):
+    def send(self, task, users):
         self.round = task.round
         self.tasks.append(task)
-        for user in self.free():
+        for user in self.free() & set(users):
             self.asked[user] = task.round, self.clock.time + self.delays[user]
 
     def awaited(self):
@@ -64,7 +64,7 @@ class MadeUpLink:
         return [self.answer(user, self.asked.pop(user)[0]) for user in ready]
 
     def answer(self, user, round):
-        return Answer(user, encode(good(user, round, seconds=self.work)))
+        return Answer(user, round, encode(good(user, round, seconds=self.work)))
 
 
 def network():
@@ -182,7 +182,7 @@ def test_answers_that_are_no_updates_are_noted_and_nobody_waits_for_more():
     federation, link, _ = rounds({"a": 0.2, "b": 0.3})
     answer = link.answer
     link.answer = lambda user, round: (
-        Answer(user, Rejected("its process ended")) if user == "b" else answer(user, round)
+        Answer(user, round, Rejected("its process ended")) if user == "b" else answer(user, round)
     )
     row = federation.next()
     assert row.rejected == (("b", "its process ended"),)
@@ -277,7 +277,7 @@ def test_when_all_users_fail_rounds_are_not_used_up_until_they_are_mended():
     said = []
     federation, link, clock = rounds({"a": 0.1, "b": 0.1}, on_wait=said.append)
     answer = link.answer
-    link.answer = lambda user, round: Answer(user, Rejected("out of memory"))
+    link.answer = lambda user, round: Answer(user, round, Rejected("out of memory"))
     began = []
     for _ in range(8):
         federation.next()
@@ -293,7 +293,7 @@ def test_when_all_users_fail_rounds_are_not_used_up_until_they_are_mended():
     for _ in range(3):
         federation.next()
     assert clock.time == pytest.approx(mended + 0.3)
-    link.answer = lambda user, round: Answer(user, Rejected("out of memory"))
+    link.answer = lambda user, round: Answer(user, round, Rejected("out of memory"))
     federation.next()
     assert said[-1].endswith("begins in 1 s.")
 
@@ -302,8 +302,74 @@ def test_one_user_that_fails_slows_nobody_down():
     federation, link, clock = rounds({"a": 0.1, "b": 0.1})
     answer = link.answer
     link.answer = lambda user, round: (
-        Answer(user, Rejected("broken")) if user == "b" else answer(user, round)
+        Answer(user, round, Rejected("broken")) if user == "b" else answer(user, round)
     )
     for _ in range(5):
         federation.next()
     assert clock.time == pytest.approx(100.5)
+
+
+def test_one_slow_step_does_not_cost_the_rounds_after_it_their_users():
+    federation, _, clock = rounds({"a": 0.9, "b": 1.3})
+    close = federation.server.close
+
+    def slow_close():
+        clock.time += 5.0
+        federation.server.close = close
+        return close()
+
+    federation.server.close = slow_close
+    federation.next()
+    for _ in range(5):
+        row = federation.next()
+        assert row.depths["a"] == 1  # T_max is the users', whatever a step took
+    assert row.depths == {"a": 1, "b": 1}
+
+
+def test_a_failure_of_an_earlier_round_is_not_held_against_this_one():
+    said = []
+    federation, link, _ = rounds({"a": 0.2, "b": 1.6}, on_wait=said.append)
+    answer = link.answer
+    link.answer = lambda user, round: (
+        Answer(user, round, Rejected("broken")) if user == "b" else answer(user, round)
+    )
+    rows = [federation.next() for _ in range(3)]
+    assert [row.rejected for row in rows] == [(), (), ()]
+    assert sum(row.late for row in rows) == 1
+    assert said == []
+
+
+def test_users_who_are_late_do_not_make_a_failure_of_one_a_failure_of_all():
+    said = []
+    federation, link, _ = rounds({"a": NEVER, "b": 0.1}, on_wait=said.append)
+    link.answer = lambda user, round: Answer(user, round, Rejected("broken"))
+    federation.next()
+    assert said == []
+
+
+def test_a_user_that_lies_about_its_round_does_not_stretch_the_grace_period():
+    federation, link, _ = rounds({"a": 0.1, "liar": 0.1}, deadline=0.2, grace=None)
+    answer = link.answer
+    link.answer = lambda user, round: (
+        Answer(user, round, encode(good(user, max(0, round - 90))))
+        if user == "liar"
+        else answer(user, round)
+    )
+    for _ in range(200):
+        row = federation.next()
+    assert row.rejected == (("liar", "for round 110, in reply to round 200"),)
+    assert federation.grace.seconds <= 0.15 + 1e-9
+
+
+def test_who_comes_after_a_round_has_begun_is_asked_in_the_next_one():
+    federation, link, _ = rounds({"a": 0.2})
+    send = link.send
+
+    def send_when_another_has_come(task, users):
+        link.delays["new"] = 0.1
+        send(task, users)
+
+    link.send = send_when_another_has_come
+    row = federation.next()
+    assert (row.depths, row.rejected) == ({"a": 1}, ())
+    assert federation.next().depths == {"a": 1, "new": 1}

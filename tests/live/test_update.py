@@ -2,8 +2,10 @@
 
 import json
 import struct
+from contextlib import suppress
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,8 +13,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 from torch import nn
 
-from salf.layers import Layers
-from salf.live.inspection import ENOUGH, FACTOR, Inspection
+from salf.layers import Layer, Layers
+from salf.live.inspection import ENOUGH, FACTOR, Inspection, Part
 from salf.live.update import Rejected, Update, decode, encode, is_sent, size_of
 
 ROUND = 7
@@ -109,27 +111,106 @@ def test_a_given_bound_holds_for_every_layer():
         tight.check(good(depth=2), ROUND)
 
 
-def test_the_bound_is_learned_from_what_was_accepted():
+GRADIENTS, BUFFERS = True, False
+
+
+def test_the_bound_is_learned():
     learning = Inspection(LAYERS, WEIGHTS)
-    assert learning.bound(1) is None
+    assert learning.bound(Part(1, GRADIENTS)) is None
     for _ in range(ENOUGH):
         learning.check(good(depth=2), ROUND)
     learning.check(good(depth=2, scale=0.9 * FACTOR), ROUND)
     with pytest.raises(Rejected, match="norm"):
         learning.check(good(depth=2, scale=1.2 * FACTOR), ROUND)
     learning.check(good(depth=1, scale=1.0), ROUND)  # layer 1 has no bound yet
-    assert learning.bound(0) is None
+    assert learning.bound(Part(0, GRADIENTS)) is None
 
 
-def test_rejected_updates_teach_nothing():
+def test_fewer_than_half_of_the_users_do_not_move_the_bound():
     learning = Inspection(LAYERS, WEIGHTS)
+    for t in range(20 * ENOUGH):
+        if t % 5 in (3, 4) and t > ENOUGH:
+            with pytest.raises(Rejected, match="norm"):
+                learning.check(good(depth=2, scale=100 * FACTOR), ROUND)
+        else:
+            learning.check(good(depth=2), ROUND)
+
+
+def test_honest_users_whose_gradients_grow_are_let_in_again():
+    learning = Inspection(LAYERS, WEIGHTS)
+    for _ in range(2 * ENOUGH):
+        learning.check(good(depth=2), ROUND)
+    for _ in range(2 * ENOUGH + 1):
+        with suppress(Rejected):
+            learning.check(good(depth=2, scale=10 * FACTOR), ROUND)
+    learning.check(good(depth=2, scale=10 * FACTOR), ROUND)
+
+
+def test_late_in_training_the_few_large_gradients_are_not_refused():
+    """Most mini-batches have nothing to teach any more, and those that have must get in."""
+    rng = np.random.default_rng(0)
+    learning = Inspection(LAYERS, WEIGHTS)
+    for t in range(3000):
+        usual = 0.999**t  # falls to a twentieth
+        heavy = rng.lognormal(0.0, 1.5)  # 2 in 100 are 20 times the median
+        learning.check(good(depth=2, scale=min(usual * heavy, 3.0)), ROUND)
+
+
+def test_what_was_learned_goes_on_in_another_server():
+    learning, other = Inspection(LAYERS, WEIGHTS), Inspection(LAYERS, WEIGHTS)
     for _ in range(ENOUGH):
         learning.check(good(depth=2), ROUND)
-    before = learning.bound(1)
-    for _ in range(5 * ENOUGH):
-        with pytest.raises(Rejected):
-            learning.check(good(depth=2, scale=100 * FACTOR), ROUND)
-    assert learning.bound(1) == before
+    other.load_state(json.loads(json.dumps(learning.state())))
+    with pytest.raises(Rejected, match="norm"):
+        other.check(good(depth=2, scale=1.2 * FACTOR), ROUND)
+
+
+class TestBuffers:
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+
+    def inspection(self):
+        weights = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+        return Inspection(Layers.of(self.model), weights)
+
+    def update(self, mean=0.1, var=0.0, count=1):
+        tensors = {name: torch.ones_like(p) for name, p in self.model.named_parameters()}
+        tensors["1.running_mean"] = torch.full((3,), mean)
+        tensors["1.running_var"] = torch.full((3,), var)
+        tensors["1.num_batches_tracked"] = torch.tensor(count)
+        return Update("a", ROUND, 1, tensors)
+
+    @pytest.mark.parametrize("wrong", [{"mean": 1e9}, {"var": 1e30}, {"count": 2**62}])
+    def test_have_a_bound_of_their_own(self, wrong):
+        inspection = self.inspection()
+        for _ in range(ENOUGH):
+            inspection.check(self.update(), ROUND)
+        with pytest.raises(Rejected, match=r"with buffers of norm .* in layer 1"):
+            inspection.check(self.update(**wrong), ROUND)
+        inspection.check(self.update(), ROUND)
+
+    def test_must_not_make_a_variance_negative(self):
+        with pytest.raises(Rejected, match="makes a variance negative"):
+            self.inspection().check(self.update(var=-1.1), ROUND)
+
+    def test_must_be_finite(self):
+        with pytest.raises(Rejected, match=r"'1.running_mean' not finite"):
+            self.inspection().check(self.update(mean=float("nan")), ROUND)
+
+
+def test_complex_parameters_are_looked_at_too():
+    weights = {"w": nn.Parameter(torch.zeros(2, dtype=torch.complex64))}
+    inspection = Inspection(Layers([Layer("w", ("w",))]), weights)
+    inspection.check(Update("a", ROUND, 1, {"w": torch.tensor([1j, 2.0])}), ROUND)
+    with pytest.raises(Rejected, match="not finite"):
+        inspection.check(Update("a", ROUND, 1, {"w": torch.tensor([1j * torch.nan, 2])}), ROUND)
+
+
+@pytest.mark.parametrize("key", ["loss", "seconds"])
+@pytest.mark.parametrize("value", [10**400, -(10**400), float("inf"), float("nan")])
+def test_numbers_that_are_too_large_for_a_float_are_refused(key, value):
+    about = {"format": "salf-1", "user": "a", "round": 1, "depth": 3, "loss": 0.0, "seconds": 0.0}
+    with pytest.raises(Rejected, match=f"its {key} is not a finite number"):
+        decode(raw(about | {key: value}), SIZE)
 
 
 def test_huge_but_finite_values_do_not_overflow_the_norm():

@@ -86,9 +86,9 @@ class Board:
         table.add_column("not used", justify="right")
         for user, depth in sorted(row.depths.items(), key=_by_number)[:MOST]:
             table.add_row(
-                _name(user, self._slow.get(user, 1.0)),
+                Text(_name(user, self._slow.get(user, 1.0))),
                 _blocks(depth, len(self._layers)),
-                self._how(user, depth, row),
+                Text(self._how(user, depth, row)),  # as it is: a reason may quote anything
                 str(self._late[user] or ""),
                 str(self._rejected[user] or ""),
             )

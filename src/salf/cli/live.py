@@ -183,7 +183,11 @@ def _on_ray(
 
         with console.status("users are getting ready") as status:
             users = [  # kept, because a user lasts as long as its handle
-                ray.start_user(user_name(number), partial(make_user, config, number, slow[number]))
+                ray.start_user(
+                    user_name(number),
+                    partial(make_user, config, number, slow[number]),
+                    here=here is not None,
+                )
                 for number in range(1, started + 1)
             ]
             ray.wait_ready(

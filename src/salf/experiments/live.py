@@ -9,7 +9,7 @@ import logging
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
 from typing import Any, get_args
@@ -24,7 +24,7 @@ from salf.data import Samples
 from salf.engines import cross_entropy
 from salf.errors import SalfError, unknown
 from salf.experiments.config import Config
-from salf.experiments.run import MODEL, SUMMARY, RunFolder
+from salf.experiments.run import CONFIG, MODEL, SUMMARY, RunFolder
 from salf.experiments.simulation import Batches, round_rng, seeded
 from salf.experiments.training import Training, from_config
 from salf.files import whole_file, write_whole
@@ -128,18 +128,20 @@ def serve(
     """
     training = training or from_config(config)
     server = make_server(config, training)
-    records = folder.restore(server) if folder is not None else []
+    tally = Tally(len(server.layers))
+    for done in folder.restore(server) if folder is not None else ():
+        tally.add(done)
     rounds = Rounds(server, link, clock.deadline, Grace(clock.grace), on_wait=on_wait)
     while server.t < config.rounds:
         row = rounds.next()
         due = row.round % training.eval_every == 0 or row.round == config.rounds
         done = Record(**vars(row), accuracy=training.validation_accuracy() if due else None)
-        records.append(done)
+        tally.add(done)
         if folder is not None:
             folder.add(done, server)
         if on_round is not None:
             on_round(done)
-    summary = summarise(config, clock, training, records)
+    summary = summarise(config, clock, training, tally)
     if folder is not None:
         folder.finish(training, summary)
     return summary
@@ -154,27 +156,46 @@ def live_method(config: Config) -> LiveMethod:
     return config.method  # type: ignore[return-value]
 
 
-def summarise(
-    config: Config, clock: Clock, training: Training, records: list[Record]
-) -> dict[str, Any]:
+class Tally:
+    """What is counted over the rounds."""
+
+    def __init__(self, layers: int) -> None:
+        self._layers = layers
+        self.rounds = self.late = self.rejected = 0
+        self.finished = self.partial = self.nothing = 0  # users' rounds
+        self.limited = self.in_time = 0  # rounds with a limit, and those that kept it
+        self.seconds = 0.0
+
+    def add(self, done: Record) -> None:
+        """Count a round."""
+        self.rounds += 1
+        self.late += done.late
+        self.rejected += len(done.rejected)
+        self.seconds += done.seconds
+        for depth in done.depths.values():
+            self.finished += depth == 1
+            self.partial += 1 < depth <= self._layers
+            self.nothing += depth > self._layers
+        if done.limit is not None:
+            self.limited += 1
+            self.in_time += done.seconds <= done.limit
+
+
+def summarise(config: Config, clock: Clock, training: Training, tally: Tally) -> dict[str, Any]:
     """What there is to say about a finished run."""
-    asked = sum(len(row.depths) for row in records)
-    layers = len(training.simulation.engine.layers)
-    depths = [depth for row in records for depth in row.depths.values()]
-    limited = [row for row in records if row.limit is not None]
-    in_time = sum(row.seconds <= row.limit for row in limited if row.limit is not None)
+    asked = max(1, tally.finished + tally.partial + tally.nothing)
     return {
         "test_accuracy": training.test_accuracy(),
-        "rounds": len(records),
-        "seconds": round(sum(row.seconds for row in records), 3),
+        "rounds": tally.rounds,
+        "seconds": round(tally.seconds, 3),
         "method": config.method,
         "deadline": clock.deadline,
-        "finished": sum(depth == 1 for depth in depths) / max(1, asked),
-        "partial": sum(1 < depth <= layers for depth in depths) / max(1, asked),
-        "nothing": sum(depth > layers for depth in depths) / max(1, asked),
-        "late": sum(row.late for row in records),
-        "rejected": sum(len(row.rejected) for row in records),
-        "rounds_in_time": in_time / len(limited) if limited else None,
+        "finished": tally.finished / asked,
+        "partial": tally.partial / asked,
+        "nothing": tally.nothing / asked,
+        "late": tally.late,
+        "rejected": tally.rejected,
+        "rounds_in_time": tally.in_time / tally.limited if tally.limited else None,
     }
 
 
@@ -189,8 +210,12 @@ class LiveFolder:
         """Keep the folder for this run while it lasts, with its log in it."""
         folder = RunFolder(self.path)
         with folder.locked():
+            if not (self.path / CONFIG).exists():
+                write_whole(self.path / LIVE, tomli_w.dumps(_table(clock)))
+            elif not (self.path / LIVE).exists():
+                raise SalfError(f"{self.path} holds a run that is not live. Choose another --out.")
             config = folder.claim(config, resume)
-            self._claim_clock(clock)
+            self._check_clock(clock)
             handler = logging.FileHandler(self.path / LOG, encoding="utf-8")
             handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
             logger = logging.getLogger("salf.live")
@@ -234,18 +259,15 @@ class LiveFolder:
             save_model(training.simulation.model, str(temporary))
         write_whole(self.path / SUMMARY, json.dumps(summary, indent=2) + "\n")
 
-    def _claim_clock(self, clock: Clock) -> None:
-        path = self.path / LIVE
-        table = {key: value for key, value in asdict(clock).items() if value is not None}
-        if not path.exists():
-            write_whole(path, tomli_w.dumps(table))
-        elif (there := tomllib.loads(path.read_text(encoding="utf-8"))) != table:
-            differs = sorted(
-                field.name
-                for field in fields(Clock)
-                if there.get(field.name) != table.get(field.name)
-            )
+    def _check_clock(self, clock: Clock) -> None:
+        there = tomllib.loads((self.path / LIVE).read_text(encoding="utf-8"))
+        ours = _table(clock)
+        if differs := sorted(k for k in there | ours if there.get(k) != ours.get(k)):
             raise SalfError(
                 f"{self.path} holds a run with another clock (it differs in "
                 f"{', '.join(differs)}). Choose another --out."
             )
+
+
+def _table(clock: Clock) -> dict[str, Any]:
+    return {key: value for key, value in asdict(clock).items() if value is not None}

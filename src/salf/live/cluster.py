@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from salf.errors import SalfError
+from salf.errors import SalfError, in_one_line
 
 FEDERATION = "salf"  # the namespace in which users are looked for
 
@@ -59,8 +59,7 @@ def cluster(address: str | None = None, federation: str = FEDERATION) -> Iterato
         try:
             ray.init(**settings)
         except (ConnectionError, ray.exceptions.RayError, ValueError, RuntimeError) as error:
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise SalfError(f"there is no Ray to work with: {first[:200]}") from None
+            raise SalfError(f"there is no Ray to work with: {in_one_line(error)}") from None
         stack.callback(ray.shutdown)
         yield
 

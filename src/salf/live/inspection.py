@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from statistics import median
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,11 +17,42 @@ ENOUGH = 10  # norms of a layer before a bound is learned from them
 FACTOR = 20.0  # how far from the usual an honest update may be
 
 
+class Part(NamedTuple):
+    """What has a norm of its own: the gradients of a layer, or its buffers' differences."""
+
+    layer: int  # from 0
+    gradients: bool
+
+
+class Usual:
+    """How large one part of honest updates is.
+
+    The bound is `FACTOR` times the largest median there was. It is learned from what is refused,
+    too, so that honest users whose gradients grow are not locked out, and fewer than half of the
+    users do not move a median. It never falls, because late in training most gradients are small
+    and the few that are not are those that matter.
+    """
+
+    def __init__(self) -> None:
+        self.norms: deque[float] = deque(maxlen=WINDOW)
+        self.largest = 0.0  # of the medians
+
+    def learn(self, norm: float) -> None:
+        """An update that is good otherwise has this norm."""
+        self.norms.append(norm)
+        if len(self.norms) >= ENOUGH:
+            self.largest = max(self.largest, median(self.norms))
+
+    def bound(self) -> float | None:
+        """None while too little is known."""
+        return FACTOR * self.largest if self.largest > 0 else None
+
+
 class Inspection:
     """Checks updates against the model they are for, and remembers how large good ones are.
 
-    With `most_norm`, no layer's gradient may have a larger norm; without, the bound is learned:
-    `FACTOR` times the median of what the layer's accepted gradients had lately.
+    With `most_norm`, no layer's gradient may have a larger norm; without, the bound is learned.
+    That of buffers always is. Before `ENOUGH` norms are known there is no learned bound.
     """
 
     def __init__(
@@ -29,8 +61,12 @@ class Inspection:
         self.layers = layers
         self.weights = weights
         self.most_norm = most_norm
-        self._usual: list[deque[float]] = [deque(maxlen=WINDOW) for _ in layers]
-        self._parts = [
+        self._usual: dict[Part, Usual] = {
+            Part(index, gradients): Usual()
+            for index in range(len(layers))
+            for gradients in (True, False)
+        }
+        self._due = [
             tuple(
                 name
                 for names, is_parameter in ((layer.parameters, True), (layer.buffers, False))
@@ -47,38 +83,38 @@ class Inspection:
         if not 1 <= update.depth <= len(self.layers) + 1:
             raise Rejected(f"of depth {update.depth}, outside 1..{len(self.layers) + 1}")
         self._check_names(update)
+        for name, tensor in update.tensors.items():
+            self._check_tensor(name, tensor)
         norms = self._norms(update)
-        for index, norm in norms.items():
-            self._check_norm(index, norm)
-        for index, norm in norms.items():  # only when all of it is good
-            self._usual[index].append(norm)
+        bounds = {part: self.bound(part) for part in norms}
+        for part, norm in norms.items():
+            self._usual[part].learn(norm)
+        for part, norm in norms.items():
+            self._check_norm(part, norm, bounds[part])
 
-    def bound(self, index: int) -> float | None:
-        """The largest norm a gradient of this layer may have; None while nothing is known."""
-        if self.most_norm is not None:
+    def bound(self, part: Part) -> float | None:
+        """The largest norm this part of an update may have; None while nothing is known."""
+        if self.most_norm is not None and part.gradients:
             return self.most_norm
-        usual = self._usual[index]
-        return FACTOR * median(usual) if len(usual) >= ENOUGH and median(usual) > 0 else None
+        return self._usual[part].bound()
 
-    def usual(self) -> list[list[float]]:
-        """The norms of accepted gradients that are remembered, by layer."""
-        return [list(norms) for norms in self._usual]
+    def state(self) -> list[list[float]]:
+        """What was learned, part by part: the largest median, and the norms remembered."""
+        return [[usual.largest, *usual.norms] for usual in self._usual.values()]
 
-    def remember(self, usual: Sequence[Sequence[float]]) -> None:
-        """Go on with the norms another server remembered."""
-        for mine, norms in zip(self._usual, usual, strict=True):
-            mine.extend(norms)
+    def load_state(self, state: Sequence[Sequence[float]]) -> None:
+        """Go on with what another server learned."""
+        for usual, (largest, *norms) in zip(self._usual.values(), state, strict=True):
+            usual.largest = largest
+            usual.norms.extend(norms)
 
     def _check_names(self, update: Update) -> None:
         """Exactly the layers d..L: known, whole, and contiguous down from the last."""
-        due = {name for part in self._parts[update.depth - 1 :] for name in part}
+        due = {name for names in self._due[update.depth - 1 :] for name in names}
         if extra := sorted(update.tensors.keys() - due):
-            known = (
-                "which its depth does not reach"
-                if extra[0] in self.layers.index_of
-                else ("which the model does not have")
-            )
-            raise Rejected(f"with {extra[0][:200]!r}, {known}")
+            reached = extra[0] in self.layers.index_of
+            why = "which its depth does not reach" if reached else "which the model does not have"
+            raise Rejected(f"with {extra[0][:200]!r}, {why}")
         if missing := sorted(due - update.tensors.keys()):
             raise Rejected(f"without {missing[0]!r}, though of depth {update.depth}")
 
@@ -88,34 +124,34 @@ class Inspection:
             raise Rejected(f"with {name!r} of shape {tuple(tensor.shape)}, not {tuple(like.shape)}")
         if tensor.dtype != like.dtype:
             raise Rejected(f"with {name!r} of type {tensor.dtype}, not {like.dtype}")
+        if name.endswith("running_var") and bool((tensor + like < 0).any()):
+            raise Rejected(f"with {name!r} that makes a variance negative")
 
-    def _norms(self, update: Update) -> dict[int, float]:
-        """Of the gradients of every layer it has."""
-        squares: dict[int, float] = {}
+    def _norms(self, update: Update) -> dict[Part, float]:
+        """Of the parts it has; finite only if all values are."""
+        squares: dict[Part, float] = {}
         for name, tensor in update.tensors.items():
-            self._check_tensor(name, tensor)
-            norm = _norm(name, tensor)
-            if self.weights[name].requires_grad:
-                index = self.layers.index_of[name]
-                squares[index] = squares.get(index, 0.0) + norm**2
-        return {index: square**0.5 for index, square in squares.items()}
+            part = Part(self.layers.index_of[name], self.weights[name].requires_grad)
+            squares[part] = squares.get(part, 0.0) + _norm(name, tensor) ** 2
+        return {part: square**0.5 for part, square in squares.items()}
 
-    def _check_norm(self, index: int, norm: float) -> None:
-        bound = self.bound(index)
+    def _check_norm(self, part: Part, norm: float, bound: float | None) -> None:
         if bound is not None and norm > bound:
+            kind = "a gradient" if part.gradients else "buffers"
             raise Rejected(
-                f"with a gradient of norm {norm:.3g} in layer {index + 1} "
-                f"({self.layers[index].name}), where at most {bound:.3g} is allowed"
+                f"with {kind} of norm {norm:.3g} in layer {part.layer + 1} "
+                f"({self.layers[part.layer].name}), where at most {bound:.3g} is allowed"
             )
 
 
 def _norm(name: str, tensor: Tensor) -> float:
     """The norm. It is finite only if all values are, and faster than a look at each of them."""
-    if not tensor.is_floating_point():
-        return 0.0
+    if not (tensor.is_floating_point() or tensor.is_complex()):  # a counter
+        tensor = tensor.double()
     norm = float(torch.linalg.vector_norm(tensor))
     if not isfinite(norm):  # squares of large values overflow in single precision
-        norm = float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
+        double = torch.complex128 if tensor.is_complex() else torch.float64
+        norm = float(torch.linalg.vector_norm(tensor, dtype=double).real)
     if not isfinite(norm):
         raise Rejected(f"with {name!r} not finite")
     return norm

@@ -7,12 +7,12 @@ server finds it there. Ray trusts every process that has the cluster's token.
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 
-from salf.errors import SalfError
+from salf.errors import SalfError, in_one_line
 from salf.live.rounds import Answer, Task
 from salf.live.update import Rejected, decode_model, encode, encode_model
 from salf.live.user import User
@@ -74,7 +74,7 @@ def wait_ready(users: Sequence[Any], on_ready: Callable[[int], None] | None = No
         try:
             ray.get(done)
         except RayError as error:
-            raise SalfError(f"a user could not start: {_last_line(error)}") from None
+            raise SalfError(f"a user could not start: {in_one_line(error, last=True)}") from None
         if on_ready is not None:
             on_ready(len(users) - len(waiting))
 
@@ -96,11 +96,22 @@ class RayLink:
             self._looked = time.monotonic()
         for name, ready in list(self._coming.items()):
             if ray.wait([ready], timeout=0)[0]:
-                del self._coming[name]
+                self._arrive(name, ready)
         return self._actors.keys() - self._coming.keys()
 
+    def _arrive(self, name: str, ready: Any) -> None:
+        del self._coming[name]
+        try:
+            ray.get(ready)
+        except RayError:  # not yet: the next look asks again
+            self._actors.pop(name, None)
+
     def _look(self) -> None:
-        names = set(ray.util.list_named_actors())
+        try:
+            names = set(ray.util.list_named_actors())
+        except RayError as error:  # the next look may be luckier
+            log.warning("Ray does not say who is there: %s", in_one_line(error))
+            return
         self._actors = {name: handle for name, handle in self._actors.items() if name in names}
         self._coming = {name: ready for name, ready in self._coming.items() if name in names}
         found = []
@@ -108,6 +119,9 @@ class RayLink:
             try:
                 self._actors[name] = ray.get_actor(name)
             except ValueError:  # it ended between the two questions
+                continue
+            if not hasattr(self._actors[name], "ready"):  # somebody else's, of the same namespace
+                del self._actors[name]
                 continue
             self._coming[name] = self._actors[name].ready.remote()
             found.append(self._coming[name])
@@ -119,11 +133,14 @@ class RayLink:
         busy = {user for user, _ in self._asked.values()}
         return self.users() - busy
 
-    def send(self, task: Task) -> None:
+    def send(self, task: Task, users: Collection[str]) -> None:
         """The model goes into Ray's memory once, and from there to every machine once."""
         model = ray.put(encode_model(task.weights))
         self._round = task.round
-        for user in self.free():
+        busy = {user for user, _ in self._asked.values()}
+        for user in users:
+            if user in busy or user not in self._actors:
+                continue
             asked = self._actors[user].train.remote(task.round, task.deadline, model)
             self._asked[asked] = user, task.round
 
@@ -147,17 +164,12 @@ class RayLink:
         try:
             content = ray.get(reference)
         except RayTaskError as error:
-            return Answer(user, Rejected(f"failed in round {round}: {_last_line(error)}"))
+            content = Rejected(f"failed: {in_one_line(error, last=True)}")
         except RayActorError:
             self._actors.pop(user, None)  # it is found again when Ray has started it again
-            return Answer(user, Rejected(f"its process ended in round {round}"))
+            content = Rejected("its process ended")
         except RayError as error:
-            return Answer(user, Rejected(f"lost in round {round}: {type(error).__name__}"))
-        if not isinstance(content, bytes):
-            return Answer(user, Rejected(f"not an update: {type(content).__name__}"))
-        return Answer(user, content)
-
-
-def _last_line(error: BaseException) -> str:
-    """Of the traceback Ray hands on from a user's process: what went wrong there."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1][:200]
+            content = Rejected(f"lost: {type(error).__name__}")
+        if not isinstance(content, bytes | Rejected):
+            content = Rejected(f"not an update: {type(content).__name__}")
+        return Answer(user, round, content)

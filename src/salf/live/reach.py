@@ -1,4 +1,4 @@
-"""p_l learned while rounds go by: how often users reached each layer, lately."""
+"""p_l learned while rounds go by: how often nobody reached a layer, lately."""
 
 from collections.abc import Sequence
 
@@ -8,23 +8,29 @@ from salf.depth import Floats
 
 
 class ReachEstimate:
-    """The chance that a user reaches a layer, smoothed, and from it p_l.
+    """p_l as the share of rounds in which nobody reached layer l.
 
-    Every round counts for `memory` times what the round after it does, so the estimate follows
-    devices that change. It starts as if one user had reached the layer and one had not, so that
-    neither the first rounds nor one in which nobody got there blow up a step.
+    That needs no assumption about the users: those who differ in speed, depend on each other,
+    come or go are counted as they are. Rounds count less the older they are, so the estimate
+    follows devices that change. It begins as if everybody had reached every layer for some
+    rounds, and these never fade: so neither the first rounds nor an empty one blow up a step. Nor
+    does a layer that was not reached for long: no step is stretched more than by 1/(1 - `MOST`),
+    which is stable rather than unbiased.
     """
 
-    def __init__(self, layers: int, memory: float = 0.98) -> None:
-        self.memory = memory
-        self.reached = np.ones(layers)
-        self.asked = 2.0
+    MEMORY = 0.98  # what a round counts, when the one after it counts 1
+    BEFORE = 5.0  # rounds in which everybody had reached every layer
+    MOST = 0.75
 
-    def unreached(self, users: int) -> Floats:
-        """p_l if so many users are asked: the chance that none of them reaches layer l."""
-        return np.asarray((1 - self.reached / self.asked) ** users)
+    def __init__(self, layers: int) -> None:
+        self.empty = np.zeros(layers)
+        self.rounds = 0.0
 
-    def learn(self, reached: Sequence[int], asked: int) -> None:
-        """Take in a round: how many of the users asked reached each layer."""
-        self.reached = self.memory * self.reached + np.asarray(reached, np.float64)
-        self.asked = self.memory * self.asked + asked
+    def unreached(self) -> Floats:
+        """p_l for l = 1..L, as far as the rounds so far tell."""
+        return np.asarray(np.minimum(self.empty / (self.rounds + self.BEFORE), self.MOST))
+
+    def learn(self, reached: Sequence[int]) -> None:
+        """Take in a round: how many users reached each layer."""
+        self.empty = self.MEMORY * self.empty + (np.asarray(reached) == 0)
+        self.rounds = self.MEMORY * self.rounds + 1

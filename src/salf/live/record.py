@@ -1,6 +1,7 @@
 """What a live run writes down: one line of JSON for each closed round."""
 
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from math import isfinite
@@ -22,6 +23,8 @@ def append(path: Path, record: Record) -> None:
     """Add a round. A line that a killed server left half written is never added to."""
     with path.open("a", encoding="utf-8") as stream:
         stream.write(_line(record))
+        stream.flush()
+        os.fsync(stream.fileno())  # before the state that says it is there
 
 
 def read(path: Path) -> list[Record]:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
+from statistics import median
 from typing import Protocol
 
 from torch import Tensor
@@ -20,7 +21,7 @@ from salf.live.update import Rejected, Update
 log = logging.getLogger("salf.live")
 
 LONGEST = 30.0  # seconds between two rounds when all users fail
-PAUSE = 0.25  # seconds between two looks at whether users came, went, or were killed
+PAUSE = 0.25  # seconds at most until the next look at who is there and who is awaited
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,13 @@ class Task:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came from a user: an update, as bytes or decoded, or the reason why there is none."""
+    """What came from a user: an update, as bytes or decoded, or the reason why there is none.
+
+    Who it is from, and which round's question it answers, the link knows and not the user.
+    """
 
     user: str
+    round: int
     content: bytes | Update | Rejected
 
 
@@ -49,8 +54,8 @@ class Link(Protocol):
     def free(self) -> Collection[str]:
         """Those of them who can be asked now: not still at work on what they were asked before."""
 
-    def send(self, task: Task) -> None:
-        """Ask all who are free."""
+    def send(self, task: Task, users: Collection[str]) -> None:
+        """Ask those of these users who are free."""
 
     def awaited(self) -> Collection[str]:
         """Those of the users asked last who have not answered, and still may."""
@@ -122,21 +127,23 @@ class Rounds:
         self._on_wait = on_wait or log.warning
         self._now = now
         self._began: dict[int, float] = {}  # when rounds did, lately: for answers that come late
-        self._closing: deque[float] = deque([0.0], maxlen=20)  # what the step took, lately
+        self._closing: deque[float] = deque(maxlen=20)  # what the step took, lately
         self._failures = 0  # rounds in a row in which all who answered had failed
         self._not_before = -inf  # when the next round may begin
 
     def next(self) -> Row:
         """Run one round, from asking to the new model."""
         late = self._wait_for_somebody()
-        t = self.server.open(self.link.users())
+        users = self.link.users()
+        t = self.server.open(users)
         began = self._began[t] = self._now()
         self._began.pop(t - 100, None)
         grace = self.grace.seconds
-        # The step is part of the round, so answers are taken until it has to be begun.
         limit = inf if self.deadline is None else self.deadline + grace
-        until = began + limit - max(self._closing)
-        self.link.send(Task(t, self.deadline, self.server.weights))
+        # The step is part of the round, so answers are taken until it has to be begun; but T_max
+        # is the users', whatever a step took.
+        until = began + limit - min(median(self._closing or [0.0]), grace)
+        self.link.send(Task(t, self.deadline, self.server.weights), users)
         for answers, arrived in late:
             self._take(answers, arrived)
         while self.server.missing(self.link.awaited()):
@@ -153,8 +160,7 @@ class Rounds:
 
     def _slow_down_if_all_failed(self, row: Row) -> None:
         """Rounds that end as soon as all have failed would be used up before anybody is mended."""
-        good = row.depths.keys() - {user for user, _ in row.rejected} - set(row.silent)
-        if good or not row.rejected:
+        if row.depths.keys() - {user for user, _ in row.rejected}:
             self._failures = 0
             return
         self._failures += 1
@@ -179,7 +185,8 @@ class Rounds:
                     else "there are no users; waiting for one."
                 )
                 said = True
-            came.append((self.link.receive(PAUSE), self._now()))
+            if answers := self.link.receive(PAUSE):
+                came.append((answers, self._now()))
         if said:
             self._on_wait("a user is there; going on.")
         return came
@@ -187,9 +194,9 @@ class Rounds:
     def _take(self, answers: Sequence[Answer], arrived: float) -> None:
         for answer in answers:
             if isinstance(answer.content, Rejected):
-                self.server.refuse(answer.user, str(answer.content))
+                self.server.refuse(answer.user, str(answer.content), answer.round)
                 continue
-            update = self.server.take(answer.user, answer.content)
-            if update is not None and update.round in self._began:
-                took = arrived - self._began[update.round]
+            update = self.server.take(answer.user, answer.content, answer.round)
+            if update is not None and answer.round in self._began:
+                took = arrived - self._began[answer.round]
                 self.grace.learn(took - min(max(update.seconds, 0.0), took))

@@ -5,7 +5,6 @@
 
 import json
 import logging
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -76,6 +75,10 @@ class LiveServer:
         }
         self.server = Server(self.weights, schedule, momentum)
         self.inspection = Inspection(layers, self.weights, most_norm)
+        if unreached is not None and (
+            len(unreached) != len(layers) or not all(0 <= p < 1 for p in unreached)
+        ):
+            raise SalfError(f"unreached are {len(layers)} chances in [0, 1), one for each layer.")
         self.given_unreached = unreached
         self.reach = ReachEstimate(len(layers))
         self.t = 0  # rounds closed
@@ -105,17 +108,20 @@ class LiveServer:
         missing = self._depths.keys() - self._answered
         return missing if present is None else missing & set(present)
 
-    def take(self, user: str, data: bytes | Update) -> Update | None:
+    def take(self, user: str, data: bytes | Update, asked: int | None = None) -> Update | None:
         """Use an update, or note why not, and return it unless it is bad. The round goes on.
 
-        `user` is who sent it, as whoever carries the messages knows; what the update says about
-        that must agree. One of an earlier round is late: it is counted, and not used.
+        `user` is who sent it and `asked` the round it is in reply to, as whoever carries the
+        messages knows (None where nobody does); what the update says must agree. One of an
+        earlier round is late: it is counted, and not used.
         """
         t = self.t + 1
         try:
             update = data if isinstance(data, Update) else decode(data, self._size)
             if update.user != user:
                 raise Rejected(f"signed by {update.user!r}")
+            if asked is not None and update.round != asked:
+                raise Rejected(f"for round {update.round}, in reply to round {asked}")
             if update.round < t:
                 self._late += 1
                 log.info("round %d: a late update of %s, for round %d", t, user, update.round)
@@ -124,29 +130,34 @@ class LiveServer:
                 raise Rejected("from a user who was not asked")
             if user in self._answered:
                 raise Rejected("the second of its user in this round")
-            self._answered.add(user)
             self.inspection.check(update, t)
         except Rejected as reason:
-            self.refuse(user, str(reason))
+            self.refuse(user, str(reason), asked)
             return None
+        self._answered.add(user)
         self._use(update)
         return update
 
-    def refuse(self, user: str, reason: str) -> None:
+    def refuse(self, user: str, reason: str, asked: int | None = None) -> None:
         """Note why a user has no update that could be used."""
+        t = self.t + 1
+        if asked is not None and asked < t:  # it says nothing about this round
+            self._late += 1
+            log.info("round %d: late and of no use, of %s for round %d: %s", t, user, asked, reason)
+            return
+        self._answered.add(user)
         self._rejected.append((user, reason))
-        log.warning("round %d: no update of %s is used: %s", self.t + 1, user, reason)
+        log.warning("round %d: no update of %s is used: %s", t, user, reason)
 
     def close(self) -> Row:
         """End the round: take the step, and learn from it."""
-        asked, t = len(self._depths), self.t + 1
-        unreached = self._unreached(asked)
+        t, unreached = self.t + 1, self._unreached()
         with torch.no_grad():
             step = self._aggregate.average(unreached)
             self.server.apply(step, t)
         self._check_finite(step.values, t)
         reached = tuple(int(count) for count in self._aggregate.reached)
-        self.reach.learn(self._reached_by_depth(), asked)
+        self.reach.learn(reached)
         self.t, self._open = t, False
         loss = sum(self._losses) / len(self._losses) if self._losses else float("nan")
         return Row(
@@ -166,31 +177,38 @@ class LiveServer:
         tensors |= {f"velocity/{name}": tensor for name, tensor in self.server.velocity.items()}
         state = {
             "round": self.t,
-            "reached": self.reach.reached.tolist(),
-            "asked": self.reach.asked,
-            "norms": self.inspection.usual(),
+            "empty": self.reach.empty.tolist(),
+            "rounds": self.reach.rounds,
+            "norms": self.inspection.state(),
         }
         stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         write_whole(path, save(stored, {"state": json.dumps(state)}))
 
     def restore(self, path: Path) -> None:
-        """Go on after the last closed round that was saved."""
+        """Go on after the last closed round that was saved; or leave all as it is."""
         try:
-            with safe_open(path, "pt") as stored, torch.no_grad():
+            with safe_open(path, "pt") as stored:
                 state = json.loads(stored.metadata()["state"])
-                for key in stored.keys():  # noqa: SIM118
-                    kind, _, name = key.partition("/")
-                    tensor = stored.get_tensor(key).to(self.weights[name].device)
-                    if kind == "weights":
-                        self.weights[name].copy_(tensor)
-                    else:
-                        self.server.velocity[name] = tensor
+                tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
+            weights = {name: tensors[f"weights/{name}"] for name in self.weights}
+            for name, tensor in weights.items():
+                if tensor.shape != self.weights[name].shape:
+                    raise ValueError(f"{name!r} has another shape")
+            empty = np.asarray(state["empty"], np.float64)
+            if empty.shape != (len(self.layers),):
+                raise ValueError("it has other layers")
+            self.inspection.load_state(state["norms"])
+            self.reach.rounds, self.t = float(state["rounds"]), int(state["round"])
         except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
             raise SalfError(f"{path} cannot be read ({error}). Delete it to start anew.") from None
-        self.t = int(state["round"])
-        self.reach.reached = np.asarray(state["reached"], np.float64)
-        self.reach.asked = float(state["asked"])
-        self.inspection.remember(state["norms"])
+        self.reach.empty = empty
+        with torch.no_grad():
+            for name, tensor in weights.items():
+                self.weights[name].copy_(tensor)
+        for key, tensor in tensors.items():
+            kind, _, name = key.partition("/")
+            if kind == "velocity" and name in self.weights:
+                self.server.velocity[name] = tensor.to(self.weights[name].device)
 
     def _use(self, update: Update) -> None:
         self._depths[update.user] = update.depth
@@ -211,15 +229,9 @@ class LiveServer:
                     "Try a smaller learning rate."
                 )
 
-    def _unreached(self, asked: int) -> Sequence[float] | None:
+    def _unreached(self) -> Sequence[float] | None:
         if self.method != "salf":
             return None
         if self.given_unreached is not None:
             return self.given_unreached
-        return [float(p) for p in self.reach.unreached(asked)]
-
-    def _reached_by_depth(self) -> list[int]:
-        counts = Counter(self._depths.values())
-        return [
-            sum(counts[d] for d in range(1, layer + 1)) for layer in range(1, len(self.layers) + 1)
-        ]
+        return [float(p) for p in self.reach.unreached()]

@@ -4,13 +4,14 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
+
+from salf.errors import in_one_line
 
 _FORMAT = "salf-1"
 _HEADER = struct.Struct("<Q")  # how safetensors begins: the length of the JSON that follows
@@ -76,7 +77,7 @@ def decode(data: bytes, most_bytes: int) -> Update:
         RuntimeError,
         RecursionError,
     ) as error:
-        raise Rejected(f"not an update: {_first_line(error)}") from None
+        raise Rejected(f"not an update: {in_one_line(error)}") from None
     if about.get("format") != _FORMAT:
         raise Rejected(f"of another format: {str(about.get('format'))[:40]!r}")
     return Update(
@@ -119,13 +120,11 @@ def whole_of(about: Mapping[str, Any], key: str) -> int:
 def number_of(about: Mapping[str, Any], key: str) -> float:
     """A finite number that came from a user, or `Rejected`."""
     value = about.get(key)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not isfinite(value):
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise Rejected(f"its {key} is not a number")
+    if not -1e300 < value < 1e300:  # not isfinite, which raises for very large whole numbers
         raise Rejected(f"its {key} is not a finite number")
     return float(value)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def size_of(tensors: Mapping[str, Tensor]) -> int:

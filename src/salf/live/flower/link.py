@@ -1,6 +1,6 @@
 """The nodes of a Flower federation, as `Rounds` reaches them. What they send is not trusted."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from io import BytesIO
 from typing import TypeVar
 
@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 from numpy.lib import format as npy
 from torch import Tensor
 
+from salf.errors import in_one_line
 from salf.live.flower.mail import Mail, Sent
 from salf.live.rounds import Answer, Task
 from salf.live.update import Rejected, Update, number_of, whole_of
@@ -40,23 +41,21 @@ class GridLink:
         self._ask = ask
         self._choose = choose
         self._most_bytes = most_bytes
-        self._chosen: Sequence[int] = ()
         self._round = 0
 
     def users(self) -> set[str]:
         """Who takes part in the next round, of those the SuperLink hears from."""
         present = sorted(self._grid.get_node_ids())
-        self._chosen = self._choose(present, self._idle(present))
-        return {str(node) for node in self._chosen}
+        return {str(node) for node in self._choose(present, self._idle(present))}
 
     def free(self) -> set[str]:
         """Nodes without a message that they may still reply to."""
         return {str(node) for node in self._idle(list(self._grid.get_node_ids()))}
 
-    def send(self, task: Task) -> None:
-        """Ask those chosen who are free."""
+    def send(self, task: Task, users: Collection[str]) -> None:
+        """One message to each of them who is free."""
         self._round = task.round
-        self._mail.send(self._ask(task, self._idle(self._chosen)), task.round)
+        self._mail.send(self._ask(task, self._idle(sorted(map(int, users)))), task.round)
 
     def awaited(self) -> set[str]:
         """Nodes whose reply of this round may still come."""
@@ -73,11 +72,12 @@ class GridLink:
     def _answer(self, sent: Sent, reply: Message | Rejected) -> Answer:
         user = str(sent.node)
         if isinstance(reply, Rejected):
-            return Answer(user, reply)
+            return Answer(user, sent.round, reply)
         try:
-            return Answer(user, update_of(user, sent.round, reply, self._most_bytes))
+            update = update_of(user, sent.round, reply, self._most_bytes)
+            return Answer(user, sent.round, update)
         except Rejected as reason:
-            return Answer(user, reason)
+            return Answer(user, sent.round, reason)
 
 
 def update_of(user: str, round: int, reply: Message, most_bytes: int) -> Update:
@@ -86,8 +86,8 @@ def update_of(user: str, round: int, reply: Message, most_bytes: int) -> Update:
     Who sent it, and which round's message it replies to, Flower says and not the node.
     """
     if reply.has_error():
-        reason = str(reply.error.reason or f"error {reply.error.code}")
-        raise Rejected(f"failed: {' '.join(reason.split())[:200]}")
+        reason = " ".join(str(reply.error.reason or f"error {reply.error.code}").split())
+        raise Rejected(f"failed: {in_one_line(reason)}")
     arrays = _only(reply.content.array_records, "ArrayRecord")
     metrics = _only(reply.content.metric_records, "MetricRecord")
     size = sum(len(array.data) + len(name) for name, array in arrays.items())
@@ -124,5 +124,4 @@ def _tensor(name: str, array: Array) -> Tensor:
         numbers = np.frombuffer(array.data[stream.tell() :], dtype)
         return torch.from_numpy(numbers.reshape(shape, order="F" if by_columns else "C").copy())
     except Exception as error:  # whatever bytes make NumPy's parser raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise Rejected(f"with {name[:200]!r} not an array: {reason}") from None
+        raise Rejected(f"with {name[:200]!r} not an array: {in_one_line(error)}") from None
