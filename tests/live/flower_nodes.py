@@ -6,6 +6,7 @@ from itertools import count
 
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.server.superlink.linkstate.utils import create_message_error_unavailable_ins_message
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
@@ -63,14 +64,22 @@ def sends(depth=1, seed=0, changed=None):
 
 
 class FakeGrid(Grid):
-    """Nodes are functions from the message they get to their reply, to HANGS, or to an exception
-    that reading the reply raises; with `after`, seconds until a node's reply is there.
+    """Nodes are functions from the message they get to their reply, to HANGS, to an exception
+    that reading the reply raises, or to a function that downloads the reply, one after the other.
+    With `after`, seconds until a node's reply is there.
+
+    As the SuperLink does, it gives a reply away once, to the pull that finds it, and whoever asks
+    again is told that there is no such message.
     """
 
     def __init__(self, nodes, after=None):
         self.nodes = dict(nodes)
         self.after = after or {}
         self.pushed = []
+        self.most_pulls = 0  # that were at work at the same time
+        self.pulls = 0
+        self._at_work = 0
+        self._open = {}  # by message id: until when it may be replied to
         self._waiting = {}  # by message id: when there is a reply, and which
         self._ids = count()
         self._lock = threading.Lock()
@@ -98,21 +107,39 @@ class FakeGrid(Grid):
             keys.append(key)
             node = message.metadata.dst_node_id
             answer = self.nodes[node](travelled(message))
-            if answer is not HANGS:
-                arrives = time.monotonic() + self.after.get(node, 0.0)
-                with self._lock:
-                    self._waiting[key] = arrives, answer
+            now = time.monotonic()
+            with self._lock:
+                self._open[key] = now + message.metadata.ttl
+                if answer is not HANGS:
+                    self._waiting[key] = now + self.after.get(node, 0.0), answer
         return keys
 
     def pull_messages(self, message_ids):
+        with self._lock:
+            self.pulls += 1
+            self._at_work += 1
+            self.most_pulls = max(self.most_pulls, self._at_work)
+        try:
+            return self._pulled(list(message_ids))
+        finally:
+            with self._lock:
+                self._at_work -= 1
+
+    def _pulled(self, keys):
         now = time.monotonic()
         with self._lock:
-            there = [key for key in message_ids if self._waiting.get(key, (now + 1,))[0] <= now]
-            answers = [self._waiting.pop(key)[1] for key in there]
+            gone = [key for key in keys if self._open.get(key, now) <= now]
+            there = [key for key in keys if self._waiting.get(key, (now + 1,))[0] <= now]
+            answers = [self._waiting.pop(key)[1] for key in there if key not in gone]
+            for key in {*gone, *there}:
+                self._open.pop(key, None)
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
-        return [answer() if callable(answer) else travelled(answer) for answer in answers]
+        return [
+            *(create_message_error_unavailable_ins_message(key, 1) for key in gone),
+            *(answer() if callable(answer) else travelled(answer) for answer in answers),
+        ]
 
     def asked(self, node):
         """The rounds this node was asked in."""

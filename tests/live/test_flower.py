@@ -33,6 +33,7 @@ from hypothesis import strategies as st
 
 from salf.errors import SalfError
 from salf.flower import SALF, train
+from salf.flower_app import Added
 from salf.live import record
 from salf.live.flower import mail, strategy
 from salf.live.flower.client import TIMES
@@ -108,30 +109,124 @@ def test_a_round_is_over_when_all_have_replied():
     assert time.monotonic() - began < 3.0
 
 
-def test_a_reply_that_is_never_uploaded_whole_holds_up_nobody(monkeypatch):
+def takes(seconds, depth=1, seed=0):
+    """A node whose reply takes so long to upload, or to download."""
+
+    def node(message):
+        return lambda: time.sleep(seconds) or travelled(reply(message, depth, seed))
+
+    return node
+
+
+def test_a_reply_that_is_never_uploaded_whole_holds_up_nobody():
     """Flower's pull waits inside for the rest of a reply; it must not be the server that waits."""
-    monkeypatch.setattr(mail, "PATIENCE", 0.1)
-    stalled = lambda: time.sleep(3) or reply  # noqa: E731
-    grid = FakeGrid({1: lambda message: stalled, 2: sends(2, seed=2)}, after={2: 0.3})
+    grid = FakeGrid({1: takes(3), 2: sends(2, seed=2), 3: sends(1, seed=3)}, after={3: 0.3})
     result = start(salf(deadline=0.6), grid)
     assert result.train_metrics_clientapp[1]["seconds"] < 2.0
-    assert_same(result.arrays, stepped([gradients(2, 2)]))
+    assert_same(result.arrays, stepped([gradients(2, 2), gradients(1, 3)]))
 
 
-def test_a_reply_that_flower_cannot_read_is_refused_and_its_sender_found(
-    monkeypatch, tmp_path, caplog
-):
-    """One of them may take those that came with it along, once; from then on it is on its own."""
-    monkeypatch.setattr(strategy, "MOST_GRACE", 0.3)
-    broken = lambda message: ValueError("Unexpected set of `children`")  # noqa: E731
-    salf_ = salf(deadline=0.1, grace=0.1, record=tmp_path / "rounds")
-    result = start(salf_, FakeGrid({1: broken, 2: sends(1, seed=2)}), rounds=2)
-    first, second = record.read(tmp_path / "rounds")
-    assert "a reply could not be read: Unexpected set" in caplog.text
-    assert first.silent == ("1", "2")
-    assert second.rejected == (("1", "not a reply: Unexpected set of `children`"),)
-    assert second.depths == {"1": 4, "2": 1}
+@pytest.mark.parametrize("groups", [16, 1], ids=["a pull each", "one pull for all"])
+def test_a_reply_that_takes_long_to_download_counts(monkeypatch, tmp_path, groups):
+    """The SuperLink tells whoever asks for it meanwhile that there is no such message."""
+    monkeypatch.setattr(mail, "PATIENCE", 0.1)
+    monkeypatch.setattr(mail, "GROUPS", groups)
+    grid = FakeGrid({1: takes(0.6, seed=1), 2: sends(2, seed=2)}, after={2: 0.3})
+    result = start(salf(deadline=2.0, record=tmp_path / "rounds"), grid)
+    assert_same(result.arrays, stepped([gradients(1, 1), gradients(2, 2)]))
+    (row,) = record.read(tmp_path / "rounds")
+    assert row.rejected == ()
+    assert row.seconds < 1.5
+
+
+def replies_within(seconds, mail_):
+    until, nodes = time.monotonic() + seconds, []
+    while (left := until - time.monotonic()) > 0:
+        nodes += [sent.node for sent, _ in mail_.receive(left)]
+    return sorted(nodes)
+
+
+def test_a_node_that_stalls_delays_others_once_where_pulls_are_shared(monkeypatch):
+    monkeypatch.setattr(mail, "PATIENCE", 0.1)
+    monkeypatch.setattr(mail, "GROUPS", 2)
+    grid = FakeGrid({1: takes(1.0), **{node: sends() for node in range(2, 7)}}, after={3: 0.2})
+    mail_ = mail.Mail(grid)
+    mail_.send(messages_to(range(1, 7)), 1)
+    assert replies_within(0.6, mail_) == [3, 4, 5, 6]  # 3 came later than the pull that stalls
+    assert replies_within(1.0, mail_) == [1, 2]
+    mail_.send(messages_to(range(1, 7)), 2)
+    assert replies_within(0.6, mail_) == [2, 3, 4, 5, 6]
+
+
+def messages_to(nodes):
+    content = RecordDict({"config": ConfigRecord({"server-round": 1})})
+    return [Message(content, node, "train", ttl=10.0) for node in nodes]
+
+
+def test_pulls_do_not_pile_up(monkeypatch):
+    monkeypatch.setattr(mail, "PATIENCE", 0.05)
+    stalled = {node: takes(1.0) for node in range(1, 9)}
+    honest = {node: sends(1, seed=node) for node in range(9, 17)}
+    grid = FakeGrid({**stalled, **honest}, after={16: 0.6})
+    result = start(salf(deadline=0.8, grace=0.1), grid)
+    assert grid.most_pulls <= 16
+    assert_same(result.arrays, stepped([gradients(1, node) for node in honest]))
+
+
+def test_a_hundred_nodes_need_few_pulls_and_threads():
+    grid = FakeGrid({node: sends() for node in range(100)}, dict.fromkeys(range(100), 1.0))
+    result = start(salf(deadline=5.0), grid)
+    assert result.train_metrics_clientapp[1]["on-time"] == 100
+    assert result.train_metrics_clientapp[1]["seconds"] < 2.5
+    assert grid.most_pulls <= mail.GROUPS
+    assert grid.pulls < 110
+
+
+def test_there_is_a_bound_to_pulls(monkeypatch):
+    monkeypatch.setattr(mail, "MOST_PULLS", 3)
+    grid = FakeGrid({**{node: takes(0.3) for node in range(1, 7)}, 7: sends()}, after={7: 0.1})
+    result = start(salf(deadline=5.0), grid)
+    assert grid.most_pulls == 3
+    assert result.train_metrics_clientapp[1]["on-time"] == 7
+
+
+def unreadable(message):
+    return ValueError("Unexpected set of `children`")
+
+
+def test_a_reply_that_flower_cannot_read_is_refused(tmp_path, caplog):
+    salf_ = salf(deadline=1.0, record=tmp_path / "rounds")
+    result = start(salf_, FakeGrid({1: unreadable, 2: sends(1, seed=2)}))
+    (row,) = record.read(tmp_path / "rounds")
+    assert caplog.text.count("a reply could not be read: Unexpected set") == 1
+    assert row.rejected == (("1", "not a reply: Unexpected set of `children`"),)
+    assert row.depths == {"1": 4, "2": 1}
     assert_same(result.arrays, stepped([gradients(1, 2)]))
+
+
+def test_an_unreadable_reply_takes_others_along_once_where_pulls_are_shared(monkeypatch, tmp_path):
+    monkeypatch.setattr(mail, "GROUPS", 1)
+    salf_ = salf(deadline=1.0, record=tmp_path / "rounds")
+    start(salf_, FakeGrid({1: unreadable, 2: sends(1, seed=2)}), rounds=2)
+    first, second = record.read(tmp_path / "rounds")
+    assert first.depths == {"1": 4, "2": 4}
+    assert second.depths == {"1": 4, "2": 1}
+    assert second.rejected == (("1", "not a reply: Unexpected set of `children`"),)
+
+
+def test_a_pull_that_fails_before_it_finds_anything_loses_nothing(monkeypatch, tmp_path):
+    grid = FakeGrid({1: sends(1, seed=1)})
+    pull, failures = grid.pull_messages, [OSError("connection reset")] * 2
+
+    def failing(keys):
+        if failures:
+            raise failures.pop()
+        return pull(keys)
+
+    monkeypatch.setattr(grid, "pull_messages", failing)
+    result = start(salf(deadline=2.0, record=tmp_path / "rounds"), grid)
+    assert_same(result.arrays, stepped([gradients(1, 1)]))
+    assert record.read(tmp_path / "rounds")[0].rejected == ()
 
 
 def test_p_l_is_learned_where_it_is_not_given():
@@ -621,6 +716,21 @@ def test_evaluation_at_the_server_is_in_result_and_record(tmp_path):
     assert_same(ArrayRecord(seen[1][1]), stepped([gradients(1, 1)]))
     assert result.evaluate_metrics_serverapp[2]["accuracy"] == 0.5
     assert [row.accuracy for row in record.read(tmp_path / "rounds")] == [0.25, 0.5]
+
+
+def test_only_rounds_that_are_added_are_shown_and_nothing_is_read_in_vain(monkeypatch, tmp_path):
+    path, shown, reads = tmp_path / "rounds", [], []
+    start(salf(record=path), FakeGrid({1: sends()}), rounds=2)
+    rows, read = record.read(path), record.read
+    monkeypatch.setattr(record, "read", lambda path: reads.append(path) or read(path))
+    added = Added(path)
+    for row in rows:
+        record.append(path, row)
+        for _ in range(50):
+            added.show(shown.append)
+    added.show(shown.append, all=True)
+    assert [row.round for row in shown] == [1, 2]
+    assert len(reads) <= 3
 
 
 def evaluating(metrics):

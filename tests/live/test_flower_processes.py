@@ -1,7 +1,6 @@
 """The example app with real processes: SuperLink and SuperNodes, and Flower's simulation."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -29,8 +28,8 @@ def with_path(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
 
 
-def processes_with(home):
-    marked = f"FLWR_HOME={home}\0".encode()
+def processes_with(value, variable="FLWR_HOME"):
+    marked = f"{variable}={value}\0".encode()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -96,8 +95,7 @@ def test_an_app_that_fails_says_so():
             list(federation.run(HERE))
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "killed"])
-def test_nothing_outlives_its_parent(end):
+def test_nothing_outlives_a_block_that_is_interrupted():
     code = (
         "import time\nfrom salf.live.flower.local import LocalFederation\n"
         "with LocalFederation([{}]) as federation:\n"
@@ -108,10 +106,50 @@ def test_nothing_outlives_its_parent(end):
     ) as parent:
         home = parent.stdout.readline().strip()
         assert processes_with(home)
-        parent.send_signal(end)
-    until = time.monotonic() + 20
-    while processes_with(home) and time.monotonic() < until:
-        time.sleep(0.2)
+        parent.send_signal(signal.SIGINT)
     assert processes_with(home) == []
-    assert end == signal.SIGKILL or not Path(home).exists()
-    shutil.rmtree(home, ignore_errors=True)
+    assert not Path(home).exists()
+
+
+@pytest.fixture
+def live(tmp_path):
+    """`salf live` on Flower, when it has closed its first round, with its temporary files here."""
+    settings = "mnist-mlp --engine flower --users 2 --deadline 2s --rounds 1000 --data synthetic"
+    command = [sys.executable, "-m", "salf", "live", *settings.split()]
+    with subprocess.Popen(
+        command,
+        env={**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as started:
+        try:
+            assert within(60, lambda: [*tmp_path.glob("salf-live-*/rounds.jsonl")])
+            assert server_apps(tmp_path)
+            yield started
+        finally:
+            started.kill()
+
+
+def server_apps(folder):
+    return [each for each in processes_with(folder, "TMPDIR") if b"flwr-serverapp" in each]
+
+
+def within(seconds, condition):
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.1)
+    return condition()
+
+
+def test_a_live_run_that_is_terminated_leaves_nothing(live, tmp_path):
+    live.terminate()
+    assert live.wait(30) == 128 + signal.SIGTERM
+    assert processes_with(tmp_path, "TMPDIR") == []
+    assert [*tmp_path.glob("salf-*")] == []
+
+
+def test_of_a_live_run_that_is_killed_nobody_goes_on_writing(live, tmp_path):
+    live.kill()
+    live.wait()
+    assert within(3, lambda: not server_apps(tmp_path))
+    assert within(20, lambda: not processes_with(tmp_path, "TMPDIR"))

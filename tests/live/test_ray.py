@@ -184,7 +184,7 @@ def live(folder: Path, *more: str) -> list[str]:
         "--data": "synthetic",
         "--model": "cnn",
         "--users": "4",
-        "--rounds": "200",
+        "--rounds": "60",
         "--deadline": "60ms",
         "--slow": "0.5x8",
         "--out": str(folder),
@@ -210,7 +210,7 @@ def test_a_server_that_is_killed_goes_on_after_the_last_closed_round(tmp_path):
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
     done = closed_rounds(folder)
-    assert done < 200
+    assert done < 60
     assert not (folder / "summary.json").exists()
 
     again = subprocess.run(live(folder), capture_output=True, text=True, timeout=100)
@@ -220,7 +220,7 @@ def test_a_server_that_is_killed_goes_on_after_the_last_closed_round(tmp_path):
     assert finished.returncode == 0, finished.stderr
     assert "test accuracy" in finished.stdout
     rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    assert [row["round"] for row in rows] == list(range(1, 201))
+    assert [row["round"] for row in rows] == list(range(1, 61))
 
     assert len({depth for row in rows for depth in row["depths"].values()}) > 1  # some were slow
 
