@@ -6,6 +6,7 @@ It is what examples/flower-mnist is, for any config, and its users draw the simu
 import json
 import logging
 import tempfile
+import time
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -25,6 +26,7 @@ from salf.experiments.live import (
     STATE,
     Clock,
     LiveFolder,
+    Tally,
     live_method,
     make_share,
     summarise,
@@ -36,6 +38,7 @@ from salf.flower import SALF
 from salf.flower import train as answer
 from salf.live import record
 from salf.live.flower.local import LocalFederation
+from salf.live.flower.parent import end_with_parent
 from salf.live.record import Record
 from salf.live.server import Row
 from salf.live.slow import slowness
@@ -90,17 +93,45 @@ def run_here(
             "names": json.dumps(names),
         }
         on_ready()
-        shown = len(record.read(rounds))
+        added = Added(rounds)
         for line in federation.run(Path(app), settings):
             log.info("%s", line)
-            done = record.read(rounds)
-            for row in done[shown:]:
-                on_round(row)
-            shown = len(done)
+            added.show(on_round)
+        added.show(on_round, all=True)
     summary = folder.summary()
     if summary is None:
         raise SalfError("the Flower app ended before all rounds were closed.")
     return summary
+
+
+class Added:
+    """The rounds that a record gets from now on. Looking for them costs little, however many."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._next = 0.0  # when it may be read again
+        self._seen = self._stamp()
+        self._shown = len(record.read(path))
+
+    def show(self, on_round: Callable[[Record], None], *, all: bool = False) -> None:
+        """Call the function for each round that is new; `all` is for the last time."""
+        began = time.monotonic()
+        stamp = self._stamp()
+        if stamp == self._seen or (began < self._next and not all):
+            return
+        self._seen = stamp
+        done = record.read(self._path)
+        self._next = time.monotonic() + 10 * (time.monotonic() - began)
+        for row in done[self._shown :]:
+            on_round(row)
+        self._shown = len(done)
+
+    def _stamp(self) -> tuple[int, int] | None:
+        try:
+            about = self._path.stat()
+        except FileNotFoundError:
+            return None
+        return about.st_size, about.st_mtime_ns
 
 
 class Named(SALF):
@@ -118,12 +149,14 @@ class Named(SALF):
             rejected=tuple((name(node), reason) for node, reason in row.rejected),
             silent=tuple(name(node) for node in row.silent),
         )
+        end_with_parent()
         super()._keep(named, result)
 
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     """All rounds; the folder gets what a live run leaves."""
+    end_with_parent()
     config, clock = _read(context)
     folder = Path(str(context.run_config["folder"]))
     training = from_config(config)
@@ -150,13 +183,17 @@ def main(grid: Grid, context: Context) -> None:
     strategy.names = json.loads(str(context.run_config["names"]))
     arrays = ArrayRecord(simulation.model.state_dict())
     strategy.start(grid, arrays, num_rounds=config.rounds, evaluate_fn=evaluate)
-    records = record.read(folder / ROUNDS)
-    LiveFolder(folder).finish(training, summarise(config, clock, training, records))
+    end_with_parent()
+    tally = Tally(len(simulation.engine.layers))
+    for done in record.read(folder / ROUNDS):
+        tally.add(done)
+    LiveFolder(folder).finish(training, summarise(config, clock, training, tally))
 
 
 @client.train()
 def train(msg: Message, context: Context) -> Message:
     """One round of one user."""
+    end_with_parent()
     config, clock = _read(context)
     number = int(context.node_config["partition-id"]) + 1
     share = make_share(config, number, slowness(clock.slow, config.users)[number - 1])

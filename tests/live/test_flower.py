@@ -126,7 +126,7 @@ def test_a_reply_that_is_never_uploaded_whole_holds_up_nobody():
     assert_same(result.arrays, stepped([gradients(2, 2), gradients(1, 3)]))
 
 
-@pytest.mark.parametrize("groups", [16, 1], ids=["a pull each", "one pull for all"])
+@pytest.mark.parametrize("groups", [10, 1], ids=["a pull each", "one pull for all"])
 def test_a_reply_that_takes_long_to_download_counts(monkeypatch, tmp_path, groups):
     """The SuperLink tells whoever asks for it meanwhile that there is no such message."""
     monkeypatch.setattr(mail, "PATIENCE", 0.1)
@@ -165,21 +165,21 @@ def messages_to(nodes):
 
 def test_pulls_do_not_pile_up(monkeypatch):
     monkeypatch.setattr(mail, "PATIENCE", 0.05)
-    stalled = {node: takes(1.0) for node in range(1, 9)}
-    honest = {node: sends(1, seed=node) for node in range(9, 17)}
-    grid = FakeGrid({**stalled, **honest}, after={16: 0.6})
-    result = start(salf(deadline=0.8, grace=0.1), grid)
-    assert grid.most_pulls <= 16
+    stalled = {node: takes(2.0) for node in range(1, 6)}
+    honest = {node: sends(1, seed=node) for node in range(6, 11)}
+    grid = FakeGrid({**stalled, **honest}, after={10: 0.3})
+    result = start(salf(deadline=0.9, grace=0.1), grid)
+    assert grid.most_pulls <= 10
     assert_same(result.arrays, stepped([gradients(1, node) for node in honest]))
 
 
 def test_a_hundred_nodes_need_few_pulls_and_threads():
     grid = FakeGrid({node: sends() for node in range(100)}, dict.fromkeys(range(100), 1.0))
     result = start(salf(deadline=5.0), grid)
-    assert result.train_metrics_clientapp[1]["on-time"] == 100
-    assert result.train_metrics_clientapp[1]["seconds"] < 2.5
+    metrics = result.train_metrics_clientapp[1]
+    assert metrics["on-time"] == 100
     assert grid.most_pulls <= mail.GROUPS
-    assert grid.pulls < 110
+    assert grid.pulls <= metrics["seconds"] / mail.PACE + 2 * mail.GROUPS
 
 
 def test_there_is_a_bound_to_pulls(monkeypatch):

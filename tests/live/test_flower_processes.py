@@ -46,7 +46,7 @@ def test_three_nodes_with_partial_updates_of_which_one_dies(monkeypatch, tmp_pat
     config = SMALL | {
         "model": "sleepy:sleepy",
         "deadline": 1.0,
-        "grace": 20.0,
+        "grace": 25.0,
         "min-nodes": 3,
         "record": str(rounds),
     }

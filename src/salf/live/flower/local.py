@@ -1,7 +1,7 @@
 """A Flower federation on this machine, to try and to test: a SuperLink and its SuperNodes.
 
 It listens on the loopback interface only, keeps its files in a folder of its own, and leaves
-neither processes nor files behind.
+neither processes nor files behind, unless it is killed: then files stay.
 """
 
 import ctypes
@@ -14,9 +14,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -26,6 +27,7 @@ from urllib.request import urlopen
 import tomli_w
 
 from salf.errors import SalfError
+from salf.live.flower import parent
 
 LOOPBACK = "127.0.0.1"
 CONNECTION = "salf"  # what the federation is called in Flower's own configuration
@@ -44,7 +46,11 @@ class LocalFederation:
 
     Every node config is completed with `partition-id` and `num-partitions`. With `simulation`,
     the nodes are Flower's simulated ones instead, and what is in their configs beyond that is not
-    used. When this process is killed, all others end with it.
+    used.
+
+    Ctrl-C and SIGTERM end the block in order. When this process is killed, SuperLink and SuperNodes
+    end with it; what they have started for an app follows when it notices, within a second if the
+    app calls `end_with_parent` as salf's own does, and else up to a minute later.
     """
 
     def __init__(self, nodes: Sequence[Mapping[str, Value]], *, simulation: bool = False) -> None:
@@ -54,8 +60,10 @@ class LocalFederation:
         self._simulation = simulation
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._runs = 0
+        self._signals = ExitStack()
 
     def __enter__(self) -> "LocalFederation":
+        self._signals.enter_context(_sigterm_as_exit())
         self.home = Path(tempfile.mkdtemp(prefix="salf-flower-"))
         self._env = {
             **os.environ,
@@ -67,6 +75,7 @@ class LocalFederation:
             "RAY_ADDRESS": "local",  # a simulation has a Ray of its own, not one that is there
             "OMP_NUM_THREADS": "1",  # each node a device of its own, not all of this machine
             "PYTHONUNBUFFERED": "1",
+            parent.VARIABLE: parent.this_process(),
         }
         try:
             self._start_superlink()
@@ -133,6 +142,7 @@ class LocalFederation:
         self._processes.clear()
         _end_those_with(f"FLWR_HOME={self.home}")
         shutil.rmtree(self.home, ignore_errors=True)
+        self._signals.close()
 
     def _start_superlink(self) -> None:
         port = _free_port()
@@ -252,10 +262,42 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
+@contextmanager
+def _sigterm_as_exit() -> Iterator[None]:
+    """Turn SIGTERM into an exception, once, so that all that is open is closed in order."""
+
+    def leave(number: int, frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # another one would cut the closing short
+        raise SystemExit(128 + number)
+
+    free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if not free or threading.current_thread() is not threading.main_thread():
+        yield  # somebody else sees to it, or must
+        return
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def _end_those_with(variable: str) -> None:
-    """End what Flower started beside its own processes: those that inherited our environment."""
-    marked = f"{variable}\0".encode()
+    """End what Flower started beside its own processes: those that inherited our environment.
+
+    Returns when they are gone; one may have started another while it was looked for.
+    """
+    until = time.monotonic() + STOP
+    while (found := _those_with(variable)) and time.monotonic() < until:
+        for process in found:
+            with suppress(OSError):
+                os.kill(process, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _those_with(variable: str) -> list[int]:
+    marked, found = f"{variable}\0".encode(), []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if int(folder.name) != os.getpid() and marked in (folder / "environ").read_bytes():
-                os.kill(int(folder.name), signal.SIGKILL)
+                found.append(int(folder.name))
+    return found

@@ -2,24 +2,34 @@
 
 `Grid.pull_messages` hands a reply over when all of it is uploaded, and until then it does not come
 back: for minutes, if a node stops in the middle. So it is called in threads beside the server.
+
+The SuperLink gives a reply away once, to the pull that finds it. Whoever asks again, even while
+that pull is still downloading, is told that there is no such message. So what a pull is at work on
+is not asked for, and where that is not certain, such an answer does not count.
 """
 
 import logging
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import ceil, inf
 from queue import Empty, Queue
 from threading import Thread
 
 from flwr.app import Message
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from salf.errors import in_one_line
 from salf.live.update import Rejected
 
 log = logging.getLogger("salf.live")
 
-POLL = 0.1  # seconds from one pull to the next
-PATIENCE = 2.0  # seconds a pull may take before another one is begun beside it
+POLL = 0.1  # seconds from asking for a reply to asking again, at the least
+PACE = 0.04  # seconds from pull to pull, on average: the SuperLink works 6 ms on an empty one
+GROUPS = 10  # up to so many replies have a pull each; more share them, as one costs what 100 do
+PATIENCE = 2.0  # seconds after which those who share a pull are no longer taken to be in it
+MOST_PULLS = 64  # at a time, each a thread; a stalled upload holds one until Flower gives it up
 
 
 @dataclass(frozen=True)
@@ -31,16 +41,27 @@ class Sent:
     until: float
 
 
+@dataclass(eq=False)
+class Pull:
+    """A call of `Grid.pull_messages` at work, and what nobody else asks for meanwhile."""
+
+    keys: Sequence[str]
+    began: float
+    claimed: set[str]
+    doubted: bool = False
+
+
 class Mail:
     """What was sent through a grid and has no reply yet, and the replies as they come."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._sent: dict[str, Sent] = {}
-        self._pulled: Queue[tuple[list[str], Iterable[Message] | Exception]] = Queue()
-        self._puller: Thread | None = None
-        self._began = 0.0  # when the last pull did
-        self._one_by_one = False
+        self._asked: dict[str, float] = {}  # when last, for those who were
+        self._failed: dict[str, str] = {}  # why their pull did
+        self._pulls: list[Pull] = []
+        self._ended: Queue[tuple[Pull, Iterable[Message] | Exception]] = Queue()
+        self._alone: set[int] = set()  # nodes that share no pull, as theirs stalled or failed
 
     def send(self, messages: Sequence[Message], round: int) -> None:
         """Send messages of a round; the SuperLink keeps each for its TTL, and then nobody does."""
@@ -55,57 +76,108 @@ class Mail:
     def unanswered(self) -> list[Sent]:
         """What may still be replied to."""
         now = time.monotonic()
-        self._sent = {key: sent for key, sent in self._sent.items() if sent.until > now}
+        for key in [key for key, sent in self._sent.items() if sent.until <= now]:
+            self._settle(key)
         return list(self._sent.values())
 
     def receive(self, seconds: float) -> list[tuple[Sent, Message | Rejected]]:
         """The replies that have come; waits at most so long for the first."""
         until = time.monotonic() + seconds
         while True:
+            self._doubt_stalled()
             self._pull()
             left = max(0.0, until - time.monotonic())
             try:
-                pulled = [self._pulled.get(timeout=min(left, POLL))]
+                ended = [self._ended.get(timeout=min(left, PACE))]
             except Empty:
-                pulled = []
-            while not self._pulled.empty():
-                pulled.append(self._pulled.get())
-            replies = [reply for keys, came in pulled for reply in self._matched(keys, came)]
+                ended = []
+            while not self._ended.empty():
+                ended.append(self._ended.get())
+            replies = [reply for pull, came in ended for reply in self._taken(pull, came)]
             if replies or not left:
                 return replies
 
-    def _pull(self) -> None:
+    def _doubt_stalled(self) -> None:
+        """Ask those who share a stalled pull one by one: most of them will not be in it."""
         now = time.monotonic()
-        at_work = self._puller is not None and self._puller.is_alive()
-        if self.unanswered() and now - self._began >= (PATIENCE if at_work else POLL):
-            self._began = now
-            self._puller = Thread(target=self._ask_for, args=(list(self._sent),), daemon=True)
-            self._puller.start()
+        for pull in self._pulls:
+            if len(pull.keys) > 1 and not pull.doubted and now - pull.began > PATIENCE:
+                pull.doubted = True
+                pull.claimed.clear()
+                self._set_apart(pull)
 
-    def _ask_for(self, keys: list[str]) -> None:
-        for some in [[key] for key in keys] if self._one_by_one else [keys]:
-            try:
-                self._pulled.put((some, self._grid.pull_messages(some)))
-            except Exception as error:  # whatever a node's bytes make Flower's decoder raise
-                self._pulled.put((some, error))
+    def _pull(self) -> None:
+        self.unanswered()
+        now = time.monotonic()
+        for keys in self._groups(now)[: MOST_PULLS - len(self._pulls)]:
+            pull = Pull(keys, now, set(keys))
+            self._pulls.append(pull)
+            self._asked.update(dict.fromkeys(keys, now))
+            Thread(target=self._work, args=(pull,), daemon=True).start()
 
-    def _matched(
-        self, keys: list[str], came: Iterable[Message] | Exception
+    def _groups(self, now: float) -> list[list[str]]:
+        """What to ask for now, in as many pulls; those who were asked for longest ago first."""
+        pulls = min(len(self._sent), GROUPS + len(self._alone))
+        since = now - max(POLL, PACE * pulls)
+        claimed = {key for pull in self._pulls for key in pull.claimed}
+        asked = {key: self._asked.get(key, -inf) for key in self._sent if key not in claimed}
+        due = sorted((key for key, at in asked.items() if at <= since), key=asked.__getitem__)
+        together = [key for key in due if self._sent[key].node not in self._alone]
+        apart = [[key] for key in due if self._sent[key].node in self._alone]
+        size = max(1, ceil(len(self._sent) / GROUPS))
+        return [*(together[n : n + size] for n in range(0, len(together), size)), *apart]
+
+    def _work(self, pull: Pull) -> None:
+        try:
+            self._ended.put((pull, list(self._grid.pull_messages(pull.keys))))
+        except Exception as error:  # whatever a node's bytes make Flower's decoder raise
+            self._ended.put((pull, error))
+
+    def _taken(
+        self, pull: Pull, came: Iterable[Message] | Exception
     ) -> Iterable[tuple[Sent, Message | Rejected]]:
         """Replies with what they reply to. A message has one; what else comes is left."""
+        self._pulls.remove(pull)
         if isinstance(came, Exception):
-            reason = _first_line(came)
-            if len(keys) == 1 and keys[0] in self._sent:
-                yield self._sent.pop(keys[0]), Rejected(f"not a reply: {reason}")
-            elif len(keys) > 1:  # whose reply it was, nobody says; with the next one, it is known
-                log.warning("a reply could not be read: %s", reason)
-                self._one_by_one = True
+            self._note_failure(pull, came)
             return
         for message in came:
-            sent = self._sent.pop(message.metadata.reply_to_message_id, None)
-            if sent is not None:
-                yield sent, message
+            key = message.metadata.reply_to_message_id
+            if key not in self._sent:
+                continue
+            unavailable = _is_unavailable(message)
+            if unavailable and self._is_in_another(key):
+                continue
+            if len(pull.keys) == 1 and not unavailable:
+                self._alone.discard(self._sent[key].node)
+            reason = self._failed.get(key) if unavailable else None
+            yield self._settle(key), Rejected(f"not a reply: {reason}") if reason else message
+
+    def _note_failure(self, pull: Pull, error: Exception) -> None:
+        """A pull that fails may have lost its replies or not: it is known when asked again."""
+        reason = in_one_line(error)
+        known = [key for key in pull.keys if key in self._sent]
+        if not self._failed.keys() >= set(known):  # else it would be said ten times a second
+            log.warning("a reply could not be read: %s", reason)
+        self._failed.update(dict.fromkeys(known, reason))
+        self._set_apart(pull)
+
+    def _is_in_another(self, key: str) -> bool:
+        """Whether another pull has that reply; then it is left to it."""
+        others = [pull for pull in self._pulls if key in pull.keys]
+        for pull in others:
+            pull.claimed.add(key)
+        return bool(others)
+
+    def _set_apart(self, pull: Pull) -> None:
+        if len(pull.keys) > 1:
+            self._alone.update(self._sent[key].node for key in pull.keys if key in self._sent)
+
+    def _settle(self, key: str) -> Sent:
+        self._asked.pop(key, None)
+        self._failed.pop(key, None)
+        return self._sent.pop(key)
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+def _is_unavailable(message: Message) -> bool:
+    return message.has_error() and message.error.code == ErrorCode.MESSAGE_UNAVAILABLE
