@@ -3,13 +3,15 @@
     python benchmarks/live.py [--rounds 300]
 
 Overhead: rounds with 8 users who compute nothing and answer with a whole update, for a model of
-1 MB; from asking them to the new model. In time: rounds with a deadline, half of the users 8 times
+1 MB; from asking them to the new model; and the same messages by Ray alone, in turns, so that a
+machine that gets busy slows both. In time: rounds with a deadline, half of the users 8 times
 as slow; how many closed within T_max and the grace period, and how much later the others did.
 """
 
 import argparse
 from functools import partial
 from statistics import median, quantiles
+from time import perf_counter
 
 import torch
 from rich.console import Console
@@ -25,7 +27,7 @@ from salf.live.cluster import cluster
 from salf.live.rounds import Grace, Rounds
 from salf.live.server import LiveServer, Row
 from salf.live.slow import slowness
-from salf.live.update import Update
+from salf.live.update import Update, encode_model
 
 USERS, DEADLINE = 8, 0.05
 # To reach, on two cores.
@@ -57,18 +59,46 @@ def run(rounds: Rounds, count: int, what: str) -> list[Row]:
     return [rounds.next() for _ in track(range(count), what, console=console, transient=True)]
 
 
-def overhead(count: int) -> list[float]:
+class Echo:
+    """What Ray alone takes: an actor that has its answer ready."""
+
+    def __init__(self, size: int) -> None:
+        self.content = bytes(size)
+
+    def answer(self, content: bytes) -> bytes:
+        """Answer."""
+        return self.content
+
+
+def overhead(count: int) -> tuple[list[float], list[float]]:
+    """Milliseconds of our rounds, and of the same by Ray alone, in turns."""
     model = one_megabyte()
     server = LiveServer(model, Layers.of(model), lambda t: 0.1)
+    content = encode_model(dict(model.named_parameters()))
     with cluster():
+        import ray as plain
+
         from salf.live import ray
 
         names = [f"user-{number}" for number in range(1, USERS + 1)]
         started = [ray.start_user(name, partial(Idle, name)) for name in names]
         ray.wait_ready(started)
-        rows = run(Rounds(server, ray.RayLink(), deadline=10.0), count, "overhead")
-    assert all(len(row.silent) == 0 for row in rows)
-    return [1000 * row.seconds for row in rows]
+        echoes = [plain.remote(Echo).options(num_cpus=0).remote(len(content)) for _ in names]
+        rounds = Rounds(server, ray.RayLink(), deadline=10.0)
+        ours, alone = [], []
+        for turn in track(range(count + 20), "overhead", console=console, transient=True):
+            row = rounds.next()
+            assert not row.silent
+            began = perf_counter()
+            sent = plain.put(content)
+            waiting = [echo.answer.remote(sent) for echo in echoes]
+            while waiting:
+                done, waiting = plain.wait(waiting, num_returns=1)
+                plain.get(done)
+            if turn >= 20:  # the first ones wake everything up
+                ours.append(1000 * row.seconds)
+                alone.append(1000 * (perf_counter() - began))
+    return ours, alone
 
 
 def in_time(count: int) -> list[Row]:
@@ -93,7 +123,7 @@ def main() -> None:
     count = parser.parse_args().rounds
     torch.set_num_threads(1)
 
-    cost = overhead(count)
+    cost, alone = overhead(count)
     rows = in_time(count)
     kept = [row for row in rows if row.limit is not None and row.seconds <= row.limit]
     over = [1000 * (row.seconds - row.limit) for row in rows if row not in kept and row.limit]
@@ -109,6 +139,9 @@ def main() -> None:
         "overhead of a round, 1 MB", f"{median(cost):.1f} ms (median)", f"{MOST_OVERHEAD:.0f} ms"
     )
     table.add_row("", f"{quantiles(cost, n=20)[-1]:.1f} ms (p95)", "")
+    table.add_row("the same by Ray alone", f"{median(alone):.1f} ms (median)", "")
+    ratios = [one / other for one, other in zip(cost, alone, strict=True)]
+    table.add_row("ours over Ray alone", f"{median(ratios):.2f} (median)", "")
     table.add_row("closed in T_max + grace", f"{share:.1f} %", f"{LEAST_IN_TIME:.0f} %")
     table.add_row("the others were over by", f"{max(over, default=0):.1f} ms at most", "")
     table.add_row("a round took", f"{1000 * median(row.seconds for row in rows):.1f} ms", "")

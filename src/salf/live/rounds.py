@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
-from statistics import median
 from typing import Protocol
 
 from torch import Tensor
@@ -127,7 +126,7 @@ class Rounds:
         self._on_wait = on_wait or log.warning
         self._now = now
         self._began: dict[int, float] = {}  # when rounds did, lately: for answers that come late
-        self._closing: deque[float] = deque(maxlen=20)  # what the step took, lately
+        self._closing: deque[float] = deque(maxlen=20)  # from the last answers to the new model
         self._failures = 0  # rounds in a row in which all who answered had failed
         self._not_before = -inf  # when the next round may begin
 
@@ -142,21 +141,25 @@ class Rounds:
         limit = inf if self.deadline is None else self.deadline + grace
         # The step is part of the round, so answers are taken until it has to be begun; but T_max
         # is the users', whatever a step took.
-        until = began + limit - min(median(self._closing or [0.0]), grace)
+        until = began + limit - min(self._usual_closing(), grace)
         self.link.send(Task(t, self.deadline, self.server.weights), users)
         for answers, arrived in late:
             self._take(answers, arrived)
-        while self.server.missing(self.link.awaited()):
-            left = until - self._now()
-            if left <= 0:
-                break
-            self._take(self.link.receive(min(left, PAUSE)), self._now())
-        stopped = self._now()
+        heard = self._now()
+        while self.server.missing(self.link.awaited()) and (left := until - self._now()) > 0:
+            answers = self.link.receive(min(left, PAUSE))
+            heard = self._now()
+            self._take(answers, heard)
         row = self.server.close()
         closed = self._now()
-        self._closing.append(closed - stopped)
+        self._closing.append(closed - heard)
         self._slow_down_if_all_failed(row)
         return replace(row, seconds=closed - began, limit=limit if isfinite(limit) else None)
+
+    def _usual_closing(self) -> float:
+        """What it takes but for a few hiccups: those would cost the rounds after them as well."""
+        ordered = sorted(self._closing)
+        return ordered[int(0.85 * (len(ordered) - 1))] if ordered else 0.0
 
     def _slow_down_if_all_failed(self, row: Row) -> None:
         """Rounds that end as soon as all have failed would be used up before anybody is mended."""
