@@ -5,7 +5,6 @@ server finds it there. Ray trusts every process that has the cluster's token.
 """
 
 import logging
-import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -26,7 +25,6 @@ except ImportError:
 
 log = logging.getLogger("salf.live")
 
-NICE = 5  # users give way to a server on the same machine, so that it closes rounds in time
 LOOK = 1.0  # seconds between two looks at who has come or gone
 
 
@@ -35,7 +33,6 @@ class _Actor:
 
     def __init__(self, make: Callable[[], User]) -> None:
         torch.set_num_threads(1)  # a device of its own, not all of this machine
-        os.nice(NICE)
         self.user = make()
 
     def ready(self) -> bool:
