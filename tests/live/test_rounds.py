@@ -373,3 +373,12 @@ def test_who_comes_after_a_round_has_begun_is_asked_in_the_next_one():
     row = federation.next()
     assert (row.depths, row.rejected) == ({"a": 1}, ())
     assert federation.next().depths == {"a": 1, "new": 1}
+
+
+def test_when_the_last_user_goes_just_before_it_is_asked_the_server_goes_on():
+    federation, link, clock = rounds({"a": 0.2})
+    users, there = link.users, iter([True, False])
+    link.users = lambda: users() if next(there, True) else set()
+    assert federation.next().depths == {}
+    assert federation.next().depths == {"a": 1}
+    assert clock.time == pytest.approx(100.2)

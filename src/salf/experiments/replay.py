@@ -11,19 +11,17 @@ import torch
 from safetensors.torch import load_model
 from torch import nn
 
-from salf.data import load
 from salf.depth import Depths, Ints
 from salf.errors import SalfError
 from salf.experiments.config import load_config
 from salf.experiments.live import ROUNDS, user_name
 from salf.experiments.run import CONFIG, MODEL
-from salf.experiments.training import History, Row, assemble
+from salf.experiments.training import History, Row, from_config
 from salf.live import record
 from salf.live.record import Record
 from salf.methods import Group, Method, Plan, Round
 from salf.methods.drop import Drop
 from salf.methods.salf import SALF
-from salf.models import build
 
 
 @dataclass(frozen=True)
@@ -76,15 +74,13 @@ def replay(folder: Path, on_row: Callable[[Row], None] | None = None) -> Replay:
             raise SalfError(
                 f"{strangers[0]!r} took part with data of its own, so the run cannot be replayed."
             )
-    data = load(config.data, Path(config.data_dir) if config.data_dir else None)
-    model = build(config.model, data.train.shape, data.classes, config.seed)
     method = Recorded(
         records=records,
         users=config.users,
         layers=len(records[0].reached),
         partial=config.method == "salf",
     )
-    training = assemble(config, model, data, method=method)
+    training = from_config(config, method=method)
     rows = []
     for row in training.rows(len(records)):
         rows.append(row)

@@ -155,10 +155,18 @@ def train(
     return History(tuple(rows), training.test_accuracy())
 
 
-def from_config(config: Config, report: Callable[[str], None] | None = None) -> Training:
-    """The federation a config describes. `report` gets a line when data are being fetched."""
+def from_config(
+    config: Config,
+    report: Callable[[str], None] | None = None,
+    method: Method | None = None,
+) -> Training:
+    """The federation a config describes, or the same with another method.
+
+    `report` gets a line when data are being fetched.
+    """
     data = load(config.data, Path(config.data_dir) if config.data_dir else None, report=report)
-    return assemble(config, build(config.model, data.train.shape, data.classes, config.seed), data)
+    model = build(config.model, data.train.shape, data.classes, config.seed)
+    return assemble(config, model, data, method=method)
 
 
 def assemble(

@@ -48,7 +48,6 @@ def start_user(name: str, make: Callable[[], User], *, here: bool = False) -> An
     It is started again when its process dies. With `here` it runs on the machine of this process
     and nowhere else in the cluster.
     """
-    node = ray.get_runtime_context().get_node_id()
     options: dict[str, Any] = {
         "name": name,
         "num_cpus": 0,  # users share the processors, as many as they are
@@ -56,6 +55,7 @@ def start_user(name: str, make: Callable[[], User], *, here: bool = False) -> An
         "max_task_retries": 0,  # a round that failed is over
     }
     if here:
+        node = ray.get_runtime_context().get_node_id()
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=False)
     try:
         return ray.remote(_Actor).options(**options).remote(make)
@@ -127,17 +127,16 @@ class RayLink:
 
     def free(self) -> set[str]:
         """Those who are not at work: what they would get now, they would do after that."""
-        busy = {user for user, _ in self._asked.values()}
-        return self.users() - busy
+        return self.users() - self._busy()
+
+    def _busy(self) -> set[str]:
+        return {user for user, _ in self._asked.values()}
 
     def send(self, task: Task, users: Collection[str]) -> None:
         """The model goes into Ray's memory once, and from there to every machine once."""
         model = ray.put(encode_model(task.weights))
         self._round = task.round
-        busy = {user for user, _ in self._asked.values()}
-        for user in users:
-            if user in busy or user not in self._actors:
-                continue
+        for user in set(users) & self._actors.keys() - self._busy():
             asked = self._actors[user].train.remote(task.round, task.deadline, model)
             self._asked[asked] = user, task.round
 

@@ -163,7 +163,7 @@ class Rounds:
 
     def _slow_down_if_all_failed(self, row: Row) -> None:
         """Rounds that end as soon as all have failed would be used up before anybody is mended."""
-        if row.depths.keys() - {user for user, _ in row.rejected}:
+        if not row.rejected or row.depths.keys() - {user for user, _ in row.rejected}:
             self._failures = 0
             return
         self._failures += 1
