@@ -48,7 +48,8 @@ def cluster(address: str | None = None, federation: str = FEDERATION) -> Iterato
             # Only for this account, and gone afterwards; Ray's own folder is neither. Not where
             # the system says, because the path of a socket must be short.
             place = "/tmp" if Path("/tmp").is_dir() else None
-            folder = TemporaryDirectory(prefix="salf-ray-", dir=place, ignore_cleanup_errors=True)
+            name = f"salf-ray-{os.getpid()}-"  # says whose it is
+            folder = TemporaryDirectory(prefix=name, dir=place, ignore_cleanup_errors=True)
             settings |= {
                 "include_dashboard": False,
                 "num_cpus": os.cpu_count(),
