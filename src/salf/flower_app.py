@@ -198,7 +198,8 @@ def train(msg: Message, context: Context) -> Message:
     number = int(context.node_config["partition-id"]) + 1
     share = make_share(config, number, slowness(clock.slow, config.users)[number - 1])
     round = int(msg.content["config"]["server-round"])  # type: ignore[arg-type]
-    return answer(share.model, lambda: share.batch(round), msg, context)
+    with share.draws(round):
+        return answer(share.model, lambda: share.batch(round), msg, context)
 
 
 def _read(context: Context) -> tuple[Config, Clock]:

@@ -223,6 +223,15 @@ def test_users_have_shares_of_their_own_and_the_simulators_batches():
         assert torch.equal(labels, own_labels)
 
 
+def test_what_torch_draws_is_each_users_own_in_each_round_and_the_same_every_time():
+    def drawn(number, round):
+        with make_share(SMALL, number).draws(round):
+            return float(torch.rand(()))
+
+    assert drawn(1, 5) == drawn(1, 5)
+    assert len({drawn(number, round) for number in (1, 2) for round in (5, 6)}) == 4
+
+
 def test_what_a_live_federation_does_not_have_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(SalfError, match=r"heterofl.*drop, fedavg, salf"):
         live(SMALL.changed(method="heterofl"), tmp_path / "a")

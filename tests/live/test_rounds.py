@@ -198,6 +198,15 @@ def test_fedavg_waits_for_all_and_gives_users_no_deadline():
     assert link.tasks[0].deadline is None
 
 
+def test_fedavg_says_for_whom_it_waits_and_does_so_ever_more_rarely():
+    said = []
+    federation, _, _ = rounds(
+        {"quick": 0.1, "slow": 150.0}, deadline=None, method="fedavg", on_wait=said.append
+    )
+    federation.next()
+    assert [line.partition(" s for ")[2] for line in said] == ["slow."] * 3  # at 30, 60 and 120 s
+
+
 def test_users_get_the_deadline_as_a_duration_and_this_rounds_model():
     federation, link, _ = rounds({"a": 0.2})
     federation.next()

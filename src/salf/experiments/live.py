@@ -8,7 +8,7 @@ import json
 import logging
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
@@ -75,6 +75,14 @@ class Share:
         picks = torch.from_numpy(self.batches.picks(rng)[self.number - 1])
         return self.samples.rows(picks.to(self.samples.inputs.device))
 
+    def draws(self, round: int) -> AbstractContextManager[None]:
+        """Let what torch itself draws (dropout) be this user's own in this round, and no other's.
+
+        In the simulator all users draw from one sequence, so such a model replays in law only.
+        """
+        _, seed = round_rng(self.config.seed, round)
+        return seeded((seed + self.number) % 2**63)
+
 
 def make_share(config: Config, number: int, slow: float = 1.0) -> Share:
     """That of user `number` of 1..U, on a device as much slower as asked for."""
@@ -93,7 +101,7 @@ def make_user(config: Config, number: int, slow: float = 1.0) -> User:
 
     def loss(round: int) -> Tensor:
         inputs, targets = share.batch(round)
-        with seeded(round_rng(config.seed, round)[1]):
+        with share.draws(round):
             return cross_entropy(share.model(inputs), targets).mean()
 
     return User(user_name(number), share.model, share.layers, loss)
@@ -196,6 +204,7 @@ def summarise(config: Config, clock: Clock, training: Training, tally: Tally) ->
         "late": tally.late,
         "rejected": tally.rejected,
         "rounds_in_time": tally.in_time / tally.limited if tally.limited else None,
+        "layers": [layer.name for layer in training.simulation.engine.layers],
     }
 
 
@@ -226,6 +235,15 @@ class LiveFolder:
             finally:
                 logger.removeHandler(handler)
                 handler.close()
+
+    def clock(self) -> Clock:
+        """That of the run in this folder."""
+        try:
+            return Clock(**{"deadline": None, **self._stored_clock()})
+        except (FileNotFoundError, NotADirectoryError):
+            raise SalfError(f"{self.path} holds no live run: there is no {LIVE} in it.") from None
+        except (ValueError, TypeError) as error:
+            raise SalfError(f"{self.path / LIVE} cannot be read ({error}).") from None
 
     def summary(self) -> dict[str, Any] | None:
         """That of a finished run."""
@@ -259,9 +277,11 @@ class LiveFolder:
             save_model(training.simulation.model, str(temporary))
         write_whole(self.path / SUMMARY, json.dumps(summary, indent=2) + "\n")
 
+    def _stored_clock(self) -> dict[str, Any]:
+        return tomllib.loads((self.path / LIVE).read_text(encoding="utf-8"))
+
     def _check_clock(self, clock: Clock) -> None:
-        there = tomllib.loads((self.path / LIVE).read_text(encoding="utf-8"))
-        ours = _table(clock)
+        there, ours = self._stored_clock(), _table(clock)
         if differs := sorted(k for k in there | ours if there.get(k) != ours.get(k)):
             raise SalfError(
                 f"{self.path} holds a run with another clock (it differs in "

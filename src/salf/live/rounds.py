@@ -20,6 +20,7 @@ from salf.live.update import Rejected, Update
 log = logging.getLogger("salf.live")
 
 LONGEST = 30.0  # seconds between two rounds when all users fail
+SAY = 30.0  # seconds after which a round without a deadline says for whom it waits
 PAUSE = 0.25  # seconds at most until the next look at who is there and who is awaited
 
 
@@ -145,16 +146,26 @@ class Rounds:
         self.link.send(Task(t, self.deadline, self.server.weights), users)
         for answers, arrived in late:
             self._take(answers, arrived)
-        heard = self._now()
-        while self.server.missing(self.link.awaited()) and (left := until - self._now()) > 0:
-            answers = self.link.receive(min(left, PAUSE))
-            heard = self._now()
-            self._take(answers, heard)
+        heard = self._listen(began, until)
         row = self.server.close()
         closed = self._now()
         self._closing.append(closed - heard)
         self._slow_down_if_all_failed(row)
         return replace(row, seconds=closed - began, limit=limit if isfinite(limit) else None)
+
+    def _listen(self, began: float, until: float) -> float:
+        """Take answers until time is up or nobody is awaited; return when it last listened."""
+        heard = self._now()
+        say = began + SAY
+        while (missing := self.server.missing(self.link.awaited())) and self._now() < until:
+            if self.deadline is None and heard >= say:
+                some = ", ".join(sorted(missing)[:5]) + (", ..." if len(missing) > 5 else "")
+                self._on_wait(f"waiting since {heard - began:.0f} s for {some}.")
+                say = heard + (heard - began)  # ever more rarely
+            answers = self.link.receive(max(0.0, min(until - self._now(), PAUSE)))
+            heard = self._now()
+            self._take(answers, heard)
+        return heard
 
     def _usual_closing(self) -> float:
         """What it takes but for a few hiccups: those would cost the rounds after them as well."""
