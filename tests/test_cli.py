@@ -168,12 +168,12 @@ def test_ctrl_c_keeps_the_run_and_says_how_to_go_on(tmp_path):
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not (tmp_path / "r" / "checkpoint.safetensors").exists():
-        assert time.monotonic() < deadline, "no checkpoint within a minute"
+        assert time.monotonic() < deadline, "no checkpoint within four minutes"
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "--resume" in errors
     assert "Traceback" not in errors
@@ -224,7 +224,7 @@ def test_the_processes_of_a_comparison_that_is_killed_end(tmp_path):
     wait_until(lambda: not any(map(is_running, workers)))
 
 
-def wait_until(true, seconds=60.0):
+def wait_until(true, seconds=240.0):
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "it took too long"

@@ -7,7 +7,6 @@ import json
 import logging
 import tempfile
 import time
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from salf import server as servers
 from salf.errors import SalfError
-from salf.experiments.config import Config, make_config
+from salf.experiments.config import Config, read_toml
 from salf.experiments.live import (
     ROUNDS,
     STATE,
@@ -203,6 +202,5 @@ def train(msg: Message, context: Context) -> Message:
 
 
 def _read(context: Context) -> tuple[Config, Clock]:
-    table = tomllib.loads(str(context.run_config["config"]))
-    config = make_config({key.replace("-", "_"): value for key, value in table.items()})
+    config = read_toml(str(context.run_config["config"]))
     return config, Clock(**json.loads(str(context.run_config["clock"])))

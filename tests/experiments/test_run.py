@@ -190,9 +190,9 @@ def test_sigkill_at_any_moment_costs_nothing(tiny, tmp_path):
     command = [sys.executable, "-m", "salf", "run", "c.toml", "--out", "cut"]
     command += ["--resume", "--checkpoint-every", "0"]
     process = subprocess.Popen(command, cwd=tmp_path)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not (cut / "checkpoint.safetensors").exists():
-        assert time.monotonic() < deadline, "no checkpoint within a minute"
+        assert time.monotonic() < deadline, "no checkpoint within four minutes"
         assert process.poll() is None, "the run ended before it could be killed"
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)

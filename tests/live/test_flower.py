@@ -94,10 +94,10 @@ def test_partial_updates_are_averaged_layer_by_layer():
 def test_a_round_is_over_at_the_deadline_though_nodes_hang():
     grid = FakeGrid({1: sends(1, seed=1), 2: lambda message: HANGS, 3: sends(2, seed=3)})
     began = time.monotonic()
-    result = start(salf(deadline=0.3, grace=0.1), grid)
-    assert time.monotonic() - began < 2.0
+    result = start(salf(deadline=1.0, grace=0.1), grid)
+    assert time.monotonic() - began < 10.0
     metrics = result.train_metrics_clientapp[1]
-    assert 0.3 <= metrics["seconds"] <= 1.0
+    assert 1.0 <= metrics["seconds"] <= 5.0
     assert metrics["on-time"] == 2
     assert_same(result.arrays, stepped([gradients(1, 1), gradients(2, 3)]))
 
@@ -106,7 +106,7 @@ def test_a_round_is_over_when_all_have_replied():
     grid = FakeGrid({1: sends(), 2: sends()})
     began = time.monotonic()
     start(salf(deadline=30.0), grid, rounds=3)
-    assert time.monotonic() - began < 3.0
+    assert time.monotonic() - began < 15.0
 
 
 def takes(seconds, depth=1, seed=0):
@@ -120,9 +120,9 @@ def takes(seconds, depth=1, seed=0):
 
 def test_a_reply_that_is_never_uploaded_whole_holds_up_nobody():
     """Flower's pull waits inside for the rest of a reply; it must not be the server that waits."""
-    grid = FakeGrid({1: takes(3), 2: sends(2, seed=2), 3: sends(1, seed=3)}, after={3: 0.3})
-    result = start(salf(deadline=0.6), grid)
-    assert result.train_metrics_clientapp[1]["seconds"] < 2.0
+    grid = FakeGrid({1: takes(8), 2: sends(2, seed=2), 3: sends(1, seed=3)}, after={3: 0.3})
+    result = start(salf(deadline=1.0), grid)
+    assert result.train_metrics_clientapp[1]["seconds"] < 6.0
     assert_same(result.arrays, stepped([gradients(2, 2), gradients(1, 3)]))
 
 
@@ -132,11 +132,11 @@ def test_a_reply_that_takes_long_to_download_counts(monkeypatch, tmp_path, group
     monkeypatch.setattr(mail, "PATIENCE", 0.1)
     monkeypatch.setattr(mail, "GROUPS", groups)
     grid = FakeGrid({1: takes(0.6, seed=1), 2: sends(2, seed=2)}, after={2: 0.3})
-    result = start(salf(deadline=2.0, record=tmp_path / "rounds"), grid)
+    result = start(salf(deadline=8.0, record=tmp_path / "rounds"), grid)
     assert_same(result.arrays, stepped([gradients(1, 1), gradients(2, 2)]))
     (row,) = record.read(tmp_path / "rounds")
     assert row.rejected == ()
-    assert row.seconds < 1.5
+    assert row.seconds < 6.0  # it was over when both had come
 
 
 def replies_within(seconds, mail_):
@@ -149,13 +149,13 @@ def replies_within(seconds, mail_):
 def test_a_node_that_stalls_delays_others_once_where_pulls_are_shared(monkeypatch):
     monkeypatch.setattr(mail, "PATIENCE", 0.1)
     monkeypatch.setattr(mail, "GROUPS", 2)
-    grid = FakeGrid({1: takes(1.0), **{node: sends() for node in range(2, 7)}}, after={3: 0.2})
+    grid = FakeGrid({1: takes(3.0), **{node: sends() for node in range(2, 7)}}, after={3: 0.2})
     mail_ = mail.Mail(grid)
     mail_.send(messages_to(range(1, 7)), 1)
-    assert replies_within(0.6, mail_) == [3, 4, 5, 6]  # 3 came later than the pull that stalls
-    assert replies_within(1.0, mail_) == [1, 2]
+    assert replies_within(1.5, mail_) == [3, 4, 5, 6]  # 3 came later than the pull that stalls
+    assert replies_within(3.0, mail_) == [1, 2]
     mail_.send(messages_to(range(1, 7)), 2)
-    assert replies_within(0.6, mail_) == [2, 3, 4, 5, 6]
+    assert replies_within(1.5, mail_) == [2, 3, 4, 5, 6]
 
 
 def messages_to(nodes):
@@ -763,7 +763,7 @@ def test_federated_evaluation_holds_nothing_up():
     }
     began = time.monotonic()
     result = start(salf(fraction_evaluate=1.0, evaluate_timeout=0.3), FakeGrid(nodes), rounds=2)
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 15.0
     assert [result.evaluate_metrics_clientapp[t]["loss"] for t in (1, 2)] == [2.0, 2.0]
 
 

@@ -139,7 +139,7 @@ def test_a_federation_with_slow_killed_hanging_and_lying_users_trains_on_what_is
             time.sleep(0.05)
         rounds = Rounds(server, link, deadline=0.2, grace=Grace(0.5))
 
-        give_up = time.monotonic() + 100
+        give_up = time.monotonic() + 300  # a busy machine is no failure
         while len(rows) <= KILLED_IN + 2 or any(
             rows[-1].depths.get(user, 4) == 4 for user in ("killed", "hangs")
         ):
@@ -213,7 +213,7 @@ def closed_rounds(folder: Path) -> int:
 def test_a_server_that_is_killed_goes_on_after_the_last_closed_round(tmp_path):
     folder = tmp_path / "run"
     with subprocess.Popen(live(folder), stderr=subprocess.PIPE, text=True) as process:
-        give_up = time.monotonic() + 100
+        give_up = time.monotonic() + 300  # a busy machine is no failure
         while closed_rounds(folder) < 5:
             assert process.poll() is None, process.stderr.read()
             assert time.monotonic() < give_up
@@ -223,10 +223,10 @@ def test_a_server_that_is_killed_goes_on_after_the_last_closed_round(tmp_path):
     assert done < 60
     assert not (folder / "summary.json").exists()
 
-    again = subprocess.run(live(folder), capture_output=True, text=True, timeout=100)
+    again = subprocess.run(live(folder), capture_output=True, text=True, timeout=300)
     assert again.returncode == 2
     assert "Add --resume" in again.stderr
-    finished = subprocess.run(live(folder, "--resume"), capture_output=True, text=True, timeout=200)
+    finished = subprocess.run(live(folder, "--resume"), capture_output=True, text=True, timeout=400)
     assert finished.returncode == 0, finished.stderr
     assert "test accuracy" in finished.stdout
     rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
@@ -247,7 +247,7 @@ def test_a_server_that_is_killed_goes_on_after_the_last_closed_round(tmp_path):
         [sys.executable, "-m", "salf", "replay", str(folder)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
     )
     assert shown.returncode == 0, shown.stderr
     assert "replayed: test accuracy" in shown.stdout

@@ -99,11 +99,16 @@ def load_config(source: str) -> Config:
     if path.suffix != ".toml":
         raise unknown("preset", source, [*PRESETS, "CONFIG.toml"])
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        return read_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SalfError(f"there is no config file {source!r}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise SalfError(f"cannot read the config {source!r}: {error}.") from None
+
+
+def read_toml(text: str) -> Config:
+    """What `Config.to_toml` wrote, or a person."""
+    table = tomllib.loads(text)
     known = {_key(setting.name): setting.name for setting in fields(Config)}
     return make_config({known.get(key, key): value for key, value in table.items()})
 

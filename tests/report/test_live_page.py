@@ -1,0 +1,420 @@
+"""The page of a live run, from records made up by hand: no test has to train."""
+
+import json
+import re
+import sys
+
+import pytest
+import tomli_w
+from test_page import Parsed
+
+from salf.cli import main
+from salf.experiments.config import Config
+from salf.experiments.live import CONFIG, LIVE, ROUNDS, SUMMARY, Clock, Tally, summarise
+from salf.experiments.run import run as simulate
+from salf.experiments.training import from_config
+from salf.files import write_whole
+from salf.live import record
+from salf.live.record import Record
+from salf.report import Chart, Table, names, write_live_page
+from salf.report.live import page
+from salf.report.live_charts import OVER, curve, durations, layers, progress, shown_users
+from salf.report.live_run import LiveRun
+
+CONFIG_OF_ALL = Config(data="synthetic", model="mlp", users=3, rounds=4, threads=1)
+CLOCK = {"deadline": 0.05, "slow": "0.34x8"}  # user-1 of three
+HOSTILE = "<script>alert('&')</script>"
+
+
+def row(t, depths=None, **more):
+    """A round of three layers."""
+    depths = {"user-1": 4, "user-2": 1, "user-3": 2} if depths is None else depths
+    given = {"loss": 2.0 / t, "late": 0, "seconds": 0.04, "limit": 0.06, "unreached": (0.5, 0, 0)}
+    reached = tuple(sum(depth <= layer for depth in depths.values()) for layer in (1, 2, 3))
+    return Record(t, depths, **{"reached": reached, **given, **more})
+
+
+def folder_of(path, records, config=CONFIG_OF_ALL, clock=CLOCK, summary=None):
+    write_whole(path / LIVE, tomli_w.dumps(clock))
+    write_whole(path / CONFIG, config.to_toml())
+    if records:
+        record.rewrite(path / ROUNDS, records)
+    if summary is not None:
+        write_whole(path / SUMMARY, json.dumps(summary))
+    return path
+
+
+@pytest.fixture
+def run_of(tmp_path):
+    return lambda *args, **more: LiveRun.of(folder_of(tmp_path, *args, **more))
+
+
+def data_of(spec):
+    (values,) = spec["datasets"].values() if "datasets" in spec else [spec["data"]["values"]]
+    return values
+
+
+def page_of(run):
+    return page(run, "runs/live", "deadline = 0.05\n")
+
+
+def section(run, heading):
+    (found,) = (s for s in page_of(run).sections if s.heading == heading)
+    return found.blocks
+
+
+def table(run, heading):
+    (found,) = (block for block in section(run, heading) if isinstance(block, Table))
+    return [[cell.text for cell in line] for line in found.rows]
+
+
+def test_accuracy_is_over_the_seconds_rounds_took_where_it_was_measured(run_of):
+    run = run_of(
+        [
+            row(1, seconds=0.5),
+            row(2, seconds=0.25, accuracy=0.3),
+            row(3, seconds=0.25),
+            row(4, seconds=1.0, accuracy=0.9),
+        ]
+    )
+    points = [(r["round"], r["seconds"], r["value"]) for r in data_of(curve(run, "accuracy"))]
+    assert points == [(2, 0.75, 0.3), (4, 2.0, 0.9)]
+
+
+def test_without_accuracy_the_loss_of_the_rounds_that_have_one_is_shown(run_of):
+    run = run_of([row(1), row(2, loss=float("nan"))])
+    assert curve(run, "accuracy") is None
+    assert [r["value"] for r in data_of(curve(run, "train_loss"))] == [2.0]
+    (chart,) = section(run, "Training loss over time")
+    assert "No accuracy has been measured" in chart.caption
+
+
+def test_where_nobody_was_ever_heard_there_is_neither(run_of):
+    nobody = dict.fromkeys(("user-1", "user-2", "user-3"), 4)
+    run = run_of([row(1, nobody, loss=float("nan"), silent=tuple(nobody))])
+    (text,) = section(run, "Accuracy on held-out data over time")
+    assert "nobody has answered in time" in text
+
+
+def test_how_far_a_user_got_is_the_mean_share_of_the_layers(run_of):
+    """300 rounds are 100 columns of three."""
+    depths = [{"user-1": 4, "user-2": 1, "user-3": 1 + t % 3} for t in range(300)]
+    cells = data_of(progress(run_of([row(t, d) for t, d in enumerate(depths, 1)])))
+    assert len(cells) == 300
+    first = {cell["user"]: cell for cell in cells[:3]}
+    assert first["user-1, 8x slower"]["share"] == 0
+    assert first["user-2"]["share"] == 1
+    assert first["user-3"]["share"] == pytest.approx((3 + 2 + 1) / 9, abs=1e-4)
+    assert (first["user-3"]["from"], first["user-3"]["to"]) == (0.5, 3.5)
+    assert (first["user-3"]["rounds"], first["user-3"]["asked"]) == ("1 to 3", 3)
+
+
+def test_a_user_that_was_not_asked_is_blank_and_not_zero(run_of):
+    records = [row(t, {"user-2": 1} | ({"user-1": 3} if t == 2 else {})) for t in range(1, 301)]
+    run = run_of(records)
+    cells = data_of(progress(run))
+    slow = [cell for cell in cells if cell["user"].startswith("user-1")]
+    (cell,) = slow  # the column it was asked in, and the mean over the round it was asked in
+    assert (cell["rounds"], cell["asked"], cell["share"]) == (
+        "1 to 3",
+        1,
+        pytest.approx(1 / 3, 1e-3),
+    )
+    assert not any(cell["user"] == "user-3" for cell in cells)
+    assert "user-3" in progress(run)["encoding"]["y"]["scale"]["domain"]  # and yet it has its row
+
+
+def test_there_are_never_too_many_columns_and_each_has_whole_pixels(run_of):
+    for rounds in (1, 7, 119, 121, 1000):
+        spec = progress(run_of([row(t) for t in range(1, rounds + 1)]))
+        columns = {cell["rounds"]: cell["to"] - cell["from"] for cell in data_of(spec)}
+        assert len(columns) <= 120
+        assert sum(columns.values()) == rounds
+        pixels = spec["width"] * max(columns.values()) / rounds
+        assert pixels == pytest.approx(round(pixels), abs=1e-6)
+        assert 360 < spec["width"] <= 740
+
+
+def test_users_are_in_order_of_slowness_and_then_of_their_numbers(run_of):
+    config = CONFIG_OF_ALL.changed(users=12)
+    users = run_of(
+        [row(1, {"phone": 1})], config, {"deadline": 1.0, "slow": "0.25x16,0.25x4"}
+    ).users
+    assert list(users) == [
+        "phone",
+        *(f"user-{n}" for n in (7, 8, 9, 10, 11, 12)),
+        *(f"user-{n}" for n in (4, 5, 6)),
+        *(f"user-{n}" for n in (1, 2, 3)),
+    ]
+    assert (users["user-3"], users["user-6"]) == ("user-3, 16x slower", "user-6, 4x slower")
+
+
+def test_of_very_many_users_some_of_each_slowness_are_shown_and_the_page_says_so(run_of):
+    users = {f"user-{n}": 1 for n in range(1, 1001)}
+    config = CONFIG_OF_ALL.changed(users=1000)
+    run = run_of([row(1, users)], config, {"deadline": 1.0, "slow": "0.3x4"})
+    shown = shown_users(run)
+    assert len(shown) == len(data_of(progress(run))) == 100
+    assert sum("slower" in label for label in shown.values()) == 30
+    (chart,) = (b for b in section(run, "How far each user got") if isinstance(b, Chart))
+    assert chart.caption.startswith("100 of the 1,000 users are shown.")
+
+
+def test_every_layer_has_the_mean_of_its_users_and_the_p_of_the_last_step(run_of):
+    records = [row(1), row(2, {"user-1": 4, "user-2": 4}, unreached=(0.25, 0.125, 0.0))]
+    found = data_of(
+        layers(run_of(records, summary={"test_accuracy": 0.5, "layers": ["0", "2", "head"]}))
+    )
+    assert [(r["layer"], r["users"], r["p"]) for r in found] == [
+        ("1", 0.5, 0.25),
+        ("2", 1.0, 0.125),
+        ("3 head", 1.0, 0.0),
+    ]
+    assert found[0]["text"].split() == ["0.5", "p", "=", "0.25"]
+
+
+def test_without_a_summary_layers_go_by_their_numbers(run_of):
+    assert run_of([row(1)]).layers == ["1", "2", "3"]
+
+
+def test_one_long_round_in_3000_is_not_lost(run_of):
+    """And it is the one shown, though a round beside it took longer and had more time."""
+    records = [row(t) for t in range(1, 3001)]
+    records[1702] = row(1703, seconds=0.0601)
+    records[1703] = row(1704, seconds=0.5, limit=1.0)
+    run = run_of(records)
+    dots = data_of(durations(run))
+    assert len(dots) <= 400
+    (over,) = (dot for dot in dots if dot["kind"] == OVER)
+    assert (over["round"], over["seconds"], over["limit"]) == (1703, 0.0601, 0.06)
+    assert sum(dot["to"] - dot["from"] for dot in dots) == 3000
+    text, chart = section(run, "How long rounds took")
+    assert text.startswith("2,999 of 3,000 rounds closed within T_max and the grace period, and 1 ")
+    assert "A dot is the slowest of some rounds" in chart.caption
+
+
+def test_of_many_rounds_the_slowest_are_shown(run_of):
+    records = [row(t, seconds=0.02 if t % 2 else 0.03) for t in range(1, 801)]
+    assert {dot["seconds"] for dot in data_of(durations(run_of(records)))} == {0.03}
+
+
+def test_a_round_that_took_no_time_can_be_drawn(run_of):
+    assert data_of(durations(run_of([row(1, seconds=0.0)])))[0]["seconds"] > 0
+
+
+def test_every_round_a_user_was_asked_in_is_counted_once(run_of):
+    records = [
+        row(1, {"user-1": 1, "user-2": 3, "user-3": 4}),
+        row(2, {"user-1": 2, "user-2": 4, "user-3": 4}, silent=("user-2",)),
+        row(3, {"user-1": 4, "user-3": 4}, rejected=[("user-1", "rubbish"), ("stranger", "who?")]),
+        row(4, {"user-1": 1, "user-3": 4}, rejected=[("user-1", "the second of its user")]),
+    ]
+    assert table(run_of(records), "How each user's rounds went") == [
+        # asked, finished, partial, nothing, silent, not used
+        ["user-2", "2", "0", "1", "0", "1", "0"],
+        ["user-3", "4", "0", "0", "4", "0", "0"],
+        ["user-1, 8x slower", "4", "2", "1", "0", "0", "1"],
+    ]
+
+
+def test_what_was_not_used_is_together_by_user_and_reason(run_of):
+    records = [
+        row(1, rejected=[("user-2", "its process ended")]),
+        row(2, rejected=[("user-3", "for round 1, in reply to round 2"), ("user-2", "rubbish")]),
+        row(3, rejected=[("user-3", "with a gradient of norm 3.2e+05 in layer 2, at most 7 is")]),
+        row(9, rejected=[("user-3", "for round 10, in reply to round 9")]),
+        row(10, rejected=[("user-3", "with a gradient of norm 17.1 in layer 2, at most 8.5 is")]),
+        row(11, rejected=[("user-3", "with a gradient of norm 17.1 in layer 3, at most 8.5 is")]),
+    ]
+    assert table(run_of(records), "What was not used") == [
+        ["for round …, in reply to round …", "user-3", "2", "2", "9"],
+        ["with a gradient of norm … in layer 2, at most … is", "user-3", "2", "3", "10"],
+        ["its process ended", "user-2", "1", "1", "1"],
+        ["rubbish", "user-2", "1", "2", "2"],
+        ["with a gradient of norm … in layer 3, at most … is", "user-3", "1", "11", "11"],
+    ]
+
+
+def test_a_flood_of_reasons_is_cut_off_and_counted(run_of):
+    flood = [(f"user-{n % 3 + 1}", f"reason {n} {'x ' * 200}") for n in range(50)]
+    run = run_of([row(1, rejected=flood), row(2, rejected=flood)])
+    lines = table(run, "What was not used")
+    assert len(lines) == 30
+    assert max(len(line[0]) for line in lines) <= 110
+    assert section(run, "What was not used")[-1].startswith("And 20 more reasons, 40 times in all")
+
+
+def test_late_updates_are_told(run_of):
+    found = section(run_of([row(1, late=2), row(2, late=1)]), "What was not used")
+    assert found[0].startswith("3 updates came after the round had been closed")
+    assert "No update that came in time was refused." in found
+
+
+def test_the_first_words_say_what_came_of_a_finished_run(run_of):
+    records = [row(t, seconds=1.0) for t in range(1, 5)]
+    (intro,) = page_of(run_of(records, summary={"test_accuracy": 0.98765})).intro
+    assert intro == (
+        "SALF trains the model mlp on synthetic with 3 users, who have T_max = 50 ms a round. "
+        "Its test accuracy is 0.9877 after 4 rounds in 4 s."
+    )
+
+
+def test_a_run_that_is_not_finished_says_so(run_of):
+    (intro,) = page_of(run_of([row(1), row(2)])).intro
+    assert intro.endswith("Not finished: 2 of 4 rounds, in 80 ms.")
+
+
+def test_fedavg_has_no_limit_and_no_p(run_of):
+    """Even if a deadline was given, which it does not keep."""
+    records = [row(t, limit=None, unreached=(), seconds=9.0) for t in (1, 2)]
+    run = run_of(records, CONFIG_OF_ALL.changed(method="fedavg"))
+    assert "in rounds that wait for all of them" in page_of(run).intro[0]
+    spec = durations(run)
+    assert "layer" not in spec  # the dots alone
+    assert {dot["kind"] for dot in data_of(spec)} != {OVER}
+    assert section(run, "How long rounds took")[0] == "No round had a limit."
+    assert [r["text"] for r in data_of(layers(run))] == ["1.0", "2.0", "2.0"]
+    assert "p_l" not in section(run, "Updates every layer got")[0].caption
+
+
+def test_the_page_of_one_round_is_whole_fetches_nothing_and_escapes_what_users_said(tmp_path):
+    reasons = [(HOSTILE, f"failed: {HOSTILE}")]
+    folder = folder_of(tmp_path / "a run", [row(1, {HOSTILE: 1}, rejected=reasons, accuracy=0.5)])
+    written = write_live_page(folder)
+    assert written == folder / "live.html"
+    html = written.read_text(encoding="utf-8")
+    parsed = Parsed(html)
+    assert len(parsed.scripts) == 4 + 2  # charts, the bundle, and what draws
+    assert not any("alert('&')" in script for script in parsed.scripts[-2:])
+    for script in parsed.scripts[:4]:
+        assert not re.search(r"https?://", script)
+    for _, attributes in parsed.tags:
+        assert not {"src", "href", "srcset", "data", "action"} & attributes.keys()
+    assert parsed.texts.count(HOSTILE) == 2  # its line, and who it was that was refused
+    assert f"failed: {HOSTILE}" in parsed.texts
+    assert f"salf replay '{folder}'" in parsed.texts
+    assert any('model = "mlp"' in text for text in parsed.texts)
+    assert any('slow = "0.34x8"' in text for text in parsed.texts)
+    assert len(parsed.named("details")) == 2
+
+
+def test_every_chart_can_be_drawn(run_of):
+    """By the renderer of pictures, which complains where a browser shows nothing."""
+    import vl_convert
+
+    for records in ([row(1, accuracy=0.5)], [row(t, accuracy=0.5) for t in range(1, 4)]):
+        for part in page_of(run_of(records)).sections:
+            for block in part.blocks:
+                if isinstance(block, Chart):
+                    assert "</svg>" in vl_convert.vegalite_to_svg(dict(block.spec))
+
+
+def test_a_run_at_work_can_be_looked_at(tmp_path, monkeypatch, capsys):
+    """Its folder is locked, and its last line half written."""
+    from salf.experiments.run import RunFolder
+
+    folder = folder_of(tmp_path, [row(1), row(2)])
+    with (folder / ROUNDS).open("a") as stream:
+        stream.write('{"round": 3, "dep')
+    with RunFolder(folder).locked():
+        assert salf(monkeypatch, "page", folder) == 0
+    assert capsys.readouterr().out == f"wrote {folder / 'live.html'}\n"
+    assert "Not finished: 2 of 4 rounds" in (folder / "live.html").read_text(encoding="utf-8")
+
+
+def salf(monkeypatch, *arguments):
+    """The command, here; returns its exit code."""
+    monkeypatch.setattr(sys, "argv", ["salf", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code or 0
+
+
+def test_a_folder_that_is_no_live_run_is_told_in_a_sentence(tmp_path, monkeypatch, capsys):
+    simulate(CONFIG_OF_ALL.changed(rounds=1), tmp_path / "simulated")
+    (tmp_path / "file").write_text("")
+    folder_of(tmp_path / "young", [])
+    folder_of(tmp_path / "odd", [row(1)], clock={"deadline": "soon"})
+    for name, told in (
+        ("nowhere", "holds no live run: there is no live.toml in it."),
+        ("file", "holds no live run"),
+        ("simulated", "holds no live run"),
+        ("young", "has no closed round yet"),
+        ("odd", "live.toml cannot be read"),
+    ):
+        assert salf(monkeypatch, "page", tmp_path / name) == 2
+        errors = capsys.readouterr().err
+        assert told in errors
+        assert errors.count("\n") == 1
+    assert not list(tmp_path.rglob("live.html"))
+
+
+def test_a_run_that_is_finished_leaves_its_page_when_it_is_asked_for_again(
+    tmp_path, monkeypatch, capsys
+):
+    assert salf(monkeypatch, *finished(tmp_path)) == 0
+    out = capsys.readouterr().out
+    assert f"The run is in {tmp_path}\nwrote {tmp_path / 'live.html'}\n" in out
+    assert "Its test accuracy is 0.5000" in (tmp_path / "live.html").read_text(encoding="utf-8")
+
+
+def test_without_the_extra_a_run_ends_well_and_says_how_to_get_its_page(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setitem(sys.modules, "altair", None)
+    assert salf(monkeypatch, *finished(tmp_path)) == 0
+    said = capsys.readouterr()
+    assert f"The run is in {tmp_path}" in said.out
+    assert "pip install 'salf[report]'" in said.err
+    assert f"salf page {tmp_path}" in said.err
+    assert said.err.count("\n") == 1
+    assert salf(monkeypatch, "page", tmp_path) == 2
+    assert not (tmp_path / "live.html").exists()
+
+
+def finished(path):
+    """A finished run in this folder, and the command that asks for it again."""
+    summary = {
+        **{"test_accuracy": 0.5, "rounds": 1, "seconds": 0.04, "method": "salf"},
+        **{"finished": 0.5, "partial": 0.25, "nothing": 0.25},
+        **{"late": 0, "rejected": 0, "rounds_in_time": 1.0},
+    }
+    folder_of(path, [row(1)], CONFIG_OF_ALL.changed(rounds=1), summary=summary)
+    flags = {"--users": 3, "--deadline": "50ms", "--slow": "0.34x8", "--out": path}
+    return ["live", path / CONFIG, *(part for flag in flags.items() for part in flag), "--resume"]
+
+
+def test_a_run_that_is_stopped_says_how_to_see_it(tmp_path, monkeypatch, capsys):
+    command = finished(tmp_path)
+    (tmp_path / SUMMARY).unlink()  # not finished, after all
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("salf.cli.live._train", stop)
+    assert salf(monkeypatch, *command) == 130
+    assert f"salf page {tmp_path} makes a page of the rounds so far." in capsys.readouterr().err
+    (tmp_path / ROUNDS).unlink()
+    assert salf(monkeypatch, *command) == 130
+    assert "salf page" not in capsys.readouterr().err
+
+
+def test_the_summary_of_a_live_run_has_the_names_of_its_layers():
+    training = from_config(CONFIG_OF_ALL)
+    tally = Tally(3)
+    tally.add(row(1))
+    summary = summarise(CONFIG_OF_ALL, Clock(1.0), training, tally)
+    assert summary["layers"] == [layer.name for layer in training.simulation.engine.layers]
+    assert len(summary["layers"]) == 3
+
+
+def test_times_are_said_in_their_unit():
+    times = [0.02, 0.0125, 0.9999, 2.513, 177.37, 5400]
+    assert [names.duration(seconds) for seconds in times] == [
+        "20 ms",
+        "12.5 ms",
+        "1 s",
+        "2.51 s",
+        "177 s",
+        "90 minutes",
+    ]
