@@ -198,6 +198,13 @@ def test_of_many_rounds_the_slowest_are_shown(run_of):
     assert {dot["seconds"] for dot in data_of(durations(run_of(records)))} == {0.03}
 
 
+def test_axes_have_ticks_where_there_is_little_to_see(run_of):
+    spec = durations(run_of([row(1, seconds=0.055), row(2, seconds=0.05)]))
+    x, y = (spec["layer"][-1]["encoding"][axis]["axis"] for axis in "xy")
+    assert x["values"] == [1, 2]  # whole rounds only
+    assert len(y["values"]) > 2
+
+
 def test_a_round_that_took_no_time_can_be_drawn(run_of):
     assert data_of(durations(run_of([row(1, seconds=0.0)])))[0]["seconds"] > 0
 

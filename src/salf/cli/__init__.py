@@ -38,6 +38,7 @@ for command in (
     simulation.compare,
     reproduction.reproduce,
     live.live,
+    live.page,
     live.join,
     live.replay,
     simulation.data,

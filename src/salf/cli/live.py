@@ -1,7 +1,8 @@
-"""`salf live`, `salf join` and `salf replay`."""
+"""`salf live`, `salf page`, `salf join` and `salf replay`."""
 
 from functools import partial
 from pathlib import Path
+from shlex import join as shell
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -90,10 +91,12 @@ def live(
 
         salf live mnist-cnn --users 4 --deadline 2s --engine flower
 
+        salf page runs/live      (its page, also while the run still goes on)
+
         salf replay runs/live    (the recorded depths again, in the simulator)
     """
     from salf.experiments.config import load_config
-    from salf.experiments.live import Clock, LiveFolder, live_method
+    from salf.experiments.live import ROUNDS, Clock, LiveFolder, live_method
     from salf.live.slow import slowness
 
     if resume and out is None:
@@ -131,8 +134,29 @@ def live(
         if summary is not None:
             _tell_summary(summary)
         else:
-            _train(config, clock, folder, engine, address, here, federation)
+            try:
+                _train(config, clock, folder, engine, address, here, federation)
+            except KeyboardInterrupt:
+                # The page itself would take seconds, and somebody wants to stop now.
+                if (out / ROUNDS).exists():
+                    say(f"{_command('page', out)} makes a page of the rounds so far.")
+                raise
     tell(f"The run is in {out}")
+    _leave_page(out)
+
+
+def _leave_page(out: Path) -> None:
+    """A run is finished, whatever becomes of its page."""
+    from salf.report import write_live_page
+
+    try:
+        tell(f"wrote {write_live_page(out)}")
+    except (SalfError, OSError) as error:
+        say(f"There is no page of it yet: {error}; then {_command('page', out)} makes it.")
+
+
+def _command(*arguments: object) -> str:
+    return shell(["salf", *map(str, arguments)])
 
 
 def _train(
@@ -278,6 +302,24 @@ def join(
                 time.sleep(1)
         except KeyboardInterrupt:
             say(f"{name} has left.")
+
+
+def page(
+    folder: Annotated[Path, typer.Argument(help="The folder of a live run (its --out).")],
+) -> None:
+    """Make the page of a live run: accuracy over time, how far each user got, what was not used.
+
+    `salf live --out` leaves it at the end, as FOLDER/live.html: one file that
+    needs no network. Of a run that goes on or was stopped it has the rounds so
+    far; the run is not disturbed.
+
+    Example:
+
+        salf page runs/live
+    """
+    from salf.report import write_live_page
+
+    tell(f"wrote {write_live_page(folder)}")
 
 
 def replay(

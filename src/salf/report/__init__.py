@@ -6,6 +6,7 @@ looked for when the first one is made.
 
 from salf.report.comparison import print_tables, write_report
 from salf.report.extra import check_extra
+from salf.report.live import write_live_page
 from salf.report.page import Chart, Code, Page, Section, Statement
 from salf.report.tables import Cell, Table
 
@@ -19,5 +20,6 @@ __all__ = [
     "Table",
     "check_extra",
     "print_tables",
+    "write_live_page",
     "write_report",
 ]

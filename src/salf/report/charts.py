@@ -9,7 +9,7 @@ from salf.report import names
 from salf.report.extra import optional
 from salf.report.measured import Spread, methods, ratios, seeds, test_accuracy
 from salf.report.panels import Panels
-from salf.report.style import INK, Spec, legend, spec
+from salf.report.style import INK, Spec, legend, spec, thinned
 
 Measure = Literal["accuracy", "train_loss"]
 
@@ -17,7 +17,6 @@ MEASURES: Mapping[Measure, str] = {
     "accuracy": "Accuracy on held-out data",
     "train_loss": "Training loss",
 }
-_POINTS = 200  # of a curve, at most: more cannot be seen, and the page holds them all
 
 
 def curves(comparison: Comparison, measure: Measure, *, titled: bool = False) -> Spec:
@@ -155,9 +154,7 @@ def _curve(results: Sequence[Result], measure: Measure) -> list[tuple[int, Sprea
     for result in results:
         for row in result.history.rows:
             found.setdefault(row.round, []).append(getattr(row, measure))
-    curve = [(t, spread) for t, values in found.items() if (spread := Spread.of(values))]
-    every = -(-len(curve) // _POINTS) or 1
-    return curve[::-1][::every][::-1]  # counted from the end, so that the last round is there
+    return thinned([(t, spread) for t, values in found.items() if (spread := Spread.of(values))])
 
 
 def _final(comparison: Comparison, panels: Panels) -> list[dict[str, Any]]:
@@ -175,10 +172,8 @@ def _mean_reached(results: Sequence[Result]) -> list[float]:
 
 
 def _layers(comparison: Comparison) -> list[str]:
-    """Layers by number, and by name where that is one and not a place in a sequence."""
     result = next(iter(comparison.results.values()))[0]
-    found = result.summary.get("layers") or [""] * len(result.history.rows[0].reached)
-    return [f"{i}" if name.isdigit() else f"{i} {name}".rstrip() for i, name in enumerate(found, 1)]
+    return names.layers(result.summary.get("layers") or [""] * len(result.history.rows[0].reached))
 
 
 def _place(panels: Panels, case: Case) -> dict[str, Any]:

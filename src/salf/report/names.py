@@ -1,5 +1,6 @@
 """What things are called, and which colour they have, wherever people see them."""
 
+import re
 from collections.abc import Sequence
 
 from salf.depth import has_ratio
@@ -62,6 +63,28 @@ def split(key: str) -> str:
     if kind == "dirichlet" and value:
         return f"Dirichlet({value})"
     return "i.i.d." if key == "iid" else key
+
+
+def layers(found: Sequence[str]) -> list[str]:
+    """Layers by number, and by name where that is one and not a place in a sequence."""
+    return [f"{i}" if name.isdigit() else f"{i} {name}".rstrip() for i, name in enumerate(found, 1)]
+
+
+def user(name: str, slower: float) -> str:
+    """A user, and how much slower it was made."""
+    return name if slower == 1 else f"{name}, {slower:g}x slower"
+
+
+def in_order(name: str) -> str:
+    """What to sort names by, so that user-2 comes before user-10."""
+    return re.sub(r"\d+", lambda digits: digits[0].zfill(20), name)
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it: `20 ms`, `2.51 s`, `12 minutes`."""
+    if seconds < 0.9995:
+        return f"{1000 * seconds:.3g} ms"
+    return f"{seconds:.3g} s" if seconds < 600 else f"{seconds / 60:,.0f} minutes"
 
 
 def colours(methods: Sequence[str]) -> list[str]:

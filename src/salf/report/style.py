@@ -1,14 +1,23 @@
 """How all charts look, on a page and as pictures."""
 
 import json
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from salf.report.extra import optional
 
 Spec = dict[str, Any]
+T = TypeVar("T")
 
 INK, SOFT = "#1b1f24", "#59636e"
+POINTS = 200  # of a curve, at most: more cannot be seen, and the page holds them all
 _FONT = "Helvetica, Arial, sans-serif"  # one that a browser and the pictures' renderer both know
+
+
+def thinned(curve: Sequence[T]) -> list[T]:
+    """A curve with points left out evenly, where it has too many; the last one is always there."""
+    every = -(-len(curve) // POINTS) or 1
+    return list(curve[::-1][::every][::-1])
 
 
 def legend() -> Any:

@@ -1,0 +1,244 @@
+"""A live run as a page: what came of it, how far users got, and what was not used."""
+
+from pathlib import Path
+from shlex import join
+from textwrap import shorten
+
+from salf.experiments.live import LIVE
+from salf.files import write_whole
+from salf.report import live_charts, names
+from salf.report.charts import MEASURES, Measure
+from salf.report.extra import check_extra
+from salf.report.live_run import LiveRun, Unused, answers, unused
+from salf.report.page import Block, Chart, Code, Page, Section
+from salf.report.tables import Cell, Table
+
+PAGE = "live.html"
+_MOST_REASONS = 30
+_LONGEST_REASON = 110  # characters: it stands in one line
+
+
+def write_live_page(folder: Path) -> Path:
+    """Write the page of the live run in this folder, finished or not, and return its path."""
+    run = LiveRun.of(folder)
+    check_extra()
+    clock = (folder / LIVE).read_text(encoding="utf-8")
+    write_whole(folder / PAGE, page(run, folder, clock).html())
+    return folder / PAGE
+
+
+def page(run: LiveRun, folder: Path, clock: str) -> Page:
+    """The run as a page. `clock` is what it had beyond a config, as text."""
+    method, config = names.method(run.config.method), run.config
+    return Page(
+        title=f"{method} live on {config.data}",
+        intro=[f"{_what(run)} {_how_it_ended(run)}"],
+        sections=[
+            _curve_section(run),
+            _progress_section(run),
+            _layers_section(run),
+            _durations_section(run),
+            _users_section(run),
+            _unused_section(run),
+            _again_section(run, folder, clock),
+        ],
+    )
+
+
+def _what(run: LiveRun) -> str:
+    config = run.config
+    time = (
+        "in rounds that wait for all of them"
+        if names.waits(config.method) or run.clock.deadline is None
+        else f"who have T_max = {names.duration(run.clock.deadline)} a round"
+    )
+    return (
+        f"{names.method(config.method)} trains the model {config.model} on {config.data} with "
+        f"{_count(config.users, 'user')}, {time}."
+    )
+
+
+def _how_it_ended(run: LiveRun) -> str:
+    seconds = names.duration(sum(done.seconds for done in run.records))
+    rounds = len(run.records)
+    if run.summary is None:
+        return f"Not finished: {rounds:,} of {run.config.rounds:,} rounds, in {seconds}."
+    accuracy = run.summary["test_accuracy"]
+    reached = "was not measured" if accuracy is None else f"is {accuracy:.4f}"
+    return f"Its test accuracy {reached} after {_count(rounds, 'round')} in {seconds}."
+
+
+def _curve_section(run: LiveRun) -> Section:
+    """Accuracy, unless it was never measured (there may be no held-out data)."""
+    measure: Measure
+    for measure in ("accuracy", "train_loss"):
+        if (spec := live_charts.curve(run, measure)) is not None:
+            break
+    else:
+        return Section(
+            f"{MEASURES['accuracy']} over time",
+            ["No accuracy and no loss were measured: nobody has answered in time."],
+        )
+    title = MEASURES[measure]
+    missing = "No accuracy has been measured; this is the loss. " * (measure == "train_loss")
+    chart = Chart(
+        spec,
+        f"{title} over the seconds of {_count(len(run.records), 'round')}.",
+        f"{missing}{title} over the time rounds took, without what was spent between them. The "
+        "axis need not start at zero.",
+    )
+    return Section(f"{title} over time", [chart])
+
+
+def _progress_section(run: LiveRun) -> Section:
+    shown, there = len(live_charts.shown_users(run)), len(run.users)
+    some = f"{shown} of the {there:,} users are shown. " * (shown < there)
+    rounds = len(run.records)
+    stopped = (
+        "Every round waits for all users, and nobody is stopped half-way."
+        if names.waits(run.config.method)
+        else "Backpropagation starts at the last layer. A user that the deadline stops half-way "
+        "has half of the layers, and sends those."
+    )
+    return Section(
+        "How far each user got",
+        [
+            stopped,
+            Chart(
+                live_charts.progress(run),
+                f"Share of the layers each of {shown} users reached, over {rounds} rounds.",
+                f"{some}Mean share of the layers that a user reached; blank where it was not "
+                "asked. Users of whom nothing came, or nothing that could be used, reached no "
+                "layer.",
+            ),
+        ],
+    )
+
+
+def _layers_section(run: LiveRun) -> Section:
+    caption = "Users whose update a layer got, by layer from the input on; mean over the rounds."
+    if run.config.method == "drop":
+        caption += " Drop uses the updates of those who finished, and no others."
+    if run.records[-1].unreached:
+        caption += (
+            " p is p_l, the chance that nobody reaches the layer: the last step of the layer was "
+            "divided by 1\u00a0−\u00a0p_l."
+        )
+    return Section(
+        "Updates every layer got",
+        [
+            Chart(
+                live_charts.layers(run),
+                "Users whose update each layer got, mean over the rounds, by layer.",
+                caption,
+            )
+        ],
+    )
+
+
+def _durations_section(run: LiveRun) -> Section:
+    limited = [done for done in run.records if done.limit is not None]
+    over = [done for done in limited if done.limit is not None and done.seconds > done.limit]
+    if not limited:
+        kept = "No round had a limit."
+    elif not over:
+        kept = "Every round closed within T_max and the grace period."
+    else:
+        kept = (
+            f"{len(limited) - len(over):,} of {len(limited):,} rounds closed within T_max and the "
+            f"grace period, and {len(over):,} did not."
+        )
+    learned = (
+        " The grace period, the time for messages, is learned from the first answers; until then "
+        "it is long."
+        if limited and run.clock.grace is None
+        else ""
+    )
+    caption = "From asking the users to the new model, on a logarithmic axis."
+    if len(run.records) > live_charts.MOST_ROUNDS:
+        caption += " A dot is the slowest of some rounds in a row, or one that was over its limit."
+    return Section(
+        "How long rounds took",
+        [
+            kept + learned,
+            Chart(
+                live_charts.durations(run),
+                f"Duration of {_count(len(run.records), 'round')} and their limits. {kept}",
+                caption,
+            ),
+        ],
+    )
+
+
+def _users_section(run: LiveRun) -> Section:
+    labels = run.users
+    rows = [
+        [
+            Cell(labels[user]),
+            *(
+                Cell(f"{count:,}")
+                for count in (
+                    its.asked,
+                    its.finished,
+                    its.partial,
+                    its.nothing,
+                    its.silent,
+                    its.not_used,
+                )
+            ),
+        ]
+        for user, its in answers(run).items()
+    ]
+    return Section(
+        "How each user's rounds went",
+        [
+            "Rounds in which a user was asked, and how they went: it finished, reached some "
+            "layers, had no time for any, was not heard in time, or sent what could not be used.",
+            Table(["User", "Asked", "Finished", "Partial", "Nothing", "Silent", "Not used"], rows),
+        ],
+    )
+
+
+def _unused_section(run: LiveRun) -> Section:
+    found = unused(run)
+    blocks: list[Block] = []
+    if run.late:
+        came = "update came" if run.late == 1 else "updates came"
+        blocks.append(f"{run.late:,} {came} after the round had been closed, too late to be used.")
+    if not found:
+        blocks.append("No update that came in time was refused.")
+    else:
+        columns = ["Reason", "User", "Times", "First round", "Last round"]
+        blocks.append(Table(columns, [_unused_row(its) for its in found[:_MOST_REASONS]]))
+    if more := found[_MOST_REASONS:]:
+        times = sum(its.times for its in more)
+        blocks.append(
+            f"And {len(more):,} more reasons, {_count(times, 'time')} in all: the log of the run, "
+            "live.log, has every one."
+        )
+    return Section("What was not used", blocks)
+
+
+def _unused_row(its: Unused) -> list[Cell]:
+    numbers = (its.times, its.first, its.last)
+    return [
+        Cell(shorten(its.reason, _LONGEST_REASON, placeholder=" …")),
+        Cell(its.user),
+        *(Cell(f"{number:,}") for number in numbers),
+    ]
+
+
+def _again_section(run: LiveRun, folder: Path, clock: str) -> Section:
+    return Section(
+        "Replay it",
+        [
+            "The recorded depths again, in the simulator:",
+            Code(join(["salf", "replay", str(folder)])),
+            Code(run.config.to_toml(), "The config"),
+            Code(clock, "The clock: deadline and grace period in seconds, and who is made slow"),
+        ],
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" + "s" * (number != 1)

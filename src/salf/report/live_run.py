@@ -1,0 +1,126 @@
+"""What was measured in a live run, as far as it got."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from salf.errors import SalfError
+from salf.experiments.config import Config, load_config
+from salf.experiments.live import ROUNDS, Clock, LiveFolder, user_name
+from salf.experiments.run import CONFIG
+from salf.live import record
+from salf.live.record import Record
+from salf.live.slow import slowness
+from salf.report import names
+
+# Numbers that are others in every round, though the reason is the same.
+_CHANGING = re.compile(r"\b(round|norm|at most) [-+.\de]+")
+
+
+@dataclass(frozen=True)
+class LiveRun:
+    """A live run: its closed rounds, and a summary once it is finished."""
+
+    config: Config
+    clock: Clock
+    records: Sequence[Record]
+    summary: Mapping[str, Any] | None
+
+    @classmethod
+    def of(cls, path: Path) -> "LiveRun":
+        """That of a folder, which may be at work: nothing is locked, and nothing changed."""
+        folder = LiveFolder(path)
+        clock = folder.clock()
+        # The summary is read before the rounds, since it comes after the last of them.
+        summary = folder.summary()
+        if not (records := record.read(path / ROUNDS)):
+            raise SalfError(f"{path} has no closed round yet, so there is nothing to show.")
+        return cls(load_config(str(path / CONFIG)), clock, records, summary)
+
+    @property
+    def depth(self) -> int:
+        """L, the number of layers."""
+        return len(self.records[0].reached)
+
+    @property
+    def layers(self) -> list[str]:
+        """Layers by number, and by name once the run is finished."""
+        return names.layers((self.summary or {}).get("layers") or [""] * self.depth)
+
+    @cached_property
+    def users(self) -> dict[str, str]:
+        """What to call every user, the slowest last; also those of the config who never came."""
+        slow = {
+            user_name(number): factor
+            for number, factor in enumerate(slowness(self.clock.slow, self.config.users), 1)
+        }
+        found = slow.keys() | {user for done in self.records for user in done.depths}
+        ordered = sorted(found, key=lambda user: (slow.get(user, 1.0), names.in_order(user)))
+        return {user: names.user(user, slow.get(user, 1.0)) for user in ordered}
+
+    @property
+    def late(self) -> int:
+        """Updates that came when their round was closed."""
+        return sum(done.late for done in self.records)
+
+
+@dataclass
+class Answers:
+    """How a user's rounds went. Every round it was asked in is counted once."""
+
+    finished: int = 0
+    partial: int = 0
+    nothing: int = 0  # it answered in time, and had no time for a layer
+    silent: int = 0
+    not_used: int = 0
+
+    @property
+    def asked(self) -> int:
+        """Rounds."""
+        return self.finished + self.partial + self.nothing + self.silent + self.not_used
+
+
+def answers(run: LiveRun) -> dict[str, Answers]:
+    """By user, in the order of `LiveRun.users`."""
+    counted = {user: Answers() for user in run.users}
+    for done in run.records:
+        refused = {user for user, _ in done.rejected}
+        for user, depth in done.depths.items():
+            its = counted[user]
+            # What was used counts, even if a second update of its user was refused.
+            if depth == 1:
+                its.finished += 1
+            elif depth <= run.depth:
+                its.partial += 1
+            elif user in done.silent:
+                its.silent += 1
+            elif user in refused:
+                its.not_used += 1
+            else:
+                its.nothing += 1
+    return counted
+
+
+@dataclass
+class Unused:
+    """What a user sent for one and the same reason in vain."""
+
+    user: str
+    reason: str
+    first: int
+    last: int
+    times: int = 0
+
+
+def unused(run: LiveRun) -> list[Unused]:
+    """By user and reason, the most frequent first."""
+    found: dict[tuple[str, str], Unused] = {}
+    for done in run.records:
+        for user, text in done.rejected:
+            reason = _CHANGING.sub(r"\1 …", text)
+            its = found.setdefault((user, reason), Unused(user, reason, done.round, done.round))
+            its.last, its.times = done.round, its.times + 1
+    return sorted(found.values(), key=lambda its: (-its.times, its.first, names.in_order(its.user)))
