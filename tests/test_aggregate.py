@@ -18,6 +18,8 @@ LIKE = {
     "a.count": torch.zeros((), dtype=torch.int64),
     "b.w": torch.zeros(2, 4, dtype=torch.float64),
 }
+for name in ("a.w", "a.b", "b.w"):
+    LIKE[name].requires_grad_()
 
 
 def aggregate():
@@ -25,7 +27,7 @@ def aggregate():
 
 
 def full(name, value):
-    return torch.full_like(LIKE[name], value)
+    return torch.full_like(LIKE[name], value, requires_grad=False)
 
 
 def test_the_mean_is_over_the_users_that_reached_the_layer_and_corrected_by_p():
@@ -54,7 +56,7 @@ def test_a_layer_nobody_reached_is_not_in_the_step():
     found = aggregate()
     found.add({"b.w": full("b.w", 1.0)})
     assert set(found.average([1.0, 0.0]).values) == {"b.w"}
-    assert set(found.total().values) == {"b.w"}
+    assert set(found.total([0, 1]).values) == {"b.w"}
     assert aggregate().average().values == {}
 
 
@@ -62,7 +64,7 @@ def test_the_total_weighs_each_layer_by_its_own_weight():
     found = aggregate()
     found.add({"a.w": full("a.w", 1.0), "b.w": full("b.w", 1.0)}, [0.5, 0.25])
     found.add({"a.w": full("a.w", 2.0), "b.w": full("b.w", 4.0)}, [0.1, 0.5])
-    step = found.total()
+    step = found.total([0.6, 0.75])
     assert step.values["a.w"][0, 0].item() == pytest.approx(0.7)
     assert step.values["b.w"][0, 0].item() == pytest.approx(2.25)
 
@@ -71,9 +73,24 @@ def test_buffers_are_averaged_like_their_layer_and_counters_are_not_averaged():
     found = aggregate()
     for mean, count in ((1.0, 1), (3.0, 2)):
         found.add({"a.mean": full("a.mean", mean), "a.count": full("a.count", count)}, [0.5, 0])
-    assert found.total().values["a.mean"][0].item() == 2
+    assert found.total([1, 0]).values["a.mean"][0].item() == 2
     assert found.average().values["a.count"].item() == 2
     assert found.average().values["a.count"].dtype == torch.int64
+
+
+def test_buffers_are_not_stretched_by_p_because_they_would_overshoot():
+    found = aggregate()
+    found.add({"a.w": full("a.w", 1.0), "a.mean": full("a.mean", 1.0)}, [4.0, 1.0])
+    found.add({"a.w": full("a.w", 3.0), "a.mean": full("a.mean", 3.0)}, [4.0, 1.0])
+    step = found.total([8.0, 2.0])  # c = 1/(2 (1 - 7/8))
+    assert step.values["a.w"][0, 0].item() == 16
+    assert step.values["a.mean"][0].item() == 2
+
+    found = aggregate()
+    found.add({"a.w": full("a.w", 1.0), "a.mean": full("a.mean", 1.0)})
+    step = found.average([0.75, 0.0])
+    assert step.values["a.w"][0, 0].item() == 4
+    assert step.values["a.mean"][0].item() == 1
 
 
 def test_updates_are_not_kept_or_written_to():
@@ -104,7 +121,10 @@ HALF = {"a.w": (slice(2), slice(3)), "a.b": (slice(2),), "b.w": (slice(2), slice
 
 
 def narrow(value):
-    return {name: torch.full_like(LIKE[name][where], value) for name, where in HALF.items()}
+    return {
+        name: torch.full_like(LIKE[name][where], value, requires_grad=False)
+        for name, where in HALF.items()
+    }
 
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(-5, 5)), min_size=1, max_size=8))

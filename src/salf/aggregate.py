@@ -2,7 +2,9 @@
 
 The server holds one model's worth of sums however many users there are. An update is a mapping
 from names to tensors: gradients of the parameters, and differences of the buffers, of the layers
-the user reached. Buffers are averaged exactly like the layer they belong to.
+the user reached. Buffers are averaged like the layer they belong to, but never divided by 1 - p_l:
+that makes up for rounds in which a gradient was missing, and would take a running statistic
+further than anybody saw it, a variance even below 0.
 """
 
 from collections.abc import Mapping, Sequence
@@ -69,9 +71,16 @@ class LayerwiseAggregate:
         for index in set(indices):
             self.reached[index] += 1 if users is None else users[index]
 
-    def total(self) -> Step:
-        """The sums as they are: the step, when the weights were c[l, u]."""
-        return Step(dict(self._sums), self._held())
+    def total(self, weights: PerLayer) -> Step:
+        """The sums as they are: the step, when the weights were c[l, u].
+
+        `weights` are sum_u c[l, u]: more than 1 only where they were divided by 1 - p_l.
+        """
+        step = Step(dict(self._sums), self._held())
+        for name, value in self._sums.items():
+            if not self._like[name].requires_grad and not _is_counter(value):
+                step.values[name] = value / max(1.0, float(weights[self._layers.index_of[name]]))
+        return step
 
     def average(self, unreached: PerLayer | None = None, over: int | None = None) -> Step:
         """[salf_update_rule] as a step: the mean over U^l, divided by 1 - p_l.
@@ -83,15 +92,16 @@ class LayerwiseAggregate:
         step = Step({})
         for name, value in self._sums.items():
             index = self._layers.index_of[name]
+            reached = 1 - p[index] if self._like[name].requires_grad else 1.0
             holders = self._holders.get(name)
             if _is_counter(value):
                 step.values[name] = value
             elif over is not None:
                 step.values[name] = value / over
             elif holders is None:
-                step.values[name] = value / (self._senders[name] * (1 - p[index]))
+                step.values[name] = value / (self._senders[name] * reached)
             else:
-                step.values[name] = value / (holders.clamp(min=1) * (1 - p[index]))
+                step.values[name] = value / (holders.clamp(min=1) * reached)
         step.held.update(self._held())
         return step
 

@@ -131,3 +131,36 @@ def test_buffers_of_no_layer_and_flags_are_left_as_they_are():
     assert model.calls == 0  # not handed on from one user to the next
     assert model.last.mask.all()
     assert set(result.step.values) == {"first.weight", "first.bias", "last.weight", "last.bias"}
+
+
+def test_statistics_move_no_further_than_users_moved_them_where_p_stretches_the_step():
+    model = small_normed()
+    layers = Layers.of(model)
+    inputs, targets = data(3, 2, (2, 4, 4))
+    rows = rows_of(inputs, targets, 2)
+    mean, stretched = np.full((3, 3), 1 / 3), np.full((3, 3), 1 / 3 / (1 - 0.75))
+    once, more = (
+        LoopEngine(model, layers).round(Plan((Group(np.arange(3), c, 1),)), 1, {}, rows).step.values
+        for c in (mean, stretched)
+    )
+    buffers = {name for name, _ in model.named_buffers()}
+    assert buffers
+    for name, value in once.items():
+        scale = 1 if name in buffers else 4
+        torch.testing.assert_close(more[name], scale * value)
+
+
+def test_a_mask_of_minus_infinity_does_not_look_like_divergence():
+    class Masked(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 4)
+            self.register_buffer("mask", torch.full((4,), float("-inf")))
+
+    model = nn.Sequential(Masked())
+    step = LoopEngine(model, Layers.of(model)).round(
+        Plan((Group(np.arange(1), np.ones((1, 1)), 1),)),
+        1,
+        {},
+        lambda users: (torch.ones(2, 4), torch.zeros(2, dtype=torch.int64)),
+    )
+    assert step.step.values["0.mask"].tolist() == [0, 0, 0, 0]

@@ -292,7 +292,7 @@ def test_when_all_users_fail_rounds_are_not_used_up_until_they_are_mended():
         federation.next()
         began.append(clock.time)
     pauses = [after - before - 0.1 for before, after in pairwise(began)]
-    assert pauses == pytest.approx([1, 2, 4, 8, 16, 30, 30], abs=0.3)
+    assert pauses == pytest.approx([1, 2, 4, 8, 16, 32, 64], abs=0.3)
     assert len(said) == 8
     assert "in round 1 all users failed" in said[0]
     assert "out of memory" in said[0]
@@ -305,6 +305,33 @@ def test_when_all_users_fail_rounds_are_not_used_up_until_they_are_mended():
     link.answer = lambda user, round: Answer(user, round, Rejected("out of memory"))
     federation.next()
     assert said[-1].endswith("begins in 1 s.")
+
+
+def test_a_user_that_hangs_does_not_hide_that_all_others_fail():
+    said = []
+    federation, link, clock = rounds({"hung": NEVER, "a": 0.1, "b": 0.1}, on_wait=said.append)
+    federation.next()  # in which it begins to hang
+    link.answer = lambda user, round: Answer(user, round, Rejected("out of memory"))
+    began = clock.time
+    for _ in range(6):
+        federation.next()
+    assert clock.time - began > 1 + 2 + 4 + 8 + 16
+    assert len(said) == 6
+
+
+def test_rounds_in_which_all_failed_say_nothing_about_who_reaches_what():
+    federation, link, _ = rounds({"a": 0.1, "b": 0.1})
+    federation.server.given_unreached = None
+    answer = link.answer
+    federation.next()
+    link.answer = lambda user, round: Answer(user, round, Rejected("out of memory"))
+    for _ in range(20):
+        federation.next()
+    link.answer = answer
+    assert federation.next().unreached == (0.0, 0.0)
+    link.delays = {"a": NEVER, "b": NEVER}  # but these are late, which is what p_l is about
+    federation.next()
+    assert federation.server.reach.unreached()[0] > 0
 
 
 def test_one_user_that_fails_slows_nobody_down():

@@ -2,7 +2,6 @@
 
 import json
 import struct
-from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +14,7 @@ from torch import nn
 
 from salf.layers import Layer, Layers
 from salf.live.inspection import ENOUGH, FACTOR, Inspection, Part
+from salf.live.server import LiveServer
 from salf.live.update import Rejected, Update, decode, encode, is_sent, size_of
 
 ROUND = 7
@@ -44,6 +44,19 @@ def good(depth=1, scale=1.0, seconds=0.0):
 
 def inspected(update, inspection=None):
     (inspection or Inspection(LAYERS, WEIGHTS)).check(update, ROUND)
+
+
+def a_round(inspection, *updates):
+    """Look at the updates of a round, and learn from all of them; say how many were refused."""
+    refused = 0
+    for update in updates:
+        try:
+            inspection.check(update, ROUND)
+        except Rejected as reason:
+            assert "norm" in str(reason)
+            refused += 1
+    inspection.learn()
+    return refused
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
@@ -117,8 +130,7 @@ GRADIENTS, BUFFERS = True, False
 def test_the_bound_is_learned():
     learning = Inspection(LAYERS, WEIGHTS)
     assert learning.bound(Part(1, GRADIENTS)) is None
-    for _ in range(ENOUGH):
-        learning.check(good(depth=2), ROUND)
+    a_round(learning, *[good(depth=2)] * ENOUGH)
     learning.check(good(depth=2, scale=0.9 * FACTOR), ROUND)
     with pytest.raises(Rejected, match="norm"):
         learning.check(good(depth=2, scale=1.2 * FACTOR), ROUND)
@@ -126,24 +138,39 @@ def test_the_bound_is_learned():
     assert learning.bound(Part(0, GRADIENTS)) is None
 
 
-def test_fewer_than_half_of_the_users_do_not_move_the_bound():
+def test_fewer_than_half_of_the_users_do_not_move_the_bound_though_they_come_first():
     learning = Inspection(LAYERS, WEIGHTS)
-    for t in range(20 * ENOUGH):
-        if t % 5 in (3, 4) and t > ENOUGH:
-            with pytest.raises(Rejected, match="norm"):
-                learning.check(good(depth=2, scale=100 * FACTOR), ROUND)
-        else:
-            learning.check(good(depth=2), ROUND)
+    liars, honest = [good(depth=2, scale=1e6)] * 3, [good(depth=2)] * 4
+    refused = [a_round(learning, *liars, *honest) for _ in range(50)]
+    assert refused == [0, 0] + [3] * 48  # with 14 norms, more than `ENOUGH`, it begins
+
+
+def test_gradients_that_were_zero_may_begin_to_be_others_but_not_any():
+    learning = Inspection(LAYERS, WEIGHTS)
+    names = LAYERS[1].parameters
+
+    def with_last(scale):
+        update = good(depth=1)
+        return replace(
+            update,
+            tensors={
+                name: tensor * scale if name in names else tensor
+                for name, tensor in update.tensors.items()
+            },
+        )
+
+    a_round(learning, *[with_last(0.0)] * ENOUGH)
+    learning.check(with_last(0.01), ROUND)
+    with pytest.raises(Rejected, match=r"a gradient of norm .* in layer 2"):
+        learning.check(with_last(1e6), ROUND)
 
 
 def test_honest_users_whose_gradients_grow_are_let_in_again():
     learning = Inspection(LAYERS, WEIGHTS)
-    for _ in range(2 * ENOUGH):
-        learning.check(good(depth=2), ROUND)
-    for _ in range(2 * ENOUGH + 1):
-        with suppress(Rejected):
-            learning.check(good(depth=2, scale=10 * FACTOR), ROUND)
-    learning.check(good(depth=2, scale=10 * FACTOR), ROUND)
+    a_round(learning, *[good(depth=2)] * 2 * ENOUGH)
+    grown = [good(depth=2, scale=10 * FACTOR)]
+    assert a_round(learning, *grown * (2 * ENOUGH + 1)) == 2 * ENOUGH + 1
+    assert a_round(learning, *grown) == 0
 
 
 def test_late_in_training_the_few_large_gradients_are_not_refused():
@@ -153,13 +180,12 @@ def test_late_in_training_the_few_large_gradients_are_not_refused():
     for t in range(3000):
         usual = 0.999**t  # falls to a twentieth
         heavy = rng.lognormal(0.0, 1.5)  # 2 in 100 are 20 times the median
-        learning.check(good(depth=2, scale=min(usual * heavy, 3.0)), ROUND)
+        assert a_round(learning, good(depth=2, scale=min(usual * heavy, 3.0))) == 0
 
 
 def test_what_was_learned_goes_on_in_another_server():
     learning, other = Inspection(LAYERS, WEIGHTS), Inspection(LAYERS, WEIGHTS)
-    for _ in range(ENOUGH):
-        learning.check(good(depth=2), ROUND)
+    a_round(learning, *[good(depth=2)] * ENOUGH)
     other.load_state(json.loads(json.dumps(learning.state())))
     with pytest.raises(Rejected, match="norm"):
         other.check(good(depth=2, scale=1.2 * FACTOR), ROUND)
@@ -182,11 +208,24 @@ class TestBuffers:
     @pytest.mark.parametrize("wrong", [{"mean": 1e9}, {"var": 1e30}, {"count": 2**62}])
     def test_have_a_bound_of_their_own(self, wrong):
         inspection = self.inspection()
-        for _ in range(ENOUGH):
-            inspection.check(self.update(), ROUND)
+        a_round(inspection, *[self.update()] * ENOUGH)
         with pytest.raises(Rejected, match=r"with buffers of norm .* in layer 1"):
             inspection.check(self.update(**wrong), ROUND)
         inspection.check(self.update(), ROUND)
+
+    def test_that_never_moved_must_not(self):
+        """Positions, masks: one liar could set them to anything."""
+        model = nn.Sequential(nn.Linear(2, 3))
+        model[0].register_buffer("positions", torch.ones(3))
+        weights = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        inspection = Inspection(Layers.of(model), weights)
+
+        def update(moved):
+            tensors = {name: torch.ones_like(p) for name, p in model.named_parameters()}
+            return Update("a", ROUND, 1, {**tensors, "0.positions": torch.full((3,), moved)})
+
+        assert a_round(inspection, *[update(0.0)] * ENOUGH) == 0
+        assert a_round(inspection, update(1e-3), update(1e30), update(0.0)) == 2
 
     def test_must_not_make_a_variance_negative(self):
         with pytest.raises(Rejected, match="makes a variance negative"):
@@ -264,12 +303,19 @@ def test_a_broken_header_is_rejected(change):
 
 
 def attempt(data):
-    """Feed bytes to everything an update goes through; whether they were accepted."""
-    try:
-        inspected(decode(data, SIZE))
-    except Rejected:
-        return False
-    return True
+    """Feed bytes to a server in round `ROUND`; whether they were accepted. If not, nothing moves."""
+    model = network()
+    server = LiveServer(model, LAYERS, lambda t: 1.0, unreached=[0.0, 0.0])
+    server.t = ROUND - 1
+    server.open(["a"])
+    if server.take("a", data) is not None and not server._late:
+        return True
+    row = server.close()
+    assert row.depths == {"a": 3}
+    assert row.rejected or row.late
+    for name, tensor in server.weights.items():
+        assert torch.equal(tensor, WEIGHTS[name])
+    return False
 
 
 @settings(max_examples=1500)

@@ -67,6 +67,47 @@ def test_an_update_passes_the_servers_inspection_and_moves_buffers_like_their_la
     assert int(wire.tensors["1.num_batches_tracked"]) == 1
 
 
+class Masked(nn.Module):
+    """As attention has it: what must not be seen is minus infinity."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.register_buffer("mask", torch.full((3, 3), float("-inf")).triu(1))
+
+    def forward(self, inputs):
+        return self.linear(inputs) @ (self.linear.weight + self.mask).softmax(1)
+
+
+def test_a_model_with_an_infinite_mask_trains():
+    model, own = (nn.Sequential(Masked(), nn.Linear(3, 2)) for _ in range(2))
+    server = LiveServer(model, Layers.of(model), lambda t: 0.1)
+    labels = torch.tensor([0, 1])
+    user = User("a", own, Layers.of(own), lambda t: F.cross_entropy(own(torch.eye(2, 3)), labels))
+    before = model[0].linear.weight.detach().clone()
+    for t in (1, 2, 3):
+        server.open(["a"])
+        server.take("a", encode(user.train(t, None, server.weights)))
+        assert server.close().rejected == ()
+    assert not torch.equal(model[0].linear.weight, before)
+    assert torch.equal(model[0].mask, own[0].mask)
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_a_variance_stays_positive_though_steps_are_divided_by_1_minus_p(momentum):
+    model, own = (
+        nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3, momentum=momentum)) for _ in range(2)
+    )
+    server = LiveServer(model, Layers.of(model), lambda t: 0.1, unreached=[0.5])
+    inputs, labels = 0.01 * torch.randn(8, 3), torch.zeros(8, dtype=torch.int64)
+    user = User("a", own, Layers.of(own), lambda t: F.cross_entropy(own(inputs), labels))
+    server.open(["a"])
+    server.take("a", encode(user.train(1, None, server.weights)))
+    server.close()
+    assert (model[1].running_var > 0).all()
+    torch.testing.assert_close(model[1].running_var, own[1].running_var)
+
+
 def test_taking_over_the_model_counts_against_the_deadline():
     model = network()
     weights = weights_of(network())

@@ -85,7 +85,7 @@ class Engine(ABC):
                 )
                 loss += self._compute(group, network, rows, aggregate)
                 users += len(group.users)
-        step = aggregate.average() if plan.entrywise else aggregate.total()
+        step = aggregate.average() if plan.entrywise else aggregate.total(plan.total_weights())
         mean_loss = loss / users if users else float("nan")
         return RoundResult(step, mean_loss, tuple(aggregate.reached.tolist()))
 

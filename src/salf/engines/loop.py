@@ -5,7 +5,7 @@ import torch
 from torch.func import functional_call
 
 from salf.aggregate import LayerwiseAggregate
-from salf.backprop import backward_to
+from salf.backprop import backward_to, moved
 from salf.engines.base import Engine, Network, Rows, user_losses
 from salf.methods import Group
 
@@ -34,12 +34,12 @@ class LoopEngine(Engine):
             loss = user_losses(self.loss(outputs, targets), 1).sum()
             update = backward_to(depth, loss, network.leaves, self.layers)
             for name, before in buffers.items():
-                moved = network.leaves[name]
+                after = network.leaves[name]
                 # Flags have no mean, and what belongs to no layer is not sent.
-                sent = moved.dtype != torch.bool and self.layers.index_of.get(name, -1) >= depth - 1
+                sent = after.dtype != torch.bool and self.layers.index_of.get(name, -1) >= depth - 1
                 if sent and network.narrow is None:
-                    update[name] = moved - before
-                moved.copy_(before)
+                    update[name] = moved(after, before)
+                after.copy_(before)
             aggregate.add(update, weights, held=network.held)
             total += loss.item()
         return total

@@ -1,7 +1,7 @@
 """Every update is looked at before it touches the model."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from statistics import median
 from typing import NamedTuple
@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from salf.errors import SalfError
 from salf.layers import Layers
 from salf.live.update import Rejected, Update, is_sent
 
@@ -28,39 +29,44 @@ class Usual:
     """How large one part of honest updates is.
 
     The bound is `FACTOR` times the largest median there was. It is learned from what is refused,
-    too, so that honest users whose gradients grow are not locked out, and fewer than half of the
-    users do not move a median. It never falls, because late in training most gradients are small
-    and the few that are not are those that matter.
+    too, so that honest users whose gradients grow are not locked out. It never falls, because late
+    in training most gradients are small and the few that are not are those that matter. It is
+    learned a whole round at a time: else those who answer first would have it to themselves, and
+    fewer than half of the users could move a median.
     """
 
     def __init__(self) -> None:
         self.norms: deque[float] = deque(maxlen=WINDOW)
         self.largest = 0.0  # of the medians
 
-    def learn(self, norm: float) -> None:
-        """An update that is good otherwise has this norm."""
-        self.norms.append(norm)
+    def learn(self, norms: Iterable[float]) -> None:
+        """The updates of a round that are good otherwise have these norms."""
+        self.norms.extend(norms)
         if len(self.norms) >= ENOUGH:
             self.largest = max(self.largest, median(self.norms))
 
     def bound(self) -> float | None:
         """None while too little is known."""
-        return FACTOR * self.largest if self.largest > 0 else None
+        return FACTOR * self.largest if len(self.norms) >= ENOUGH else None
 
 
 class Inspection:
     """Checks updates against the model they are for, and remembers how large good ones are.
 
     With `most_norm`, no layer's gradient may have a larger norm; without, the bound is learned.
-    That of buffers always is. Before `ENOUGH` norms are known there is no learned bound.
+    That of buffers always is. Before `ENOUGH` norms are known there is no learned bound. What is
+    learned in a round counts from the next one on.
     """
 
     def __init__(
         self, layers: Layers, weights: Mapping[str, Tensor], most_norm: float | None = None
     ) -> None:
+        if most_norm is not None and not most_norm > 0:
+            raise SalfError(f"the largest norm allowed must be positive, not {most_norm}.")
         self.layers = layers
         self.weights = weights
         self.most_norm = most_norm
+        self._seen: dict[Part, list[float]] = {}  # in this round
         self._usual: dict[Part, Usual] = {
             Part(index, gradients): Usual()
             for index in range(len(layers))
@@ -86,17 +92,30 @@ class Inspection:
         for name, tensor in update.tensors.items():
             self._check_tensor(name, tensor)
         norms = self._norms(update)
-        bounds = {part: self.bound(part) for part in norms}
         for part, norm in norms.items():
-            self._usual[part].learn(norm)
+            self._seen.setdefault(part, []).append(norm)
         for part, norm in norms.items():
-            self._check_norm(part, norm, bounds[part])
+            self._check_norm(part, norm, self.bound(part))
+
+    def learn(self) -> None:
+        """A round is over."""
+        for part, norms in self._seen.items():
+            self._usual[part].learn(norms)
+        self._seen = {}
 
     def bound(self, part: Part) -> float | None:
-        """The largest norm this part of an update may have; None while nothing is known."""
+        """The largest norm this part of an update may have; None while nothing is known.
+
+        Buffers that never moved must not. Gradients that were 0 so far may begin to be others
+        (behind weights that begin at 0), and then be as large as those of another layer.
+        """
         if self.most_norm is not None and part.gradients:
             return self.most_norm
-        return self._usual[part].bound()
+        bound = self._usual[part].bound()
+        if bound != 0 or not part.gradients:
+            return bound
+        others = [usual.bound() or 0.0 for of, usual in self._usual.items() if of.gradients]
+        return max(others) or None
 
     def state(self) -> list[list[float]]:
         """What was learned, part by part: the largest median, and the norms remembered."""

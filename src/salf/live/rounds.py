@@ -19,7 +19,7 @@ from salf.live.update import Rejected, Update
 
 log = logging.getLogger("salf.live")
 
-LONGEST = 30.0  # seconds between two rounds when all users fail
+LONGEST = 600.0  # seconds between two rounds when all users fail
 SAY = 30.0  # seconds after which a round without a deadline says for whom it waits
 PAUSE = 0.25  # seconds at most until the next look at who is there and who is awaited
 
@@ -144,13 +144,14 @@ class Rounds:
         # is the users', whatever a step took.
         until = began + limit - min(self._usual_closing(), grace)
         self.link.send(Task(t, self.deadline, self.server.weights), users)
+        asked = set(self.link.awaited())  # not those who are still busy with another round
         for answers, arrived in late:
             self._take(answers, arrived)
         heard = self._listen(began, until)
         row = self.server.close()
         closed = self._now()
         self._closing.append(closed - heard)
-        self._slow_down_if_all_failed(row)
+        self._slow_down_if_all_failed(row, asked)
         return replace(row, seconds=closed - began, limit=limit if isfinite(limit) else None)
 
     def _listen(self, began: float, until: float) -> float:
@@ -172,9 +173,12 @@ class Rounds:
         ordered = sorted(self._closing)
         return ordered[int(0.85 * (len(ordered) - 1))] if ordered else 0.0
 
-    def _slow_down_if_all_failed(self, row: Row) -> None:
-        """Rounds that end as soon as all have failed would be used up before anybody is mended."""
-        if not row.rejected or row.depths.keys() - {user for user, _ in row.rejected}:
+    def _slow_down_if_all_failed(self, row: Row, asked: set[str]) -> None:
+        """Rounds that end as soon as all have failed would be used up before anybody is mended.
+
+        They go on all the same, ever more slowly, because it may be this round that all fail in.
+        """
+        if not asked or asked - {user for user, _ in row.rejected}:
             self._failures = 0
             return
         self._failures += 1

@@ -99,6 +99,7 @@ class LiveServer:
         self._depths = dict.fromkeys(users, len(self.layers) + 1)
         self._answered: set[str] = set()
         self._losses: list[float] = []
+        self._good = 0  # updates
         self._late = 0
         self._rejected: list[tuple[str, str]] = []
         return self.t + 1
@@ -157,7 +158,9 @@ class LiveServer:
             self.server.apply(step, t)
         self._check_finite(step.values, t)
         reached = tuple(int(count) for count in self._aggregate.reached)
-        self.reach.learn(reached)
+        self.inspection.learn()
+        if self._good or self.missing():  # else all failed, or nobody was asked: time was enough
+            self.reach.learn(reached)
         self.t, self._open = t, False
         loss = sum(self._losses) / len(self._losses) if self._losses else float("nan")
         return Row(
@@ -191,7 +194,12 @@ class LiveServer:
                 state = json.loads(stored.metadata()["state"])
                 tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
             weights = {name: tensors[f"weights/{name}"] for name in self.weights}
-            for name, tensor in weights.items():
+            velocity = {
+                name: tensor
+                for key, tensor in tensors.items()
+                if (name := key.removeprefix("velocity/")) != key and name in self.weights
+            }
+            for name, tensor in (*weights.items(), *velocity.items()):
                 if tensor.shape != self.weights[name].shape:
                     raise ValueError(f"{name!r} has another shape")
             empty = np.asarray(state["empty"], np.float64)
@@ -205,12 +213,11 @@ class LiveServer:
         with torch.no_grad():
             for name, tensor in weights.items():
                 self.weights[name].copy_(tensor)
-        for key, tensor in tensors.items():
-            kind, _, name = key.partition("/")
-            if kind == "velocity" and name in self.weights:
-                self.server.velocity[name] = tensor.to(self.weights[name].device)
+        for name, tensor in velocity.items():
+            self.server.velocity[name] = tensor.to(self.weights[name].device)
 
     def _use(self, update: Update) -> None:
+        self._good += 1
         self._depths[update.user] = update.depth
         if update.depth <= len(self.layers):
             self._losses.append(update.loss)
@@ -221,8 +228,10 @@ class LiveServer:
     def _check_finite(self, moved: Collection[str], t: int) -> None:
         """Good updates may still add up to a model that overflows."""
         for name in moved:
-            # A sum that is finite tells it a hundred times faster than a look at every value.
             weight = self.weights[name]
+            if not weight.requires_grad:  # a buffer, which may be infinite by design: a mask
+                continue
+            # A sum that is finite tells it a hundred times faster than a look at every value.
             if not (isfinite(float(weight.detach().sum())) or bool(torch.isfinite(weight).all())):
                 raise TrainingDiverged(
                     f"training diverged in round {t}: {name!r} is not finite after it. "

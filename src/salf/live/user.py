@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
+from salf.backprop import moved
 from salf.clock import Backpropagation
 from salf.errors import SalfError
 from salf.layers import Layers
@@ -43,8 +44,8 @@ class User:
         partial = self.backpropagation.within(left, lambda: self._loss(round))
         reached = self.backpropagation.layers.reached(partial.depth)
         buffers = dict(self.model.named_buffers())
-        moved = {
-            name: buffers[name] - before[name]
+        differences = {
+            name: moved(buffers[name], before[name])
             for layer in reached
             for name in layer.buffers
             if name in before
@@ -53,7 +54,7 @@ class User:
             self.name,
             round,
             partial.depth,
-            {**partial.gradients, **moved},
+            {**partial.gradients, **differences},
             0.0 if partial.loss is None else float(partial.loss),
             self._now() - start,
         )

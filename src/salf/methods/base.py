@@ -47,6 +47,10 @@ class Plan:
     entrywise: bool = False
     average_models: bool = False
 
+    def total_weights(self) -> Floats:
+        """sum_u c[l, u], for l = 1..L."""
+        return np.asarray(sum(group.weights.sum(axis=1) for group in self.groups))
+
 
 @dataclass(frozen=True)
 class Round:
