@@ -38,6 +38,7 @@ from salf.flower import train as answer
 from salf.live import record
 from salf.live.flower.local import LocalFederation
 from salf.live.flower.parent import end_with_parent
+from salf.live.flower.strategy import WAITING
 from salf.live.record import Record
 from salf.live.server import Row
 from salf.live.slow import slowness
@@ -76,6 +77,7 @@ def run_here(
     *,
     on_ready: Callable[[], None],
     on_round: Callable[[Record], None],
+    on_wait: Callable[[str], None],
 ) -> dict[str, Any]:
     """Run the app with a SuperLink and SuperNodes on this machine, and return the summary."""
     rounds = folder.path / ROUNDS
@@ -95,6 +97,8 @@ def run_here(
         added = Added(rounds)
         for line in federation.run(Path(app), settings):
             log.info("%s", line)
+            if (waiting := line.partition(WAITING)[2]) != "":
+                on_wait(waiting.strip())
             added.show(on_round)
         added.show(on_round, all=True)
     summary = folder.summary()
@@ -172,6 +176,7 @@ def main(grid: Grid, context: Context) -> None:
         momentum=config.momentum,
         deadline=clock.deadline,
         grace=clock.grace,
+        most_norm=clock.most_norm,
         method=live_method(config),
         layers=[[*layer.parameters, *layer.buffers] for layer in simulation.engine.layers],
         state=folder / STATE,

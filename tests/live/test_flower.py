@@ -31,7 +31,10 @@ from flwr.clientapp.mod import LocalDpMod
 from hypothesis import given
 from hypothesis import strategies as st
 
+from salf import flower_app
 from salf.errors import SalfError
+from salf.experiments.config import Config
+from salf.experiments.live import Clock, LiveFolder
 from salf.flower import SALF, train
 from salf.flower_app import Added
 from salf.live import record
@@ -230,10 +233,18 @@ def test_a_pull_that_fails_before_it_finds_anything_loses_nothing(monkeypatch, t
 
 
 def test_p_l_is_learned_where_it_is_not_given():
-    result = start(salf(unreached=None), FakeGrid({1: sends(1, 1), 2: sends(3, 2)}), rounds=2)
-    first = stepped([gradients(1, 1), gradients(3, 2)])
-    for name, tensor in result.arrays.to_torch_state_dict().items():
-        assert not torch.allclose(tensor, first[name])
+    salf_ = salf(unreached=None, deadline=10.0)
+    result = start(salf_, FakeGrid({1: sends(2, 1), 2: sends(3, 2)}), rounds=1)  # nobody in layer 1
+    assert_same(result.arrays, stepped([gradients(2, 1), gradients(3, 2)]))
+    p = salf_.server.reach.unreached()
+    assert p[0] > 0
+    assert p[1] == p[2] == 0
+    before = result.arrays.to_torch_state_dict()
+    arrays = salf_.start(FakeGrid({1: sends(1, 1)}), result.arrays, 2).arrays
+    layers, sent = salf_.server.layers, gradients(1, 1)
+    for name, tensor in arrays.to_torch_state_dict().items():
+        step = sent[name] / (1 - p[layers.index_of[name]])
+        torch.testing.assert_close(tensor, before[name] - LR * step)
 
 
 def test_all_nodes_gone_is_waited_out_and_said(caplog):
@@ -242,8 +253,40 @@ def test_all_nodes_gone_is_waited_out_and_said(caplog):
     threading_timer(0.4, lambda: grid.nodes.update(nodes))
     salf_ = salf(min_available_nodes=0)
     result = start(salf_, grid)
-    assert "there are no users; waiting for one." in caplog.text
+    assert "[WAITING] there are no users; waiting for one." in caplog.text
     assert_same(result.arrays, stepped([gradients(1, 1)]))
+
+
+def test_salf_live_says_why_its_flower_app_waits(tmp_path, monkeypatch):
+    class Local:
+        def __init__(self, nodes):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def node_id(self, number):
+            return str(number)
+
+        def run(self, app, settings):
+            yield "INFO :      [ROUND 2/3]"
+            yield "\x1b[93mWARNING\x1b[0m :   [WAITING] there are no users; waiting for one."
+
+    monkeypatch.setattr(flower_app, "LocalFederation", Local)
+    said = []
+    with pytest.raises(SalfError, match="ended before all rounds were closed"):
+        flower_app.run_here(
+            Config(data="synthetic", users=2),
+            Clock(1.0),
+            LiveFolder(tmp_path),
+            on_ready=lambda: None,
+            on_round=lambda done: None,
+            on_wait=said.append,
+        )
+    assert said == ["there are no users; waiting for one."]
 
 
 def threading_timer(seconds, function):
@@ -436,7 +479,7 @@ def test_the_grace_period_learns_from_late_replies():
     slow = FakeGrid({node: sends(1) for node in range(1, 10)}, dict.fromkeys(range(1, 10), 0.25))
     salf_ = salf(deadline=0.05, grace=None)
     salf_.grace.first = 0.05  # too short for anybody
-    start(salf_, slow, rounds=2)
+    start(salf_, slow, rounds=8)  # by then some replies have come, however busy the machine is
     assert salf_.grace.seconds > 0.3
 
 
@@ -474,6 +517,24 @@ def test_a_part_of_the_nodes_is_sampled():
     result = start(salf(fraction_train=0.3, min_train_nodes=1), grid, rounds=20)
     assert {m["users"] for m in result.train_metrics_clientapp.values()} == {3}
     assert {message.metadata.dst_node_id for message in grid.pushed} == set(range(1, 11))
+
+
+def test_a_server_that_is_started_again_does_not_begin_with_the_same_nodes_again(tmp_path):
+    def asked(rounds):
+        grid = FakeGrid({node: sends() for node in range(1, 11)})
+        kept = {"state": tmp_path / "state", "fraction_train": 0.3, "min_train_nodes": 1}
+        start(salf(deadline=10.0, **kept), grid, rounds=rounds)
+        return [message.metadata.dst_node_id for message in grid.pushed]
+
+    assert asked(rounds=3) != asked(rounds=6)
+
+
+def test_a_record_of_another_run_is_not_emptied(tmp_path):
+    kept = {"record": tmp_path / "rounds", "deadline": 10.0}
+    start(salf(**kept), FakeGrid({1: sends()}), rounds=2)
+    with pytest.raises(SalfError, match="Choose another place"):
+        start(salf(**kept), FakeGrid({1: sends()}), rounds=1)
+    assert len(record.read(tmp_path / "rounds")) == 2
 
 
 # --- what a node does -------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from salf.errors import SalfError
 from salf.layers import Layers
 from salf.live.rounds import Grace, Rounds
 from salf.live.server import LiveServer
@@ -189,18 +190,17 @@ def test_a_cluster_of_our_own_is_for_this_machine_and_this_account_and_leaves_no
     assert not folder.exists()
 
 
-def live(folder: Path, *more: str) -> list[str]:
+def live(folder: Path, *more: str, data: str = "synthetic", users: int = 4) -> list[str]:
     settings = {
-        "--data": "synthetic",
-        "--model": "cnn",
-        "--users": "4",
+        "--data": data,
+        "--users": str(users),
         "--rounds": "60",
         "--deadline": "60ms",
         "--slow": "0.5x8",
         "--out": str(folder),
     }
     options = [text for pair in settings.items() for text in pair]
-    return [sys.executable, "-m", "salf", "live", "mnist-mlp", *options, *more]
+    return [sys.executable, "-m", "salf", "live", "mnist-cnn", *options, *more]
 
 
 def closed_rounds(folder: Path) -> int:
@@ -252,3 +252,26 @@ def test_a_server_that_is_killed_goes_on_after_the_last_closed_round(tmp_path):
     assert shown.returncode == 0, shown.stderr
     assert "replayed: test accuracy" in shown.stdout
     assert "live:     test accuracy" in shown.stdout
+
+
+def test_with_half_of_the_users_slow_mnist_is_learned_as_the_simulator_says(tmp_path):
+    from salf.data import load
+    from salf.experiments.replay import replay
+
+    try:
+        load("mnist")
+    except SalfError as error:
+        pytest.skip(f"needs MNIST: {error}")
+    folder = tmp_path / "run"
+    done = subprocess.run(
+        live(folder, data="mnist", users=8), capture_output=True, text=True, timeout=400
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    slow, fast = (
+        sum(row["depths"].get(f"user-{number}", 5) for row in rows for number in some)
+        for some in (range(1, 5), range(5, 9))
+    )
+    assert slow > fast  # they got less far
+    summary = json.loads((folder / "summary.json").read_text())
+    assert replay(folder).history.test_accuracy == pytest.approx(summary["test_accuracy"], abs=0.02)

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from salf.errors import SalfError
-from salf.live.record import Record, append, read, rewrite
+from salf.live.record import Record, append, read, resume, rewrite
 
 FIRST = Record(
     1,
@@ -42,6 +42,25 @@ def test_a_line_that_was_not_finished_is_left_out(tmp_path):
     rewrite(path, read(path))
     append(path, SECOND)
     assert read(path) == [SECOND, SECOND]
+
+
+def test_a_round_that_was_not_saved_is_run_again(tmp_path):
+    path = tmp_path / "rounds.jsonl"
+    append(path, FIRST)
+    append(path, SECOND)
+    assert [done.round for done in resume(path, 1)] == [1]
+    assert [done.round for done in read(path)] == [1]
+
+
+@pytest.mark.parametrize(("t", "saved"), [(0, True), (1, False), (3, True)])
+def test_a_record_of_other_rounds_is_kept_and_refused(tmp_path, t, saved):
+    path = tmp_path / "rounds.jsonl"
+    append(path, FIRST)
+    append(path, SECOND)
+    before = path.read_bytes()
+    with pytest.raises(SalfError, match="Choose another place to start anew"):
+        resume(path, t, saved=saved)
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("line", ["not JSON", "[]", '{"round": 1}', '{"rounds": 1}', "3"])

@@ -54,6 +54,10 @@ def live(
     method: Annotated[
         str | None, option("--method", help="salf | drop | fedavg (which waits for all)")
     ] = None,
+    most_norm: Annotated[
+        float | None,
+        option("--most-norm", help="Refuse a layer's gradient of a larger norm; learned else."),
+    ] = None,
     engine: Annotated[
         Literal["ray", "flower"], option("--engine", help="ray (milliseconds) | flower (seconds)")
     ] = "ray",
@@ -123,6 +127,7 @@ def live(
         None if deadline is None else parse_duration(deadline),
         None if grace is None else parse_duration(grace),
         slow,
+        most_norm,
     )
     if out is None:
         _train(config, clock, None, engine, address, here, federation)
@@ -241,7 +246,9 @@ def _on_flower(
         kept = folder or LiveFolder(Path(scratch))
         status = console.status("SuperLink and SuperNodes are getting ready")
         with status, board:
-            return run_here(config, clock, kept, on_ready=status.stop, on_round=board.show)
+            return run_here(
+                config, clock, kept, on_ready=status.stop, on_round=board.show, on_wait=say
+            )
 
 
 def join(

@@ -41,16 +41,19 @@ LIVE, ROUNDS, STATE, LOG = "live.toml", "rounds.jsonl", "state.safetensors", "li
 
 @dataclass(frozen=True)
 class Clock:
-    """What a live run has beyond a config: times in seconds, and who is made slow."""
+    """What a live run has beyond a config: times in seconds, who is made slow, what is refused."""
 
     deadline: float | None  # None: no deadline, for a method that waits
     grace: float | None = None  # None: learned from arrivals
     slow: str = ""
+    most_norm: float | None = None  # of a layer's gradient; None: learned from updates
 
     def __post_init__(self) -> None:
         if self.deadline is not None and not 0 < self.deadline < inf:
             raise SalfError(f"the deadline must be a positive time, not {self.deadline} seconds.")
         Grace(self.grace)  # which checks it
+        if self.most_norm is not None and not self.most_norm > 0:
+            raise SalfError(f"the largest norm allowed must be positive, not {self.most_norm}.")
 
 
 def user_name(number: int) -> str:
@@ -107,7 +110,7 @@ def make_user(config: Config, number: int, slow: float = 1.0) -> User:
     return User(user_name(number), share.model, share.layers, loss)
 
 
-def make_server(config: Config, training: Training) -> LiveServer:
+def make_server(config: Config, training: Training, most_norm: float | None = None) -> LiveServer:
     """The server of a config's federation, for the model that is to be trained."""
     simulation = training.simulation
     return LiveServer(
@@ -116,6 +119,7 @@ def make_server(config: Config, training: Training) -> LiveServer:
         servers.schedule(config.lr, config.rounds),
         method=live_method(config),
         momentum=config.momentum,
+        most_norm=most_norm,
     )
 
 
@@ -135,7 +139,7 @@ def serve(
     last of them.
     """
     training = training or from_config(config)
-    server = make_server(config, training)
+    server = make_server(config, training, clock.most_norm)
     tally = Tally(len(server.layers))
     for done in folder.restore(server) if folder is not None else ():
         tally.add(done)
@@ -257,14 +261,7 @@ class LiveFolder:
         """Put the server after the last closed round, and return the rounds up to there."""
         if (self.path / STATE).exists():
             server.restore(self.path / STATE)
-        records = [row for row in record.read(self.path / ROUNDS) if row.round <= server.t]
-        if [row.round for row in records] != list(range(1, server.t + 1)):
-            raise SalfError(
-                f"{self.path / ROUNDS} does not have all rounds up to {server.t}. "
-                "Choose another --out to start anew."
-            )
-        record.rewrite(self.path / ROUNDS, records)
-        return records
+        return record.resume(self.path / ROUNDS, server.t)
 
     def add(self, done: Record, server: LiveServer) -> None:
         """A round is closed. The state comes last: a round that it does not have is run again."""

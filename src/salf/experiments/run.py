@@ -181,9 +181,8 @@ class RunFolder:
             config = complete(config)
             write_whole(self.path / CONFIG, config.to_toml())
             return config
-        for name in (CONFIG, METRICS, SUMMARY, MODEL, CHECKPOINT):
-            for left_over in self.path.glob(f".{name}-*"):  # by a process killed while writing
-                left_over.unlink()
+        for left_over in self.path.glob(".*.*-*"):  # by a process killed while writing
+            left_over.unlink()
         there = load_config(str(self.path / CONFIG))
         # Unless told otherwise, go on with as many threads as it was begun with.
         config = complete(config.changed(threads=config.threads or there.threads))

@@ -40,6 +40,26 @@ def read(path: Path) -> list[Record]:
         raise SalfError(f"{path} is not the record of a live run: {error}.") from None
 
 
+def resume(path: Path, t: int, *, saved: bool = True) -> list[Record]:
+    """Make the record that of a server that goes on after round t, and return its rounds.
+
+    One that was killed may have written a round more than it had `saved`, which is run again. A
+    record of anything else is somebody's, and stays as it is.
+    """
+    records = read(path)
+    if [done.round for done in records[:t]] != list(range(1, t + 1)):
+        raise SalfError(
+            f"{path} does not have all rounds up to {t}. Choose another place to start anew."
+        )
+    if len(records) > t + saved:
+        raise SalfError(
+            f"{path} has {len(records)} rounds, of which the server knows {t}. Choose another "
+            "place to start anew."
+        )
+    rewrite(path, records[:t])
+    return records[:t]
+
+
 def rewrite(path: Path, records: Iterable[Record]) -> None:
     """Keep just these."""
     write_whole(path, "".join(_line(record) for record in records))

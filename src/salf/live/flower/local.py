@@ -1,7 +1,8 @@
 """A Flower federation on this machine, to try and to test: a SuperLink and its SuperNodes.
 
 It listens on the loopback interface only, keeps its files in a folder of its own, and leaves
-neither processes nor files behind, unless it is killed: then files stay.
+neither processes nor files behind, unless it is killed: then files stay. It has no authentication:
+whoever can reach loopback here, other accounts of this machine too, can run an app in it.
 """
 
 import ctypes
@@ -73,6 +74,7 @@ class LocalFederation:
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds; else 1
             "RAY_ADDRESS": "local",  # a simulation has a Ray of its own, not one that is there
+            "RAY_TMPDIR": str(self.home),  # with its files here
             "OMP_NUM_THREADS": "1",  # each node a device of its own, not all of this machine
             "PYTHONUNBUFFERED": "1",
             parent.VARIABLE: parent.this_process(),
@@ -135,6 +137,10 @@ class LocalFederation:
 
     def close(self) -> None:
         """End all that was started, and delete what it wrote."""
+        with _no_interruption():
+            self._close()
+
+    def _close(self) -> None:
         for process in self._processes.values():
             process.terminate()
         for process in self._processes.values():
@@ -279,6 +285,19 @@ def _sigterm_as_exit() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
+def _no_interruption() -> Iterator[None]:
+    """Leave Ctrl-C without effect: people press it again when closing takes some seconds."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _end_those_with(variable: str) -> None:

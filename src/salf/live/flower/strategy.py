@@ -39,6 +39,8 @@ log = logging.getLogger("flwr").log  # where all of Flower's own strategies writ
 FIRST_GRACE = 30.0
 MOST_GRACE = 60.0
 
+WAITING = "[WAITING]"  # how a line of the log begins that says why nothing happens
+
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
@@ -100,7 +102,7 @@ class SALF(FedAvg):
             unreached=unreached,
             most_norm=most_norm,
         )
-        self._rng = random.Random(seed)
+        self.seed = seed
 
     def summary(self) -> None:
         """Log summary configuration of the strategy."""
@@ -203,7 +205,7 @@ class SALF(FedAvg):
             link,
             self.deadline,
             self.grace,
-            on_wait=lambda sentence: log(WARNING, "%s", sentence),
+            on_wait=lambda sentence: log(WARNING, "%s %s", WAITING, sentence),
         )
         return link, rounds
 
@@ -212,7 +214,9 @@ class SALF(FedAvg):
         if self.fraction_train == 1:
             return present
         size = max(int(self.fraction_train * len(present)), self.min_train_nodes)
-        return self._rng.sample(list(free), min(size, len(free)))
+        # By round, so that a server that starts again does not begin with the same nodes again.
+        rng = random.Random(f"{self.seed}:{self.server.t + 1}")
+        return rng.sample(list(free), min(size, len(free)))
 
     def _messages(
         self, task: Task, nodes: Sequence[int], config: ConfigRecord, timeout: float
@@ -252,8 +256,7 @@ class SALF(FedAvg):
             self.server.restore(self.state)
             log(INFO, "Going on after round %d, from %s", self.server.t, self.state)
         if self.record is not None:
-            done = [row for row in record.read(self.record) if row.round <= self.server.t]
-            record.rewrite(self.record, done)
+            record.resume(self.record, self.server.t, saved=self.state is not None)
 
     def _keep(self, row: Row, result: Result) -> None:
         """The state comes last: a round that it does not have is run again."""
