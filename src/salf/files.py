@@ -1,9 +1,12 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and folders that do not stay."""
 
+import fcntl
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,3 +39,36 @@ def write_whole(path: Path, content: Any) -> None:
             temporary.write_text(content, encoding="utf-8")
         else:
             temporary.write_bytes(content)
+
+
+@contextmanager
+def temporary_folder(name: str, place: Path | None = None) -> Iterator[Path]:
+    """A folder for this account only, deleted when the block ends.
+
+    A process that is killed cannot do that: the next one of the same name does it for it.
+    """
+    place = place or Path(tempfile.gettempdir())
+    for left in place.glob(f"{name}-*-*"):
+        with suppress(OSError):
+            _delete_if_left(left)
+    with tempfile.TemporaryDirectory(
+        prefix=f"{name}-{os.getpid()}-", dir=place, ignore_cleanup_errors=True
+    ) as made:
+        handle = os.open(made, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH)  # which ends with this process, however it ends
+            yield Path(made)
+        finally:
+            os.close(handle)
+
+
+def _delete_if_left(folder: Path) -> None:
+    about = folder.stat()
+    if about.st_uid != os.getuid() or time.time() - about.st_ctime < 60:  # it may be being made
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(handle)

@@ -5,7 +5,6 @@ It is what examples/flower-mnist is, for any config, and its users draw the simu
 
 import json
 import logging
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -32,7 +31,7 @@ from salf.experiments.live import (
     user_name,
 )
 from salf.experiments.training import from_config
-from salf.files import write_whole
+from salf.files import temporary_folder, write_whole
 from salf.flower import SALF
 from salf.flower import train as answer
 from salf.live import record
@@ -82,10 +81,10 @@ def run_here(
     """Run the app with a SuperLink and SuperNodes on this machine, and return the summary."""
     rounds = folder.path / ROUNDS
     with (
-        tempfile.TemporaryDirectory(prefix="salf-app-") as app,
+        temporary_folder("salf-app") as app,
         LocalFederation([{}] * config.users) as federation,
     ):
-        write_whole(Path(app, "pyproject.toml"), tomli_w.dumps(_PYPROJECT))
+        write_whole(app / "pyproject.toml", tomli_w.dumps(_PYPROJECT))
         names = {federation.node_id(n): user_name(n + 1) for n in range(config.users)}
         settings = {
             "config": config.to_toml(),
@@ -95,7 +94,7 @@ def run_here(
         }
         on_ready()
         added = Added(rounds)
-        for line in federation.run(Path(app), settings):
+        for line in federation.run(app, settings):
             log.info("%s", line)
             if (waiting := line.partition(WAITING)[2]) != "":
                 on_wait(waiting.strip())

@@ -237,13 +237,12 @@ def _on_ray(
 def _on_flower(
     config: "Config", clock: "Clock", folder: "LiveFolder | None", board: Board
 ) -> dict[str, Any]:
-    import tempfile
-
     from salf.experiments.live import LiveFolder
+    from salf.files import temporary_folder
     from salf.flower_app import run_here
 
-    with tempfile.TemporaryDirectory(prefix="salf-live-") as scratch:
-        kept = folder or LiveFolder(Path(scratch))
+    with temporary_folder("salf-live") as scratch:
+        kept = folder or LiveFolder(scratch)
         status = console.status("SuperLink and SuperNodes are getting ready")
         with status, board:
             return run_here(

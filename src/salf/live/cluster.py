@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from salf.errors import SalfError, in_one_line
+from salf.files import temporary_folder
 
 FEDERATION = "salf"  # the namespace in which users are looked for
 
@@ -47,9 +47,8 @@ def cluster(address: str | None = None, federation: str = FEDERATION) -> Iterato
             _keep_to_ourselves()
             # Only for this account, and gone afterwards; Ray's own folder is neither. Not where
             # the system says, because the path of a socket must be short.
-            place = "/tmp" if Path("/tmp").is_dir() else None
-            name = f"salf-ray-{os.getpid()}-"  # says whose it is
-            folder = TemporaryDirectory(prefix=name, dir=place, ignore_cleanup_errors=True)
+            place = Path("/tmp") if Path("/tmp").is_dir() else None
+            folder = temporary_folder("salf-ray", place)
             settings |= {
                 "include_dashboard": False,
                 "num_cpus": os.cpu_count(),

@@ -1,8 +1,8 @@
 """A Flower federation on this machine, to try and to test: a SuperLink and its SuperNodes.
 
 It listens on the loopback interface only, keeps its files in a folder of its own, and leaves
-neither processes nor files behind, unless it is killed: then files stay. It has no authentication:
-whoever can reach loopback here, other accounts of this machine too, can run an app in it.
+neither processes nor files behind; if it is killed, files stay until the next one. It asks nobody
+who they are: other accounts of this machine can run an app in it, too.
 """
 
 import ctypes
@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from urllib.request import urlopen
 import tomli_w
 
 from salf.errors import SalfError
+from salf.files import temporary_folder
 from salf.live.flower import parent
 
 LOOPBACK = "127.0.0.1"
@@ -61,11 +61,11 @@ class LocalFederation:
         self._simulation = simulation
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._runs = 0
-        self._signals = ExitStack()
+        self._open = ExitStack()  # what ends with the federation
 
     def __enter__(self) -> "LocalFederation":
-        self._signals.enter_context(_sigterm_as_exit())
-        self.home = Path(tempfile.mkdtemp(prefix="salf-flower-"))
+        self._open.enter_context(_sigterm_as_exit())
+        self.home = self._open.enter_context(temporary_folder("salf-flower"))
         self._env = {
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
@@ -147,8 +147,7 @@ class LocalFederation:
             _end(process)
         self._processes.clear()
         _end_those_with(f"FLWR_HOME={self.home}")
-        shutil.rmtree(self.home, ignore_errors=True)
-        self._signals.close()
+        self._open.close()
 
     def _start_superlink(self) -> None:
         port = _free_port()
