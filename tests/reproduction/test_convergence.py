@@ -13,6 +13,7 @@ from salf.reproduction.presets import AVERAGES, METHODS, QUICK
 from salf.reproduction.verdicts import Verdict
 
 HOLDS, IN_PART, FAILS = Verdict.HOLDS, Verdict.IN_PART, Verdict.FAILS
+UNDECIDED = Verdict.UNDECIDED
 AS_IN_THE_PAPER = {"fedavg": 0.95, "salf": 0.9, "asyncfl": 0.86, "heterofl": 0.43, "drop": 0.28}
 NOISE = (-0.002, 0.0, 0.002)
 
@@ -37,63 +38,78 @@ def test_the_papers_order_holds():
 def test_where_salf_is_worst_it_is_not_the_closest():
     closest, second, inferior = findings("all", flat(AS_IN_THE_PAPER | {"salf": 0.2}))
     assert closest.verdict is FAILS
-    assert "SALF 0.200 ±0.005, AsyncFL 0.860 ±0.005" in closest.reason
+    assert "SALF 0.750, AsyncFL 0.090 (+0.660 ±0.000)" in closest.reason
     assert "The paper leaves open" in closest.reason
     assert second.verdict is HOLDS
     assert inferior.verdict is IN_PART  # they are still below AsyncFL
 
 
-def test_where_only_heterofl_is_above_salf_it_holds_in_part():
+def test_where_only_heterofl_is_nearer_than_salf_it_holds_in_part():
     closest, second, inferior = findings("all", flat(AS_IN_THE_PAPER | {"heterofl": 0.93}))
     assert closest.verdict is IN_PART
     assert "4 of 6 checks passed" in closest.reason
-    assert "HeteroFL 0.930" in closest.reason
+    assert "HeteroFL 0.020" in closest.reason
     assert "Drop" not in closest.reason.split("The paper leaves open")[0]
     assert (second.verdict, inferior.verdict) == (IN_PART, IN_PART)
+
+
+def test_the_closest_is_a_matter_of_where_fedavg_is():
+    """SALF is the best of them; a FedAvg that is near to AsyncFL, or below, is closer to others."""
+    assert findings("all", flat(AS_IN_THE_PAPER))[0].verdict is HOLDS
+    assert findings("all", flat(AS_IN_THE_PAPER | {"fedavg": 0.86}))[0].verdict is IN_PART
+    assert findings("all", flat(AS_IN_THE_PAPER | {"fedavg": 0.1}))[0].verdict is FAILS
+
+
+def test_methods_that_are_all_alike_have_no_closest():
+    closest = findings("all", flat(dict.fromkeys(AS_IN_THE_PAPER, 0.9)))[0]
+    assert closest.verdict is IN_PART
+    assert "3 of 6 checks passed. Not so: from FedAvg over all rounds" in closest.reason
 
 
 def test_the_whole_profile_counts_and_not_the_end_alone():
     courses = flat(AS_IN_THE_PAPER) | {"salf": [course(0.1, 0.9 + n) for n in NOISE]}
     closest = findings("all", courses)[0]
     assert closest.verdict is IN_PART
-    assert "over all rounds: SALF 0.500" in closest.reason
-    assert "at the end: SALF" not in closest.reason
+    assert "from FedAvg over all rounds: SALF 0.450, AsyncFL 0.090" in closest.reason
+    assert "from FedAvg at the end" not in closest.reason
 
 
 def test_methods_are_compared_seed_by_seed():
     wide = (-0.1, 0.0, 0.1)  # far more than the methods differ by, but the same for all of them
     same_seeds = flat(AS_IN_THE_PAPER | {"salf": 0.85}, noise=wide)
-    assert findings("all", same_seeds)[0].verdict is IN_PART  # clearly below AsyncFL
+    below = findings("all", same_seeds)[0]
+    assert below.verdict is IN_PART  # clearly further away than AsyncFL
+    assert "Not so: from FedAvg over all rounds: SALF 0.100, AsyncFL 0.090" in below.reason
     mixed = same_seeds | {"salf": same_seeds["salf"][1:] + same_seeds["salf"][:1]}
     told = findings("all", mixed)[0]
     assert told.verdict is IN_PART  # few seeds do not make a claim hold
-    assert "too close for 3 seeds" in told.reason
-    assert "too close" not in findings("all", same_seeds)[0].reason
+    assert "Not so" not in told.reason
+    assert "Cannot be told: from FedAvg over all rounds: SALF" in told.reason
 
 
 def test_a_difference_that_the_seeds_cannot_tell_is_not_called_inferior():
     courses = flat(AS_IN_THE_PAPER) | {"drop": [course(a, a) for a in (0.2, 0.9, 0.6)]}
     *_, inferior = findings("all", courses)
     assert inferior.verdict is IN_PART
-    assert "too close for 3 seeds" in inferior.reason
+    assert "Cannot be told: over all rounds: SALF 0.900, Drop 0.567" in inferior.reason
     assert "The paper leaves open" not in inferior.reason  # more seeds would settle it
 
 
-def test_one_seed_can_show_an_order_but_nothing_significant():
+def test_one_seed_can_tell_nothing():
     one = {method: seeds[:1] for method, seeds in flat(AS_IN_THE_PAPER).items()}
-    assert verdicts(one) == [HOLDS, HOLDS, Verdict.NOT_TESTED]
-    closest = findings("all", one | {"salf": [course(0.85, 0.85)]})[0]
-    assert closest.verdict is IN_PART
-    assert "±" not in closest.reason
+    assert verdicts(one) == [UNDECIDED] * 3
+    assert "±" not in findings("all", one)[0].reason
 
 
 def test_training_that_diverged_speaks_against_the_method_said_to_be_good():
     closest, *_ = findings("all", flat(AS_IN_THE_PAPER) | {"drop": None})
     assert closest.verdict is IN_PART
-    assert "Cannot be told: over all rounds: Drop: training diverged" in closest.reason
+    assert "Cannot be told: from FedAvg over all rounds: Drop: training diverged" in closest.reason
     closest, *_ = findings("all", flat(AS_IN_THE_PAPER) | {"salf": None})
     assert closest.verdict is FAILS
     assert "SALF: training diverged" in closest.reason
+    closest, second, _ = findings("all", flat(AS_IN_THE_PAPER) | {"fedavg": None})
+    assert (closest.verdict, second.verdict) == (UNDECIDED, HOLDS)
 
 
 def curve(config):
@@ -180,7 +196,7 @@ def test_one_seed_has_no_bands_and_says_so():
 
 def test_an_item_with_all_runs_diverged_still_comes_out(item):
     made = outcome(item, accuracies=lambda config: None)
-    assert {finding.verdict for finding in made.findings} == {FAILS}
+    assert [finding.verdict for finding in made.findings] == [UNDECIDED, FAILS, FAILS] * 2
     assert made.rows == []
     assert vl_convert.vegalite_to_svg(made.figure)
 
@@ -194,6 +210,30 @@ def test_one_seed_that_diverged_leaves_its_method_without_a_result(item):
     named = {"Drop: training diverged" in f.reason: f.claim.split(":")[0] for f in made.findings}
     assert named == {False: "As the equations say", True: "As published"}
     assert len(made.rows) == 3 * (QUICK.seeds * 9 - 1)  # what there is, is in the table
+
+
+def test_no_interval_is_cut_off_and_none_goes_beyond_what_an_accuracy_can_be():
+    def wild(config):
+        if config.method != "heterofl":
+            return curve(config)
+        return [0.99, 0.99, 0.99] if config.seed else [0.05, 0.05, 0.05]
+
+    figure = outcome(CnnConvergence(), accuracies=wild).figure
+    (records,) = figure["datasets"].values()
+    drawn = {(each["low"], each["high"]) for each in records if each["line"] == "HeteroFL"}
+    assert drawn == {(0.0, 1.0)}
+    assert {tuple(domain) for domain in domains_of(figure)} == {(0.0, 1.0)}
+    assert "'clip'" not in str(figure)
+
+
+def domains_of(spec):
+    """Those of all y scales."""
+    if isinstance(spec, list):
+        return [found for each in spec for found in domains_of(each)]
+    if not isinstance(spec, dict):
+        return []
+    own = [spec["y"]["scale"]["domain"]] if "scale" in spec.get("y", {}) else []
+    return own + [found for each in spec.values() for found in domains_of(each)]
 
 
 def test_a_long_curve_is_thinned_and_keeps_its_last_round():

@@ -2,17 +2,21 @@
 
 import csv
 import json
+import os
 import re
 import shutil
 import struct
 from dataclasses import replace
+from importlib.metadata import version
 
 import numpy as np
 import pytest
+import torch
 
 from salf.cli.reproduction import NAMES
 from salf.errors import SalfError
 from salf.experiments.config import Config
+from salf.experiments.run import RunFolder
 from salf.reproduction.items import ITEMS
 from salf.reproduction.presets import QUICK
 from salf.reproduction.reproduce import PAGE, STATE, TEXT, Settings, reproduce
@@ -49,7 +53,6 @@ def tiny(tmp_path_factory):
     return replace(
         QUICK,
         name="tiny",
-        seeds=2,
         nets=("vgg11",),
         nets_by_share=("vgg11",),
         deadlines=(1, 9),
@@ -63,7 +66,7 @@ def tiny(tmp_path_factory):
 @pytest.fixture(scope="module")
 def done(tiny, tmp_path_factory):
     out = tmp_path_factory.mktemp("out")
-    return out, reproduce(["all"], tiny, out, seeds=1, workers=1)
+    return out, reproduce(["all"], tiny, out, seeds=2, workers=2)
 
 
 def test_every_item_leaves_a_csv_a_png_and_an_svg(done):
@@ -125,14 +128,19 @@ def test_the_same_call_again_computes_nothing_and_gives_the_same_page(done, tiny
         raise AssertionError("there is nothing left to run")
 
     monkeypatch.setattr("salf.reproduction.reproduce.run_all", never)
-    reproduce(["all"], tiny, out, seeds=1)
+    reproduce(["all"], tiny, out, seeds=2)
     assert ((out / PAGE).read_text(), (out / TEXT).read_text()) == before
 
 
 @pytest.fixture
 def copied(done, tmp_path):
     """A folder in which everything was made, to do something to."""
-    shutil.copytree(done[0], tmp_path / "out")
+
+    def copy(source, target):
+        # Models are large, and never changed in place.
+        (os.link if source.endswith(".safetensors") else shutil.copy2)(source, target)
+
+    shutil.copytree(done[0], tmp_path / "out", copy_function=copy)
     return tmp_path / "out"
 
 
@@ -162,7 +170,7 @@ def test_an_item_made_at_another_size_keeps_the_others_on_the_page(copied, tiny)
 def test_an_item_whose_runs_are_gone_is_left_out_and_not_called_diverged(copied, tiny):
     shutil.rmtree(next((copied / "runs").glob("mlp-salf-*")))
     told = []
-    made = reproduce(["lemma1"], tiny, copied, seeds=1, workers=1, report=told.append)
+    made = reproduce(["lemma1"], tiny, copied, workers=1, report=told.append)
     assert "table1" not in made.made
     assert "table1" not in sections(copied)
     assert "diverged" not in (copied / TEXT).read_text()
@@ -197,12 +205,71 @@ def test_runs_that_diverge_are_said_and_not_tried_again(tiny, tmp_path, monkeypa
     assert all("diverged" in reason for reason in made.diverged.values())
     verdicts = {finding.verdict for finding in made.made["fig-mlp"].outcome.findings}
     assert Verdict.HOLDS not in verdicts
+    told = (tmp_path / TEXT).read_text().split("## Runs that diverged")[1].split("##")[0]
+    # They stay on the page whatever is made next.
+    assert reproduce(["lemma1"], diverging, tmp_path, workers=1).diverged == {}
     text = (tmp_path / TEXT).read_text()
-    assert "## Runs that diverged" in text
+    assert told in text
     monkeypatch.setattr("salf.reproduction.reproduce.run_all", None)  # nothing is left to do
     again = reproduce(["fig-mlp"], diverging, tmp_path)
     assert again.diverged == made.diverged
     assert (tmp_path / TEXT).read_text() == text
+
+
+def test_what_was_interrupted_goes_on_and_ends_the_same(copied, tiny, done):
+    """Some runs are there, some are gone and one is half done; a measurement is gone, too."""
+    asked = ["fig-mlp", "lemma1"]
+    there = sorted((copied / "runs").glob("mlp-*-0.9-*"))
+    for gone in there[::3]:
+        shutil.rmtree(gone)
+    (there[1] / "summary.json").unlink()  # written last
+    next((copied / "measured").glob("lemma1-*")).unlink()
+    for name in asked:
+        (copied / f"{name}.csv").unlink()
+    (copied / STATE).unlink()
+    made = reproduce(asked, tiny, copied, seeds=2, workers=2)
+    assert list(made.made) == asked
+    for name in asked:
+        assert (copied / f"{name}.csv").read_bytes() == (done[0] / f"{name}.csv").read_bytes()
+        assert made.made[name].outcome.findings == done[1].made[name].outcome.findings
+
+
+def test_two_do_not_work_in_one_folder(copied, tiny):
+    told = []
+    with RunFolder(copied).locked(), pytest.raises(SalfError) as refused:
+        reproduce(["lemma1"], tiny, copied, report=told.append)
+    assert str(refused.value) == f"another process is working in {copied}."
+    assert told == []
+
+
+def test_the_page_names_the_versions_that_runs_were_made_with(copied, tiny):
+    before = (copied / TEXT).read_text()
+    assert "Made with salf" in before
+    older = sorted((copied / "runs").glob("mlp-*"))[:3]
+    for run in older:
+        summary = json.loads((run / "summary.json").read_text())
+        summary["versions"]["torch"] = "1.0"
+        (run / "summary.json").write_text(json.dumps(summary))
+    reproduce(["lemma1"], tiny, copied, seeds=2)
+    after = (copied / TEXT).read_text()
+    assert "Made with" not in after
+    assert f"and 3 with salf {version('salf')}, torch 1.0 and numpy " in after
+    assert f"torch {torch.__version__}" in after.split("The page was made with")[1]
+
+
+def test_the_overview_counts_every_verdict_and_so_does_the_sentence(done):
+    text = (done[0] / TEXT).read_text()
+    assert "| Does not hold | Cannot be told | Not tested |" in text
+    verdicts = [f.verdict for item in done[1].made.values() for f in item.outcome.findings]
+    assert Verdict.UNDECIDED in verdicts
+    ours = sum(f.ours for item in done[1].made.values() for f in item.outcome.findings)
+    counted = re.search(
+        r"Of (\d+) claims.*?(\d+) hold, (\d+) hold in part, (\d+) do not hold, (\d+) could not be "
+        r"told and (\d+) were not tested at this size",
+        text,
+    )
+    total, *parts = map(int, counted.groups())
+    assert total == sum(parts) == len(verdicts) - ours
 
 
 def test_seeds_that_are_asked_for_are_those_of_every_run(tiny):

@@ -1,7 +1,7 @@
 import pytest
 from scipy import stats
 
-from salf.reproduction.statistics import at_least, difference, interval
+from salf.reproduction.statistics import against, interval, paired
 
 
 def test_the_interval_is_students():
@@ -12,28 +12,42 @@ def test_the_interval_is_students():
     assert found.high == pytest.approx(high)
 
 
-def test_one_value_has_no_interval():
+def test_one_value_has_no_interval_and_no_p_value():
     found = interval([0.5])
     assert (found.low, found.half, found.high) == (0.5, None, 0.5)
     assert str(found) == "0.500"
     assert "±" in str(interval([0.5, 0.6]))
+    assert against([0.5], least=1.0) is None
 
 
-def test_differences_are_paired_by_seed():
-    # The seeds differ much, the methods always by 0.01: only paired can that be seen.
-    theirs = [0.5, 0.7, 0.9]
-    ours = [0.489, 0.69, 0.8905]
-    assert difference(ours, theirs).high < 0
-    assert not at_least(ours, theirs)
-    assert at_least(ours, theirs, margin=0.02)
+def test_a_difference_is_written_with_its_sign():
+    assert interval([-0.01, -0.03]).signed == "−0.020 ±0.127"
+    assert interval([0.01, 0.03]).signed == "+0.020 ±0.127"
 
 
-def test_what_cannot_be_told_apart_counts_as_at_least():
-    assert at_least([0.5, 0.7, 0.9], [0.6, 0.65, 0.91])
-    assert at_least([0.5], [0.5])
-    assert not at_least([0.49], [0.5])
+def test_no_interval_of_an_accuracy_is_drawn_beyond_0_and_1():
+    assert interval([0.9, 0.1]).drawn() == {"mean": 0.5, "low": 0.0, "high": 1.0}
 
 
-def test_an_unequal_number_of_seeds_is_an_error():
+def test_differences_are_by_seed_and_equal_ones_are_equal():
+    assert paired([0.489, 0.69], [0.5, 0.7]) == [-0.011, -0.01]
+    assert set(paired([0.3, 0.7, 1.1], [0.2, 0.6, 1.0])) == {0.1}
     with pytest.raises(ValueError, match="zip"):
-        difference([0.1], [0.1, 0.2])
+        paired([0.1], [0.1, 0.2])
+
+
+def test_the_p_value_is_that_of_the_one_sided_test_of_the_nearer_bound():
+    values = [0.01, 0.03, -0.01, 0.02]
+    below = stats.ttest_1samp(values, 0.05, alternative="less").pvalue
+    above = stats.ttest_1samp(values, -0.02, alternative="greater").pvalue
+    assert against(values, least=0.05) == pytest.approx(below)
+    assert against(values, most=-0.02) == pytest.approx(above)
+    assert against(values, -0.1, 0.0) == pytest.approx(
+        stats.ttest_1samp(values, 0.0, alternative="greater").pvalue
+    )
+    assert against(values, least=-0.5) > 0.99  # nothing against it
+
+
+def test_values_that_are_all_the_same_leave_no_doubt():
+    assert against([0.01, 0.01], least=0.01) == 1.0
+    assert against([0.01, 0.01], least=0.011) == 0.0

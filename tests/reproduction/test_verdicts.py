@@ -20,15 +20,31 @@ def test_a_claim_none_of_whose_checks_passed_does_not_hold():
 
 
 def test_what_cannot_be_told_neither_holds_nor_fails():
-    assert judge("c", [Check("a", None)]).verdict is Verdict.NOT_TESTED
+    assert judge("c", [Check("a", None)]).verdict is Verdict.UNDECIDED
     assert judge("c", [Check("a", None)]).reason == "Cannot be told: a."
     assert judge("c", [Check("a", None), Check("b", True)]).verdict is Verdict.IN_PART
     assert judge("c", [Check("a", None), Check("b", False)]).verdict is Verdict.FAILS
 
 
-def test_many_checks_that_cannot_be_told_are_counted():
-    told = judge("c", [Check(f"x{i}", None) for i in range(9)]).reason
-    assert told == "Cannot be told: x0; x1; x2; x3; x4; x5; and 3 more."
+def test_a_p_value_fails_a_check_after_division_by_the_number_of_tests():
+    low = Check("a", None, 0.01)
+    assert judge("c", [low]).verdict is Verdict.FAILS
+    assert judge("c", [low, Check("b", None, 0.5)]).verdict is Verdict.FAILS
+    assert judge("c", [low, *[Check("b", None, 0.5)] * 2]).verdict is Verdict.UNDECIDED
+    # What has no p-value is no test, and what passed is one.
+    assert judge("c", [low, *[Check("b", None)] * 9]).verdict is Verdict.FAILS
+    assert "Not so" not in judge("c", [low, *[Check("b", True, 0.9)] * 2]).reason
+
+
+def test_why_not_is_told_only_where_something_failed():
+    told = judge("c", [Check("a", None, 0.001)], "N.", why_not="W.").reason
+    assert told == "Not so: a. W. N."
+    assert judge("c", [Check("a", None, 0.5)], "N.", why_not="W.").reason == "Cannot be told: a. N."
+
+
+def test_of_many_checks_that_cannot_be_told_the_least_likely_are_shown():
+    told = judge("c", [Check(f"x{i}", None, 0.9 - i / 10) for i in range(9)]).reason
+    assert told == "Cannot be told, the least likely first: x8; x7; x6; x5; x4; x3; and 3 more."
 
 
 def test_a_part_makes_no_claim_about_the_whole_hold_or_fail():
@@ -36,7 +52,7 @@ def test_a_part_makes_no_claim_about_the_whole_hold_or_fail():
     assert of_a_part(holds, "Half of it.").verdict is Verdict.IN_PART
     assert of_a_part(holds, "Half of it.").reason == "Half of it. A."
     fails = judge("c", [Check("a", False)])
-    assert of_a_part(fails, "Half of it.").verdict is Verdict.NOT_TESTED
+    assert of_a_part(fails, "Half of it.").verdict is Verdict.UNDECIDED
     in_part = judge("c", [Check("a", False), Check("b", True)])
     assert of_a_part(in_part, "Half of it.") == in_part
 

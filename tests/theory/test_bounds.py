@@ -1,3 +1,5 @@
+from math import e, inf, nan
+
 import numpy as np
 import pytest
 
@@ -62,8 +64,30 @@ def test_the_variance_of_real_steps_is_below_lemma_3(users, layers):
         lambda: Constants(1.0, 1.0, [], 1.0),
         lambda: Constants(1.0, 1.0, [-1.0], 1.0),
         lambda: convergence_bound(Federation(2, 1), Constants(1, 1, [1.0], 1.0), 0, 1.0),
+        lambda: Federation(3, 10**20),
+        lambda: Federation(10**400, 3),
+        lambda: Constants(1.0, inf, [1.0], 1.0),
+        lambda: Constants(nan, 1.0, [1.0], 1.0),
+        lambda: Constants(1.0, 1.0, [1.0, nan], 1.0),
+        lambda: Constants(1.0, 1.0, [1.0], inf),
+        lambda: Constants(1.0, 1.0, [1.0], 1.0, nan),
+        lambda: Constants(1.0, 1e308, [1.0], 1.0, 1e308).B(Federation(2, 1)),
+        lambda: Constants(1.0, 1.0, [1.0], 1e308).C(Federation(2, 9)),
+        lambda: variance_bound(Federation(2, 1), 1e200, 1.0),
+        lambda: convergence_bound(Federation(2, 1), Constants(1, 1, [1.0], 1.0), 10**400, 1.0),
+        lambda: convergence_bound(Federation(2, 1), Constants(1, 1, [1.0], 1.0), 1, nan),
+        lambda: convergence_bound(Federation(2, 1), Constants(1e-200, 1, [1.0], 1e200), 1, 1.0),
+        lambda: theorem_step_variance(Federation(2, 1), Constants(1, 1, [1.0], 1.0), 10**400),
     ],
 )
 def test_what_the_theorem_does_not_cover_is_refused(wrong):
     with pytest.raises(SalfError):
         wrong()
+
+
+def test_the_largest_sizes_have_bounds():
+    many = Federation(users=10**9, layers=10**9)
+    # With U = L -> infinity, p_1 = (1 - 1/(L+1))^U -> 1/e.
+    assert many.spread == pytest.approx(4e9 * (1 + 1 / e) / (1 - 1 / e), rel=1e-6)
+    assert Federation(2, 10**9).spread == pytest.approx(8e9 * (2 - 2e-9) / 2e-9, rel=1e-6)
+    assert Constants(1, 1, [5.0], 1.0).B(many) == pytest.approx(5e-9)

@@ -39,7 +39,7 @@ def reproduce(
         str,
         option(
             "--preset",
-            help="quick: what two cores do in about half an hour, with fewer seeds and rounds | "
+            help="quick: what two cores do in about 40 minutes, with fewer seeds and rounds | "
             "paper: the paper's setting; minutes for MNIST, days for VGG (quick)",
         ),
     ] = "quick",
@@ -47,7 +47,7 @@ def reproduce(
         int | None,
         option(
             "--seeds",
-            help="Seeds of every run; else 3 (quick) or 5 (paper) on MNIST, 1 on CIFAR-10.",
+            help="Seeds of every run; else 3 (quick) or 5 (paper) on MNIST, 1 or 3 on CIFAR-10.",
             min=1,
         ),
     ] = None,

@@ -33,7 +33,7 @@ def bound(
         salf bound --users 30 --layers 9 --round 1000 --rho-c 0.1 --rho-s 4 --g2 10
     """
     from salf.theory import Constants, Federation, convergence_bound
-    from salf.theory.bounds import theorem_step_variance
+    from salf.theory.bounds import LARGEST, theorem_step_variance
 
     try:
         variances = [float(part) for part in parse_list(sigma2)]
@@ -44,8 +44,12 @@ def bound(
     for column in ("U", "L", "B", "C", "variance of the step", "gap of SALF", "gap of FedAvg"):
         table.add_column(column, justify="right")
     asked = Federation(users, layers)
-    others = [Federation(n, layers) for n in (users // 2, users * 2, users * 10) if n > 1]
-    others += [Federation(users, n) for n in (layers // 2, layers * 2, layers * 4) if n > 0]
+    others = [
+        Federation(n, layers) for n in (users // 2, users * 2, users * 10) if 1 < n <= LARGEST
+    ]
+    others += [
+        Federation(users, n) for n in (layers // 2, layers * 2, layers * 4) if 0 < n <= LARGEST
+    ]
     if len(variances) > 1:  # one value per user says nothing about other numbers of users
         others = [other for other in others if other.users == users]
     for federation in (asked, *others):

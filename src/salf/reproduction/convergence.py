@@ -1,6 +1,6 @@
 """The convergence profiles on MNIST at 90 % stragglers, all methods, averaged both ways."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from salf.experiments.config import Config
@@ -11,31 +11,20 @@ from salf.reproduction.comparisons import (
     HEADINGS,
     ONE_SEED,
     TIE,
+    WHY_ANOTHER_ORDER,
     Measured,
     as_good,
     better,
-    conclude,
 )
 from salf.reproduction.curves import Course, Point
 from salf.reproduction.item import Found, Item, Outcome, Remember
 from salf.reproduction.paper import published
 from salf.reproduction.presets import AVERAGES, CURVES_AT, METHODS, Preset
-from salf.reproduction.statistics import over_seeds
-from salf.reproduction.verdicts import Check, Finding
+from salf.reproduction.statistics import over_seeds, paired
+from salf.reproduction.verdicts import Check, Finding, judge
 
 # Accuracies of each method over the rounds, one course per seed; None if one diverged.
 Courses = Mapping[str, Sequence[Course] | None]
-
-# Why the order is not the paper's, as far as it can be known.
-_WHY_NOT = {
-    "reached": "Averaged over the users that reached a layer, no method's steps shrink with the "
-    "share of stragglers, and on i.i.d. data the few users that finish stand for all, so that "
-    "Drop and HeteroFL lose little. AsyncFL's late updates come from old models, at a full weight.",
-    "all": "The paper leaves open how AsyncFL's late updates and HeteroFL's narrow networks enter "
-    "the average. Here a late update counts once, divided by all users, so that AsyncFL's steps "
-    "are shorter than SALF's in every layer; and the part of the network that everybody holds "
-    "gets steps of full length, however many straggle.",
-}
 
 
 class Convergence(Item):
@@ -92,7 +81,7 @@ class Convergence(Item):
             intro=f"{model}, {rounds} rounds, {names.percent(CURVES_AT)} of the users stragglers "
             f"in every round, {over_seeds(preset.seeds)}. Methods are compared seed by seed, by "
             "their mean accuracy over all evaluated rounds (the area under the curve) and by that "
-            "of the last round."
+            "of the last round; their distance from FedAvg is the absolute difference of these."
             + (
                 f" {names.listed(left_out)} is drawn but not judged: the paper leaves it out for "
                 f"the {model}."
@@ -131,44 +120,62 @@ class CnnConvergence(Convergence):
 
 def findings(average: str, courses: Courses, note: str = "") -> list[Finding]:
     """The paper's order of the methods, for one way of averaging."""
-    convention, why_not = CONVENTIONS[average], _WHY_NOT[average]
+    convention, why_not = CONVENTIONS[average], WHY_ANOTHER_ORDER[average]
     weak = [method for method in ("drop", "heterofl") if method in courses]
     weak_names = names.listed([names.method(method) for method in weak])
-    measures = {
-        "over all rounds": {m: curves.profiles(seeds) for m, seeds in courses.items()},
-        "at the end": {m: curves.ends(seeds) for m, seeds in courses.items()},
-    }
-    closest: list[Check] = []
+    profiles, ends = (
+        {method: Measured(names.method(method), of(seeds)) for method, seeds in courses.items()}
+        for of in (curves.profiles, curves.ends)
+    )
     second: list[Check] = []
     inferior: list[Check] = []
-    for where, values in measures.items():
-        score = {method: Measured(names.method(method), v) for method, v in values.items()}
-        closest += [as_good(score["salf"], score[m], where) for m in ("asyncfl", *weak)]
+    for where, score in (("over all rounds", profiles), ("at the end", ends)):
         second += [as_good(score["asyncfl"], score[m], where) for m in weak]
         inferior += [better(score[m], score[w], where) for m in ("salf", "asyncfl") for w in weak]
     return [
-        conclude(
-            f"{convention}: SALF is “the close[s]t to vanilla FL” (no other method above it by "
-            f"more than {TIE}, over all rounds and at the end).",
-            closest,
+        judge(
+            f"{convention}: SALF is “the close[s]t to vanilla FL” (significantly nearer to FedAvg "
+            f"than each other method over all rounds, and at the end no other is nearer by more "
+            f"than {TIE}).",
+            [
+                *_nearest(better, profiles, ["asyncfl", *weak], "over all rounds"),
+                *_nearest(as_good, ends, ["asyncfl", *weak], "at the end"),
+            ],
+            note,
             why_not=why_not,
-            note=note,
         ),
-        conclude(
+        judge(
             f"{convention}: “AsyncFL is the second best” (not below {weak_names} by more than "
             f"{TIE}).",
             second,
+            note,
             why_not=why_not,
-            note=note,
         ),
-        conclude(
+        judge(
             f"{convention}: “an inferior performance” of {weak_names} (significantly below both "
             "SALF and AsyncFL).",
             inferior,
+            note,
             why_not=why_not,
-            note=note,
         ),
     ]
+
+
+def _nearest(
+    compare: Callable[..., Check], score: Mapping[str, Measured], others: Sequence[str], where: str
+) -> list[Check]:
+    """SALF's distance from FedAvg beside those of others."""
+    ceiling = score["fedavg"].seeds
+    if ceiling is None:
+        return [Check(f"{where}: FedAvg: training diverged", None)]
+
+    def distance(method: str) -> Measured:
+        name, seeds = score[method].name, score[method].seeds
+        apart = None if seeds is None else [abs(each) for each in paired(seeds, ceiling)]
+        return Measured(name, apart)
+
+    ours = distance("salf")
+    return [compare(ours, distance(m), f"from FedAvg {where}", less=True) for m in others]
 
 
 def _judged(model: str) -> list[str]:

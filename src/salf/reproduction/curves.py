@@ -113,7 +113,7 @@ def method_lines(methods: Sequence[str]) -> list[Line]:
 
 @dataclass(frozen=True)
 class Point:
-    """A point of a line, in a panel."""
+    """An accuracy: a point of a line, in a panel."""
 
     line: str
     x: float
@@ -173,9 +173,9 @@ def chart(
     )
     if dots:  # a level that is the same everywhere has none
         base = base.transform_filter("!datum.level")
-    spread = (
-        base.mark_rule(strokeWidth=1.5, clip=True) if dots else base.mark_area(clip=True)
-    ).encode(y=alt.Y("low:Q", **value), y2="high:Q", opacity=seen(0.6 if dots else 0.12))
+    spread = (base.mark_rule(strokeWidth=1.5) if dots else base.mark_area()).encode(
+        y=alt.Y("low:Q", **value), y2="high:Q", opacity=seen(0.6 if dots else 0.12)
+    )
     # Where no dots are to be seen, there are some to hover over.
     marks = base.mark_point(filled=True, size=50).encode(
         y=alt.Y("mean:Q", **value),
@@ -203,9 +203,7 @@ def _records(points: Sequence[Point], lines: Sequence[Line]) -> list[dict[str, A
             "x": point.x,
             "level": by_name[point.line].dashed,
             "width": 2.8 if by_name[point.line].bold else 1.6,
-            "mean": round(point.y.mean, 5),
-            "low": round(point.y.low, 5),
-            "high": round(point.y.high, 5),
+            **point.y.drawn(),
             "column": point.column,
             "row": point.row,
         }
@@ -215,10 +213,10 @@ def _records(points: Sequence[Point], lines: Sequence[Line]) -> list[dict[str, A
 
 
 def _y_domain(points: Sequence[Point]) -> list[float]:
-    """What the means need: the interval of a few seeds may be wider than all there is to see."""
-    means = [point.y.mean for point in points] or [0.0, 1.0]
-    margin = 0.04 * (max(means) - min(means)) or 0.01
-    return [min(means) - margin, max(means) + margin]
+    """All intervals, and a little more; but no accuracy is below 0 or above 1."""
+    seen = [end for point in points for end in point.y.drawn().values()] or [0.0, 1.0]
+    margin = 0.04 * (max(seen) - min(seen)) or 0.01
+    return [max(min(seen) - margin, 0.0), min(max(seen) + margin, 1.0)]
 
 
 def _faceted(layers: Any, points: Sequence[Point], height: int) -> Any:

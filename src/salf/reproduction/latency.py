@@ -11,7 +11,7 @@ from salf.report import names
 from salf.report.page import Block
 from salf.report.tables import Cell, Table
 from salf.reproduction import curves
-from salf.reproduction.comparisons import HEADINGS, ONE_SEED
+from salf.reproduction.comparisons import HEADINGS, ONE_SEED, far_apart
 from salf.reproduction.curves import Point
 from salf.reproduction.deadlines import (
     FULL_PASS,
@@ -27,6 +27,7 @@ from salf.reproduction.latency_claims import (
     Panel,
     findings,
     percent,
+    percents,
     place_name,
 )
 from salf.reproduction.presets import METHODS, WITH_DEADLINE, Preset
@@ -73,6 +74,7 @@ class Latency(Item):
             for mapping, average in PLACES
         }
         config = preset.configs["cnn"]
+        deadlines = names.listed([f"{deadline:g}" for deadline in sorted(preset.deadlines)])
         return Outcome(
             rows=_rows(preset, found, configs),
             figure=_figure(preset, panels),
@@ -82,10 +84,11 @@ class Latency(Item):
             caption="Test accuracy at the end over the deadline. Dashed: FedAvg, which has none. "
             + ("Vertical bars: 95 % interval of the mean." if preset.seeds > 1 else "One seed."),
             findings=findings(panels, "" if preset.seeds > 1 else ONE_SEED),
-            intro=f"CNN, {config.rounds} rounds, {over_seeds(preset.seeds)}. A full backward pass "
-            f"takes {FULL_PASS} µs, and a share 1 − T_max/{FULL_PASS} of the users are stragglers "
-            "(none above): the paper's linear map, which stands in a comment of its source. Their "
-            "depths are uniform, so that some finish all the same. The "
+            intro=f"CNN, {config.rounds} rounds, {over_seeds(preset.seeds)}, at deadlines T_max of "
+            f"{deadlines} µs. A full backward pass takes {FULL_PASS} µs, and a share "
+            f"1 − T_max/{FULL_PASS} of the users are stragglers (none above): the paper's linear "
+            "map, which stands in a comment of its source. Their depths are uniform, so that some "
+            "finish all the same. The "
             "right column is not in the paper: that share of users is late if a user's full pass "
             f"takes a time τ, uniform up to {FULL_PASS} µs, and then the late ones have completed "
             "the layers whose part of τ fits into T_max, by the layers' backward times as "
@@ -202,11 +205,29 @@ def _blocks(
         ],
         f"What is lost at {tightest:g} µs, as a share of FedAvg's accuracy",
     )
-    return [losses, _reach_table(preset, tightest, kinds, shares)]
+    return [
+        losses,
+        *_far_apart(panels, tightest),
+        _reach_table(preset, tightest, kinds, shares),
+    ]
 
 
-def _loss(loss: float | None) -> str:
-    return "–" if loss is None else percent(loss)
+def _loss(loss: Sequence[float] | None) -> str:
+    return "–" if loss is None else percents(loss)
+
+
+def _far_apart(panels: Mapping[tuple[str, str], Panel], deadline: float) -> list[Block]:
+    """One sentence for each accuracy behind the losses whose mean says little."""
+    # By seeds, because how deep stragglers get is nothing to Drop and HeteroFL.
+    names_of: dict[tuple[float, ...], str] = {}
+    for place, panel in panels.items():
+        for method in WITH_DEADLINE:
+            point = panel.at(method, deadline)
+            if point.seeds is not None:
+                name = f"{point.name}, {place_name(*place).lower()}"
+                names_of.setdefault(tuple(point.seeds), name)
+    told = (far_apart(name, seeds) for seeds, name in names_of.items())
+    return [sentence for sentence in told if sentence]
 
 
 def _reach_table(

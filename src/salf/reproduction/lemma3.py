@@ -18,6 +18,7 @@ from salf.report.extra import optional
 from salf.report.page import Block
 from salf.report.style import Spec, spec
 from salf.report.tables import Cell, Table
+from salf.reproduction.comparisons import ABOVE_ZERO, between
 from salf.reproduction.item import Found, Item, Json, Measurement, Outcome, Remember
 from salf.reproduction.lemmas import (
     errors_allowed,
@@ -28,7 +29,7 @@ from salf.reproduction.lemmas import (
     weights_of,
 )
 from salf.reproduction.presets import Preset
-from salf.reproduction.statistics import difference
+from salf.reproduction.statistics import paired
 from salf.reproduction.verdicts import Check, Finding, judge
 from salf.theory import Federation, variance_bound
 
@@ -263,7 +264,7 @@ def findings(points: Points) -> list[Finding]:
         ),
         judge(
             "The variance falls with the number of users, as the bound does.",
-            [_falls_with_users(points, *pair) for pair in pairs],
+            [check for pair in pairs for check in _falls_with_users(points, *pair)],
             f"From {points.users[0]} to {points.users[-1]} users it falls like {_powers(points)}. "
             "The bound falls too, but not below 4 L η² G²: it takes a mean over K users for as "
             "noisy as one user's gradient.",
@@ -279,10 +280,11 @@ def _is_bounded(points: Points, start: str, layers: int) -> Check:
         if (record["weights"], record["layers"]) == (STARTS[start], layers)
     ]
     nearest = max(records, key=lambda record: record["high"] / record["bound"])
+    above = any(record["low"] > record["bound"] for record in records)
     return Check(
         f"{STARTS[start]}, L = {layers}: at U = {nearest['users']} the upper end is "
         f"{nearest['high']:.3g}, the bound {nearest['bound']:.3g}",
-        nearest["high"] <= nearest["bound"],
+        True if nearest["high"] <= nearest["bound"] else False if above else None,
     )
 
 
@@ -297,28 +299,28 @@ def _bound_is_linear(layers: Sequence[int], users: int) -> Check:
 
 def _variance_grows(points: Points, start: str, users: int) -> Check:
     few, many = points.layers[0], points.layers[-1]
-    growth = difference(points.logs(start, many, users), points.logs(start, few, users))
-    grows = growth.low > 0
-    return Check(
-        f"{exp(growth.mean):.2g}-fold with {STARTS[start]} and {users} users",
-        grows if grows or growth.high < 0 else None,
-    )
+    growth = paired(points.logs(start, many, users), points.logs(start, few, users))
+    told = f"{exp(fmean(growth)):.2g}-fold with {STARTS[start]} and {users} users"
+    return between(told, growth, least=ABOVE_ZERO)
 
 
-def _falls_with_users(points: Points, start: str, layers: int) -> Check:
-    means = [fmean(points.over_G2(start, layers, users)) for users in points.users]
-    logs = [points.logs(start, layers, users) for users in points.users]
-    return Check(
-        f"{STARTS[start]}, L = {layers}: {', '.join(f'{mean:.2g}' for mean in means)}",
-        all(difference(more, fewer).high < 0 for fewer, more in pairwise(logs)),
-    )
+def _falls_with_users(points: Points, start: str, layers: int) -> list[Check]:
+    checks = []
+    for fewer, more in pairwise(points.users):
+        before, after = (points.logs(start, layers, users) for users in (fewer, more))
+        told = (
+            f"{STARTS[start]}, L = {layers}: {exp(fmean(paired(after, before))):.2g}-fold from "
+            f"{fewer} to {more} users"
+        )
+        checks.append(between(told, paired(before, after), least=ABOVE_ZERO))
+    return checks
 
 
 def _powers(points: Points) -> str:
     """The exponents of U in the variance, from the smallest to the largest."""
     few, many = points.users[0], points.users[-1]
     exponents = [
-        difference(points.logs(*pair, many), points.logs(*pair, few)).mean / log(many / few)
+        fmean(paired(points.logs(*pair, many), points.logs(*pair, few))) / log(many / few)
         for pair in product(points.starts, points.layers)
     ]
     return f"U^{min(exponents):.2f} to U^{max(exponents):.2f}"

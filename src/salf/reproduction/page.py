@@ -2,16 +2,19 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from shlex import join
 from typing import Literal
+
+import numpy as np
+import torch
 
 from salf.report import names
 from salf.report.page import Block, Chart, Code, Page, Section, Statement
 from salf.report.tables import Cell, Table
 from salf.reproduction.item import Outcome
-from salf.reproduction.verdicts import Finding, Verdict
+from salf.reproduction.verdicts import LEVEL, Finding, Verdict
 
 FIGURES = "figures"
 
@@ -19,6 +22,7 @@ _MOODS: Mapping[Verdict, Literal["good", "mixed", "bad", "none"]] = {
     Verdict.HOLDS: "good",
     Verdict.IN_PART: "mixed",
     Verdict.FAILS: "bad",
+    Verdict.UNDECIDED: "none",
     Verdict.NOT_TESTED: "none",
 }
 
@@ -32,15 +36,19 @@ class Made:
     preset: str
     seeds: int | None = None
     data_dir: str = ""
+    diverged: Mapping[str, str] = field(default_factory=dict)  # why, by run
+    # What each of its runs and measurements was made with, as far as it was noted.
+    versions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def counts(self) -> Counter[Verdict]:
         """How many of the paper's claims came to which verdict."""
         return Counter(finding.verdict for finding in self.outcome.findings if not finding.ours)
 
 
-def page(made: Mapping[str, Made], skipped: Collection[str], diverged: Mapping[str, str]) -> Page:
+def page(made: Mapping[str, Made], skipped: Collection[str]) -> Page:
     """All items, in the order given."""
-    presets = names.listed([*dict.fromkeys(f"“{item.preset}”" for item in made.values())])
+    named = [*dict.fromkeys(f"“{item.preset}”" for item in made.values())]
+    presets = f"preset{'s' * (len(named) > 1)} {names.listed(named)}"
     all_counts = sum((item.counts() for item in made.values()), Counter[Verdict]())
     counted = names.listed([f"{all_counts[verdict]} {_said(verdict)}" for verdict in Verdict])
     intro = [
@@ -49,7 +57,7 @@ def page(made: Mapping[str, Made], skipped: Collection[str], diverged: Mapping[s
         "anew from the equations, each claim with a plain verdict and the reason.",
         f"Of {all_counts.total()} claims of the paper, one that is judged for both ways of "
         f"averaging counted twice, {counted}. Made by the commands at the end, with the "
-        f"preset {presets}; each section says which.",
+        f"{presets}; each section says which.",
         "Two ways of averaging are kept apart throughout. “As the equations say” divides a "
         "layer's sum by the number of users that reached the layer; “as published” divides by "
         "the number of all users, as the authors' script does, which is what makes Drop collapse "
@@ -61,7 +69,14 @@ def page(made: Mapping[str, Made], skipped: Collection[str], diverged: Mapping[s
         "user's own; and it tests the model of the best validation accuracy.",
         "± is half a 95 % interval of the mean (Student's t over the seeds) unless it is said "
         "otherwise. Methods are compared seed by seed: they see the same data, batches and "
-        "depths, but for AsyncFL, whose users may still be busy.",
+        "depths, but for AsyncFL, whose users may still be busy. Two numbers are followed by "
+        "their difference in brackets, with its interval.",
+        "A comparison passes if the whole interval agrees with it. A claim holds only if all its "
+        "checks pass, so that many checks make it no easier to hold. A comparison fails if the "
+        f"data speak against it in a one-sided t-test at {names.percent(LEVEL)}, divided by the "
+        "number of the claim's comparisons, because one of many fails by chance. What neither "
+        "passes nor fails cannot be told, and one seed never tells. A claim holds in part if some "
+        "checks pass, and does not hold if some fail and none passes.",
     ]
     return Page(
         title="The SALF paper, reproduced",
@@ -74,7 +89,7 @@ def page(made: Mapping[str, Made], skipped: Collection[str], diverged: Mapping[s
                 for name in skipped
                 if name not in made
             ),
-            *_divergences(diverged),
+            *_divergences(made),
             _again(made),
         ],
     )
@@ -92,7 +107,8 @@ def _said(verdict: Verdict) -> str:
         Verdict.HOLDS: "hold",
         Verdict.IN_PART: "hold in part",
         Verdict.FAILS: "do not hold",
-        Verdict.NOT_TESTED: "could not be tested at this size",
+        Verdict.UNDECIDED: "could not be told",
+        Verdict.NOT_TESTED: "were not tested at this size",
     }[verdict]
 
 
@@ -128,9 +144,11 @@ def _section(name: str, item: Made) -> Section:
     return Section(f"{item.title} ({name})", [*blocks, chart, *outcome.blocks])
 
 
-def _divergences(diverged: Mapping[str, str]) -> list[Section]:
+def _divergences(made: Mapping[str, Made]) -> list[Section]:
     """Runs without a result; what rests on them says so itself."""
-    told = [f"{name}: {reason}" for name, reason in diverged.items()]
+    # Items share runs.
+    diverged = {run: why for item in made.values() for run, why in item.diverged.items()}
+    told = [f"{run}: {why}" for run, why in diverged.items()]
     return [Section("Runs that diverged", told)] if told else []
 
 
@@ -141,9 +159,27 @@ def _again(made: Mapping[str, Made]) -> Section:
         _command([n for n, i in made.items() if (i.preset, i.seeds, i.data_dir) == way], *way)
         for way in ways
     ]
-    packages = ("salf", "torch", "numpy", "scipy")
-    made_with = names.listed([f"{package} {version(package)}" for package in packages])
-    return Section("Make it again", [Code("\n".join(commands)), f"Made with {made_with}."])
+    return Section("Make it again", [Code("\n".join(commands)), _made_with(made)])
+
+
+def versions() -> dict[str, str]:
+    """Of the packages on which numbers depend, as a run's summary has them."""
+    return {"salf": version("salf"), "torch": torch.__version__, "numpy": np.__version__}
+
+
+def _made_with(made: Mapping[str, Made]) -> str:
+    """Of every run, not of whoever puts the page together from them."""
+    by_run = {run: noted for item in made.values() for run, noted in item.versions.items()}
+    counts = Counter(_listed(noted) for noted in by_run.values())
+    here = _listed({**versions(), "scipy": version("scipy")})
+    if counts.keys() <= {_listed(versions())}:
+        return f"Made with {here}."
+    runs = names.listed([f"{count} with {noted}" for noted, count in counts.most_common()])
+    return f"Runs and measurements were made so: {runs}. The page was made with {here}."
+
+
+def _listed(noted: Mapping[str, str]) -> str:
+    return names.listed([f"{package} {number}" for package, number in noted.items()])
 
 
 def _command(items: Sequence[str], preset: str, seeds: int | None, data_dir: str) -> str:

@@ -8,6 +8,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,12 +18,12 @@ from salf.data import load, placed
 from salf.errors import SalfError, unknown
 from salf.experiments.config import Config
 from salf.experiments.pool import Done, Job, OnProgress, Progress, run_all, run_job
-from salf.experiments.run import RunFolder, complete, cores
+from salf.experiments.run import SUMMARY, RunFolder, complete, cores
 from salf.files import write_whole
 from salf.report.extra import optional
 from salf.reproduction.item import Found, Item, Json, Measurement, Outcome, Task, label
 from salf.reproduction.items import ITEMS
-from salf.reproduction.page import FIGURES, Made, page
+from salf.reproduction.page import FIGURES, Made, page, versions
 from salf.reproduction.presets import PRESETS, Preset
 
 PAGE, TEXT, STATE = "reproduction.html", "reproduction.md", "reproduction.json"
@@ -61,7 +62,7 @@ class Settings:
 class Reproduction:
     """What the folder holds now, in the order of the page; what this call left out, and why.
 
-    `diverged` names the runs whose training did, each with the reason.
+    `diverged` names the runs of this call whose training did, each with the reason.
     """
 
     made: dict[str, Made] = field(default_factory=dict)
@@ -90,7 +91,29 @@ def reproduce(
     settings = Settings(preset.name, seeds, data_dir)
     sized = settings.applied_to(preset)
     workshop = Workshop(out)
-    tell = report or (lambda line: None)
+    with workshop.locked():
+        reproduction = Reproduction(_kept(workshop, items, preset, report or (lambda line: None)))
+        tasks = {name: item.tasks(sized, workshop.remember) for name, item in items.items()}
+        reproduction.skipped = _without_data(tasks, report)
+
+        def on_ready(name: str, done: Done) -> None:
+            made = workshop.put_together(items[name], sized, settings, done)
+            workshop.write(name, made)
+            reproduction.made[name] = made
+            workshop.write_page(reproduction)
+            if on_item is not None:
+                on_item(name, made)
+
+        there = {name: found for name, found in tasks.items() if name not in reproduction.skipped}
+        reproduction.diverged = _do_all(there, workshop, workers, on_progress, on_ready)
+        workshop.write_page(reproduction)
+        return reproduction
+
+
+def _kept(
+    workshop: "Workshop", items: Mapping[str, Item], preset: Preset, tell: Callable[[str], None]
+) -> dict[str, Made]:
+    """What earlier calls made, saying what of it will be replaced or is lost."""
     for name, before in workshop.remembered().items():
         if name in items and before.preset != preset.name:
             tell(f"{name} was made with the preset {before.preset}; now with {preset.name}.")
@@ -100,45 +123,46 @@ def reproduce(
             f"{name} is not on the page any more: it was made by another version, or some of its "
             "runs are gone. Make it again to have it there."
         )
-    reproduction = Reproduction(made)
+    return made
 
-    tasks = {name: item.tasks(sized, workshop.remember) for name, item in items.items()}
-    reproduction.skipped = _without_data(tasks, report)
-    tasks = {name: found for name, found in tasks.items() if name not in reproduction.skipped}
+
+def _do_all(
+    tasks: Mapping[str, Sequence[Task]],
+    workshop: "Workshop",
+    workers: int | None,
+    on_progress: OnProgress | None,
+    on_ready: Callable[[str, Done], None],
+) -> dict[str, str]:
+    """Do the tasks of all items that are not done yet; the runs that diverged, and why.
+
+    `on_ready` is called with each item as soon as all its tasks have ended.
+    """
     distinct = {label(task): task for found in tasks.values() for task in _longest_first(found)}
     waiting = {name: {label(task) for task in found} for name, found in tasks.items()}
-    done = workshop.done_before(distinct)
+    before = workshop.done_before(distinct)
 
-    def finish(ended: Done) -> None:
-        """Put together the items whose tasks have all ended, and the page."""
-        results, failures = done.results | ended.results, done.failures | ended.failures
-        reproduction.diverged = failures
-        ready = [n for n, labels in waiting.items() if labels <= results.keys() | failures.keys()]
-        for name in ready:
+    def check(now: Done) -> None:
+        done = Done(before.results | now.results, before.failures | now.failures)
+        ended = done.results.keys() | done.failures.keys()
+        for name in [name for name, labels in waiting.items() if labels <= ended]:
             del waiting[name]
-            outcome = items[name].outcome(sized, Found(results), workshop.remember)
-            made = Made(items[name].title, outcome, **asdict(settings))
-            workshop.write(name, made)
-            reproduction.made[name] = made
-            workshop.write_page(reproduction)
-            if on_item is not None:
-                on_item(name, made)
+            on_ready(name, done)
 
-    def on_done(name: str, ended: Done) -> None:
-        if name in ended.failures:
-            workshop.note_divergence(distinct[name], ended.failures[name])
-        finish(ended)
+    def on_done(name: str, now: Done) -> None:
+        if name in now.failures:
+            workshop.note_divergence(distinct[name], now.failures[name])
+        check(now)
 
-    finish(Done())
+    check(Done())
     jobs = {
         name: workshop.job(task)
         for name, task in distinct.items()
-        if name not in done.results and name not in done.failures
+        if name not in before.results and name not in before.failures
     }
-    if jobs:
-        run_all(jobs, workers or min(cores(), len(jobs)), on_progress, on_done)
-    workshop.write_page(reproduction)
-    return reproduction
+    if not jobs:
+        return before.failures
+    done = run_all(jobs, workers or min(cores(), len(jobs)), on_progress, on_done)
+    return before.failures | done.failures
 
 
 class Workshop:
@@ -146,6 +170,10 @@ class Workshop:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep others out: each would leave a page without what the other made."""
+        return RunFolder(self.path).locked()
 
     def remembered(self) -> dict[str, Settings]:
         """The items that were made here, and with what."""
@@ -169,9 +197,21 @@ class Workshop:
             if sized is None or tasks.keys() > done.results.keys() | done.failures.keys():
                 gone.add(name)
                 continue
-            outcome = item.outcome(sized, Found(done.results), self.remember)
-            made[name] = Made(item.title, outcome, **asdict(settings))
+            made[name] = self.put_together(item, sized, settings, done)
         return made, gone
+
+    def put_together(self, item: Item, sized: Preset, settings: Settings, done: Done) -> Made:
+        """An item from what its tasks gave, with the story of each."""
+        tasks = {label(task): task for task in item.tasks(sized, self.remember)}
+        return Made(
+            item.title,
+            item.outcome(sized, Found(done.results), self.remember),
+            **asdict(settings),
+            diverged={name: done.failures[name] for name in tasks if name in done.failures},
+            versions={
+                name: noted for name, task in tasks.items() if (noted := self._versions(task))
+            },
+        )
 
     def done_before(self, tasks: Mapping[str, Task]) -> Done:
         """What is here already of some tasks, also which of them diverged."""
@@ -211,7 +251,7 @@ class Workshop:
         if not reproduction.made:
             return
         reproduction.made = {n: reproduction.made[n] for n in ITEMS if n in reproduction.made}
-        made = page(reproduction.made, reproduction.skipped, reproduction.diverged)
+        made = page(reproduction.made, reproduction.skipped)
         write_whole(self.path / PAGE, made.html())
         write_whole(self.path / TEXT, made.markdown())
 
@@ -229,6 +269,12 @@ class Workshop:
         if isinstance(task, Measurement):
             return (_read(self._file(task)) or {}).get("found")
         return RunFolder(self._folder(task)).result(complete(task))
+
+    def _versions(self, task: Task) -> dict[str, str]:
+        """What a task was done with, of the packages that a page names; none if it diverged."""
+        path = self._file(task) if isinstance(task, Measurement) else self._folder(task) / SUMMARY
+        noted = (_read(path) or {}).get("versions", {})
+        return {package: noted[package] for package in versions() if package in noted}
 
     def _file(self, measurement: Measurement) -> Path:
         return self.path / "measured" / f"{label(measurement)}.json"
@@ -294,7 +340,7 @@ def _measure(measurement: Measurement, path: Path, progress: Progress) -> Json:
         return found
     found = measurement(progress)
     path.parent.mkdir(parents=True, exist_ok=True)
-    record = {"arguments": dict(measurement.arguments), "found": found}
+    record = {"arguments": dict(measurement.arguments), "versions": versions(), "found": found}
     write_whole(path, json.dumps(record) + "\n")
     return found
 

@@ -1,9 +1,9 @@
-"""What can be said of a few seeds: means, their 95 % intervals, and paired differences."""
+"""What can be said of a few seeds: means, their 95 % intervals, and tests of a claim."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
-from statistics import fmean, stdev
+from math import inf, sqrt
+from statistics import mean, stdev
 
 from scipy import stats
 
@@ -31,6 +31,16 @@ class Interval:
         """As in a table: `0.887 ±0.004`."""
         return f"{self.mean:.3f}" + ("" if self.half is None else f" ±{self.half:.3f}")
 
+    @property
+    def signed(self) -> str:
+        """As a difference is written: `−0.007 ±0.012`."""
+        return str(self).replace("-", "−") if self.mean < 0 else f"+{self}"
+
+    def drawn(self) -> dict[str, float]:
+        """Of an accuracy, for a figure: no interval of it is seen beyond 0 and 1."""
+        ends = {"mean": self.mean, "low": max(self.low, 0.0), "high": min(self.high, 1.0)}
+        return {name: round(value, 5) for name, value in ends.items()}
+
 
 def over_seeds(seeds: int) -> str:
     """What is shown of so many seeds."""
@@ -39,17 +49,29 @@ def over_seeds(seeds: int) -> str:
 
 def interval(values: Sequence[float]) -> Interval:
     """Of the mean of independent values, at least one."""
+    centre = mean(values)  # exact, unlike fmean: of equal values it is that value
     if len(values) < 2:
-        return Interval(fmean(values), None)
+        return Interval(centre, None)
     t = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
-    return Interval(fmean(values), t * stdev(values) / sqrt(len(values)))
+    return Interval(centre, t * stdev(values) / sqrt(len(values)))
 
 
-def difference(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
-    """Of the mean of ours - theirs, seed by seed: both saw the same data, batches and depths."""
-    return interval([a - b for a, b in zip(ours, theirs, strict=True)])
+def paired(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """ours - theirs, seed by seed: both saw the same data, batches and depths."""
+    # Rounded, so that equal differences of decimal numbers are equal.
+    return [round(a - b, 12) for a, b in zip(ours, theirs, strict=True)]
 
 
-def at_least(ours: Sequence[float], theirs: Sequence[float], margin: float = 0.0) -> bool:
-    """Whether ours + margin >= theirs, up to what the seeds can tell apart."""
-    return difference(ours, theirs).high + margin >= 0
+def against(values: Sequence[float], least: float = -inf, most: float = inf) -> float | None:
+    """The p-value of values whose mean is said to be in [least, most]; one value has none.
+
+    Of the one-sided t-test of the bound that is nearer to being broken. Values that are all the
+    same leave no doubt: 0 or 1.
+    """
+    if len(values) < 2:
+        return None
+    centre, error = mean(values), stdev(values) / sqrt(len(values))
+    if not error:
+        return float(least <= centre <= most)
+    law = stats.t(len(values) - 1)
+    return float(min(law.cdf((centre - least) / error), law.sf((centre - most) / error)))

@@ -9,7 +9,7 @@ from salf.report.extra import optional
 from salf.report.page import Block
 from salf.report.style import Spec, legend, spec
 from salf.report.tables import Cell, Table
-from salf.reproduction.comparisons import HEADINGS
+from salf.reproduction.comparisons import CONVENTIONS, HEADINGS, far_apart
 from salf.reproduction.item import Found, Item, Outcome, Remember
 from salf.reproduction.paper import published
 from salf.reproduction.presets import AVERAGES, METHODS, RATIOS, Preset
@@ -22,12 +22,12 @@ REASONS = {
     "salf": "The authors' script (github.com/langnatalie/SALF) differs from the paper's text in "
     "ways that bear on this: it counts weights and biases as layers of their own, so that a "
     "straggler reaches the first layer's weights with a chance of 1/6 (MLP) or 1/8 (CNN), where "
-    "the text has 1/4 or 1/5; its stragglers are the same users in all rounds; momentum is each "
-    "user's own; and it tests the model of the best validation accuracy, not the last one.",
+    "the text has 1/4 or 1/5; its stragglers are the same users in all rounds; and momentum is "
+    "each user's own.",
     "drop": "Averaged over all users, Drop's steps shrink with the share of stragglers, so that at "
     "many stragglers the training has only just begun at the end, and small differences show: "
-    "the authors' script (github.com/langnatalie/SALF) drops the same users in all rounds, keeps "
-    "momentum at the users, and tests the model of the best validation accuracy, not the last.",
+    "the authors' script (github.com/langnatalie/SALF) drops the same users in all rounds, and "
+    "keeps momentum at the users.",
     "heterofl": "HeteroFL is not in the authors' script, and the paper says only that stragglers "
     "shrink their models by one half, not how the narrow models are combined or scaled. Here "
     "every user's part is averaged in, and the half of the network that everybody holds gets the "
@@ -67,7 +67,7 @@ class Table1(Item):
             f"server, data spread evenly, {over_seeds(preset.seeds)}, beside "
             "the paper's. “As the equations say” averages a layer over the users that "
             "reached it; “as published” averages over all users, as the authors' script does.",
-            blocks=[*_tables(cells), *_far_off(cells)],
+            blocks=[*_tables(cells), *_far_apart(cells), *_far_off(cells)],
         )
 
 
@@ -127,6 +127,17 @@ def _tables(cells: Cells) -> list[Block]:
     return tables
 
 
+def _far_apart(cells: Cells) -> list[Block]:
+    """One sentence for each cell whose mean says little."""
+    told = []
+    for (model, method, average, ratio), seeds in cells.values.items():
+        if names.waits(method) and (average, ratio) != (AVERAGES[0], RATIOS[0]):
+            continue  # the same run again
+        convention = "" if names.waits(method) else f", {CONVENTIONS[average].lower()}"
+        told.append(far_apart(f"{place(model, ratio, method)}{convention}", seeds))
+    return [sentence for sentence in told if sentence]
+
+
 def _is_far(cells: Cells, model: str, method: str, ratio: float) -> bool:
     values, theirs = cells.get(model, method, "all", ratio), published(model, method, ratio)
     return values is not None and theirs is not None and abs(interval(values).mean - theirs) > CLOSE
@@ -158,15 +169,13 @@ def _figure(cells: Cells, preset: Preset) -> Spec:
     shown = [names.method(method) for method in METHODS]
     records, paper = [], []
     for (model, method, average, ratio), values in cells.values.items():
-        spread = interval(values)
         place = {
             "model": model.upper(),
             "average": HEADINGS[average],
             "method": names.method(method),
             "ratio": ratio,
         }
-        numbers = {"mean": spread.mean, "low": spread.low, "high": spread.high}
-        records.append(place | {name: round(number, 5) for name, number in numbers.items()})
+        records.append(place | interval(values).drawn())
         if (theirs := published(model, method, ratio)) is not None:
             paper.append(place | {"paper": theirs})
     colour = alt.Color(

@@ -7,9 +7,12 @@ squared norm (AS3), Gamma the heterogeneity gap [psi_heterogeneity_gap].
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import expm1, inf, isfinite, log1p
 
 from salf.errors import SalfError
 from salf.server import theorem_gamma, theorem_rate
+
+LARGEST = 10**9  # users, layers or rounds: what is more is a slip of the pen
 
 
 @dataclass(frozen=True)
@@ -20,9 +23,10 @@ class Federation:
     layers: int  # L
 
     def __post_init__(self) -> None:
-        if self.users < 2 or self.layers < 1:
+        if not (2 <= self.users <= LARGEST and 1 <= self.layers <= LARGEST):
             raise SalfError(
-                f"the bounds need at least 2 users and 1 layer, not {self.users} and {self.layers}."
+                "the bounds need at least 2 users and 1 layer, and at most a thousand million of "
+                f"each, not {self.users} and {self.layers}."
             )
 
     @property
@@ -31,9 +35,9 @@ class Federation:
 
         p_1 = (1 - 1/(L+1))^U, the chance that nobody reaches the first layer.
         """
-        unreached = (1 - 1 / (self.layers + 1)) ** self.users
+        reached = -expm1(self.users * log1p(-1 / (self.layers + 1)))  # 1 - p_1, however small
         over_users = 4 * self.users * self.layers / (self.users - 1)
-        return over_users * (1 + unreached) / (1 - unreached)
+        return over_users * (2 - reached) / reached
 
 
 @dataclass(frozen=True)
@@ -48,29 +52,31 @@ class Constants:
 
     def __post_init__(self) -> None:
         theorem_gamma(self.rho_c, self.rho_s)  # checks the two
-        if min(*self.sigma2, self.G2, self.Gamma, 0.0) < 0 or not self.sigma2:
-            raise SalfError("sigma^2, G^2 and Gamma must be given and not negative.")
+        if not self.sigma2:
+            raise SalfError("sigma^2 must be given, once for all users or once for each.")
+        named = [("rho_s", self.rho_s), ("G^2", self.G2), ("Gamma", self.Gamma)]
+        for name, number in [*named, *(("sigma^2", each) for each in self.sigma2)]:
+            if not 0 <= number < inf:
+                raise SalfError(f"{name} must be finite and not negative, not {number}.")
 
     def B(self, federation: Federation) -> float:
         """[C_constant]: sum_u sigma_u^2 / U^2 + 6 rho_s Gamma, what FedAvg has too."""
-        variances = list(self.sigma2)
-        if len(variances) == 1:
-            variances *= federation.users
-        if len(variances) != federation.users:
+        if len(self.sigma2) not in (1, federation.users):
             raise SalfError(
-                f"there are {len(variances)} values of sigma^2 and {federation.users} users; "
+                f"there are {len(self.sigma2)} values of sigma^2 and {federation.users} users; "
                 "give one for all or one for each."
             )
-        return sum(variances) / federation.users**2 + 6 * self.rho_s * self.Gamma
+        mean = sum(self.sigma2) / len(self.sigma2)
+        return _finite("B", mean / federation.users + 6 * self.rho_s * self.Gamma)
 
     def C(self, federation: Federation) -> float:
         """[C_constant]: what the deadline costs."""
-        return self.G2 * federation.spread
+        return _finite("C", self.G2 * federation.spread)
 
 
 def variance_bound(federation: Federation, eta: float, G2: float) -> float:
     """[bounded_var]: E |w~ - w|^2 <= eta^2 C, of one step around FedAvg's."""
-    return eta**2 * G2 * federation.spread
+    return _finite("the variance of a step", eta * eta * G2 * federation.spread)
 
 
 def convergence_bound(
@@ -80,15 +86,29 @@ def convergence_bound(
 
     `distance2` is |w_1 - w_opt|^2. Without a deadline, C = 0: full FedAvg.
     """
-    if t < 1 or distance2 < 0:
-        raise SalfError(f"t must be at least 1 and the distance not negative: {t}, {distance2}.")
+    _check_round(t)
+    if not 0 <= distance2 < inf:
+        raise SalfError(f"the distance must be finite and not negative, not {distance2}.")
     rho_c, kappa = constants.rho_c, constants.rho_s / constants.rho_c
     gamma = theorem_gamma(rho_c, constants.rho_s)
     noise = constants.B(federation) + (constants.C(federation) if deadline else 0.0)
-    return kappa / (gamma + t - 1) * (2 * noise / rho_c + rho_c * gamma / 2 * distance2)
+    gap = kappa / (gamma + t - 1) * (2 * noise / rho_c + rho_c * gamma / 2 * distance2)
+    return _finite("the gap", gap)
 
 
 def theorem_step_variance(federation: Federation, constants: Constants, t: int) -> float:
     """Lemma 3 with the theorem's step size of round t."""
+    _check_round(t)
     eta = theorem_rate(constants.rho_c, constants.rho_s)(t)
     return variance_bound(federation, eta, constants.G2)
+
+
+def _check_round(t: int) -> None:
+    if not 1 <= t <= LARGEST:
+        raise SalfError(f"the round t must be from 1 to a thousand million, not {t}.")
+
+
+def _finite(what: str, number: float) -> float:
+    if not isfinite(number):
+        raise SalfError(f"{what} is too large to be computed with these constants.")
+    return number

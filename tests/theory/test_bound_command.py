@@ -1,0 +1,49 @@
+"""`salf bound`: what makes no sense is a sentence, never a table of nan or a traceback."""
+
+import pytest
+
+from salf.cli import main
+
+
+@pytest.fixture
+def bound(monkeypatch, capsys):
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["salf", "bound", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--layers", "1e20"], "not a valid integer"),
+        (["--layers", "1" + "0" * 20], "at most a thousand million"),
+        (["--users", "1" + "0" * 400], "at most a thousand million"),
+        (["--round", "1" + "0" * 400], "the round t must be from 1"),
+        (["--g2", "nan"], "G^2 must be finite and not negative, not nan"),
+        (["--sigma2", "1,inf"], "sigma^2 must be finite and not negative, not inf"),
+        (["--gap", "-1"], "Gamma must be finite and not negative, not -1"),
+        (["--rho-s", "inf"], "rho_s must be finite"),
+        (["--rho-c", "nan"], "0 < rho_c <= rho_s, not nan"),
+        (["--distance2", "inf"], "the distance must be finite"),
+        (["--rho-c", "1e-200", "--g2", "1e200"], "too large to be computed"),
+    ],
+)
+def test_constants_that_make_no_sense_are_a_sentence(bound, arguments, told):
+    code, printed = bound(*arguments)
+    assert code == 2
+    assert told in printed.err.replace("\n", " ")
+    assert printed.err.startswith("salf: ")
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+
+
+def test_the_largest_federation_has_its_table_without_larger_neighbours(bound):
+    code, printed = bound("--users", str(10**9))
+    assert not code
+    assert "1000000000" in printed.out
+    assert "2000000000" not in printed.out
+    assert "nan" not in printed.out
