@@ -4,7 +4,9 @@ import os
 import subprocess
 import sys
 
-from salf.files import temporary_folder
+import pytest
+
+from salf.files import delete_left_over, temporary_folder
 
 
 def test_a_temporary_folder_is_private_and_gone_afterwards(tmp_path):
@@ -14,9 +16,7 @@ def test_a_temporary_folder_is_private_and_gone_afterwards(tmp_path):
     assert [*tmp_path.iterdir()] == []
 
 
-def test_what_a_killed_process_left_is_deleted_by_the_next_and_what_is_in_use_is_not(
-    tmp_path, monkeypatch
-):
+def test_what_a_killed_process_left_is_deleted_by_the_next_and_what_is_in_use_is_not(tmp_path):
     code = (
         "import sys\nfrom pathlib import Path\nfrom salf.files import temporary_folder\n"
         f"with temporary_folder('some', Path({str(tmp_path)!r})) as folder:\n"
@@ -27,7 +27,6 @@ def test_what_a_killed_process_left_is_deleted_by_the_next_and_what_is_in_use_is
     ) as process:
         theirs = tmp_path / os.path.basename(process.stdout.readline().strip())
         assert theirs.exists()
-        monkeypatch.setattr("salf.files.time.time", lambda: theirs.stat().st_ctime + 100)
         with temporary_folder("some", tmp_path):
             assert theirs.exists()  # at work
         process.kill()
@@ -35,8 +34,16 @@ def test_what_a_killed_process_left_is_deleted_by_the_next_and_what_is_in_use_is
         assert [*tmp_path.iterdir()] == [ours]
 
 
-def test_a_folder_that_was_just_made_is_left_alone(tmp_path):
-    fresh = tmp_path / "some-1-x"
-    fresh.mkdir()
+@pytest.mark.parametrize("name", ["some-run-1", "some-my-results", "some-12-abcdefgh"])
+def test_folders_that_only_have_such_a_name_are_left_alone(tmp_path, name):
+    (tmp_path / name).mkdir()
     with temporary_folder("some", tmp_path):
-        assert fresh.exists()
+        assert (tmp_path / name).exists()
+
+
+def test_only_what_was_left_over_of_these_files_is_deleted(tmp_path):
+    left, others = ".state.safetensors-abc.safetensors", [".env.my-machine", ".other.toml-x"]
+    for name in (left, *others, "state.safetensors"):
+        (tmp_path / name).touch()
+    delete_left_over(tmp_path, ["state.safetensors"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*others, "state.safetensors"]

@@ -2,13 +2,15 @@
 
 import fcntl
 import os
+import re
 import shutil
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+_MARK = ".made-by-salf"  # in temporary folders
 
 
 @contextmanager
@@ -48,23 +50,37 @@ def temporary_folder(name: str, place: Path | None = None) -> Iterator[Path]:
     A process that is killed cannot do that: the next one of the same name does it for it.
     """
     place = place or Path(tempfile.gettempdir())
+    ours = re.compile(re.escape(name) + r"-\d+-[a-z0-9_]{8}")
     for left in place.glob(f"{name}-*-*"):
-        with suppress(OSError):
-            _delete_if_left(left)
+        if ours.fullmatch(left.name) and (left / _MARK).exists():  # nobody else's folder
+            with suppress(OSError):
+                _delete_if_left(left)
     with tempfile.TemporaryDirectory(
         prefix=f"{name}-{os.getpid()}-", dir=place, ignore_cleanup_errors=True
     ) as made:
         handle = os.open(made, os.O_RDONLY)
         try:
             fcntl.flock(handle, fcntl.LOCK_SH)  # which ends with this process, however it ends
+            Path(made, _MARK).touch()
             yield Path(made)
         finally:
             os.close(handle)
 
 
+def short_place() -> Path | None:
+    """Where a temporary folder's path is short: that of a socket has 107 characters at most."""
+    return Path("/tmp") if Path("/tmp").is_dir() else None
+
+
+def delete_left_over(folder: Path, names: Iterable[str]) -> None:
+    """Delete what processes left that were killed while they wrote files of these names."""
+    for name in names:
+        for left in folder.glob(f".{name}-*"):
+            left.unlink(missing_ok=True)
+
+
 def _delete_if_left(folder: Path) -> None:
-    about = folder.stat()
-    if about.st_uid != os.getuid() or time.time() - about.st_ctime < 60:  # it may be being made
+    if folder.stat().st_uid != os.getuid():
         return
     handle = os.open(folder, os.O_RDONLY)
     try:

@@ -39,7 +39,7 @@ from salf.live.flower.local import LocalFederation
 from salf.live.flower.parent import end_with_parent
 from salf.live.flower.strategy import WAITING
 from salf.live.record import Record
-from salf.live.server import Row
+from salf.live.server import Row, saved_round
 from salf.live.slow import slowness
 
 log = logging.getLogger("salf.live")
@@ -79,7 +79,6 @@ def run_here(
     on_wait: Callable[[str], None],
 ) -> dict[str, Any]:
     """Run the app with a SuperLink and SuperNodes on this machine, and return the summary."""
-    rounds = folder.path / ROUNDS
     with (
         temporary_folder("salf-app") as app,
         LocalFederation([{}] * config.users) as federation,
@@ -93,7 +92,7 @@ def run_here(
             "names": json.dumps(names),
         }
         on_ready()
-        added = Added(rounds)
+        added = Added(folder.path / ROUNDS, saved_round(folder.path / STATE))
         for line in federation.run(app, settings):
             log.info("%s", line)
             if (waiting := line.partition(WAITING)[2]) != "":
@@ -107,13 +106,13 @@ def run_here(
 
 
 class Added:
-    """The rounds that a record gets from now on. Looking for them costs little, however many."""
+    """The rounds that a record gets after round t. Looking for them costs little, however many."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, t: int) -> None:
         self._path = path
         self._next = 0.0  # when it may be read again
         self._seen = self._stamp()
-        self._shown = len(record.read(path))
+        self._shown = t
 
     def show(self, on_round: Callable[[Record], None], *, all: bool = False) -> None:
         """Call the function for each round that is new; `all` is for the last time."""

@@ -41,6 +41,7 @@ from salf.live import record
 from salf.live.flower import mail, strategy
 from salf.live.flower.client import TIMES
 from salf.live.flower.link import update_of
+from salf.live.server import saved_round
 from salf.live.update import Rejected
 
 LR = 0.5
@@ -784,7 +785,7 @@ def test_only_rounds_that_are_added_are_shown_and_nothing_is_read_in_vain(monkey
     start(salf(record=path), FakeGrid({1: sends()}), rounds=2)
     rows, read = record.read(path), record.read
     monkeypatch.setattr(record, "read", lambda path: reads.append(path) or read(path))
-    added = Added(path)
+    added = Added(path, 2)
     for row in rows:
         record.append(path, row)
         for _ in range(50):
@@ -792,6 +793,19 @@ def test_only_rounds_that_are_added_are_shown_and_nothing_is_read_in_vain(monkey
     added.show(shown.append, all=True)
     assert [row.round for row in shown] == [1, 2]
     assert len(reads) <= 3
+
+
+def test_a_round_that_is_run_again_after_a_kill_is_shown(tmp_path):
+    path, shown = tmp_path / "rounds", []
+    start(salf(record=path, state=tmp_path / "state", deadline=10.0), FakeGrid({1: sends()}), 2)
+    assert saved_round(tmp_path / "state") == 2
+    assert saved_round(tmp_path / "nothing") == saved_round(path) == 0
+    record.append(path, _renumbered(path, 3))  # a third, of which the state was not saved
+    added = Added(path, saved_round(tmp_path / "state"))
+    record.resume(path, 2)
+    record.append(path, _renumbered(path, 3))
+    added.show(shown.append, all=True)
+    assert [row.round for row in shown] == [3]
 
 
 def evaluating(metrics):

@@ -195,7 +195,7 @@ def whole_bound_after(rounds):
 
 def test_a_state_that_is_not_one_is_a_sentence(tmp_path):
     (tmp_path / "state").write_bytes(b"rubbish")
-    with pytest.raises(SalfError, match="Delete it"):
+    with pytest.raises(SalfError, match="To start anew, delete it"):
         server().restore(tmp_path / "state")
 
 

@@ -1,5 +1,6 @@
 """Rounds by a made-up clock: they close in time, whatever users do."""
 
+from dataclasses import replace
 from itertools import pairwise
 from math import inf
 
@@ -317,6 +318,26 @@ def test_a_user_that_hangs_does_not_hide_that_all_others_fail():
         federation.next()
     assert clock.time - began > 1 + 2 + 4 + 8 + 16
     assert len(said) == 6
+
+
+def test_updates_that_a_learned_bound_refuses_make_no_pause_as_it_may_come_to_allow_them():
+    said = []
+    federation, link, clock = rounds({"a": 0.1, "b": 0.1}, on_wait=said.append)
+    for _ in range(10):
+        federation.next()
+
+    def grown(user, round):
+        update = good(user, round)
+        tensors = {name: 1000 * tensor for name, tensor in update.tensors.items()}
+        return Answer(user, round, replace(update, tensors=tensors))
+
+    link.answer = grown
+    began = clock.time
+    rows = [federation.next() for _ in range(15)]
+    assert len(rows[0].rejected) == 2
+    assert rows[-1].rejected == ()
+    assert said == []
+    assert clock.time - began < 2
 
 
 def test_rounds_in_which_all_failed_say_nothing_about_who_reaches_what():

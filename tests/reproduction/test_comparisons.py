@@ -108,6 +108,12 @@ def test_a_range_is_passed_by_a_whole_interval_and_failed_on_either_side():
     assert verdict(between("x", [0.01, 0.02, 0.03], 0.1, 0.2)) is Verdict.FAILS
 
 
+def test_two_seeds_that_happen_to_agree_tell_nothing_unless_nothing_differs():
+    assert verdict(better(ours(0.9001, 0.8901), theirs(0.9, 0.89))) is Verdict.UNDECIDED
+    assert verdict(better(ours(0.9, 0.89), theirs(0.9001, 0.8901))) is Verdict.UNDECIDED
+    assert verdict(as_good(ours(0.9, 0.89), theirs(0.9, 0.89))) is Verdict.HOLDS
+
+
 def test_training_that_diverged_speaks_against_the_method_said_to_be_good_only():
     gone = Measured("SALF", None)
     for compare in (as_good, better, within_the_interval):

@@ -27,7 +27,7 @@ from salf.experiments.config import Config
 from salf.experiments.run import CONFIG, MODEL, SUMMARY, RunFolder
 from salf.experiments.simulation import Batches, round_rng, seeded
 from salf.experiments.training import Training, from_config
-from salf.files import whole_file, write_whole
+from salf.files import delete_left_over, whole_file, write_whole
 from salf.layers import Layers
 from salf.live import record
 from salf.live.record import Record
@@ -229,6 +229,7 @@ class LiveFolder:
                 raise SalfError(f"{self.path} holds a run that is not live. Choose another --out.")
             config = folder.claim(config, resume)
             self._check_clock(clock)
+            delete_left_over(self.path, (LIVE, ROUNDS, STATE))
             handler = logging.FileHandler(self.path / LOG, encoding="utf-8")
             handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
             logger = logging.getLogger("salf.live")

@@ -29,7 +29,7 @@ from salf.errors import SalfError, TrainingDiverged
 from salf.experiments.config import Config, load_config
 from salf.experiments.simulation import Simulation, snapshot
 from salf.experiments.training import History, Row, Training, from_config
-from salf.files import whole_file, write_whole
+from salf.files import delete_left_over, whole_file, write_whole
 
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.csv", "summary.json"
 MODEL, CHECKPOINT = "model.safetensors", "checkpoint.safetensors"
@@ -181,8 +181,6 @@ class RunFolder:
             config = complete(config)
             write_whole(self.path / CONFIG, config.to_toml())
             return config
-        for left_over in self.path.glob(".*.*-*"):  # by a process killed while writing
-            left_over.unlink()
         there = load_config(str(self.path / CONFIG))
         # Unless told otherwise, go on with as many threads as it was begun with.
         config = complete(config.changed(threads=config.threads or there.threads))
@@ -196,6 +194,7 @@ class RunFolder:
                 f"{self.path} already holds this run. Add --resume to go on with it, or choose "
                 "another --out."
             )
+        delete_left_over(self.path, (CONFIG, METRICS, SUMMARY, MODEL, CHECKPOINT))
         return config
 
     def result(self, config: Config) -> Result | None:

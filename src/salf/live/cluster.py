@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from salf.errors import SalfError, in_one_line
-from salf.files import temporary_folder
+from salf.files import short_place, temporary_folder
 
 FEDERATION = "salf"  # the namespace in which users are looked for
 
@@ -45,10 +45,8 @@ def cluster(address: str | None = None, federation: str = FEDERATION) -> Iterato
             _check_somebody_listens(address)
         else:
             _keep_to_ourselves()
-            # Only for this account, and gone afterwards; Ray's own folder is neither. Not where
-            # the system says, because the path of a socket must be short.
-            place = Path("/tmp") if Path("/tmp").is_dir() else None
-            folder = temporary_folder("salf-ray", place)
+            # Only for this account, and gone afterwards; Ray's own folder is neither.
+            folder = temporary_folder("salf-ray", short_place())
             settings |= {
                 "include_dashboard": False,
                 "num_cpus": os.cpu_count(),

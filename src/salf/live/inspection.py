@@ -18,6 +18,10 @@ ENOUGH = 10  # norms of a layer before a bound is learned from them
 FACTOR = 20.0  # how far from the usual an honest update may be
 
 
+class TooLarge(Rejected):
+    """An update that is larger than others were. The bound is learned, and may come to allow it."""
+
+
 class Part(NamedTuple):
     """What has a norm of its own: the gradients of a layer, or its buffers' differences."""
 
@@ -157,7 +161,8 @@ class Inspection:
     def _check_norm(self, part: Part, norm: float, bound: float | None) -> None:
         if bound is not None and norm > bound:
             kind = "a gradient" if part.gradients else "buffers"
-            raise Rejected(
+            learned = not part.gradients or self.most_norm is None
+            raise (TooLarge if learned else Rejected)(
                 f"with {kind} of norm {norm:.3g} in layer {part.layer + 1} "
                 f"({self.layers[part.layer].name}), where at most {bound:.3g} is allowed"
             )

@@ -96,6 +96,7 @@ class RayLink:
         self._actors: dict[str, Any] = {}
         self._coming: dict[str, Any] = {}  # what tells that a user has its model and its data
         self._asked: dict[Any, _Asked] = {}  # what is not answered yet
+        self._patience: dict[str, float] = {}  # with those who seemed to hang: they may be slow
         self._round = 0
         self._looked = -LOOK
 
@@ -148,6 +149,7 @@ class RayLink:
                 continue
             log.warning("%s hangs since round %d; it is started again", asked.user, asked.round)
             self._asked[reference] = replace(asked, hung=now + HUNG_SECONDS)
+            self._patience[asked.user] = 2 * self._patience.get(asked.user, 1.0)
             ray.kill(actor, no_restart=False)
 
     def free(self) -> set[str]:
@@ -165,9 +167,9 @@ class RayLink:
         longest = (
             inf if task.deadline is None else max(HUNG_SECONDS, HUNG_DEADLINES * task.deadline)
         )
-        hung = time.monotonic() + longest
         for user in set(users) & self._actors.keys() - self._busy():
             reference = self._actors[user].train.remote(task.round, task.deadline, model)
+            hung = time.monotonic() + longest * self._patience.get(user, 1.0)
             self._asked[reference] = _Asked(user, task.round, hung)
 
     def awaited(self) -> set[str]:

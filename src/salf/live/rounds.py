@@ -178,7 +178,7 @@ class Rounds:
 
         They go on all the same, ever more slowly, because it may be this round that all fail in.
         """
-        if not asked or asked - {user for user, _ in row.rejected}:
+        if not asked or asked - self.server.failed:
             self._failures = 0
             return
         self._failures += 1

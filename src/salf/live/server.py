@@ -21,7 +21,7 @@ from salf.aggregate import LayerwiseAggregate
 from salf.errors import SalfError, TrainingDiverged, unknown
 from salf.files import write_whole
 from salf.layers import Layers
-from salf.live.inspection import Inspection
+from salf.live.inspection import Inspection, TooLarge
 from salf.live.reach import ReachEstimate
 from salf.live.update import Rejected, Update, decode, size_of
 from salf.server import Schedule, Server
@@ -45,6 +45,15 @@ class Row:
     unreached: tuple[float, ...] = ()  # the p_l the step was divided by; none for other methods
     seconds: float = 0.0  # from asking the users to the new model
     limit: float | None = None  # what it was to take at most: T_max and the grace period
+
+
+def saved_round(path: Path) -> int:
+    """The last closed round that a server's state has; 0 without one, or if it cannot be read."""
+    try:
+        with safe_open(path, "pt") as stored:
+            return int(json.loads(stored.metadata()["state"])["round"])
+    except (FileNotFoundError, SafetensorError, KeyError, ValueError, TypeError):
+        return 0
 
 
 class LiveServer:
@@ -102,6 +111,7 @@ class LiveServer:
         self._good = 0  # updates
         self._late = 0
         self._rejected: list[tuple[str, str]] = []
+        self.failed: set[str] = set()  # users who cannot do better, until somebody mends them
         return self.t + 1
 
     def missing(self, present: Collection[str] | None = None) -> set[str]:
@@ -132,6 +142,9 @@ class LiveServer:
             if user in self._answered:
                 raise Rejected("the second of its user in this round")
             self.inspection.check(update, t)
+        except TooLarge as reason:
+            self._reject(user, str(reason))
+            return None
         except Rejected as reason:
             self.refuse(user, str(reason), asked)
             return None
@@ -146,9 +159,13 @@ class LiveServer:
             self._late += 1
             log.info("round %d: late and of no use, of %s for round %d: %s", t, user, asked, reason)
             return
+        self.failed.add(user)
+        self._reject(user, reason)
+
+    def _reject(self, user: str, reason: str) -> None:
         self._answered.add(user)
         self._rejected.append((user, reason))
-        log.warning("round %d: no update of %s is used: %s", t, user, reason)
+        log.warning("round %d: no update of %s is used: %s", self.t + 1, user, reason)
 
     def close(self) -> Row:
         """End the round: take the step, and learn from it."""
@@ -208,7 +225,10 @@ class LiveServer:
             self.inspection.load_state(state["norms"])
             self.reach.rounds, self.t = float(state["rounds"]), int(state["round"])
         except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
-            raise SalfError(f"{path} cannot be read ({error}). Delete it to start anew.") from None
+            raise SalfError(
+                f"{path} cannot be read ({error}). To start anew, delete it and the record of its "
+                "rounds."
+            ) from None
         self.reach.empty = empty
         with torch.no_grad():
             for name, tensor in weights.items():

@@ -235,7 +235,7 @@ def _again_section(run: LiveRun, folder: Path, clock: str) -> Section:
             "The recorded depths again, in the simulator:",
             Code(join(["salf", "replay", str(folder)])),
             Code(run.config.to_toml(), "The config"),
-            Code(clock, "The clock: deadline and grace period in seconds, and who is made slow"),
+            Code(clock, "Beyond the config: times in seconds, who is made slow, bounds"),
         ],
     )
 

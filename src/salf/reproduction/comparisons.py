@@ -54,8 +54,10 @@ def between(what: str, values: Sequence[float], least: float = -inf, most: float
     """Whether the mean of values, one per seed, is in [least, most].
 
     It passes if the whole 95 % interval is there, and else has the p-value to fail by. One seed
-    tells nothing.
+    tells nothing, nor do two that happen to agree: accuracies are shares of so many images.
     """
+    if len(values) == 2 and values[0] == values[1] != 0:
+        return Check(what, None)
     found = interval(values)
     passed = found.half is not None and least <= found.low and found.high <= most
     return Check(what, passed or None, against(values, least, most))

@@ -8,7 +8,7 @@ from typing import Any
 from salf.experiments.config import Config
 from salf.report import names
 from salf.report.extra import optional
-from salf.report.style import Spec, legend, spec
+from salf.report.style import Spec, legend, spec, thinned
 from salf.reproduction.item import Found, label
 from salf.reproduction.statistics import Interval, interval
 
@@ -16,7 +16,6 @@ _WIDTH = 880  # of all columns of panels together
 _ROW_HEADING = 40
 _GAP = 30
 _WIDEST = 560
-_POINTS = 200  # of a curve, at most: more cannot be seen
 
 
 @dataclass(frozen=True)
@@ -63,12 +62,12 @@ def ends(seeds: Sequence[Course] | None) -> list[float] | None:
 
 def mean_curve(seeds: Sequence[Course]) -> list[tuple[int, Interval]]:
     """(round, mean over the seeds); of a long curve, points at equal distances."""
-    curve = [
-        (points[0][0], interval([accuracy for _, accuracy in points]))
-        for points in zip(*(course.points for course in seeds), strict=True)
-    ]
-    every = -(-len(curve) // _POINTS) or 1
-    return curve[::-1][::every][::-1]  # counted from the end, so that the last round is there
+    return thinned(
+        [
+            (points[0][0], interval([accuracy for _, accuracy in points]))
+            for points in zip(*(course.points for course in seeds), strict=True)
+        ]
+    )
 
 
 def curve_rows(found: Found, configs: Iterable[Config]) -> list[dict[str, Any]]:

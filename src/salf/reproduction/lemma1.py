@@ -93,8 +93,9 @@ def findings(measured: Sequence[Json], remember: Remember) -> list[Finding]:
         ),
         judge(
             "A layer is updated by nobody with the probability p_l = (1 − l/(L+1))^U [p_constant].",
-            [_matches_formula(one, level) for one in measured],
-            f"Exact binomial intervals of {names.percent(CONFIDENCE)} confidence together.",
+            [_matches_formula(one, level, remember) for one in measured],
+            f"Exact binomial intervals of {names.percent(CONFIDENCE)} confidence together; where "
+            "one does not have it, that of as many fresh draws must.",
         ),
         judge(
             "“the chance that a particular layer would not be updated at all decreases for either "
@@ -123,8 +124,13 @@ def _again(one: Json, level: float, remember: Remember) -> dict[int, float]:
     doubted = [layer for layer, p in enumerate(_chances(one)) if p < level]
     if not doubted:
         return {}
-    fresh = remember(_measurement(one["users"], one["layers"], one["draws"], ANOTHER_SEED))
-    return {layer: _chances(fresh)[layer] for layer in doubted}
+    fresh = _chances(_fresh(one, remember))
+    return {layer: fresh[layer] for layer in doubted}
+
+
+def _fresh(one: Json, remember: Remember) -> Json:
+    """As many other draws, made where they are needed."""
+    return remember(_measurement(one["users"], one["layers"], one["draws"], ANOTHER_SEED))
 
 
 def _doubted(measured: Sequence[Json], level: float, remember: Remember) -> str:
@@ -169,16 +175,22 @@ def _laws(one: Json) -> list[Floats]:
     return [stats.binom.pmf(k, users, layer / (layers + 1)) for layer in range(1, layers + 1)]
 
 
-def _matches_formula(one: Json, level: float) -> Check:
+def _matches_formula(one: Json, level: float, remember: Remember) -> Check:
     users, layers, draws = one["users"], one["layers"], one["draws"]
     told, passed = [], True
-    for layer, counts in enumerate(one["counts"], 1):
-        p = (1 - layer / (layers + 1)) ** users
-        ends = stats.binomtest(counts[0], draws).proportion_ci(1 - level)
-        if not ends.low <= p <= ends.high or layer == 1:
-            told.append(f"layer {layer} {counts[0] / draws:.2g}, by the formula {p:.2g}")
-        passed &= bool(ends.low <= p <= ends.high)
+    for layer, counts in enumerate(one["counts"]):
+        p = (1 - (layer + 1) / (layers + 1)) ** users
+        holds = _may_be(p, counts[0], draws, 1 - level)
+        if not holds or layer == 0:
+            told.append(f"layer {layer + 1} {counts[0] / draws:.2g}, by the formula {p:.2g}")
+        if not holds:
+            passed &= _may_be(p, _fresh(one, remember)["counts"][layer][0], draws, CONFIDENCE)
     return Check(f"{_size(one)}: {', '.join(told)}", passed)
+
+
+def _may_be(p: float, seen: int, draws: int, confidence: float) -> bool:
+    ends = stats.binomtest(seen, draws).proportion_ci(confidence)
+    return bool(ends.low <= p <= ends.high)
 
 
 def _falls_with_layer(one: Json) -> Check:

@@ -75,8 +75,9 @@ def page(made: Mapping[str, Made], skipped: Collection[str]) -> Page:
         "checks pass, so that many checks make it no easier to hold. A comparison fails if the "
         f"data speak against it in a one-sided t-test at {names.percent(LEVEL)}, divided by the "
         "number of the claim's comparisons, because one of many fails by chance. What neither "
-        "passes nor fails cannot be told, and one seed never tells. A claim holds in part if some "
-        "checks pass, and does not hold if some fail and none passes.",
+        "passes nor fails cannot be told, and one seed never tells. Checks of bare means or of "
+        "each run for itself say that they are. A claim holds in part if some checks pass, and "
+        "does not hold if some fail and none passes.",
     ]
     return Page(
         title="The SALF paper, reproduced",

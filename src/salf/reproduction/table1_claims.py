@@ -223,7 +223,7 @@ def _beats_drop(cells: Cells) -> Finding:
                 below.append(check.what)
     return judge(
         "As the equations say: SALF is at least as good as Drop at every ratio, within the "
-        "interval.",
+        "interval (nowhere significantly below it).",
         checks,
         f"Below it on average: {'; '.join(below)}." if below else "",
         ours=True,

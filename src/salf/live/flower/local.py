@@ -27,7 +27,7 @@ from urllib.request import urlopen
 import tomli_w
 
 from salf.errors import SalfError
-from salf.files import temporary_folder
+from salf.files import short_place, temporary_folder
 from salf.live.flower import parent
 
 LOOPBACK = "127.0.0.1"
@@ -74,11 +74,13 @@ class LocalFederation:
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds; else 1
             "RAY_ADDRESS": "local",  # a simulation has a Ray of its own, not one that is there
-            "RAY_TMPDIR": str(self.home),  # with its files here
             "OMP_NUM_THREADS": "1",  # each node a device of its own, not all of this machine
             "PYTHONUNBUFFERED": "1",
             parent.VARIABLE: parent.this_process(),
         }
+        if self._simulation:
+            folder = temporary_folder("salf-ray", short_place())
+            self._env["RAY_TMPDIR"] = str(self._open.enter_context(folder))
         try:
             self._start_superlink()
             if not self._simulation:
@@ -118,7 +120,7 @@ class LocalFederation:
             if process.wait() != 0:
                 raise SalfError(f"the app could not be run: {last}")
         finally:
-            _end(process)
+            _end(process, time.monotonic() + STOP)
         self._check_last_run()
 
     def kill(self, number: int) -> None:
@@ -143,8 +145,9 @@ class LocalFederation:
     def _close(self) -> None:
         for process in self._processes.values():
             process.terminate()
+        until = time.monotonic() + STOP
         for process in self._processes.values():
-            _end(process)
+            _end(process, until)
         self._processes.clear()
         _end_those_with(f"FLWR_HOME={self.home}")
         self._open.close()
@@ -258,10 +261,10 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], until: float) -> None:
     process.terminate()
     try:
-        process.wait(STOP)
+        process.wait(max(0.0, until - time.monotonic()))
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
