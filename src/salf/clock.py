@@ -26,6 +26,9 @@ LIKELY = 0.8  # a stage is expected to take what it took, at most, in this share
 SLOWEST = 2.0  # how much slower than usual a round may look, since one hiccup is not a slow round
 COLD = 3  # rounds it takes to believe that nothing fits, since the first ones are slower
 FORGET = 0.995  # the trust in a time that is one round old: so what is too slow is tried again
+# Rounds after which one in which nothing seems to fit is begun all the same: at first soon, as it
+# may have been a hiccup, then after twice as many each time.
+FIRST_TRY, LAST_TRY = 12, 128
 
 
 @dataclass(frozen=True)
@@ -144,25 +147,33 @@ class Backpropagation:
     def state_dict(self) -> dict[str, list[float]]:
         """What was learned, for a process that goes on in another's place."""
         seen = {str(stage): list(seen) for stage, seen in enumerate(self.times.seen)}
-        return seen | {"absent": list(self.times.absent), "cold": [self.times.cold]}
+        times = self.times
+        return seen | {
+            "absent": list(times.absent),
+            "cold": [times.cold],
+            "patience": [times.patience],
+        }
 
     def load_state_dict(self, state: Mapping[str, Sequence[float]]) -> None:
         """Go on with what another process learned about the same layers on this device."""
         stages = range(len(self.layers) + 2)
         if (
-            set(state) != {"absent", "cold", *map(str, stages)}
-            or (len(state["absent"]), len(state["cold"])) != (len(stages), 1)
+            set(state) != {"absent", "cold", "patience", *map(str, stages)}
+            or len(state["absent"]) != len(stages)
+            or not len(state["cold"]) == len(state["patience"]) == 1
             or not all(0 <= value < math.inf for values in state.values() for value in values)
         ):
             raise SalfError(
                 f"the learned times are not those of {len(self.layers)} layers: they need a list "
-                f"of seconds for each of '0'..'{len(self.layers) + 1}', and 'absent' and 'cold'."
+                f"of seconds for each of '0'..'{len(self.layers) + 1}', 'absent', 'cold' and "
+                "'patience'."
             )
         self.times = Times(len(self.layers))
         for stage in stages:
             self.times.seen[stage].extend(state[str(stage)])
             self.times.absent[stage] = int(state["absent"][stage])
         self.times.cold = int(state["cold"][0])
+        self.times.patience = int(state["patience"][0])
         self.times.summarise()
 
 
@@ -177,6 +188,7 @@ class Times:
         self.seen: list[deque[float]] = [deque(maxlen=WINDOW) for _ in range(layers + 2)]
         self.absent = [0] * (layers + 2)  # for how many rounds a stage was not reached
         self.cold = COLD  # rounds until what is usual is believed
+        self.patience = FIRST_TRY  # rounds until one is begun although nothing seems to fit
         self.usual: list[float] = []
         self.likely: list[float] = []
         self.summarise()
@@ -189,16 +201,24 @@ class Times:
             self.usual.append(trust * ordered[(len(ordered) - 1) // 2])
             self.likely.append(trust * ordered[int(LIKELY * len(ordered))])
 
+    @property
+    def trying(self) -> bool:
+        """Whether a round is begun although nothing seems to fit: it is its own measure."""
+        return self.absent[FORWARD] >= self.patience
+
     def expected(self, stage: int, pace: float) -> float:
         """The seconds to allow for a stage in a round that is `pace` times as slow as usual."""
+        if self.trying:
+            return pace * self.usual[stage]
         return max(self.likely[stage], pace * self.usual[stage])
 
     def learn(self, seconds: Mapping[int, float]) -> None:
         """Take in a round: the stages that were run, and what each took."""
         known = [stage for stage in seconds if self.seen[stage] and not self.absent[stage]]
         before = sum(self.usual[stage] for stage in known)
+        recovered = self._was_tried_again(seconds)
         for stage, second in seconds.items():
-            if self.absent[stage] >= WINDOW:  # what was seen then is too old to go by
+            if recovered or self.absent[stage] >= WINDOW:  # what was seen then is not so any more
                 self.seen[stage].clear()
             self.seen[stage].append(second)
             self.absent[stage] = 0
@@ -213,6 +233,14 @@ class Times:
                 self.seen[stage] = deque((second * drift for second in self.seen[stage]), WINDOW)
                 self.absent[stage] += 1
         self.summarise()
+
+    def _was_tried_again(self, seconds: Mapping[int, float]) -> bool:
+        """Whether nothing seemed to fit until now, and something did."""
+        if FORWARD not in seconds or not self.absent[FORWARD]:
+            return False
+        fits = self.back - 1 in seconds
+        self.patience = FIRST_TRY if fits else min(2 * self.patience, LAST_TRY)
+        return fits
 
 
 class _TimeIsUp(Exception):
@@ -246,10 +274,18 @@ class _Clock:
             self._usual += usual
 
     def worthwhile(self) -> bool:
-        """Whether a usual round completes the last layer in time; if not, nothing is begun."""
-        usual, last, back = self._times.usual, self._times.back - 1, self._times.back
-        needed = usual[FORWARD] + usual[last] + usual[back]
-        return (0.0 if self._times.cold > 0 else needed) <= self._deadline
+        """Whether a usual round completes the last layer in time; if not, nothing is begun.
+
+        But for a few tries: the device may have become faster, or the first rounds were no usual
+        ones.
+        """
+        times = self._times
+        if self._deadline < 0:
+            return False
+        if times.cold > 0 or times.trying:
+            return True
+        needed = times.usual[FORWARD] + times.usual[times.back - 1] + times.usual[times.back]
+        return needed <= self._deadline
 
     def fits(self, stage: int) -> bool:
         """Whether this stage, and the way back, are expected to be over by the deadline."""

@@ -251,8 +251,8 @@ def test_p_l_is_learned_where_it_is_not_given():
 def test_all_nodes_gone_is_waited_out_and_said(caplog):
     grid = FakeGrid({1: sends(1, seed=1)})
     nodes, grid.nodes = grid.nodes, {}
-    threading_timer(0.4, lambda: grid.nodes.update(nodes))
-    salf_ = salf(min_available_nodes=0)
+    threading_timer(3.0, lambda: grid.nodes.update(nodes))
+    salf_ = salf(min_available_nodes=0, deadline=10.0)
     result = start(salf_, grid)
     assert "[WAITING] there are no users; waiting for one." in caplog.text
     assert_same(result.arrays, stepped([gradients(1, 1)]))
@@ -511,6 +511,24 @@ def test_a_method_that_waits_gives_messages_the_whole_timeout():
 def test_a_method_that_does_not_wait_needs_a_deadline():
     with pytest.raises(SalfError, match="salf needs a deadline"):
         start(salf(deadline=None), FakeGrid({1: sends()}))
+
+
+@pytest.mark.parametrize("deadline", ["2s", 0, -1.0, float("nan"), float("inf")])
+def test_a_deadline_that_is_none_is_refused_at_once(deadline):
+    with pytest.raises(SalfError, match="must be a positive number of seconds"):
+        salf(deadline=deadline)
+
+
+def test_a_node_that_does_not_call_salfs_train_is_told_so(tmp_path):
+    plain = with_content(
+        arrays=ArrayRecord(network().state_dict()),
+        metrics=MetricRecord({"train_loss": 0.5, "num-examples": 3}),
+    )
+    kept = {"record": tmp_path / "rounds", "deadline": 10.0}
+    start(salf(**kept), FakeGrid({1: plain, 2: sends()}))
+    ((node, reason),) = record.read(tmp_path / "rounds")[0].rejected
+    assert node == "1"
+    assert "has to call" in reason
 
 
 def test_a_part_of_the_nodes_is_sampled():

@@ -81,6 +81,12 @@ def test_accuracy_is_over_the_seconds_rounds_took_where_it_was_measured(run_of):
     assert points == [(2, 0.75, 0.3), (4, 2.0, 0.9)]
 
 
+def test_an_accuracy_that_was_measured_once_is_in_the_middle_of_its_axis(run_of):
+    chart = curve(run_of([row(1, accuracy=0.45)]), "accuracy")
+    low, high = chart["layer"][0]["encoding"]["y"]["scale"]["domain"]
+    assert 0 < low < 0.45 < high < 1
+
+
 def test_without_accuracy_the_loss_of_the_rounds_that_have_one_is_shown(run_of):
     run = run_of([row(1), row(2, loss=float("nan"))])
     assert curve(run, "accuracy") is None

@@ -1,5 +1,8 @@
 """`salf live`, `salf page`, `salf join` and `salf replay`."""
 
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from shlex import join as shell
@@ -37,11 +40,37 @@ Federation = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class Joining:
+    """Where users come from, on Ray."""
+
+    address: str | None
+    here: int | None  # how many are started by the server; None: all of them
+    min_users: int | None
+    federation: str
+
+    def check(self, users: int, engine: str) -> None:
+        """Refuse what cannot be."""
+        given = (self.address, self.here, self.min_users)
+        if engine != "ray" and any(each is not None for each in given):
+            raise SalfError(
+                "--address, --here and --min-users are for Ray; see docs/flower.md for Flower's."
+            )
+        if self.here is not None and self.address is None:
+            raise SalfError("nobody can join a Ray of our own: --here needs --address.")
+        for name, number in (("--here", self.here), ("--min-users", self.min_users)):
+            if number is not None and not 0 <= number <= users:
+                raise SalfError(f"{name} must be from 0 to --users, which is {users}.")
+        if self.address is None and self.min_users is not None:
+            raise SalfError("nobody can join a Ray of our own: --min-users needs --address.")
+
+
 def live(
     source: Source = "mnist-cnn",
     users: Annotated[int, option("--users", help="Number of users (8).", min=1)] = 8,
     deadline: Annotated[
-        str | None, option("--deadline", help="T_max, such as 50ms or 2s: a user's time a round.")
+        str | None,
+        option("--deadline", help="T_max, such as 50ms or 2s: a user's time a round. Needed."),
     ] = None,
     grace: Annotated[
         str | None,
@@ -68,6 +97,10 @@ def live(
     here: Annotated[
         int | None,
         option("--here", help="How many of the users to start; the others come by `salf join`."),
+    ] = None,
+    min_users: Annotated[
+        int | None,
+        option("--min-users", help="Begin when so many are there (those that are started)."),
     ] = None,
     federation: Federation = "salf",
     data: Data = None,
@@ -121,6 +154,8 @@ def live(
     )
     live_method(config)
     slowness(slow, users)
+    joining = Joining(address, here, min_users, federation)
+    joining.check(users, engine)
     if deadline is None and config.method != "fedavg":
         raise SalfError("how long may a round take? Add --deadline, such as --deadline 50ms.")
     clock = Clock(
@@ -130,7 +165,7 @@ def live(
         most_norm,
     )
     if out is None:
-        _train(config, clock, None, engine, address, here, federation)
+        _train(config, clock, None, engine, joining)
         say("Nothing was kept: add --out FOLDER to keep the model and every round's depths.")
         return
     folder = LiveFolder(out)
@@ -140,7 +175,7 @@ def live(
             _tell_summary(summary)
         else:
             try:
-                _train(config, clock, folder, engine, address, here, federation)
+                _train(config, clock, folder, engine, joining)
             except KeyboardInterrupt:
                 # The page itself would take seconds, and somebody wants to stop now.
                 if (out / ROUNDS).exists():
@@ -169,9 +204,7 @@ def _train(
     clock: "Clock",
     folder: "LiveFolder | None",
     engine: str,
-    address: str | None,
-    here: int | None,
-    federation: str,
+    joining: "Joining",
 ) -> None:
     from salf.experiments.live import user_name
     from salf.experiments.training import from_config
@@ -184,11 +217,9 @@ def _train(
         config.rounds, layers, {user_name(number): factor for number, factor in slow.items()}
     )
     if engine == "flower":
-        if address is not None or here is not None:
-            raise SalfError("--address and --here are for Ray; see docs/flower.md for Flower's.")
         summary = _on_flower(config, clock, folder, board)
     else:
-        summary = _on_ray(config, clock, folder, board, training, slow, address, here, federation)
+        summary = _on_ray(config, clock, folder, board, training, slow, joining)
     _tell_summary(summary)
 
 
@@ -199,15 +230,13 @@ def _on_ray(
     board: Board,
     training: "Training",
     slow: dict[int, float],
-    address: str | None,
-    here: int | None,
-    federation: str,
+    joining: "Joining",
 ) -> dict[str, Any]:
     from salf.experiments.live import make_user, serve, user_name
     from salf.live.cluster import cluster
 
-    started = config.users if here is None else min(here, config.users)
-    with cluster(address, federation):
+    started = config.users if joining.here is None else joining.here
+    with cluster(joining.address, joining.federation):
         from salf.live import ray
 
         with console.status("users are getting ready") as status:
@@ -215,18 +244,20 @@ def _on_ray(
                 ray.start_user(
                     user_name(number),
                     partial(make_user, config, number, slow[number]),
-                    here=here is not None,
+                    here=joining.here is not None,
                 )
                 for number in range(1, started + 1)
             ]
             ray.wait_ready(
                 users, lambda ready: status.update(f"{ready} of {started} users are ready")
             )
+        link = ray.RayLink()
+        _wait_for(joining.min_users or 0, link.users)
         with board:
             return serve(
                 config,
                 clock,
-                ray.RayLink(),
+                link,
                 folder,
                 training=training,
                 on_round=board.show,
@@ -234,9 +265,18 @@ def _on_ray(
             )
 
 
+def _wait_for(users: int, present: Callable[[], Collection[str]]) -> None:
+    """Before the first round only: after it, nobody is waited for."""
+    with console.status("") as status:
+        while (there := len(present())) < users:
+            status.update(f"{there} of {users} users are there; waiting for `salf join`")
+            time.sleep(0.2)
+
+
 def _on_flower(
     config: "Config", clock: "Clock", folder: "LiveFolder | None", board: Board
 ) -> dict[str, Any]:
+    import salf.live.flower  # noqa: F401  (which says it in a sentence if Flower is not there)
     from salf.experiments.live import LiveFolder
     from salf.files import temporary_folder
     from salf.flower_app import run_here
@@ -277,12 +317,12 @@ def join(
 
         salf join mnist-cnn --address 192.168.1.10:6379 --share 7/8
     """
-    import time
-
     from salf.experiments.config import load_config
     from salf.experiments.live import make_user, user_name
     from salf.live.cluster import cluster
 
+    if not share:
+        raise SalfError("which user is this? Add --share, as 7/8 for user 7 of the server's 8.")
     number, _, of = share.partition("/")
     if not (number.isdigit() and of.isdigit() and 1 <= int(number) <= int(of)):
         raise SalfError(f"--share is written NUMBER/USERS, as 7/8, not {share!r}.")
@@ -302,7 +342,7 @@ def join(
         with console.status("getting ready"):
             user = ray.start_user(name, partial(make_user, config, int(number), slow), here=True)
             ray.wait_ready([user])
-        say(f"{name} takes part. Ctrl-C leaves.")
+        say(f"{name} is there for the server of this federation. Ctrl-C leaves.")
         try:
             while True:
                 time.sleep(1)
@@ -367,5 +407,10 @@ def _tell_summary(summary: dict[str, Any]) -> None:
         f"{summary['nothing']:.0%} of their rounds; {summary['late']} updates were late, "
         f"{summary['rejected']} not used."
     )
+    if (empty := summary.get("empty", 0)) > summary["rounds"] / 2:
+        say(
+            f"In {empty} of the {summary['rounds']} rounds nobody completed a layer: give users "
+            "more time with --deadline."
+        )
     if summary["rounds_in_time"] is not None:
         tell(f"{summary['rounds_in_time']:.1%} of the rounds closed in T_max and the grace period.")

@@ -174,6 +174,7 @@ class Tally:
     def __init__(self, layers: int) -> None:
         self._layers = layers
         self.rounds = self.late = self.rejected = 0
+        self.empty = 0  # rounds in which nobody reached a layer
         self.finished = self.partial = self.nothing = 0  # users' rounds
         self.limited = self.in_time = 0  # rounds with a limit, and those that kept it
         self.seconds = 0.0
@@ -181,6 +182,7 @@ class Tally:
     def add(self, done: Record) -> None:
         """Count a round."""
         self.rounds += 1
+        self.empty += not any(done.reached)
         self.late += done.late
         self.rejected += len(done.rejected)
         self.seconds += done.seconds
@@ -207,6 +209,7 @@ def summarise(config: Config, clock: Clock, training: Training, tally: Tally) ->
         "nothing": tally.nothing / asked,
         "late": tally.late,
         "rejected": tally.rejected,
+        "empty": tally.empty,
         "rounds_in_time": tally.in_time / tally.limited if tally.limited else None,
         "layers": [layer.name for layer in training.simulation.engine.layers],
     }

@@ -15,7 +15,7 @@ from salf.live.update import Rejected, Update, is_sent
 
 WINDOW = 200  # norms of a layer that are remembered
 ENOUGH = 10  # norms of a layer before a bound is learned from them
-FACTOR = 20.0  # how far from the usual an honest update may be
+FACTOR = 50.0  # how far from the usual an honest update may be
 
 
 class TooLarge(Rejected):
@@ -164,7 +164,7 @@ class Inspection:
             learned = not part.gradients or self.most_norm is None
             raise (TooLarge if learned else Rejected)(
                 f"with {kind} of norm {norm:.3g} in layer {part.layer + 1} "
-                f"({self.layers[part.layer].name}), where at most {bound:.3g} is allowed"
+                f"({self.layers[part.layer].name!r}), where at most {bound:.3g} is allowed"
             )
 
 

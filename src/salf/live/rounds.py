@@ -21,6 +21,8 @@ log = logging.getLogger("salf.live")
 
 LONGEST = 600.0  # seconds between two rounds when all users fail
 SAY = 30.0  # seconds after which a round without a deadline says for whom it waits
+SAY_WAITING = 2.0  # seconds without anybody to ask after which that is said
+SAY_EMPTY = 20  # rounds without a layer from anybody after which that is said, and then 10 times it
 PAUSE = 0.25  # seconds at most until the next look at who is there and who is awaited
 
 
@@ -129,6 +131,8 @@ class Rounds:
         self._began: dict[int, float] = {}  # when rounds did, lately: for answers that come late
         self._closing: deque[float] = deque(maxlen=20)  # from the last answers to the new model
         self._failures = 0  # rounds in a row in which all who answered had failed
+        self._empty = 0  # rounds in a row in which nobody reached a layer
+        self._say_empty = SAY_EMPTY
         self._not_before = -inf  # when the next round may begin
 
     def next(self) -> Row:
@@ -152,6 +156,7 @@ class Rounds:
         closed = self._now()
         self._closing.append(closed - heard)
         self._slow_down_if_all_failed(row, asked)
+        self._say_if_nobody_gets_anywhere(row)
         return replace(row, seconds=closed - began, limit=limit if isfinite(limit) else None)
 
     def _listen(self, began: float, until: float) -> float:
@@ -190,12 +195,24 @@ class Rounds:
             f"the next one begins in {pause:g} s."
         )
 
+    def _say_if_nobody_gets_anywhere(self, row: Row) -> None:
+        """Rounds go on in time all the same, and a run may be over before anybody has learned."""
+        self._empty = 0 if any(row.reached) else self._empty + 1
+        if not self._empty:
+            self._say_empty = SAY_EMPTY
+        elif self._empty == self._say_empty and self.deadline is not None and not self._failures:
+            self._say_empty *= 10
+            self._on_wait(
+                f"nobody has completed a layer in {self._empty} rounds; is a deadline of "
+                f"{self.deadline:g} s too short?"
+            )
+
     def _wait_for_somebody(self) -> list[tuple[Sequence[Answer], float]]:
         """Return what came in the meantime: late for its round, and its sender is free again."""
         came: list[tuple[Sequence[Answer], float]] = []
-        said = False
+        said, began = False, self._now()
         while not self.link.free() or self._now() < self._not_before:
-            if not said and not self.link.free():
+            if not said and not self.link.free() and self._now() - began >= SAY_WAITING:
                 present = len(self.link.users())
                 self._on_wait(
                     f"all {present} users are at work on earlier rounds; waiting for one."

@@ -1,6 +1,6 @@
 """Charts of a live run, as Vega-Lite: accuracy, how far users got, layers, durations."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from statistics import fmean
 from typing import Any
@@ -44,7 +44,7 @@ def curve(run: LiveRun, measure: Measure) -> Spec | None:
             scale=alt.Scale(domain=[0, end], nice=False),
             axis=alt.Axis(tickCount=10),
         ),
-        y=alt.Y("value:Q", title=MEASURES[measure], scale=alt.Scale(zero=False)),
+        y=alt.Y("value:Q", title=MEASURES[measure], scale=alt.Scale(domain=_around(records))),
     )
     line = base.mark_line(strokeJoin="round", strokeWidth=2.4, color=colour)
     shown = 1 if len(records) <= _FEW else 0
@@ -56,6 +56,13 @@ def curve(run: LiveRun, measure: Measure) -> Spec | None:
         ]
     )
     return spec(alt.layer(line, points))
+
+
+def _around(records: Sequence[Mapping[str, float]]) -> list[float]:
+    """What an axis shows: all values, with some room. Of one alone, Vega would show from 0 on."""
+    values = [record["value"] for record in records]
+    room = 0.05 * (max(values) - min(values)) or 0.05
+    return [min(values) - room, max(values) + room]
 
 
 def shown_users(run: LiveRun) -> dict[str, str]:

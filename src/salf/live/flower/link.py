@@ -93,6 +93,8 @@ def update_of(user: str, round: int, reply: Message, most_bytes: int) -> Update:
     size = sum(len(array.data) + len(name) for name, array in arrays.items())
     if size > most_bytes:
         raise Rejected(f"too large: {size} bytes, where at most {most_bytes} make sense")
+    if "server-round" not in metrics:
+        raise Rejected("not by salf.flower.train, which the node's ClientApp has to call")
     if (said := whole_of(metrics, "server-round")) != round:
         raise Rejected(f"for round {said}, in reply to round {round}")
     return Update(

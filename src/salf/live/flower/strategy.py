@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from logging import INFO, WARNING
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,8 @@ class SALF(FedAvg):
         seed: int = 0,
         **fedavg: Any,
     ) -> None:
+        if deadline is not None and not (isinstance(deadline, int | float) and 0 < deadline < inf):
+            raise SalfError(f"the deadline must be a positive number of seconds, not {deadline!r}.")
         super().__init__(**fedavg)
         self.model = model
         self.lr = lr

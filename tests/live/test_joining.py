@@ -1,0 +1,31 @@
+"""Who may join a live run, and where."""
+
+import pytest
+
+from salf.cli.live import Joining
+from salf.errors import SalfError
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"here": 1}, "--here needs --address"),
+        ({"min_users": 2}, "--min-users needs --address"),
+        ({"address": "auto", "here": 3}, "--here must be from 0 to --users, which is 2"),
+        ({"address": "auto", "here": -1}, "--here must be from 0"),
+        ({"address": "auto", "min_users": 3}, "--min-users must be from 0"),
+        ({"engine": "flower", "address": "auto"}, "are for Ray"),
+        ({"engine": "flower", "min_users": 2}, "are for Ray"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(settings, reason):
+    engine = settings.get("engine", "ray")
+    given = {name: settings.get(name) for name in ("address", "here", "min_users")}
+    with pytest.raises(SalfError, match=reason):
+        Joining(**given, federation="salf").check(users=2, engine=engine)
+
+
+def test_users_of_our_own_and_of_others_may_take_part():
+    Joining(None, None, None, "salf").check(users=2, engine="ray")
+    Joining(None, None, None, "salf").check(users=2, engine="flower")
+    Joining("auto", 0, 2, "salf").check(users=2, engine="ray")
