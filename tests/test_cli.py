@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from salf import cli
+
 SMALL = ["--data", "synthetic", "--users", "6", "--rounds", "8", "--batch-size", "4"]
 TINY = [*SMALL, "--threads", "1"]
 
@@ -98,12 +100,17 @@ def test_a_model_of_ones_own_by_import_path(tmp_path):
         (["run", *TINY, "--split", "dirichlet:-1"], "dirichlet"),
         (["run", *TINY, "--option", "width"], "NAME=VALUE"),
         (["run", *TINY, "--depth", "fixed:nan,1,1,1,1,1"], "whole numbers"),
-        (["run", *TINY, "--device", "meta"], "cannot be used"),
+        (["run", *TINY, "--device", "meta"], "Use --device cpu."),
         (["run", *TINY, "--out", "broken.toml/sub"], "cannot use the folder"),
         (["run", *TINY, "--model", "raises:Net"], "cannot make the model 'raises:Net': no weights"),
         (["run", *TINY, "--model", "normed:Net", "--batch-size", "1"], "does not fit a batch"),
         (["run", *TINY, "--resume"], "--resume needs --out"),
         (["run", "broken.toml"], "broken.toml"),
+        (["rnu"], "unknown command 'rnu'. Did you mean 'run'?"),
+        (["foo"], "unknown command 'foo'. Allowed: bound, compare, data"),
+        (["data"], "Missing argument 'NAME': mnist | fashion-mnist"),
+        (["replay"], "Missing argument 'FOLDER': The folder of a live run"),
+        (["run", "one", "two"], "run --help"),
         (["run", "--rounds", "many"], "--rounds"),
         (["run", "--no-such-flag"], "--no-such-flag"),
         (["compare", "--stragglers", "0.3,2"], "'2'"),
@@ -124,6 +131,27 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, arguments, says):
     assert says in done.stderr
     assert done.stderr.startswith("salf: ")
     assert done.stderr.count("\n") == 1, done.stderr
+
+
+def test_without_a_command_there_is_help_and_nothing_else(tmp_path):
+    done = salf(cwd=tmp_path)
+    assert "compare" in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("run --out r", "with --resume"),
+        ("live --out=r", "with --resume"),
+        ("run mnist-mlp", "Nothing was kept"),
+        ("compare --out c", "Repeat the command to go on"),
+        ("compare", "Nothing was kept"),
+        ("reproduce", "Repeat the command to go on"),
+    ],
+)
+def test_what_is_said_after_ctrl_c_fits_the_command(arguments, says):
+    assert says in cli._how_to_go_on(arguments.split())
 
 
 def test_without_the_report_extra_compare_says_so_and_leaves_results(tmp_path):
@@ -194,6 +222,7 @@ def test_reproduce_prints_verdicts_and_leaves_a_page(tmp_path):
     ("arguments", "told"),
     [
         (["lema1"], "Did you mean 'lemma1'"),
+        (["lemma9"], "unknown item 'lemma9'. Allowed: all"),  # three are near: no guess
         (["lemma1", "--preset", "papers"], "Did you mean 'paper'"),
         (["lemma1", "--data-dir", "nowhere"], "the data folder nowhere does not exist"),
         (["lemma1", "--seeds", "0"], "seeds"),

@@ -1,7 +1,7 @@
 """Errors a person can act on: one sentence saying what was wrong and what is allowed."""
 
 from collections.abc import Iterable
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 
 
 class SalfError(ValueError):
@@ -13,10 +13,12 @@ class TrainingDiverged(SalfError):
 
 
 def unknown(kind: str, name: str, allowed: Iterable[str]) -> SalfError:
-    """Say that `name` is no known `kind`, with the nearest match and all that is allowed."""
+    """Say that `name` is no known `kind`, with all that is allowed and, if one is, the nearest."""
     names = sorted(allowed)
-    near = get_close_matches(name, names, n=1, cutoff=0.6)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    alike = {known: SequenceMatcher(None, known, name).ratio() for known in names}
+    best = max(alike.values(), default=0.0)
+    near = [known for known in names if alike[known] == best >= 0.6]
+    hint = f" Did you mean {near[0]!r}?" if len(near) == 1 else ""  # of several it is a guess
     return SalfError(f"unknown {kind} {name!r}.{hint} Allowed: {', '.join(names)}.")
 
 

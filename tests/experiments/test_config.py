@@ -28,7 +28,7 @@ def test_presets_are_the_papers_settings():
     ("settings", "says"),
     [
         ({"method": "slaf"}, "Did you mean 'salf'"),
-        ({"model": "vgg12"}, "Did you mean 'vgg1"),
+        ({"model": "vgg12"}, "unknown model 'vgg12'. Allowed: cnn"),  # near several
         ({"engine": "fuse"}, "Did you mean 'fused'"),
         ({"average": "some"}, "Allowed: all, reached"),
         ({"depth": "unifrom"}, "Did you mean 'uniform'"),
@@ -80,6 +80,14 @@ def test_a_missing_file_and_an_unknown_preset_are_told_apart():
         load_config("nowhere/config.toml")
     with pytest.raises(SalfError, match="Did you mean 'mnist-mlp'"):
         load_config("mnist-mpl")
+
+
+def test_a_missing_file_names_the_presets_and_a_runs_folder_its_config(tmp_path):
+    with pytest.raises(SalfError, match="or a preset: mnist-mlp, mnist-cnn"):
+        load_config("nowhere.toml")
+    (tmp_path / "config.toml").write_text(Config().to_toml())
+    with pytest.raises(SalfError, match=f"name the config: {tmp_path / 'config.toml'}"):
+        load_config(str(tmp_path))
 
 
 def test_another_method_does_not_inherit_the_options_of_the_one_before():

@@ -246,6 +246,32 @@ def test_resuming_goes_on_with_the_threads_it_was_begun_with(tiny, tmp_path):
         run(tiny.changed(threads=2), tmp_path / "r", resume=True)
 
 
+@pytest.mark.parametrize(("named", "threads"), [("3", 3), ("", 7), ("0", 7), ("many", 7)])
+def test_threads_not_set_are_those_of_the_environment_else_all_cores(monkeypatch, named, threads):
+    monkeypatch.setenv("OMP_NUM_THREADS", named)
+    monkeypatch.setattr(run_module, "cores", lambda: 7)
+    assert complete(Config()).threads == threads
+    assert complete(Config(threads=2)).threads == 2
+
+
+def test_resuming_with_nothing_there_says_that_it_starts_anew(tiny, tmp_path):
+    said = []
+    run(tiny, tmp_path / "new", report=said.append)
+    assert said == []
+    run(tiny, tmp_path / "r", resume=True, report=said.append)
+    assert said == [f"{tmp_path / 'r'} holds nothing to go on with yet: the run starts anew."]
+    run(tiny, tmp_path / "r", resume=True, report=said.append)
+    assert len(said) == 1
+
+
+def test_a_file_in_the_folders_place_is_named(tiny, tmp_path):
+    file = tmp_path / "notes.md"
+    file.write_text("mine")
+    for out in (file, file / "runs" / "a"):
+        with pytest.raises(SalfError, match=f"{file} is a file. Choose another --out"):
+            run(tiny, out)
+
+
 def test_the_written_config_holds_whole_paths(tmp_path, monkeypatch):
     (tmp_path / "digits").mkdir()
     config = Config(data="idx:digits", data_dir="here").changed()

@@ -1,3 +1,5 @@
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ import salf
 from salf.depth import fixed
 from salf.experiments.config import Config
 from salf.experiments.training import from_config
+from salf.methods import Synchronous
 
 
 @pytest.fixture
@@ -111,6 +114,15 @@ def test_a_model_that_does_not_fit_is_one_sentence(points):
         salf.train(nn.Sequential(nn.Linear(8, 2)), points, **SMALL)
 
 
+def test_forgotten_labels_are_one_sentence(points):
+    x, y = points
+    for test in (x, x[:2], (x,), (x, y, y)):
+        with pytest.raises(salf.SalfError, match=r"test data must be a pair \(inputs, labels\)"):
+            salf.train(net(), points, test=test, **SMALL)
+    with pytest.raises(salf.SalfError, match=r"training data must be a pair .* not a Tensor"):
+        salf.train(net(), x, **SMALL)
+
+
 def test_more_users_than_samples_is_one_sentence(points):
     with pytest.raises(salf.SalfError, match="users"):
         salf.train(net(), points, **{**SMALL, "users": 10_000})
@@ -151,6 +163,21 @@ def test_a_distribution_of_depth_can_be_given(points):
     history = salf.train(model, points, depth=nobody_reaches_layer_1, **SMALL)
     assert torch.equal(model[0].weight, before)
     assert {row.reached for row in history.rows} == {(0, 6)}
+
+
+def test_a_method_of_ones_own_needs_no_place_in_the_package(points):
+    @dataclass(frozen=True)
+    class Nobody(Synchronous):
+        name = "nobody"
+
+        def weights(self, depths, unreached):
+            return np.zeros((len(unreached), depths.users))
+
+    model = net()
+    before = model[2].weight.clone()
+    history = salf.train(model, points, method=Nobody(), **SMALL)
+    assert torch.equal(model[2].weight, before)
+    assert {row.reached for row in history.rows} == {(0, 0)}
 
 
 def test_what_contradicts_itself_is_refused(points):

@@ -76,9 +76,7 @@ def test_other_shapes_and_classes_fit(name, shape):
 
 
 def test_unknown_models_are_refused_with_what_is_allowed():
-    with pytest.raises(
-        SalfError, match=r"unknown model 'vgg12'. Did you mean.*package.module:Name"
-    ):
+    with pytest.raises(SalfError, match=r"unknown model 'vgg12'. Allowed: .*vgg11.*vgg13"):
         build("vgg12", CIFAR, 10, seed=0)
     assert set(PAPER_MODELS) == {"mlp", "cnn", "vgg11", "vgg13", "vgg16", "vgg19"}
 
@@ -135,6 +133,8 @@ number = 3
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     (tmp_path / "own_models_of_a_test.py").write_text(OWN)
+    (tmp_path / "own_models_of_a_test_broken.py").write_text("import no_such_module\n")
+    (tmp_path / "own_models_of_a_test_wrong.py").write_text("def (\n")
     monkeypatch.syspath_prepend(tmp_path)
     return "own_models_of_a_test"
 
@@ -170,9 +170,16 @@ def test_a_ready_made_module_is_not_shared_between_runs(own):
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("no_such_module_here:Net", "cannot import the model 'no_such_module_here:Net'"),
-        ("{own}:Missing", "cannot import the model.*Missing"),
-        ("{own}:", "cannot import the model"),
+        ("no_such_module_here:Net", "'no_such_module_here' in the current folder or on the Python"),
+        ("no_such.module:Net", "'no_such' in the current folder or on the Python path"),
+        ("{own}_broken:Net", "cannot import the model.*No module named 'no_such_module'.$"),
+        ("{own}_wrong:Net", "cannot import the model.*invalid syntax"),
+        (
+            "{own}:Missing",
+            "'Missing'. Allowed: Needs, Takes, TakesNothing, function, no_model, rea",
+        ),
+        ("{own}:Take", "unknown model of .* 'Take'. Did you mean 'Takes'?"),
+        ("{own}:", "unknown model of .* Allowed: Needs"),
         (":Net", "cannot import the model ':Net'"),
         ("{own}:Needs", "cannot make the model.*depth"),
         ("{own}:no_model", "made a int, not a torch.nn.Module"),

@@ -1,16 +1,31 @@
 """The command line."""
 
+import sys
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from salf.cli import live, reproduction, simulation, theory
 from salf.cli.options import option
 from salf.cli.terminal import say, tell
-from salf.errors import SalfError
+from salf.errors import SalfError, unknown
+
+
+class Commands(TyperGroup):
+    """Commands that are named where somebody asks for one there is not."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the arguments begin with."""
+        if args and args[0] not in self.commands:
+            raise unknown("command", args[0], self.commands)
+        return super().resolve_command(ctx, args)
+
 
 app = typer.Typer(
     name="salf",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -60,14 +75,35 @@ def main() -> None:
     except OSError as error:  # a disk that is full, a folder that may not be written to
         _fail(f"{error.strerror or error}: {error.filename}." if error.filename else f"{error}.")
     except UsageError as error:
-        _fail(error.format_message())
+        _fail(_what_to_give(error))
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
     if code == INTERRUPTED:  # which newer versions of typer return instead of raising
-        say("salf: stopped. With --out, repeat the command to go on (run and live: with --resume).")
+        say(f"salf: stopped.{_how_to_go_on(sys.argv[1:])}")
     raise SystemExit(code)
 
 
+def _what_to_give(error: Any) -> str:
+    """A usage error and the way out. Of `salf` alone it is empty: that has printed the help."""
+    message: str = error.format_message()
+    if message.startswith("Missing") and (wanted := getattr(error.param, "help", None)):
+        return f"{message.rstrip('.')}: {wanted}"
+    if message and error.ctx is not None:
+        return f"{message.rstrip('.')}. See {error.ctx.command_path} --help."
+    return message
+
+
+def _how_to_go_on(arguments: Sequence[str]) -> str:
+    command = next((word for word in arguments if not word.startswith("-")), "")
+    kept = any(word.partition("=")[0] == "--out" for word in arguments)
+    if command == "reproduce" or (kept and command == "compare"):
+        return " Repeat the command to go on."
+    if command not in ("run", "live", "compare"):
+        return ""
+    return f" {'Repeat the command with --resume to go on' if kept else 'Nothing was kept'}."
+
+
 def _fail(message: str) -> None:
-    say(f"salf: {message}")
+    if message:
+        say(f"salf: {message}")
     raise SystemExit(2)

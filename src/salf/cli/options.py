@@ -69,8 +69,8 @@ Options = Annotated[
     option(
         "--option",
         metavar="NAME=VALUE",
-        help="An option of the method: heterofl has width; asyncfl has delay, stale, discount. "
-        "May be repeated.",
+        help="An option of the method: drop has lucky (dropped | kept); heterofl has width; "
+        "asyncfl has delay, stale, discount. May be repeated.",
     ),
 ]
 

@@ -67,7 +67,8 @@ def run(
     engine: Engine = None,
     options: Options = None,
     threads: Annotated[
-        int | None, option("--threads", help="Cores to use; all by default.")
+        int | None,
+        option("--threads", help="Cores to use; by default $OMP_NUM_THREADS, else all of them."),
     ] = None,
     out: Annotated[Path | None, option("--out", help="Leave the run's folder here.")] = None,
     resume: Annotated[

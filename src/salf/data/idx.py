@@ -17,7 +17,7 @@ PARTS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
 def load_idx(folder: Path) -> DataSet:
     """Load any folder with the four idx files of a data set, plain or .gz."""
     if not folder.is_dir():
-        raise SalfError(f"{folder} is not a folder.")
+        raise SalfError(f"{folder} is not a folder; name the one with the four idx files.")
     files = find_parts(folder)
     if missing := [part for part in PARTS if part not in files]:
         raise SalfError(

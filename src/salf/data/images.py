@@ -25,7 +25,9 @@ def load_folder(root: Path) -> DataSet:
     at one channel; otherwise all become RGB.
     """
     if not root.is_dir():
-        raise SalfError(f"{root} is not a folder.")
+        raise SalfError(
+            f"{root} is not a folder; name the one that has a sub-folder of images for each class."
+        )
     tests = [root / name for name in ("test", "val") if (root / name).is_dir()]
     if (root / "train").is_dir() and tests:
         classes = _classes(root / "train")

@@ -99,7 +99,7 @@ def from_tensors(
 
     Integer labels are classes 0, 1, ...; labels of floats are targets of a regression.
     """
-    trained, tested = _samples(*train), _samples(*test)
+    trained, tested = _samples("training", train), _samples("test", test)
     labels = (trained.labels, tested.labels)
     if labels[0].is_floating_point() != labels[1].is_floating_point():
         raise SalfError("training and test labels must both be integers or both be floats.")
@@ -112,8 +112,15 @@ def from_tensors(
     return DataSet(name, trained, tested, classes, source="tensors in memory")
 
 
-def _samples(inputs: Array, labels: Array) -> Samples:
-    labels = torch.as_tensor(labels)
+def _samples(half: str, pair: tuple[Array, Array]) -> Samples:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise SalfError(f"{half} data must be a pair (inputs, labels), not a {_kind(pair)}.")
+    inputs, labels = pair[0], torch.as_tensor(pair[1])
     if not labels.is_floating_point():
         labels = labels.to(torch.int64)
     return Samples(torch.as_tensor(inputs), labels)
+
+
+def _kind(given: object) -> str:
+    kind = type(given).__name__
+    return f"{kind} of {len(given)}" if isinstance(given, tuple | list) else kind

@@ -36,7 +36,9 @@ class Config:
     eval_every: int = 0  # 0: as often as leaves evaluation a small part of the run
     device: str = "cpu"
     engine: str = "auto"
-    threads: int = 0  # 0: all cores; sums are rounded differently with another number
+    threads: int = (
+        0  # 0: as many as the machine says; sums are rounded differently with another number
+    )
     options: Mapping[str, Any] = field(default_factory=dict)  # of the method
 
     def __post_init__(self) -> None:
@@ -96,12 +98,16 @@ def load_config(source: str) -> Config:
     if source in PRESETS:
         return PRESETS[source]
     path = Path(source)
+    if (path / "config.toml").is_file():
+        raise SalfError(f"{source} is a run's folder; name the config: {path / 'config.toml'}.")
     if path.suffix != ".toml":
         raise unknown("preset", source, [*PRESETS, "CONFIG.toml"])
     try:
         return read_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise SalfError(f"there is no config file {source!r}.") from None
+        raise SalfError(
+            f"there is no config file {source!r}; name one, or a preset: {', '.join(PRESETS)}."
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise SalfError(f"cannot read the config {source!r}: {error}.") from None
 

@@ -62,7 +62,7 @@ def run(
     """Run a config. With `out`, leave the run's folder there; with `resume`, go on in it.
 
     `checkpoint_every` is in seconds; `on_row` gets every round's metrics, `report` a line when
-    data are being fetched.
+    data are being fetched, or when there is nothing to go on with.
     """
     if out is None:
         return _run(complete(config), None, checkpoint_every, on_row, report)
@@ -71,6 +71,8 @@ def run(
         config = folder.claim(config, resume)
         if (finished := folder.result(config)) is not None:
             return finished
+        if resume and report is not None and not (folder.path / CHECKPOINT).exists():
+            report(f"{out} holds nothing to go on with yet: the run starts anew.")
         return _run(config, folder, checkpoint_every, on_row, report)
 
 
@@ -81,11 +83,17 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def default_threads() -> int:
+    """$OMP_NUM_THREADS where it is a positive number, as torch itself does, else all cores."""
+    named = os.environ.get("OMP_NUM_THREADS", "").strip()
+    return (int(named) if named.isdecimal() else 0) or cores()
+
+
 def complete(config: Config) -> Config:
     """The config with what depends on where it is run filled in: cores and paths."""
     kind, colon, path = config.data.partition(":")
     return config.changed(
-        threads=config.threads or cores(),
+        threads=config.threads or default_threads(),
         data=f"{kind}:{Path(path).absolute()}" if kind in ("idx", "folder") and colon else None,
         data_dir=str(Path(config.data_dir).absolute()) if config.data_dir else None,
     )
@@ -165,7 +173,11 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.path, os.O_RDONLY)
         except OSError as error:
-            raise SalfError(f"cannot use the folder {self.path}: {error.strerror}.") from None
+            files = [path for path in (self.path, *self.path.parents) if path.is_file()]
+            why = f"{files[0]} is a file" if files else error.strerror
+            raise SalfError(
+                f"cannot use the folder {self.path}: {why}. Choose another --out."
+            ) from None
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -124,7 +124,7 @@ def train(
         {
             "data": data.name,
             "model": f"{type(model).__module__}:{type(model).__qualname__}",
-            "method": method if isinstance(method, str) else method.name,
+            **({"method": method} if isinstance(method, str) else {}),
             **({"split": split} if isinstance(split, str) else {"users": len(split)}),
             **({"depth": depth} if isinstance(depth, str) else {}),
             **settings,
@@ -220,5 +220,5 @@ def _device(name: str) -> torch.device:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
         first = str(error).splitlines()[0].split(". ")[0].rstrip(".")
-        raise SalfError(f"the device {name!r} cannot be used: {first}.") from None
+        raise SalfError(f"the device {name!r} cannot be used: {first}. Use --device cpu.") from None
     return device

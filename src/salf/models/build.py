@@ -5,6 +5,7 @@ import inspect
 import os
 import sys
 from copy import deepcopy
+from types import ModuleType
 
 import torch
 from torch import Tensor, nn
@@ -34,9 +35,16 @@ def _own(path: str, shape: Shape, classes: int) -> nn.Module:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        factory = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise SalfError(f"cannot import the model {path!r}: {error}.") from None
+        module = importlib.import_module(module_name)
+    except Exception as error:  # whatever somebody else's module raises
+        missing = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(
+            f"{error.name}."
+        )
+        where = " in the current folder or on the Python path" if missing else ""
+        raise SalfError(f"cannot import the model {path!r}: {_first_line(error)}{where}.") from None
+    if not hasattr(module, attribute):
+        raise unknown(f"model of {module_name}", attribute, _makers(module) or ["none"])
+    factory = getattr(module, attribute)
     if isinstance(factory, nn.Module):
         return deepcopy(factory)  # every run starts from its weights
     try:
@@ -48,6 +56,16 @@ def _own(path: str, shape: Shape, classes: int) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise SalfError(f"{path!r} made a {type(model).__name__}, not a torch.nn.Module.")
     return model
+
+
+def _makers(module: ModuleType) -> list[str]:
+    """The names in a module that may make a model: what it defines itself, and ready models."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, nn.Module)
+        or (callable(value) and getattr(value, "__module__", "") == module.__name__)
+    ]
 
 
 def check_fit(model: nn.Module, inputs: Tensor, classes: int, name: str) -> None:
