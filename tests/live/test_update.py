@@ -15,7 +15,17 @@ from torch import nn
 from salf.layers import Layer, Layers
 from salf.live.inspection import ENOUGH, FACTOR, Inspection, Part
 from salf.live.server import LiveServer
-from salf.live.update import Rejected, Update, decode, encode, is_sent, size_of
+from salf.live.update import (
+    _DTYPES,
+    Rejected,
+    Update,
+    decode,
+    decode_model,
+    encode,
+    encode_model,
+    is_sent,
+    size_of,
+)
 
 ROUND = 7
 
@@ -70,6 +80,29 @@ def test_an_update_survives_the_wire(depth):
         assert came.tensors[name].dtype == tensor.dtype
         assert torch.equal(came.tensors[name], tensor)
     inspected(came)
+
+
+def test_what_is_sent_is_what_safetensors_itself_would_write_and_reads():
+    kinds = [*_DTYPES, torch.complex64]
+    tensors = {
+        f"{shape}/{kind}": (torch.randn(shape) * 9).to(kind)
+        for kind in kinds
+        for shape in ((), (3,), (2, 0), (2, 5))
+    }
+    for sent in (tensors, {name: t for name, t in tensors.items() if t.dtype in _DTYPES}, {}):
+        came = decode_model(encode_model(sent))
+        assert came.keys() == sent.keys()
+        for name, tensor in sent.items():
+            assert came[name].dtype == tensor.dtype
+            assert torch.equal(came[name], tensor)
+    ours = encode_model({"w": torch.ones(3), "counts": torch.ones(2, dtype=torch.int64)})
+    theirs = save({"w": torch.ones(3), "counts": torch.ones(2, dtype=torch.int64)})
+    assert ours[-28:] == theirs[-28:]  # the numbers, in the same order
+
+
+def test_a_tensor_that_is_not_contiguous_is_sent_as_it_is_seen():
+    seen = torch.arange(6.0).reshape(2, 3).T
+    assert torch.equal(decode_model(encode_model({"w": seen}))["w"], seen)
 
 
 def test_decoded_tensors_can_be_written_to():

@@ -2,6 +2,7 @@
 
 import json
 import struct
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,18 @@ from salf.errors import in_one_line
 
 _FORMAT = "salf-1"
 _HEADER = struct.Struct("<Q")  # how safetensors begins: the length of the JSON that follows
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 
 class Rejected(Exception):
@@ -43,17 +56,32 @@ def encode(update: Update) -> bytes:
         "loss": update.loss,
         "seconds": update.seconds,
     }
-    tensors = {
-        name: tensor.detach().to("cpu").contiguous() for name, tensor in update.tensors.items()
-    }
-    encoded: bytes = save(tensors, {"update": json.dumps(about)})
-    return encoded
+    return _packed(update.tensors, {"update": json.dumps(about)})
 
 
 def encode_model(weights: Mapping[str, Tensor]) -> bytes:
     """A model on its way to the users."""
-    encoded: bytes = save({name: t.detach().to("cpu").contiguous() for name, t in weights.items()})
-    return encoded
+    return _packed(weights)
+
+
+def _packed(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
+    """As safetensors. Its own `save` takes twenty times as long, a quarter of a round of 1 MB."""
+    whole = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
+    if sys.byteorder != "little" or any(t.dtype not in _DTYPES for t in whole.values()):
+        saved: bytes = save(whole, metadata)
+        return saved
+    header: dict[str, Any] = {} if metadata is None else {"__metadata__": metadata}
+    parts: list[Any] = []
+    end = 0
+    # The widest numbers first, so that all begin where numbers of their width may.
+    for name, tensor in sorted(whole.items(), key=lambda item: -item[1].element_size()):
+        parts.append(tensor.reshape(-1).view(torch.uint8).numpy())
+        begin, end = end, end + tensor.nbytes
+        dtype, shape = _DTYPES[tensor.dtype], list(tensor.shape)
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return b"".join([_HEADER.pack(len(text)), text, *parts])
 
 
 def decode_model(data: bytes) -> dict[str, Tensor]:
