@@ -1,6 +1,5 @@
 """The VGG figures: verdicts on made-up courses, and the files they become."""
 
-
 import pytest
 import vl_convert
 from made_up_runs import found
