@@ -515,7 +515,7 @@ def test_a_method_that_does_not_wait_needs_a_deadline():
 
 @pytest.mark.parametrize("deadline", ["2s", 0, -1.0, float("nan"), float("inf")])
 def test_a_deadline_that_is_none_is_refused_at_once(deadline):
-    with pytest.raises(SalfError, match="must be a positive number of seconds"):
+    with pytest.raises(SalfError, match="the deadline must be a positive time in seconds"):
         salf(deadline=deadline)
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from salf.cli import live
 from salf.cli.live import Joining
 from salf.errors import SalfError
 
@@ -29,3 +30,13 @@ def test_users_of_our_own_and_of_others_may_take_part():
     Joining(None, None, None, "salf").check(users=2, engine="ray")
     Joining(None, None, None, "salf").check(users=2, engine="flower")
     Joining("auto", 0, 2, "salf").check(users=2, engine="ray")
+
+
+def test_the_server_says_once_how_many_it_waits_for_and_begins_when_they_are_there(monkeypatch):
+    said, seen = [], iter([{"a"}, {"a"}, {"a", "b"}, {"a", "b", "c"}])
+    monkeypatch.setattr(live, "say", said.append)
+    monkeypatch.setattr(live.time, "sleep", lambda seconds: None)
+    live._wait_for(3, lambda: next(seen))
+    assert [line.partition(" users")[0] for line in said] == ["1 of 3", "2 of 3"]
+    live._wait_for(0, set)
+    assert len(said) == 2

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from salf.cli import live, reproduction, simulation, theory
+from salf.cli import live, recorded, reproduction, simulation, theory
 from salf.cli.options import option
 from salf.cli.terminal import say, tell
 from salf.errors import SalfError, unknown
@@ -53,9 +53,9 @@ for command in (
     simulation.compare,
     reproduction.reproduce,
     live.live,
-    live.page,
+    recorded.page,
     live.join,
-    live.replay,
+    recorded.replay,
     simulation.data,
     theory.bound,
 ):

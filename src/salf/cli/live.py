@@ -1,4 +1,4 @@
-"""`salf live`, `salf page`, `salf join` and `salf replay`."""
+"""`salf live` and `salf join`: a federation with real users and a real clock."""
 
 import time
 from collections.abc import Callable, Collection
@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from shlex import join as shell
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
 
 from salf.cli.board import Board
 from salf.cli.options import (
@@ -25,7 +23,8 @@ from salf.cli.options import (
     parse_duration,
     parse_number,
 )
-from salf.cli.terminal import console, progress_bar, say, tell
+from salf.cli.recorded import accuracy_text
+from salf.cli.terminal import console, say, tell
 from salf.errors import SalfError
 
 if TYPE_CHECKING:
@@ -56,13 +55,11 @@ class Joining:
             raise SalfError(
                 "--address, --here and --min-users are for Ray; see docs/flower.md for Flower's."
             )
-        if self.here is not None and self.address is None:
-            raise SalfError("nobody can join a Ray of our own: --here needs --address.")
         for name, number in (("--here", self.here), ("--min-users", self.min_users)):
+            if number is not None and self.address is None:
+                raise SalfError(f"nobody can join a Ray of our own: {name} needs --address.")
             if number is not None and not 0 <= number <= users:
                 raise SalfError(f"{name} must be from 0 to --users, which is {users}.")
-        if self.address is None and self.min_users is not None:
-            raise SalfError("nobody can join a Ray of our own: --min-users needs --address.")
 
 
 def live(
@@ -134,6 +131,7 @@ def live(
     """
     from salf.experiments.config import load_config
     from salf.experiments.live import ROUNDS, Clock, LiveFolder, live_method
+    from salf.live import record
     from salf.live.slow import slowness
 
     if resume and out is None:
@@ -178,7 +176,7 @@ def live(
                 _train(config, clock, folder, engine, joining)
             except KeyboardInterrupt:
                 # The page itself would take seconds, and somebody wants to stop now.
-                if (out / ROUNDS).exists():
+                if record.read(out / ROUNDS):
                     say(f"{_command('page', out)} makes a page of the rounds so far.")
                 raise
     tell(f"The run is in {out}")
@@ -204,7 +202,7 @@ def _train(
     clock: "Clock",
     folder: "LiveFolder | None",
     engine: str,
-    joining: "Joining",
+    joining: Joining,
 ) -> None:
     from salf.experiments.live import user_name
     from salf.experiments.training import from_config
@@ -230,7 +228,7 @@ def _on_ray(
     board: Board,
     training: "Training",
     slow: dict[int, float],
-    joining: "Joining",
+    joining: Joining,
 ) -> dict[str, Any]:
     from salf.experiments.live import make_user, serve, user_name
     from salf.live.cluster import cluster
@@ -267,10 +265,12 @@ def _on_ray(
 
 def _wait_for(users: int, present: Callable[[], Collection[str]]) -> None:
     """Before the first round only: after it, nobody is waited for."""
-    with console.status("") as status:
-        while (there := len(present())) < users:
-            status.update(f"{there} of {users} users are there; waiting for `salf join`")
-            time.sleep(0.2)
+    there = -1
+    while (now := len(present())) < users:
+        if now != there:
+            say(f"{now} of {users} users are there; waiting for `salf join`.")
+        there = now
+        time.sleep(0.2)
 
 
 def _on_flower(
@@ -350,58 +350,9 @@ def join(
             say(f"{name} has left.")
 
 
-def page(
-    folder: Annotated[Path, typer.Argument(help="The folder of a live run (its --out).")],
-) -> None:
-    """Make the page of a live run: accuracy over time, how far each user got, what was not used.
-
-    `salf live --out` leaves it at the end, as FOLDER/live.html: one file that
-    needs no network. Of a run that goes on or was stopped it has the rounds so
-    far; the run is not disturbed.
-
-    Example:
-
-        salf page runs/live
-    """
-    from salf.report import write_live_page
-
-    tell(f"wrote {write_live_page(folder)}")
-
-
-def replay(
-    folder: Annotated[Path, typer.Argument(help="The folder of a live run (its --out).")],
-) -> None:
-    """Run a live run's recorded depths again in the simulator, and compare the two.
-
-    Example:
-
-        salf replay runs/live
-    """
-    from salf.experiments.live import LiveFolder
-    from salf.experiments.replay import recorded, replay
-
-    with progress_bar() as progress:
-        task = progress.add_task("replaying", total=len(recorded(folder)))
-        replayed = replay(folder, lambda row: progress.update(task, completed=row.round))
-    accuracy, rounds = replayed.history.test_accuracy, len(replayed.history.rows)
-    tell(f"replayed: test accuracy {_number(accuracy)} after {rounds} rounds")
-    summary = LiveFolder(folder).summary()
-    if summary is None:
-        say("The live run is not finished, so there is nothing to compare with yet.")
-    else:
-        tell(
-            f"live:     test accuracy {_number(summary['test_accuracy'])}; its model is "
-            f"{replayed.distance:.1e} of its norm away from the replayed one"
-        )
-
-
-def _number(accuracy: float | None) -> str:
-    return "not measured" if accuracy is None else f"{accuracy:.4f}"
-
-
 def _tell_summary(summary: dict[str, Any]) -> None:
     tell(
-        f"{summary['method']}: test accuracy {_number(summary['test_accuracy'])} after "
+        f"{summary['method']}: test accuracy {accuracy_text(summary['test_accuracy'])} after "
         f"{summary['rounds']} rounds in {summary['seconds']:.1f} s. Users finished in "
         f"{summary['finished']:.0%}, reached some layers in {summary['partial']:.0%} and none in "
         f"{summary['nothing']:.0%} of their rounds; {summary['late']} updates were late, "

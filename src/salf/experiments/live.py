@@ -10,7 +10,6 @@ import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
-from math import inf
 from pathlib import Path
 from typing import Any, get_args
 
@@ -30,8 +29,9 @@ from salf.experiments.training import Training, from_config
 from salf.files import delete_left_over, whole_file, write_whole
 from salf.layers import Layers
 from salf.live import record
+from salf.live.inspection import check_most_norm
 from salf.live.record import Record
-from salf.live.rounds import Grace, Link, Rounds
+from salf.live.rounds import Grace, Link, Rounds, check_deadline
 from salf.live.server import LiveMethod, LiveServer
 from salf.live.slow import Slowdown
 from salf.live.user import User
@@ -49,11 +49,9 @@ class Clock:
     most_norm: float | None = None  # of a layer's gradient; None: learned from updates
 
     def __post_init__(self) -> None:
-        if self.deadline is not None and not 0 < self.deadline < inf:
-            raise SalfError(f"the deadline must be a positive time, not {self.deadline} seconds.")
+        check_deadline(self.deadline)
+        check_most_norm(self.most_norm)
         Grace(self.grace)  # which checks it
-        if self.most_norm is not None and not self.most_norm > 0:
-            raise SalfError(f"the largest norm allowed must be positive, not {self.most_norm}.")
 
 
 def user_name(number: int) -> str:

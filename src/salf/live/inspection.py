@@ -54,6 +54,12 @@ class Usual:
         return FACTOR * self.largest if len(self.norms) >= ENOUGH else None
 
 
+def check_most_norm(norm: float | None) -> None:
+    """Refuse a bound that is none, with a sentence. None is one that is learned."""
+    if norm is not None and not norm > 0:
+        raise SalfError(f"the largest norm allowed must be positive, not {norm}.")
+
+
 class Inspection:
     """Checks updates against the model they are for, and remembers how large good ones are.
 
@@ -65,8 +71,7 @@ class Inspection:
     def __init__(
         self, layers: Layers, weights: Mapping[str, Tensor], most_norm: float | None = None
     ) -> None:
-        if most_norm is not None and not most_norm > 0:
-            raise SalfError(f"the largest norm allowed must be positive, not {most_norm}.")
+        check_most_norm(most_norm)
         self.layers = layers
         self.weights = weights
         self.most_norm = most_norm

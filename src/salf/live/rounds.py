@@ -102,6 +102,12 @@ class Grace:
         self._seen.append(max(0.0, delay))
 
 
+def check_deadline(seconds: float | None) -> None:
+    """Refuse what is no duration, with a sentence. None is no deadline."""
+    if seconds is not None and not (isinstance(seconds, int | float) and 0 < seconds < inf):
+        raise SalfError(f"the deadline must be a positive time in seconds, not {seconds!r}.")
+
+
 class Rounds:
     """One round after the other, between a server and the users at the other end of a link.
 
@@ -118,8 +124,7 @@ class Rounds:
         on_wait: Callable[[str], None] | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        if deadline is not None and not 0 < deadline < inf:
-            raise SalfError(f"the deadline must be a positive time, not {deadline} seconds.")
+        check_deadline(deadline)
         if deadline is None and not server.waits:
             raise SalfError(f"{server.method} needs a deadline: how long a round may take.")
         self.server = server

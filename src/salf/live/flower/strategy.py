@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from logging import INFO, WARNING
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from salf.live import record
 from salf.live.flower.link import GridLink, update_of
 from salf.live.flower.mail import Mail
 from salf.live.record import Record
-from salf.live.rounds import Grace, Rounds, Task
+from salf.live.rounds import Grace, Rounds, Task, check_deadline
 from salf.live.server import LiveMethod, LiveServer, Row
 from salf.live.update import Rejected, size_of
 from salf.server import Schedule
@@ -86,8 +85,7 @@ class SALF(FedAvg):
         seed: int = 0,
         **fedavg: Any,
     ) -> None:
-        if deadline is not None and not (isinstance(deadline, int | float) and 0 < deadline < inf):
-            raise SalfError(f"the deadline must be a positive number of seconds, not {deadline!r}.")
+        check_deadline(deadline)
         super().__init__(**fedavg)
         self.model = model
         self.lr = lr
