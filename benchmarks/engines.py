@@ -28,10 +28,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from salf.data import Samples
 from salf.depth import Mixture
 from salf.engines import ENGINES
-from salf.experiments.simulation import Batches, Simulation
 from salf.layers import Layers
 from salf.methods import method
 from salf.models import PAPER_MODELS
+from salf.simulation import Batches, Simulation
 
 USERS, BATCH, LR, MOMENTUM = 30, 16, 0.01, 0.5
 ROWS = 50_000  # of the data set, as many as MNIST and CIFAR-10 have to train on

@@ -16,10 +16,10 @@ import torch
 from salf.data import Samples
 from salf.depth import Mixture
 from salf.engines import FusedEngine
-from salf.experiments.simulation import Simulation
 from salf.layers import Layers
 from salf.methods import method
 from salf.models import cnn
+from salf.simulation import Simulation
 
 SAMPLES, BATCH = 60_000, 16
 

@@ -9,12 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from salf.arrivals import Arrivals
 from salf.data import Samples
-from salf.depth import DepthDistribution, Depths
+from salf.depth import DepthDistribution
 from salf.engines import ENGINES, cross_entropy
-from salf.experiments.simulation import Simulation
 from salf.layers import Layers
-from salf.methods import Round, method
+from salf.methods import method
+from salf.simulation import Simulation
+from salf.worlds import AtDeadline
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Scripted(DepthDistribution):
         straggler = depth > 1
         if self.stragglers is not None:
             straggler = np.isin(np.arange(self.users), self.stragglers[t])
-        return Depths(depth, straggler if busy is None else straggler | busy)
+        return Arrivals.at(depth, straggler if busy is None else straggler | busy)
 
     def reach_law(self, layer):
         raise NotImplementedError
@@ -52,10 +54,10 @@ class Scripted(DepthDistribution):
 
 def plan_of(name, depths, layers, p=None, t=1, rng=None, **options):
     """The plan of one round of a method without memory, for depths that are known."""
-    law = Scripted([depths], layers, p)
-    round = Round(t, law, law.unreached(), rng or np.random.default_rng(0))
     made = method(name, **options)
-    return made.plan(round, made.start(law.users))[0]
+    world = made.world(AtDeadline(Scripted([depths], layers, p)))
+    arrived, _ = world.arrivals(t, rng or np.random.default_rng(0), world.start())
+    return made.plan(t, arrived, world.unreached(t))
 
 
 def tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -135,9 +137,8 @@ def simulate(
 ) -> Simulation:
     made = ENGINES[engine](model, Layers.of(model), **engine_options)
     rule = method(name, **(options or {}))
-    return Simulation(
-        made, rule, depth, Samples(*samples), shares, lambda t: rate, momentum, batch, seed
-    )
+    world, held = AtDeadline(depth), Samples(*samples)
+    return Simulation(made, rule, world, held, shares, lambda t: rate, momentum, batch, seed)
 
 
 def equal_shares(users, size):

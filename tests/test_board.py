@@ -6,20 +6,19 @@ import pytest
 from rich.console import Console
 
 from salf.cli import board
-from salf.live.record import Record
+from salf.rows import Row
 
-ROW = Record(
+ROW = Row(
     3,
-    {"user-1": 1, "user-2": 2, "user-3": 4, "user-4": 4},
-    (1, 2, 2),
     0.5,
-    0,
-    (("user-3", "with '[/x]', which the model does not have"),),
-    ("user-4",),
-    (0.0, 0.0, 0.0),
-    0.05,
-    0.06,
+    (1, 2, 2),
     accuracy=0.875,
+    seconds=0.05,
+    limit=0.06,
+    depths={"user-1": 1, "user-2": 2, "user-3": 4, "user-4": 4},
+    unreached=(0.0, 0.0, 0.0),
+    rejected=(("user-3", "with '[/x]', which the model does not have"),),
+    silent=("user-4",),
 )
 
 

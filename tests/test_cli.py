@@ -291,7 +291,7 @@ def is_running(pid):
         (["live", "--deadline", "0ms"], "the deadline must be a positive time"),
         (["live", "--deadline", "50ms", "--slow", "8"], "write SHARExFACTOR"),
         (["live", "--deadline", "50ms", "--method", "heterofl"], "unknown live method 'heterofl'"),
-        (["live", "--deadline", "50ms", "--most-norm", "0"], "the largest norm allowed must be"),
+        (["live", "--deadline", "50ms", "--max-norm", "0"], "the largest norm allowed must be"),
         (["live", "--deadline", "50ms", "--resume"], "--resume needs --out"),
         (["live", "--deadline", "1s", "--engine", "flower", "--here", "2"], "are for Ray"),
         (["live", "--deadline", "1s", "--address", "127.0.0.1:1"], "there is no Ray to work with"),

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from salf.depth import Depths, Mixture, PerUser, Uniform, fixed, given, parse
+from salf.arrivals import Arrivals
+from salf.depth import Mixture, PerUser, Uniform, fixed, given, parse
 from salf.errors import SalfError
 
 ALPHA = 1e-4
@@ -238,7 +239,7 @@ def test_ten_thousand_users_do_not_overflow(law):
 
 def test_reach_is_the_set_of_users_at_or_below_the_layer_and_nested():
     """[ltUsers] for depths 1, 3, 4 and 2 of L = 3."""
-    depths = Depths(np.array([1, 3, 4, 2]), np.array([False, True, True, True]))
+    depths = Arrivals.at(np.array([1, 3, 4, 2]), np.array([False, True, True, True]))
     assert depths.reach(3).astype(int).tolist() == [[1, 0, 0, 0], [1, 0, 0, 1], [1, 1, 0, 1]]
 
 

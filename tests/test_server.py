@@ -8,7 +8,8 @@ from torch import nn
 
 from salf.aggregate import Step
 from salf.errors import SalfError
-from salf.server import Server, schedule, theorem_rate
+from salf.schedules import schedule, theorem_rate
+from salf.server import Server
 
 
 def one(value):

@@ -21,9 +21,10 @@ from salf.data import Samples
 from salf.depth import Mixture, Uniform
 from salf.engines import ENGINES
 from salf.errors import SalfError, TrainingDiverged
-from salf.experiments.simulation import Batches, Simulation, accuracy
 from salf.layers import Layers
 from salf.methods import METHODS, method
+from salf.simulation import Batches, Simulation, accuracy
+from salf.worlds import AtDeadline
 
 USERS, SIZE = 5, 8
 ALPHA = 1e-4  # each chi-square test rejects fair batches with this probability; seeds are fixed
@@ -168,7 +169,7 @@ def test_the_reach_of_a_record_is_that_of_the_depths():
             drawn.append(draw(self, rng, busy))
             return drawn[-1]
 
-    sim.depth = Noting(USERS, 3)
+    sim.world = AtDeadline(Noting(USERS, 3))
     for _ in range(6):
         assert sim.step().reached == tuple(drawn[-1].reach(3).sum(1).tolist())
 
@@ -298,7 +299,7 @@ def test_the_schedule_is_asked_for_the_round_from_1_on():
     sim = Simulation(
         engine,
         method("fedavg"),
-        Mixture(2, 3, 0.0),
+        AtDeadline(Mixture(2, 3, 0.0)),
         Samples(*data(2, 2, (4,))),
         equal_shares(2, 2),
         lambda t: asked.append(t) or 0.1,

@@ -10,36 +10,46 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from salf.aggregate import LayerwiseAggregate, Step
+    from salf.arrivals import Arrivals, Closing
     from salf.backprop import backward_to
     from salf.clock import Backpropagation, Partial
     from salf.data import DataSet, Samples, from_tensors, load
     from salf.errors import SalfError, TrainingDiverged
     from salf.experiments.config import PRESETS, Config
     from salf.experiments.run import Result, run
-    from salf.experiments.training import History, Row, train
+    from salf.experiments.training import History, StopTraining, train
     from salf.layers import Layer, Layers
     from salf.methods import METHODS, Method, method
+    from salf.rows import Row
+    from salf.simulation import Simulation
+    from salf.worlds import World
 
 # Where each public name lives. Loaded when first used, so that `salf --help` need not wait for
 # torch, and a server that only aggregates need not load the simulator.
 _HOMES = {
     "salf.aggregate": ("LayerwiseAggregate", "Step"),
+    "salf.arrivals": ("Arrivals", "Closing"),
     "salf.backprop": ("backward_to",),
     "salf.clock": ("Backpropagation", "Partial"),
     "salf.data": ("DataSet", "Samples", "from_tensors", "load"),
     "salf.errors": ("SalfError", "TrainingDiverged"),
     "salf.experiments.config": ("PRESETS", "Config"),
     "salf.experiments.run": ("Result", "run"),
-    "salf.experiments.training": ("History", "Row", "train"),
+    "salf.experiments.training": ("History", "StopTraining", "train"),
     "salf.layers": ("Layer", "Layers"),
     "salf.methods": ("METHODS", "Method", "method"),
+    "salf.rows": ("Row",),
+    "salf.simulation": ("Simulation",),
+    "salf.worlds": ("World",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "METHODS",
     "PRESETS",
+    "Arrivals",
     "Backpropagation",
+    "Closing",
     "Config",
     "DataSet",
     "History",
@@ -52,8 +62,11 @@ __all__ = [
     "Row",
     "SalfError",
     "Samples",
+    "Simulation",
     "Step",
+    "StopTraining",
     "TrainingDiverged",
+    "World",
     "backward_to",
     "from_tensors",
     "load",

@@ -57,52 +57,59 @@ class LayerwiseAggregate:
     ) -> None:
         """Add one user's layers, each times its weight (c[l, u]; 1 if not given).
 
-        Where a tensor already is the sum over several users, `users` counts them per layer.
-        `held` says where the entries of a narrower network lie in the full tensors.
+        A layer of weight 0 is left out, and does not count as reached. Where a tensor already is
+        the sum over several users, `users` counts them per layer. `held` says where the entries of
+        a narrower network lie in the full tensors.
         """
-        indices = [self._index(name) for name in update]
-        for index, (name, value) in zip(indices, update.items(), strict=True):
+        indices = {name: self._index(name) for name in update}
+        if weights is not None:
+            indices = {name: index for name, index in indices.items() if weights[index]}
+        for name, index in indices.items():
+            value = update[name]
             weight = 1.0 if weights is None else float(weights[index])
             count = 1 if users is None else int(users[index])
             if held is None:
                 self._add_whole(name, value, weight, count)
             else:
                 self._add_part(name, value, weight, count, held[name])
-        for index in set(indices):
+        for index in set(indices.values()):
             self.reached[index] += 1 if users is None else users[index]
 
-    def total(self, weights: PerLayer) -> Step:
-        """The sums as they are: the step, when the weights were c[l, u].
+    def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
+        """The sums, each layer's divided by its divisor (1 if not given): the method's step.
 
-        `weights` are sum_u c[l, u]: more than 1 only where they were divided by 1 - p_l.
+        `weights` are what was added up: sum_u c[l, u], or sum_u share[l, u] with a divisor. Only
+        where 1 - p_l divides is the quotient more than 1, and buffers do without that.
         """
-        step = Step(dict(self._sums), self._held())
+        step = Step({}, self._held())
         for name, value in self._sums.items():
-            if not self._like[name].requires_grad and not _is_counter(value):
-                step.values[name] = value / max(1.0, float(weights[self._layers.index_of[name]]))
+            index = self._layers.index_of[name]
+            if _is_counter(value):
+                step.values[name] = value
+                continue
+            weight = float(weights[index])
+            if divisor is not None:
+                value, weight = value / float(divisor[index]), weight / float(divisor[index])
+            is_buffer = not self._like[name].requires_grad
+            step.values[name] = value / max(1.0, weight) if is_buffer else value
         return step
 
-    def average(self, unreached: PerLayer | None = None, over: int | None = None) -> Step:
+    def average(self, unreached: PerLayer | None = None) -> Step:
         """[salf_update_rule] as a step: the mean over U^l, divided by 1 - p_l.
 
         An entry that only some networks hold is averaged over the users who hold it (HeteroFL).
-        `over` divides by that many users instead: all of them, as the authors' script does.
         """
         p = np.zeros(len(self._layers)) if unreached is None else np.asarray(unreached)
-        step = Step({})
+        step = Step({}, self._held())
         for name, value in self._sums.items():
-            index = self._layers.index_of[name]
-            reached = 1 - p[index] if self._like[name].requires_grad else 1.0
+            reached = 1 - p[self._layers.index_of[name]] if self._like[name].requires_grad else 1.0
             holders = self._holders.get(name)
             if _is_counter(value):
                 step.values[name] = value
-            elif over is not None:
-                step.values[name] = value / over
             elif holders is None:
                 step.values[name] = value / (self._senders[name] * reached)
             else:
                 step.values[name] = value / (holders.clamp(min=1) * reached)
-        step.held.update(self._held())
         return step
 
     def _held(self) -> dict[str, Tensor]:

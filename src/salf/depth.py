@@ -10,33 +10,9 @@ from dataclasses import dataclass
 from math import floor, lgamma, log, log1p
 
 import numpy as np
-import numpy.typing as npt
 
+from salf.arrivals import Arrivals, Bools, Floats, Ints
 from salf.errors import SalfError, unknown
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Depths:
-    """One round's draw: each user's depth, and who is a straggler.
-
-    In the experiments' mixture a straggler's depth may be 1 too, so the two are not the same.
-    """
-
-    depth: Ints
-    straggler: Bools
-
-    @property
-    def users(self) -> int:
-        """How many users there are."""
-        return len(self.depth)
-
-    def reach(self, layers: int) -> Bools:
-        """`reach[l - 1, u]`: whether user u is in U^l [ltUsers]."""
-        return self.depth[None, :] <= np.arange(1, layers + 1)[:, None]
 
 
 class DepthDistribution(ABC):
@@ -46,7 +22,7 @@ class DepthDistribution(ABC):
     layers: int
 
     @abstractmethod
-    def draw(self, rng: np.random.Generator, busy: Bools | None = None) -> Depths:
+    def draw(self, rng: np.random.Generator, busy: Bools | None = None) -> Arrivals:
         """Draw one round. Users who are `busy` with an earlier round stay stragglers."""
 
     @abstractmethod
@@ -68,7 +44,7 @@ class Uniform(DepthDistribution):
     def __post_init__(self) -> None:
         _check_counts(self.users, self.layers)
 
-    def draw(self, rng: np.random.Generator, busy: Bools | None = None) -> Depths:
+    def draw(self, rng: np.random.Generator, busy: Bools | None = None) -> Arrivals:
         """Draw every user's depth."""
         depth = rng.integers(1, self.layers + 1, self.users, endpoint=True)
         return _with_busy(depth, depth > 1, busy)
@@ -108,7 +84,7 @@ class Mixture(DepthDistribution):
         """How many users are stragglers in every round."""
         return floor(self.ratio * self.users + 0.5)
 
-    def draw(self, rng: np.random.Generator, busy: Bools | None = None) -> Depths:
+    def draw(self, rng: np.random.Generator, busy: Bools | None = None) -> Arrivals:
         """Draw idle users until the stragglers, busy ones included, are the ratio asked for."""
         straggler = np.zeros(self.users, np.bool_) if busy is None else busy.copy()
         missing = max(0, self.stragglers - int(straggler.sum()))
@@ -117,7 +93,7 @@ class Mixture(DepthDistribution):
             depth = given(self.chances, self.users).draw(rng).depth
         else:
             depth = rng.integers(1, self.layers + 1, self.users, endpoint=True)
-        return Depths(np.where(straggler, depth, 1), straggler)
+        return Arrivals.at(np.where(straggler, depth, 1), straggler)
 
     def reach_law(self, layer: int) -> Floats:
         """U - S users reach every layer, the S stragglers as in Lemma 1."""
@@ -162,7 +138,7 @@ class PerUser(DepthDistribution):
         """How many layers there are."""
         return int(self.probabilities.shape[1]) - 1
 
-    def draw(self, rng: np.random.Generator, busy: Bools | None = None) -> Depths:
+    def draw(self, rng: np.random.Generator, busy: Bools | None = None) -> Arrivals:
         """Draw every user's depth by inverting its cumulative probabilities."""
         cumulative = self.probabilities.cumsum(1)[:, :-1]
         depth = 1 + (rng.random((self.users, 1)) >= cumulative).sum(1)
@@ -198,8 +174,8 @@ def _check_counts(users: int, layers: int) -> None:
         raise SalfError(f"users and layers must be at least 1, not {users} and {layers}.")
 
 
-def _with_busy(depth: Ints, straggler: Bools, busy: Bools | None) -> Depths:
-    return Depths(depth, straggler if busy is None else straggler | busy)
+def _with_busy(depth: Ints, straggler: Bools, busy: Bools | None) -> Arrivals:
+    return Arrivals.at(depth, straggler if busy is None else straggler | busy)
 
 
 def _check_length(chances: Sequence[float], layers: int) -> None:
@@ -220,6 +196,7 @@ def _binomial(trials: int, chance: float) -> Floats:
     return np.asarray(np.exp(log_ways + k * log(chance) + (trials - k) * log1p(-chance)))
 
 
+KINDS = ("mixture", "uniform", "fixed", "probabilities")
 DEPTHS = ("mixture", "mixture:P1,P2,...", "uniform", "fixed:D1,...", "probabilities:P1,...")
 
 

@@ -1,6 +1,5 @@
-"""Files that are written whole or not at all, and folders that do not stay."""
+"""Files that are written whole or not at all, locked folders, and folders that do not stay."""
 
-import fcntl
 import os
 import re
 import shutil
@@ -10,6 +9,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
+_LOCK = ".lock"
 _MARK = ".made-by-salf"  # in temporary folders
 
 
@@ -44,6 +46,22 @@ def write_whole(path: Path, content: Any) -> None:
 
 
 @contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a folder; BlockingIOError if one of them is working in it.
+
+    The system releases the lock when the process ends, however it ends. The empty lock file stays:
+    deleting it would let a process that is just opening it lock a file nobody else can see.
+    """
+    try:
+        # Not thread_local: a generator may be closed in another thread than it was started in.
+        lock = FileLock(folder / _LOCK, thread_local=False).acquire(blocking=False)
+    except Timeout:
+        raise BlockingIOError(f"another process is working in {folder}") from None
+    with lock:
+        yield
+
+
+@contextmanager
 def temporary_folder(name: str, place: Path | None = None) -> Iterator[Path]:
     """A folder for this account only, deleted when the block ends.
 
@@ -52,19 +70,17 @@ def temporary_folder(name: str, place: Path | None = None) -> Iterator[Path]:
     place = place or Path(tempfile.gettempdir())
     ours = re.compile(re.escape(name) + r"-\d+-[a-z0-9_]{8}")
     for left in place.glob(f"{name}-*-*"):
-        if ours.fullmatch(left.name) and (left / _MARK).exists():  # nobody else's folder
-            with suppress(OSError):
+        if ours.fullmatch(left.name):
+            with suppress(OSError):  # it is in use, or belongs to another account
                 _delete_if_left(left)
-    with tempfile.TemporaryDirectory(
-        prefix=f"{name}-{os.getpid()}-", dir=place, ignore_cleanup_errors=True
-    ) as made:
-        handle = os.open(made, os.O_RDONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH)  # which ends with this process, however it ends
-            Path(made, _MARK).touch()
-            yield Path(made)
-        finally:
-            os.close(handle)
+    with (
+        tempfile.TemporaryDirectory(
+            prefix=f"{name}-{os.getpid()}-", dir=place, ignore_cleanup_errors=True
+        ) as made,
+        locked(Path(made)),
+    ):
+        Path(made, _MARK).touch()  # not before it is locked: others delete what has only this
+        yield Path(made)
 
 
 def short_place() -> Path | None:
@@ -80,11 +96,12 @@ def delete_left_over(folder: Path, names: Iterable[str]) -> None:
 
 
 def _delete_if_left(folder: Path) -> None:
-    if folder.stat().st_uid != os.getuid():
+    if hasattr(os, "getuid") and folder.stat().st_uid != os.getuid():  # Windows has no uid
         return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        os.close(handle)
+    if not (folder / _MARK).exists():  # it only has such a name
+        return
+    with locked(folder):
+        pass
+    # Unlocked, because Windows deletes no open file. Nobody takes over the folder in between: its
+    # process is gone, and all that others do with it is to delete it.
+    shutil.rmtree(folder, ignore_errors=True)

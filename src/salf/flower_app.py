@@ -1,4 +1,4 @@
-"""The Flower app of `salf live --engine flower`: the federation a config describes.
+"""The Flower app of `salf live --backend flower`: the federation a config describes.
 
 It is what examples/flower-mnist is, for any config, and its users draw the simulator's batches.
 """
@@ -16,31 +16,22 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from salf import server as servers
+from salf import rows as records
+from salf import schedules
 from salf.errors import SalfError
-from salf.experiments.config import Config, read_toml
-from salf.experiments.live import (
-    ROUNDS,
-    STATE,
-    Clock,
-    LiveFolder,
-    Tally,
-    live_method,
-    make_share,
-    summarise,
-    user_name,
-)
+from salf.experiments.config import LiveConfig, read_toml
+from salf.experiments.folder import RunFolder
+from salf.experiments.live import Watcher, finish, make_share, user_name
 from salf.experiments.training import from_config
 from salf.files import temporary_folder, write_whole
 from salf.flower import SALF
 from salf.flower import train as answer
-from salf.live import record
 from salf.live.flower.local import LocalFederation
 from salf.live.flower.parent import end_with_parent
 from salf.live.flower.strategy import WAITING
-from salf.live.record import Record
-from salf.live.server import Row, saved_round
+from salf.live.server import saved_round
 from salf.live.slow import slowness
+from salf.rows import Row
 
 log = logging.getLogger("salf.live")
 
@@ -62,23 +53,16 @@ _PYPROJECT = {
                     "serverapp": f"{__name__}:server",
                     "clientapp": f"{__name__}:client",
                 },
-                "config": {"config": "", "clock": "", "folder": "", "names": ""},
+                "config": {"config": "", "folder": "", "names": ""},
             }
         }
     },
 }
 
 
-def run_here(
-    config: Config,
-    clock: Clock,
-    folder: LiveFolder,
-    *,
-    on_ready: Callable[[], None],
-    on_round: Callable[[Record], None],
-    on_wait: Callable[[str], None],
-) -> dict[str, Any]:
+def run_here(config: LiveConfig, folder: RunFolder, watcher: Watcher) -> dict[str, Any]:
     """Run the app with a SuperLink and SuperNodes on this machine, and return the summary."""
+    watcher.status("SuperLink and SuperNodes are getting ready")
     with (
         temporary_folder("salf-app") as app,
         LocalFederation([{}] * config.users) as federation,
@@ -87,18 +71,17 @@ def run_here(
         names = {federation.node_id(n): user_name(n + 1) for n in range(config.users)}
         settings = {
             "config": config.to_toml(),
-            "clock": json.dumps(vars(clock)),
             "folder": str(folder.path.absolute()),
             "names": json.dumps(names),
         }
-        on_ready()
-        added = Added(folder.path / ROUNDS, saved_round(folder.path / STATE))
+        watcher.status("")
+        added = Added(folder.rounds, saved_round(folder.checkpoint))
         for line in federation.run(app, settings):
             log.info("%s", line)
             if (waiting := line.partition(WAITING)[2]) != "":
-                on_wait(waiting.strip())
-            added.show(on_round)
-        added.show(on_round, all=True)
+                watcher.say(waiting.strip())
+            added.show(watcher.round)
+        added.show(watcher.round, all=True)
     summary = folder.summary()
     if summary is None:
         raise SalfError("the Flower app ended before all rounds were closed.")
@@ -114,14 +97,14 @@ class Added:
         self._seen = self._stamp()
         self._shown = t
 
-    def show(self, on_round: Callable[[Record], None], *, all: bool = False) -> None:
+    def show(self, on_round: Callable[[Row], None], *, all: bool = False) -> None:
         """Call the function for each round that is new; `all` is for the last time."""
         began = time.monotonic()
         stamp = self._stamp()
         if stamp == self._seen or (began < self._next and not all):
             return
         self._seen = stamp
-        done = record.read(self._path)
+        done = records.read(self._path)
         self._next = time.monotonic() + 10 * (time.monotonic() - began)
         for row in done[self._shown :]:
             on_round(row)
@@ -158,27 +141,26 @@ class Named(SALF):
 def main(grid: Grid, context: Context) -> None:
     """All rounds; the folder gets what a live run leaves."""
     end_with_parent()
-    config, clock = _read(context)
-    folder = Path(str(context.run_config["folder"]))
+    config = _read(context)
+    folder = RunFolder(str(context.run_config["folder"]))
     training = from_config(config)
     simulation = training.simulation
 
     def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord | None:
-        due = round % training.eval_every == 0 or round == config.rounds
-        accuracy = training.validation_accuracy() if round and due else None
+        accuracy = training.accuracy_if_due(round, config.rounds) if round else None
         return None if accuracy is None else MetricRecord({"accuracy": accuracy})
 
     strategy = Named(
         simulation.model,
-        lr=servers.schedule(config.lr, config.rounds),
+        lr=schedules.schedule(config.lr, config.rounds),
         momentum=config.momentum,
-        deadline=clock.deadline,
-        grace=clock.grace,
-        most_norm=clock.most_norm,
-        method=live_method(config),
+        deadline=config.deadline,
+        grace=config.grace,
+        max_norm=config.max_norm,
+        method=config.make_method(),
         layers=[[*layer.parameters, *layer.buffers] for layer in simulation.engine.layers],
-        state=folder / STATE,
-        record=folder / ROUNDS,
+        state=folder.checkpoint,
+        record=folder.rounds,
         min_available_nodes=config.users,
         fraction_evaluate=0.0,
     )
@@ -186,24 +168,22 @@ def main(grid: Grid, context: Context) -> None:
     arrays = ArrayRecord(simulation.model.state_dict())
     strategy.start(grid, arrays, num_rounds=config.rounds, evaluate_fn=evaluate)
     end_with_parent()
-    tally = Tally(len(simulation.engine.layers))
-    for done in record.read(folder / ROUNDS):
-        tally.add(done)
-    LiveFolder(folder).finish(training, summarise(config, clock, training, tally))
+    finish(config, training, records.read(folder.rounds), folder)
 
 
 @client.train()
 def train(msg: Message, context: Context) -> Message:
     """One round of one user."""
     end_with_parent()
-    config, clock = _read(context)
+    config = _read(context)
     number = int(context.node_config["partition-id"]) + 1
-    share = make_share(config, number, slowness(clock.slow, config.users)[number - 1])
+    share = make_share(config, number, slowness(config.slow, config.users)[number - 1])
     round = int(msg.content["config"]["server-round"])  # type: ignore[arg-type]
     with share.draws(round):
         return answer(share.model, lambda: share.batch(round), msg, context)
 
 
-def _read(context: Context) -> tuple[Config, Clock]:
+def _read(context: Context) -> LiveConfig:
     config = read_toml(str(context.run_config["config"]))
-    return config, Clock(**json.loads(str(context.run_config["clock"])))
+    assert isinstance(config, LiveConfig)
+    return config

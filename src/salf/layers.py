@@ -235,3 +235,8 @@ def _claim(module: nn.Module, groups: list[_Group]) -> list[Layer]:
         for group, owned, carried in zip(groups, parameters, buffers, strict=True)
         if owned
     ]
+
+
+def parse_layers(text: str) -> list[str | list[str]]:
+    """Layers as people write them: `stem,body+norm,head`, `+` joining several into one."""
+    return [entry.split("+") if "+" in entry else entry for entry in text.split(",")]

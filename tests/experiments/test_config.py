@@ -50,7 +50,7 @@ def test_presets_are_the_papers_settings():
         ({"options": {"width": 0.5}}, "unknown option of salf 'width'"),
         ({"method": "asyncfl", "options": {"delay": 2.5}}, "delay of asyncfl must be of type int"),
         ({"method": "asyncfl", "options": {"discount": float("nan")}}, "discount of asyncfl"),
-        ({"method": "heterofl", "options": {"width": "abc"}}, "must be of type float or int"),
+        ({"method": "heterofl", "options": {"width": "abc"}}, "must be of type float"),
         ({"method": "drop", "options": {"lucky": "kpet"}}, "Did you mean 'kept'"),
         ({"method": "heterofl", "options": {"width": 1.5}}, "width"),
     ],

@@ -6,29 +6,46 @@ import numpy as np
 import pytest
 import torch
 
+from salf import rows as record
 from salf.errors import SalfError
-from salf.experiments.config import Config
-from salf.experiments.live import (
-    ROUNDS,
-    Clock,
-    LiveFolder,
-    make_server,
-    make_share,
-    make_user,
-    serve,
-    user_name,
-)
+from salf.experiments import live as live_module
+from salf.experiments.config import Config, LiveConfig
+from salf.experiments.folder import ROUNDS, RunFolder
+from salf.experiments.live import make_share, make_user, run, serve, user_name
 from salf.experiments.replay import replay
-from salf.experiments.run import run
-from salf.experiments.training import from_config
-from salf.live import record
-from salf.live.rounds import Answer, Rounds
+from salf.experiments.run import run as simulate
+from salf.experiments.training import StopTraining, from_config
+from salf.live.rounds import Answer
 from salf.live.update import encode
 
-SMALL = Config(
-    data="synthetic", model="mlp", users=4, rounds=6, batch_size=4, lr=0.1, eval_every=3, threads=1
+SMALL = LiveConfig(
+    data="synthetic",
+    model="mlp",
+    users=4,
+    rounds=6,
+    batch_size=4,
+    lr=0.1,
+    eval_every=3,
+    threads=1,
+    deadline=10.0,
+    grace=1.0,
 )
-CLOCK = Clock(deadline=10.0, grace=1.0)
+METHOD = """
+from dataclasses import dataclass
+import numpy as np
+from salf import Method
+
+@dataclass(frozen=True)
+class Halves(Method):
+    louder: bool = False
+
+    def share(self, arrived, layers):
+        half = arrived.depth <= (layers + 1) / 2
+        return (arrived.reach(layers) & half) * (2.0 if self.louder else 1.0)
+
+    def divisor(self, closing):
+        return np.maximum(closing.shares, 1.0)
+"""
 NET = """
 from torch import nn
 
@@ -77,20 +94,31 @@ class Here:
         return answers
 
 
+@pytest.fixture(autouse=True)
+def users_in_this_process(monkeypatch):
+    """Instead of Ray: all else is what `salf live` does."""
+
+    def serve_here(config, training, folder, joining, on_round, watcher):
+        link = Here(config)
+        return serve(config, link, folder, training=training, on_round=on_round, watcher=watcher)
+
+    monkeypatch.setattr(live_module, "_on_ray", serve_here)
+
+
 def live(config, path, resume=False, on_round=None):
-    folder = LiveFolder(path)
-    with folder.claimed(config, CLOCK, resume) as claimed:
-        return serve(claimed, CLOCK, Here(claimed), folder, on_round=on_round)
+    return run(config, path, resume=resume, on_round=on_round).summary
 
 
-@pytest.mark.parametrize("method", ["salf", "drop", "fedavg"])
+@pytest.mark.parametrize("average", ["reached", "all"])
+@pytest.mark.parametrize("method", ["salf", "drop", "fedavg", "ownmethod:Halves"])
 @pytest.mark.parametrize("model", ["mlp", "cnn", "bnnet:Net"])
 def test_the_simulator_gets_to_the_same_model_with_the_recorded_depths(
-    tmp_path, monkeypatch, method, model
+    tmp_path, monkeypatch, method, model, average
 ):
     (tmp_path / "bnnet.py").write_text(NET)
+    (tmp_path / "ownmethod.py").write_text(METHOD)
     monkeypatch.syspath_prepend(tmp_path)
-    config = SMALL.changed(method=method, model=model, momentum=0.5)
+    config = SMALL.changed(method=method, model=model, momentum=0.5, average=average)
     summary = live(config, tmp_path / "run")
     replayed = replay(tmp_path / "run")
     assert replayed.history.test_accuracy == pytest.approx(summary["test_accuracy"], abs=0.002)
@@ -110,14 +138,43 @@ def test_the_replay_of_another_run_is_far_away(tmp_path):
 
 
 def test_a_folder_of_a_run_that_is_not_live_is_left_alone(tmp_path):
-    run(SMALL.changed(rounds=1), tmp_path)
+    simulated = Config(data="synthetic", users=4, rounds=1, batch_size=4, threads=1)
+    simulate(simulated, tmp_path)
     before = sorted(tmp_path.iterdir())
-    with (
-        pytest.raises(SalfError, match="holds a run that is not live"),
-        LiveFolder(tmp_path).claimed(SMALL.changed(rounds=1), CLOCK, resume=True),
-    ):
-        pass
+    with pytest.raises(SalfError, match="holds a simulated run"):
+        live(SMALL.changed(rounds=1), tmp_path, resume=True)
     assert sorted(tmp_path.iterdir()) == before
+    live(SMALL.changed(rounds=1), tmp_path / "live")
+    with pytest.raises(SalfError, match="holds a live run"):
+        simulate(simulated, tmp_path / "live", resume=True)
+
+
+def test_a_live_run_leaves_what_a_simulated_one_leaves_and_its_record(tmp_path):
+    simulate(Config(data="synthetic", users=4, rounds=1, batch_size=4, threads=1), tmp_path / "a")
+    live(SMALL.changed(rounds=1), tmp_path / "b")
+    simulated, real = ({path.name for path in (tmp_path / name).iterdir()} for name in "ab")
+    assert real - simulated <= {"rounds.jsonl", "live.log"}
+    assert simulated <= real
+    both = (RunFolder(tmp_path / name).summary() for name in "ab")
+    simulated, real = (set(summary) for summary in both)
+    assert simulated <= real
+
+
+def test_on_round_can_stop_a_live_run_which_is_then_finished(tmp_path):
+    def stop(row, model):
+        if row.round == 2:
+            raise StopTraining
+
+    summary = live(SMALL, tmp_path / "run", on_round=stop)
+    assert (summary["rounds"], summary["stopped"]) == (2, True)
+    assert live(SMALL, tmp_path / "run", resume=True) == summary
+
+
+def test_a_finished_live_run_is_given_more_rounds(tmp_path):
+    live(SMALL.changed(rounds=4), tmp_path / "run")
+    live(SMALL, tmp_path / "run", resume=True)
+    live(SMALL, tmp_path / "whole")
+    assert rows_of(tmp_path / "run") == rows_of(tmp_path / "whole")
 
 
 class Killed(Exception):
@@ -125,7 +182,7 @@ class Killed(Exception):
 
 
 def test_a_server_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path):
-    def stop(row):
+    def stop(row, model):
         if row.round == 4:
             raise Killed
 
@@ -146,7 +203,7 @@ def rows_of(folder):
 def test_a_round_that_was_written_but_not_kept_is_run_again(tmp_path):
     """The server was killed between the two."""
 
-    def stop(row):
+    def stop(row, model):
         if row.round == 3:
             raise Killed
 
@@ -162,7 +219,7 @@ def test_a_round_that_was_written_but_not_kept_is_run_again(tmp_path):
 
 
 def test_rounds_that_are_gone_are_not_made_up(tmp_path):
-    def stop(row):
+    def stop(row, model):
         if row.round == 3:
             raise Killed
 
@@ -175,32 +232,23 @@ def test_rounds_that_are_gone_are_not_made_up(tmp_path):
 
 def test_a_folder_with_another_run_is_refused(tmp_path):
     live(SMALL, tmp_path)
-    folder = LiveFolder(tmp_path)
-    with (
-        pytest.raises(SalfError, match=r"already holds this run. Add --resume"),
-        folder.claimed(SMALL, CLOCK, resume=False),
-    ):
-        pass
-    with (
-        pytest.raises(SalfError, match=r"another clock .it differs in deadline, grace"),
-        folder.claimed(SMALL, Clock(1.0), resume=True),
-    ):
-        pass
-    with (
-        pytest.raises(SalfError, match=r"another config .it differs in lr"),
-        folder.claimed(SMALL.changed(lr=0.2), CLOCK, resume=True),
-    ):
-        pass
+    with pytest.raises(SalfError, match=r"already holds this run. Add --resume"):
+        live(SMALL, tmp_path)
+    with pytest.raises(SalfError, match=r"another config .it differs in lr, deadline"):
+        live(SMALL.changed(lr=0.2, deadline=1.0), tmp_path, resume=True)
 
 
-def test_what_was_not_used_is_in_the_log_of_the_run(tmp_path):
-    folder = LiveFolder(tmp_path)
-    with folder.claimed(SMALL, CLOCK, resume=False) as config:
-        link = Here(config)
-        link.receive = lambda seconds: [
-            Answer(answer.user, answer.round, b"rubbish") for answer in Here.receive(link, seconds)
-        ]
-        row = Rounds(make_server(config, from_config(config)), link, 1.0).next()
+def test_what_was_not_used_is_in_the_log_of_the_run(tmp_path, monkeypatch):
+    real = Here.receive
+    monkeypatch.setattr(
+        Here,
+        "receive",
+        lambda link, seconds: [
+            Answer(answer.user, answer.round, b"rubbish") for answer in real(link, seconds)
+        ],
+    )
+    live(SMALL.changed(rounds=1), tmp_path)
+    (row,) = record.read(tmp_path / ROUNDS)
     assert len(row.rejected) >= 1
     text = (tmp_path / "live.log").read_text()
     for user, reason in row.rejected:
@@ -233,10 +281,12 @@ def test_what_torch_draws_is_each_users_own_in_each_round_and_the_same_every_tim
 
 
 def test_what_a_live_federation_does_not_have_is_refused_in_a_sentence(tmp_path):
-    with pytest.raises(SalfError, match=r"heterofl.*drop, fedavg, salf"):
-        live(SMALL.changed(method="heterofl"), tmp_path / "a")
-    with pytest.raises(SalfError, match="averages over the users that reached a layer"):
-        live(SMALL.changed(average="all"), tmp_path / "b")
+    with pytest.raises(SalfError, match="heterofl runs in the simulator only: its stragglers"):
+        SMALL.changed(method="heterofl")
+    with pytest.raises(SalfError, match="asyncfl runs in the simulator only: its users deliver"):
+        SMALL.changed(method="asyncfl")
+    with pytest.raises(SalfError, match="how long may a round take"):
+        LiveConfig()
     with pytest.raises(SalfError, match="holds no live run"):
         replay(tmp_path)
 

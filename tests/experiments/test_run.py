@@ -16,9 +16,9 @@ from salf.experiments import run as run_module
 from salf.experiments import training as training_module
 from salf.experiments.config import Config, load_config
 from salf.experiments.run import complete, run
-from salf.experiments.simulation import Simulation
 from salf.models import build
 from salf.server import Server
+from salf.simulation import Simulation
 
 METHODS = ["salf", "fedavg", "drop", "heterofl", "asyncfl"]
 
@@ -30,12 +30,12 @@ class Killed(BaseException):
 def run_and_die(config, folder, at):
     """Run as if killed in round `at`, with a checkpoint after every round before."""
 
-    def kill(row):
+    def kill(row, model):
         if row.round == at:
             raise Killed
 
     with pytest.raises(Killed):
-        run(config, folder, on_row=kill, checkpoint_every=0)
+        run(config, folder, on_round=kill, checkpoint_every=0)
     assert not (folder / "summary.json").exists()
 
 
@@ -224,11 +224,11 @@ def test_heterofl_in_several_chunks_resumes_to_the_same_model(tmp_path):
 
 
 def test_two_processes_do_not_work_in_one_folder(tiny, tmp_path):
-    def second(row):
+    def second(row, model):
         with pytest.raises(SalfError, match="another process is working in"):
             run(tiny, tmp_path / "r", resume=True)
 
-    run(tiny, tmp_path / "r", on_row=second)
+    run(tiny, tmp_path / "r", on_round=second)
 
 
 def test_files_of_other_people_in_the_folder_are_left_alone(tiny, tmp_path):
@@ -259,7 +259,7 @@ def test_resuming_with_nothing_there_says_that_it_starts_anew(tiny, tmp_path):
     run(tiny, tmp_path / "new", report=said.append)
     assert said == []
     run(tiny, tmp_path / "r", resume=True, report=said.append)
-    assert said == [f"{tmp_path / 'r'} holds nothing to go on with yet: the run starts anew."]
+    assert said == [f"{tmp_path / 'r'} holds no checkpoint yet: the run starts from the beginning."]
     run(tiny, tmp_path / "r", resume=True, report=said.append)
     assert len(said) == 1
 
@@ -303,7 +303,7 @@ def test_a_damaged_checkpoint_is_one_sentence(tiny, tmp_path):
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "config.toml").write_text(tiny.to_toml())
     (tmp_path / "r" / "checkpoint.safetensors").write_bytes(b"not a checkpoint")
-    with pytest.raises(SalfError, match="Delete it to start anew"):
+    with pytest.raises(SalfError, match="Delete it to start over"):
         run(tiny, tmp_path / "r", resume=True)
 
 

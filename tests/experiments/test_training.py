@@ -10,7 +10,7 @@ import salf
 from salf.depth import fixed
 from salf.experiments.config import Config
 from salf.experiments.training import from_config
-from salf.methods import Synchronous
+from salf.methods import Method
 
 
 @pytest.fixture
@@ -98,8 +98,34 @@ def test_regression_with_a_loss_of_ones_own(points):
 
 def test_on_round_sees_every_round(points):
     seen = []
-    salf.train(net(), points, on_round=seen.append, **SMALL)
-    assert [row.round for row in seen] == list(range(1, 41))
+    model = net()
+    salf.train(model, points, on_round=lambda *given: seen.append(given), **SMALL)
+    assert [row.round for row, _ in seen] == list(range(1, 41))
+    assert all(trained is model for _, trained in seen)
+
+
+def test_on_round_can_stop_a_run_and_what_there_is_is_kept(points):
+    x, y = points
+
+    def stop_when_good_enough(row, model):
+        if row.accuracy is not None and row.accuracy > 0.8:
+            raise salf.StopTraining
+
+    settings = {**SMALL, "eval_every": 1}
+    whole = salf.train(net(), (x[:700], y[:700]), test=(x[700:], y[700:]), **settings)
+    cut = salf.train(
+        net(),
+        (x[:700], y[:700]),
+        test=(x[700:], y[700:]),
+        on_round=stop_when_good_enough,
+        **settings,
+    )
+    assert cut.stopped
+    assert not whole.stopped
+    assert 1 <= len(cut.rows) < 40
+    assert cut.curve == whole.curve[: len(cut.rows)]
+    assert cut.curve[-1][1] > 0.8
+    assert cut.test_accuracy is not None
 
 
 def test_unknown_settings_name_the_nearest(points):
@@ -167,11 +193,14 @@ def test_a_distribution_of_depth_can_be_given(points):
 
 def test_a_method_of_ones_own_needs_no_place_in_the_package(points):
     @dataclass(frozen=True)
-    class Nobody(Synchronous):
+    class Nobody(Method):
         name = "nobody"
 
-        def weights(self, depths, unreached):
-            return np.zeros((len(unreached), depths.users))
+        def share(self, arrived, layers):
+            return np.zeros((layers, arrived.users))
+
+        def divisor(self, closing):
+            return np.ones(len(closing.reached))
 
     model = net()
     before = model[2].weight.clone()

@@ -2,9 +2,9 @@
 
 import pytest
 
-from salf.cli import live
-from salf.cli.live import Joining
 from salf.errors import SalfError
+from salf.experiments import live
+from salf.experiments.live import Joining
 
 
 @pytest.mark.parametrize(
@@ -15,28 +15,27 @@ from salf.errors import SalfError
         ({"address": "auto", "here": 3}, "--here must be from 0 to --users, which is 2"),
         ({"address": "auto", "here": -1}, "--here must be from 0"),
         ({"address": "auto", "min_users": 3}, "--min-users must be from 0"),
-        ({"engine": "flower", "address": "auto"}, "are for Ray"),
-        ({"engine": "flower", "min_users": 2}, "are for Ray"),
+        ({"backend": "flower", "address": "auto"}, "are for Ray"),
+        ({"backend": "flower", "min_users": 2}, "are for Ray"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(settings, reason):
-    engine = settings.get("engine", "ray")
+    backend = settings.get("backend", "ray")
     given = {name: settings.get(name) for name in ("address", "here", "min_users")}
     with pytest.raises(SalfError, match=reason):
-        Joining(**given, federation="salf").check(users=2, engine=engine)
+        Joining(**given, federation="salf").check(users=2, backend=backend)
 
 
 def test_users_of_our_own_and_of_others_may_take_part():
-    Joining(None, None, None, "salf").check(users=2, engine="ray")
-    Joining(None, None, None, "salf").check(users=2, engine="flower")
-    Joining("auto", 0, 2, "salf").check(users=2, engine="ray")
+    Joining(None, None, None, "salf").check(users=2, backend="ray")
+    Joining(None, None, None, "salf").check(users=2, backend="flower")
+    Joining("auto", 0, 2, "salf").check(users=2, backend="ray")
 
 
 def test_the_server_says_once_how_many_it_waits_for_and_begins_when_they_are_there(monkeypatch):
     said, seen = [], iter([{"a"}, {"a"}, {"a", "b"}, {"a", "b", "c"}])
-    monkeypatch.setattr(live, "say", said.append)
     monkeypatch.setattr(live.time, "sleep", lambda seconds: None)
-    live._wait_for(3, lambda: next(seen))
+    live._wait_for(3, lambda: next(seen), said.append)
     assert [line.partition(" users")[0] for line in said] == ["1 of 3", "2 of 3"]
-    live._wait_for(0, set)
+    live._wait_for(0, set, said.append)
     assert len(said) == 2

@@ -71,7 +71,7 @@ def test_the_step_is_the_layerwise_mean_of_what_was_accepted():
     assert_same(live, stepped(before, updates))
     assert row.depths == {"a": 1, "b": 3, "c": 2, "d": 4}  # d was not heard: L + 1
     assert row.reached == (1, 2, 3)
-    assert row.loss == 2.0
+    assert row.train_loss == 2.0
     assert (row.late, row.rejected) == (0, ())
 
 
@@ -118,7 +118,7 @@ def test_what_comes_late_is_counted_and_never_mixed_into_another_round():
     assert row.rejected == ()
     assert_same(live, before)
     assert row.depths == {"a": 4, "b": 4}
-    assert math.isnan(row.loss)
+    assert math.isnan(row.train_loss)
 
 
 def test_one_round_at_a_time():
@@ -195,7 +195,7 @@ def whole_bound_after(rounds):
 
 def test_a_state_that_is_not_one_is_a_sentence(tmp_path):
     (tmp_path / "state").write_bytes(b"rubbish")
-    with pytest.raises(SalfError, match="To start anew, delete it"):
+    with pytest.raises(SalfError, match="Delete it to start over"):
         server().restore(tmp_path / "state")
 
 

@@ -151,7 +151,7 @@ def test_a_user_that_reached_nothing_sends_nothing():
 
 
 def test_a_given_bound_holds_for_every_layer():
-    tight = Inspection(LAYERS, WEIGHTS, most_norm=2.0)
+    tight = Inspection(LAYERS, WEIGHTS, max_norm=2.0)
     tight.check(good(depth=2, scale=0.5), ROUND)
     with pytest.raises(Rejected, match=r"norm 2\.83 in layer 2 .*at most 2 "):
         tight.check(good(depth=2), ROUND)
@@ -287,7 +287,7 @@ def test_numbers_that_are_too_large_for_a_float_are_refused(key, value):
 
 def test_huge_but_finite_values_do_not_overflow_the_norm():
     with pytest.raises(Rejected, match="norm"):
-        Inspection(LAYERS, WEIGHTS, most_norm=1.0).check(good(depth=2, scale=3e38), ROUND)
+        Inspection(LAYERS, WEIGHTS, max_norm=1.0).check(good(depth=2, scale=3e38), ROUND)
 
 
 def test_an_update_larger_than_the_model_is_not_even_read():
@@ -341,7 +341,7 @@ def attempt(data):
     server = LiveServer(model, LAYERS, lambda t: 1.0, unreached=[0.0, 0.0])
     server.t = ROUND - 1
     server.open(["a"])
-    if server.take("a", data) is not None and not server._late:
+    if server.take("a", data) is not None and not server.round.late:
         return True
     row = server.close()
     assert row.depths == {"a": 3}

@@ -18,7 +18,8 @@ from reference import (
 from salf.depth import Mixture
 from salf.engines import ENGINES
 from salf.errors import SalfError
-from salf.methods import Round, method
+from salf.methods import method
+from salf.worlds import AtDeadline
 
 USERS, SIZE = 4, 3
 # Round by round: each user's depth, and who straggles. Busy users' entries do not matter.
@@ -134,12 +135,12 @@ def test_the_variants_differ():
 def plans(options, law=None, rounds=ROUNDS, seed=0):
     law = law or script()
     rule = method("asyncfl", **options)
-    memory = rule.start(law.users)
+    world = rule.world(AtDeadline(law))
+    memory = world.start()
     for t in range(1, rounds + 1):
-        round = Round(t, law, law.unreached(), np.random.default_rng([seed, t]))
         before = memory
-        plan, memory = rule.plan(round, memory)
-        yield t, plan, before, memory, rule
+        arrived, memory = world.arrivals(t, np.random.default_rng([seed, t]), memory)
+        yield t, rule.plan(t, arrived, world.unreached(t)), before, memory, world
 
 
 def test_a_straggler_of_depth_d_delivers_2d_rounds_later_on_the_model_it_was_given():
@@ -172,7 +173,7 @@ def test_the_delay_factor_is_configurable():
 
 
 def test_the_models_kept_are_those_of_users_who_have_not_delivered():
-    found = [rule.models_in_use(memory) for *_, memory, rule in plans({})]
+    found = [world.models_in_use(memory) for *_, memory, world in plans({})]
     assert found == [{1}, {1, 2}, {2, 3}, {2, 3}, {2, 3, 5}, {3, 5}, set(), set(), set()]
 
 
@@ -231,9 +232,9 @@ def test_planning_does_not_write_to_the_memory_it_was_given():
     for _, _, before, after, _ in plans({}):
         assert before is not after
     rule = method("asyncfl")
-    memory = rule.start(USERS)
-    law = script()
-    rule.plan(Round(1, law, law.unreached(), np.random.default_rng(0)), memory)
+    world = rule.world(AtDeadline(script()))
+    memory = world.start()
+    world.arrivals(1, np.random.default_rng(0), memory)
     assert not memory.any()
 
 
@@ -257,8 +258,8 @@ def test_when_everybody_is_busy_nothing_moves(engine):
     [
         ({"delay": 0}, "delay >= 1"),
         ({"discount": -1.0}, "discount >= 0"),
-        ({"stale": "weights"}, "reading of stale updates 'weights'.*difference, model"),
-        ({"average": "none"}, "unknown average"),
+        ({"stale": "weights"}, "option stale of asyncfl 'weights'.*difference, model"),
+        ({"average": "none"}, "option average of asyncfl 'none'"),
     ],
 )
 def test_impossible_options_are_refused(options, says):

@@ -1,23 +1,32 @@
 import numpy as np
 import pytest
 
-from salf.depth import Depths, Uniform, given
+from salf.arrivals import Arrivals
+from salf.depth import Uniform, fixed, given
 from salf.errors import SalfError
 from salf.methods import METHODS, method
 from salf.methods.drop import Drop
 from salf.methods.fedavg import FedAvg
+from salf.worlds import AtDeadline
 
 P = np.array([0.5, 0.25, 0.1])
 
 
 def depths(*values, stragglers=()):
     depth = np.array(values)
-    return Depths(depth, np.isin(np.arange(len(depth)), stragglers))
+    return Arrivals.at(depth, np.isin(np.arange(len(depth)), stragglers))
 
 
-def test_fedavg_weighs_everybody_alike_whatever_their_depth():
-    assert FedAvg().weights(depths(1, 4, 2, 3), P).tolist() == [[0.25] * 4] * 3
+def test_fedavg_waits_so_that_everybody_counts_alike_whatever_their_depth():
+    world = FedAvg().world(AtDeadline(fixed([1, 4, 2, 3], 3)))
+    arrived, _ = world.arrivals(1, np.random.default_rng(0), world.start())
+    assert FedAvg().weights(arrived, world.unreached(1)).tolist() == [[0.25] * 4] * 3
     assert FedAvg.waits
+
+
+def test_fedavg_is_the_mean_over_those_heard_where_a_user_failed():
+    """Live: depth L + 1 is a user that was asked and sent nothing that could be used."""
+    assert FedAvg().weights(depths(1, 4, 1, 1), P).tolist() == [[1 / 3, 0, 1 / 3, 1 / 3]] * 3
 
 
 def test_drop_averages_over_the_users_that_are_no_stragglers():
@@ -54,5 +63,5 @@ def test_unknown_methods_and_options_are_refused_with_what_is_allowed():
         method("salv")
     with pytest.raises(SalfError, match=r"option of salf 'width'.*none"):
         method("salf", width=0.5)
-    with pytest.raises(SalfError, match=r"unknown average 'some'.*all, reached"):
+    with pytest.raises(SalfError, match=r"option average of drop 'some'.*all, reached"):
         method("drop", average="some")

@@ -26,7 +26,8 @@ from salf.depth import Mixture
 from salf.engines import ENGINES
 from salf.errors import SalfError
 from salf.layers import Layers
-from salf.methods import Round, method
+from salf.methods import method
+from salf.worlds import AtDeadline
 
 
 class Scaler(nn.Module):
@@ -205,8 +206,9 @@ def test_a_lucky_straggler_still_trains_the_narrow_network():
     """Its width was settled before the deadline, so being slow counts, not the depth reached."""
     script = Scripted([[1, 1, 3]], 3, stragglers=[[1, 2]])
     rule = method("heterofl")
-    round = Round(1, script, script.unreached(), np.random.default_rng(0))
-    plan, _ = rule.plan(round, rule.start(3))
+    world = rule.world(AtDeadline(script))
+    arrived, _ = world.arrivals(1, np.random.default_rng(0), world.start())
+    plan = rule.plan(1, arrived, world.unreached(1))
     assert [(group.users.tolist(), group.width) for group in plan.groups] == [
         ([0], 1.0),
         ([1, 2], 0.5),

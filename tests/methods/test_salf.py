@@ -10,7 +10,8 @@ from torch import nn
 
 from reference import data, gradients, plan_of, rows_of, small_mlp
 from salf.aggregate import LayerwiseAggregate
-from salf.depth import Depths, Uniform
+from salf.arrivals import Arrivals
+from salf.depth import Uniform
 from salf.engines import ENGINES
 from salf.layers import Layers
 from salf.methods.drop import Drop
@@ -130,14 +131,14 @@ def test_the_gradients_of_the_example_are_those_of_the_net():
 
 
 def test_weights_in_numbers():
-    depths = Depths(np.array([1, 2, 4]), np.array([False, True, True]))
+    depths = Arrivals.at(np.array([1, 2, 4]), np.array([False, True, True]))
     c = SALF().weights(depths, np.array(P))
     wanted = [[64 / 37, 0, 0], [32 / 56, 32 / 56, 0], [32 / 63, 32 / 63, 0]]
     np.testing.assert_allclose(c, wanted, rtol=1e-14)
 
 
 def test_a_layer_that_nobody_can_reach_has_no_weight_and_no_nan():
-    depths = Depths(np.array([3, 4]), np.array([True, True]))
+    depths = Arrivals.at(np.array([3, 4]), np.array([True, True]))
     c = SALF().weights(depths, np.array([1.0, 0.5, 0.0]))
     assert c.tolist() == [[0, 0], [0, 0], [1, 0]]
 
@@ -148,7 +149,7 @@ def test_a_layer_that_nobody_can_reach_has_no_weight_and_no_nan():
 def expected_weights(rule, users, layers, p):
     """E[c[l, u]] under AS4: the mean over all (L + 1)^U equally likely depth vectors."""
     every = list(product(range(1, layers + 2), repeat=users))
-    total = sum(rule.weights(Depths(np.array(d), np.array(d) > 1), p) for d in every)
+    total = sum(rule.weights(Arrivals.at(np.array(d), np.array(d) > 1), p) for d in every)
     return total / len(every)
 
 
@@ -203,7 +204,7 @@ def steps_of(rule, p, seed):
     for _ in range(ROUNDS):
         c = rule.weights(law.draw(rng), p)
         steps.append(np.concatenate([c[index] @ g for index, g in enumerate(by_layer)]))
-    depths = Depths(np.ones(users, np.int64), np.zeros(users, bool))
+    depths = Arrivals.at(np.ones(users, np.int64), np.zeros(users, bool))
     full = FedAvg().weights(depths, p)
     wanted = np.concatenate([full[index] @ g for index, g in enumerate(by_layer)])
     return np.array(steps), wanted

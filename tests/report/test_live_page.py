@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import tomli_w
+from salf.live.record import Record
 from test_page import Parsed
 
 from salf.cli import main
@@ -15,7 +16,6 @@ from salf.experiments.run import run as simulate
 from salf.experiments.training import from_config
 from salf.files import write_whole
 from salf.live import record
-from salf.live.record import Record
 from salf.report import Chart, Table, names, write_live_page
 from salf.report.live import page
 from salf.report.live_charts import OVER, curve, durations, layers, progress, shown_users

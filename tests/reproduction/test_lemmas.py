@@ -7,12 +7,12 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from salf.experiments.simulation import Batches
 from scipy import stats
 
 from reference import gradients
 from salf.data import split, synthetic
 from salf.depth import Depths, Uniform
-from salf.experiments.simulation import Batches
 from salf.layers import Layers
 from salf.methods.drop import Drop
 from salf.methods.salf import SALF

@@ -7,12 +7,12 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
+from salf.experiments.simulation import Batches, Simulation
 from torch import nn
 
 from salf.data import Samples, synthetic
 from salf.depth import Uniform
 from salf.engines import LoopEngine
-from salf.experiments.simulation import Batches, Simulation
 from salf.layers import Layers
 from salf.methods import method
 from salf.reproduction import theorem

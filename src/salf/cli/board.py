@@ -14,7 +14,7 @@ from rich.text import Text
 from salf.cli.terminal import console, progress_bar, say
 
 if TYPE_CHECKING:
-    from salf.live.record import Record
+    from salf.rows import Row
 
 EVERY = 10.0  # seconds between lines where there is no terminal
 MOST = 20  # users that are shown one by one
@@ -50,7 +50,7 @@ class Board:
     ) -> None:
         self._live.stop()
 
-    def show(self, row: "Record") -> None:
+    def show(self, row: "Row") -> None:
         """A round is closed."""
         if row.accuracy is not None:
             self._accuracy = row.accuracy
@@ -69,7 +69,7 @@ class Board:
             self._said = now
             say(f"round {row.round} of {self._rounds}: {self._line(row)}")
 
-    def _line(self, row: "Record") -> str:
+    def _line(self, row: "Row") -> str:
         heard = sum(depth <= len(self._layers) for depth in row.depths.values())
         accuracy = "" if self._accuracy is None else f", accuracy {self._accuracy:.4f}"
         return (
@@ -77,7 +77,7 @@ class Board:
             f"layers reached by {'/'.join(map(str, row.reached))}{accuracy}"
         )
 
-    def _users(self, row: "Record") -> Table:
+    def _users(self, row: "Row") -> Table:
         table = Table(title=f"round {row.round}", box=None, title_justify="left", padding=(0, 2))
         table.add_column("user")
         table.add_column("layers reached, from the last")
@@ -96,7 +96,7 @@ class Board:
             table.add_row(f"and {len(row.depths) - MOST} more", "", "", "", "")
         return table
 
-    def _how(self, user: str, depth: int, row: "Record") -> str:
+    def _how(self, user: str, depth: int, row: "Row") -> str:
         if reasons := [reason for who, reason in row.rejected if who == user]:
             return reasons[-1]
         if depth == 1:

@@ -1,11 +1,16 @@
-"""The options that several commands share, and how their texts are read."""
+"""Options of the command line: those that are a config's settings, made from it, and the rest."""
 
-import re
-from typing import Annotated, Any
+import inspect
+from collections.abc import Callable, Collection
+from dataclasses import fields
+from functools import wraps
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
 
 from salf.errors import SalfError
+from salf.experiments.config import Config
 
 
 def option(*names: str, help: str, **more: Any) -> Any:
@@ -21,58 +26,76 @@ Source = Annotated[
         "paper's settings), or a TOML file, such as a run's config.toml.",
     ),
 ]
-Data = Annotated[
-    str | None,
-    option(
-        "--data",
-        help="mnist | fashion-mnist | cifar10 | synthetic | idx:PATH | folder:PATH",
-    ),
-]
-DataDir = Annotated[
-    str | None, option("--data-dir", help="A folder to look for the data set's files in.")
-]
-Model = Annotated[
-    str | None,
-    option("--model", help="mlp | cnn | vgg11 | vgg13 | vgg16 | vgg19 | package.module:Name"),
-]
-Depth = Annotated[
-    str | None,
-    option(
-        "--depth",
-        help="How deep users get: mixture (a ratio of stragglers, of any depth alike, the rest "
-        "finish) | mixture:P1,... (with the chances of a straggler's depth 1..L+1) | uniform "
-        "(assumption AS4) | fixed:D1,D2,... | probabilities:P1,...",
-    ),
-]
-Users = Annotated[int | None, option("--users", help="Number of users.")]
-Rounds = Annotated[int | None, option("--rounds", help="Number of rounds.")]
-Lr = Annotated[
-    str | None,
-    option(
-        "--lr",
-        help="Learning rate: 0.05 | cosine:RATE | step:RATE,EVERY,FACTOR | theorem:RHO_C,RHO_S",
-    ),
-]
-Momentum = Annotated[float | None, option("--momentum", help="The server's momentum.")]
-BatchSize = Annotated[int | None, option("--batch-size", help="Samples per user and round.")]
-EvalEvery = Annotated[
-    int | None,
-    option("--eval-every", help="Rounds between evaluations; 0 keeps them a small part."),
-]
-Device = Annotated[str | None, option("--device", help="cpu, cuda, ...")]
-Engine = Annotated[
-    str | None,
-    option("--engine", help="auto | fused (fast) | loop (any module, one user at a time)"),
-]
 Options = Annotated[
     list[str] | None,
     option(
         "--option",
         metavar="NAME=VALUE",
         help="An option of the method: drop has lucky (dropped | kept); heterofl has width; "
-        "asyncfl has delay, stale, discount. May be repeated.",
+        "asyncfl has delay, stale, discount; your own has its fields. May be repeated.",
     ),
 ]
+
+_HELP = {each.name: each.metadata.get("help", "") for each in fields(Config)}
+DataDir = Annotated[str | None, option("--data-dir", help=_HELP["data_dir"])]
+
+Command = Callable[..., None]
+
+
+def settings_of(
+    kind: type[Config], *, only: Collection[str] = (), without: Collection[str] = ()
+) -> Callable[[Command], Command]:
+    """Give a command an option for each setting of a config, with the setting's own help.
+
+    The command gets those that were given as its keyword `settings`, by name.
+    """
+
+    def decorate(command: Command) -> Command:
+        hints = get_type_hints(kind)
+        options = {
+            each.name: inspect.Parameter(
+                each.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None,
+                annotation=Annotated[
+                    _typed(hints[each.name], each.metadata["read"] is None) | None,
+                    option(
+                        f"--{each.name.replace('_', '-')}",
+                        help=each.metadata["help"],
+                        rich_help_panel="Settings" if each.name in _HELP else "Live settings",
+                    ),
+                ],
+            )
+            for each in fields(kind)
+            if "help" in each.metadata and (not only or each.name in only)
+            if each.name not in without
+        }
+
+        @wraps(command)
+        def with_settings(**given: Any) -> None:
+            named = {name: given.pop(name) for name in options}
+            settings = {name: value for name, value in named.items() if value is not None}
+            command(**given, settings=settings)
+
+        own = [
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for parameter in inspect.signature(command, eval_str=True).parameters.values()
+            if parameter.name != "settings"
+        ]
+        parameters = [*own, *options.values()]
+        with_settings.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        with_settings.__annotations__ = {each.name: each.annotation for each in parameters}
+        return with_settings
+
+    return decorate
+
+
+def _typed(hint: Any, as_is: bool) -> Any:
+    """What the command line reads a setting as: numbers and choices, and all else as text."""
+    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    parts = tuple(part for part in parts if part is not NoneType)
+    simple = parts[0] in (int, float) or get_origin(parts[0]) is Literal
+    return parts[0] if as_is and simple and len(parts) == 1 else str
 
 
 def parse_list(text: str | None) -> list[str]:
@@ -80,31 +103,15 @@ def parse_list(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
-def parse_number(text: str | None) -> float | str | None:
-    """A number if it is one, else the text."""
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        return text
-
-
 def parse_ratio(text: str) -> float:
     """A ratio of stragglers."""
-    number = parse_number(text)
-    if not isinstance(number, float) or not 0 <= number <= 1:
+    try:
+        ratio = float(text)
+    except ValueError:
+        ratio = -1.0
+    if not 0 <= ratio <= 1:
         raise SalfError(f"stragglers must be ratios in [0, 1], such as 0.3,0.9, not {text!r}.")
-    return number
-
-
-_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
-
-
-def parse_duration(text: str) -> float:
-    """Seconds from 50ms, 2s, 1.5min, ..."""
-    match = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(us|ms|s|min)", text.strip())
-    if match is None:
-        raise SalfError(f"a time is written with its unit, as 50ms, 2s or 1.5min, not {text!r}.")
-    return float(match[1]) * _SECONDS[match[2]]
+    return ratio
 
 
 def parse_options(given: list[str] | None) -> dict[str, Any] | None:
@@ -116,7 +123,5 @@ def parse_options(given: list[str] | None) -> dict[str, Any] | None:
         name, equals, value = entry.partition("=")
         if not equals:
             raise SalfError(f"an option is written NAME=VALUE, not {entry!r}.")
-        number = parse_number(value)
-        whole = isinstance(number, float) and number.is_integer() and "." not in value
-        options[name] = int(number) if whole and isinstance(number, float) else number
+        options[name] = value
     return options

@@ -35,15 +35,15 @@ def replay(
 
         salf replay runs/live
     """
-    from salf.experiments.live import LiveFolder
+    from salf.experiments.folder import RunFolder
     from salf.experiments.replay import recorded, replay
 
     with progress_bar() as progress:
         task = progress.add_task("replaying", total=len(recorded(folder)))
-        replayed = replay(folder, lambda row: progress.update(task, completed=row.round))
+        replayed = replay(folder, lambda row, _: progress.update(task, completed=row.round))
     accuracy, rounds = replayed.history.test_accuracy, len(replayed.history.rows)
     tell(f"replayed: test accuracy {accuracy_text(accuracy)} after {rounds} rounds")
-    summary = LiveFolder(folder).summary()
+    summary = RunFolder(folder).summary()
     if summary is None:
         say("The live run is not finished, so there is nothing to compare with yet.")
     else:

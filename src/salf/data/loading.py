@@ -1,15 +1,17 @@
 """From the name of a data set, as people write it, to the data set."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
+from salf import registry
 from salf.data.files import cache_folder
 from salf.data.generated import synthetic
 from salf.data.idx import load_idx
 from salf.data.images import load_folder
 from salf.data.named import RECIPES, Report, is_in, load_named
 from salf.data.samples import DataSet
-from salf.errors import SalfError, unknown
+from salf.errors import SalfError
 
 
 def load(
@@ -39,9 +41,24 @@ def load(
     if kind in ("idx", "folder") and value:
         path = Path(value).expanduser()
         return load_idx(path) if kind == "idx" else load_folder(path)
-    raise unknown(
-        "data set", spec, [*RECIPES, "synthetic", "synthetic:SEED", "idx:PATH", "folder:PATH"]
-    )
+    return _own(spec)
+
+
+GROUP = "salf.data"  # of entry points, for packages that bring data sets
+
+
+def _own(spec: str) -> DataSet:
+    """A data set that a package or a file of one's own makes, by a call without arguments."""
+    kinds = [*RECIPES, "synthetic", "synthetic:SEED", "idx:PATH", "folder:PATH"]
+    made = registry.find("data set", spec, dict.fromkeys(kinds), GROUP)
+    if not isinstance(made, DataSet):
+        made = registry.call("data set", spec, made, {})
+    if not isinstance(made, DataSet):
+        raise SalfError(
+            f"{spec!r} made a {type(made).__name__}, not a salf.DataSet: return "
+            "salf.from_tensors((inputs, labels), (test inputs, test labels))."
+        )
+    return replace(made, name=spec)
 
 
 def placed(spec: str, folder: Path) -> bool:

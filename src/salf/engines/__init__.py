@@ -1,25 +1,37 @@
 """Who computes a round: `loop` (any module, the oracle) and `fused` (fast)."""
 
+import inspect
 from collections.abc import Mapping
 
 from torch import nn
 
+from salf import registry
 from salf.engines.base import Engine, RoundResult, RowLoss, Rows, Weights, cross_entropy
 from salf.engines.fused import FusedEngine, blocks_of
 from salf.engines.loop import LoopEngine
-from salf.errors import unknown
+from salf.errors import SalfError
 from salf.layers import Layers
 
 ENGINES: Mapping[str, type[Engine]] = {"loop": LoopEngine, "fused": FusedEngine}
 
 
+GROUP = "salf.engines"  # of entry points, for packages that bring engines
+
+
+def find(name: str) -> type[Engine] | None:
+    """The class of an engine, by name or import path; None for `auto`."""
+    cls = registry.find("engine", name, {**ENGINES, "auto": None}, GROUP)
+    if cls is not None and not (inspect.isclass(cls) and issubclass(cls, Engine)):
+        raise SalfError(f"the engine {name!r} must be a class derived from salf.engines.Engine.")
+    return cls
+
+
 def engine(name: str, model: nn.Module, layers: Layers, loss: RowLoss = cross_entropy) -> Engine:
     """The engine of this name; `auto` takes the fused one where the model allows it."""
-    if name == "auto":
-        name = "loop" if isinstance(blocks_of(model, layers), str) else "fused"
-    if name not in ENGINES:
-        raise unknown("engine", name, [*ENGINES, "auto"])
-    return ENGINES[name](model, layers, loss)
+    cls = find(name)
+    if cls is None:
+        cls = LoopEngine if isinstance(blocks_of(model, layers), str) else FusedEngine
+    return cls(model, layers, loss)
 
 
 __all__ = [
@@ -33,4 +45,5 @@ __all__ = [
     "Weights",
     "cross_entropy",
     "engine",
+    "find",
 ]

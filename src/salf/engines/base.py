@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from salf.aggregate import Held, LayerwiseAggregate, Step
-from salf.depth import Ints
+from salf.arrivals import Ints
 from salf.layers import Layers
 from salf.methods import Group, Plan
 from salf.narrow import SubNetwork, subnetwork
@@ -60,6 +60,7 @@ class Engine(ABC):
     """Computes plans on one model. The model's own tensors are this round's weights."""
 
     name: str
+    why: str = "it was asked for"  # this engine runs
 
     def __init__(self, model: nn.Module, layers: Layers, loss: RowLoss = cross_entropy) -> None:
         self.model = model

@@ -24,8 +24,8 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from salf.aggregate import LayerwiseAggregate
+from salf.arrivals import Floats
 from salf.backprop import backward_to
-from salf.depth import Floats
 from salf.engines.base import Engine, Network, RowLoss, Rows, Weights, cross_entropy, user_losses
 from salf.engines.kernels import UserBatchNorm, stand_in
 from salf.errors import SalfError

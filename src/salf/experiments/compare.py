@@ -16,7 +16,7 @@ from salf.experiments.config import Config
 from salf.experiments.pool import OnProgress, run_all, run_job
 from salf.experiments.run import Result, cores
 from salf.files import write_whole
-from salf.methods import METHODS
+from salf.methods import find
 
 RESULTS = "results.csv"
 
@@ -129,13 +129,11 @@ def _check_options(options: Mapping[str, Any], wanted: Sequence[Case]) -> None:
 
 
 def _own_options(name: str) -> set[str]:
-    if name not in METHODS:
-        raise unknown("method", name, METHODS)
-    return {option.name.replace("_", "-") for option in fields(METHODS[name])} - {"average"}
+    return {option.name.replace("_", "-") for option in fields(find(name))} - {"average"}
 
 
 def _config(base: Config, case: Case, seed: int, options: Mapping[str, Any]) -> Config:
-    waits, own = METHODS[case.method].waits, _own_options(case.method)
+    waits, own = find(case.method).waits, _own_options(case.method)
     return base.changed(
         method=case.method,
         average="reached" if waits else case.average,

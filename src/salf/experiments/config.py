@@ -1,49 +1,84 @@
-"""A run's settings: complete, checked, and the same in TOML, in Python and on the command line."""
+"""A run's settings, each written once: the same in TOML, in Python and on the command line."""
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import Field, dataclass, field, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_type_hints
 
 import tomli_w
 
-from salf import depth, methods, server
-from salf.engines import ENGINES
+from salf import methods, schedules, worlds
 from salf.errors import SalfError, unknown
-from salf.models import PAPER_MODELS
+from salf.methods import Method
+from salf.options import converted, duration
+
+# This module does not wait for torch: the command line makes its options, and their help, of it.
+# What needs torch to be checked is imported when it is.
+
+PAPER_MODELS = ("mlp", "cnn", "vgg11", "vgg13", "vgg16", "vgg19")
+
+
+def setting(default: Any, help: str, read: Callable[[Any], Any] | None = None) -> Any:
+    """A field with the help that the command line shows, and how its text is read."""
+    return field(default=default, metadata={"help": help, "read": read})
 
 
 @dataclass(frozen=True)
 class Config:
     """Everything a run depends on. Two runs of one config give the same numbers bit for bit."""
 
-    data: str = "mnist"
-    data_dir: str = ""
-    split: str = "iid"
-    model: str = "mlp"
-    method: str = "salf"
-    average: str = "reached"
-    depth: str = "mixture"
-    users: int = 30
-    stragglers: float = 0.9
-    rounds: int = 250
-    lr: float | str = 0.05
-    momentum: float = 0.5
-    batch_size: int = 16
-    validation: float = 1 / 6  # the share of the training data held back for the curve
-    seed: int = 0
-    eval_every: int = 0  # 0: as often as leaves evaluation a small part of the run
-    device: str = "cpu"
-    engine: str = "auto"
-    threads: int = (
-        0  # 0: as many as the machine says; sums are rounded differently with another number
+    data: str = setting(
+        "mnist",
+        "mnist | fashion-mnist | cifar10 | digits | synthetic | idx:PATH | folder:PATH | "
+        "package.module:Name",
     )
+    data_dir: str = setting("", "A folder to look for the data set's files in.")
+    split: str = setting("iid", "Who holds which samples: iid | dirichlet:0.1 | shards:2")
+    model: str = setting("mlp", f"{' | '.join(PAPER_MODELS)} | package.module:Name")
+    layers: str = setting(
+        "",
+        "The layers by name, from the input on, as stem,body+norm,head; `salf layers` shows them.",
+    )
+    method: str = setting("salf", f"{' | '.join(methods.METHODS)} | package.module:Name")
+    average: str = setting(
+        "reached",
+        "reached: over the users that reached a layer, as the equations say | all: over all users, "
+        "as the authors' script does",
+    )
+    depth: str = setting(
+        "mixture",
+        "How deep users get: mixture (a ratio of stragglers, of any depth alike, the rest finish) "
+        "| mixture:P1,... (with the chances of a straggler's depth 1..L+1) | uniform (assumption "
+        "AS4) | fixed:D1,D2,... | probabilities:P1,... | package.module:Name",
+    )
+    users: int = setting(30, "Number of users.")
+    stragglers: float = setting(0.9, "The ratio of stragglers, in [0, 1].")
+    rounds: int = setting(250, "Number of rounds.")
+    lr: float | str = setting(
+        0.05, "Learning rate: 0.05 | cosine:RATE | step:RATE,EVERY,FACTOR | theorem:RHO_C,RHO_S"
+    )
+    momentum: float = setting(0.5, "The server's momentum.")
+    batch_size: int = setting(16, "Samples per user and round.")
+    validation: float = setting(
+        1 / 6, "The share of the training data held back to measure the accuracy during training."
+    )
+    seed: int = setting(0, "All random draws come from it.")
+    eval_every: int = setting(0, "Rounds between evaluations; 0 keeps them a small part.")
+    device: str = setting("cpu", "cpu, cuda, ...")
+    engine: str = setting(
+        "auto", "auto | fused (fast) | loop (any module, one user at a time) | package.module:Name"
+    )
+    # Part of the config, because sums are rounded differently with another number.
+    threads: int = setting(0, "Cores to use; by default $OMP_NUM_THREADS, else all of them.")
     options: Mapping[str, Any] = field(default_factory=dict)  # of the method
 
     def __post_init__(self) -> None:
-        for setting in fields(self):
-            _check_type(setting, getattr(self, setting.name))
+        kinds = get_type_hints(type(self))
+        for each in fields(self):
+            value, read = getattr(self, each.name), each.metadata.get("read")
+            value = converted(read(value) if read else value, kinds[each.name], _key(each.name))
+            object.__setattr__(self, each.name, value)
         for name in ("users", "rounds", "batch_size"):
             if getattr(self, name) < 1:
                 raise SalfError(f"{_key(name)} must be at least 1, not {getattr(self, name)}.")
@@ -59,25 +94,43 @@ class Config:
             raise SalfError(f"stragglers must be a ratio in [0, 1], not {self.stragglers}.")
         if not 0 <= self.validation < 1:
             raise SalfError(f"validation must be a share in [0, 1), not {self.validation}.")
-        if self.model not in PAPER_MODELS and ":" not in self.model:
-            raise unknown("model", self.model, [*PAPER_MODELS, "package.module:Name"])
-        if self.engine not in ENGINES and self.engine != "auto":
-            raise unknown("engine", self.engine, [*ENGINES, "auto"])
-        server.schedule(self.lr, self.rounds)
-        self.make_method()
-        if self.depth in ("mixture", "uniform"):
-            depth.parse(self.depth, self.users, 1, self.stragglers)
-        elif self.depth.partition(":")[0] not in ("mixture", "fixed", "probabilities"):
-            raise unknown("distribution of depth", self.depth, depth.DEPTHS)
+        schedules.schedule(self.lr, self.rounds)
+        worlds.check(self.depth, self.users, self.stragglers)
+        self._check_names()
+        made = self.make_method()
+        # As the method has them, since the command line gives them as text.
+        typed = {name: getattr(made, name.replace("-", "_")) for name in self.options}
+        object.__setattr__(self, "options", typed)
 
-    def make_method(self) -> methods.Method:
+    def _check_names(self) -> None:
+        if self.model not in PAPER_MODELS:
+            from salf import models
+
+            models.find(self.model)
+        if self.engine != "auto":
+            from salf import engines
+
+            engines.find(self.engine)
+        self.given_layers()
+
+    def make_method(self) -> Method:
         """The method, with its options."""
         return methods.method(self.method, average=self.average, **self.options)
+
+    def given_layers(self) -> list[str | list[str]] | None:
+        """The layers by name; None where the model says what they are."""
+        if not self.layers:
+            return None
+        from salf.layers import parse_layers
+
+        return parse_layers(self.layers)
 
     def to_toml(self) -> str:
         """The complete config, as a file that `salf run` takes."""
         table = {_key(s.name): getattr(self, s.name) for s in fields(self) if s.name != "options"}
-        return tomli_w.dumps({**table, "options": dict(self.options)})
+        options = {name: value for name, value in self.options.items() if value is not None}
+        known = {key: value for key, value in table.items() if value is not None}
+        return tomli_w.dumps({**known, "options": options})
 
     def changed(self, **settings: Any) -> "Config":
         """The same with other settings; those that are None stay as they are."""
@@ -88,9 +141,54 @@ class Config:
 
     def differences(self, other: "Config") -> list[str]:
         """The keys in which two configs differ."""
-        return [
-            _key(s.name) for s in fields(self) if getattr(self, s.name) != getattr(other, s.name)
-        ]
+        ours, theirs = self.table(), other.table()
+        return [_key(n) for n in {**ours, **theirs} if ours.get(n) != theirs.get(n)]
+
+    def table(self) -> dict[str, Any]:
+        """All settings by name."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+Backend = Literal["ray", "flower"]
+
+
+@dataclass(frozen=True)
+class LiveConfig(Config):
+    """A config of real users with a real clock. Times are in seconds, or texts such as 50ms."""
+
+    deadline: float | None = setting(
+        None, "T_max, such as 50ms or 2s: a user's time a round. Needed.", duration
+    )
+    grace: float | None = setting(
+        None, "Time for messages after T_max; by default learned from arrivals.", duration
+    )
+    slow: str = setting("", "0.5x8: half of the users 8 times as slow. Several with commas.")
+    max_norm: float | None = setting(
+        None, "Reject a layer's gradient of a larger norm; by default the bound is learned."
+    )
+    backend: Backend = setting("ray", "ray (milliseconds) | flower (seconds)")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        from salf.live.inspection import check_max_norm
+        from salf.live.rounds import Grace, check_deadline
+        from salf.live.slow import slowness
+
+        check_deadline(self.deadline)
+        check_max_norm(self.max_norm)
+        Grace(self.grace)  # which checks it
+        slowness(self.slow, self.users)
+        method = methods.find(self.method)
+        if method.simulated_only:
+            raise SalfError(f"{method.name} runs in the simulator only: {method.simulated_only}.")
+        if self.deadline is None and not method.waits:
+            raise SalfError("how long may a round take? Add --deadline, such as --deadline 50ms.")
+
+
+def live(config: Config, **settings: Any) -> LiveConfig:
+    """The same federation with real users; settings that are None stay as they are."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    return LiveConfig(**{**config.table(), **given})
 
 
 def load_config(source: str) -> Config:
@@ -113,35 +211,23 @@ def load_config(source: str) -> Config:
 
 
 def read_toml(text: str) -> Config:
-    """What `Config.to_toml` wrote, or a person."""
+    """What `Config.to_toml` wrote, or a person. A live run's settings make a `LiveConfig`."""
     table = tomllib.loads(text)
-    known = {_key(setting.name): setting.name for setting in fields(Config)}
+    known = {_key(each.name): each.name for each in fields(LiveConfig)}
     return make_config({known.get(key, key): value for key, value in table.items()})
 
 
 def make_config(settings: Mapping[str, Any]) -> Config:
     """A config from settings by name, refusing names there are not."""
-    known = {setting.name for setting in fields(Config)}
+    simulated, known = ({each.name for each in fields(kind)} for kind in (Config, LiveConfig))
     for name in settings:
         if name not in known:
             raise unknown("setting", _key(name), map(_key, known))
-    return Config(**settings)
+    return Config(**settings) if settings.keys() <= simulated else LiveConfig(**settings)
 
 
 def _key(name: str) -> str:
     return name.replace("_", "-")
-
-
-def _check_type(setting: Field[Any], value: Any) -> None:
-    if setting.name == "options":
-        allowed: tuple[type, ...] = (Mapping,)
-    elif setting.name == "lr":
-        allowed = (float, int, str)
-    else:
-        allowed = (float, int) if isinstance(setting.default, float) else (type(setting.default),)
-    if isinstance(value, bool) or not isinstance(value, allowed):
-        kinds = " or ".join(kind.__name__ for kind in allowed)
-        raise SalfError(f"{_key(setting.name)} must be of type {kinds}, not {value!r}.")
 
 
 _CIFAR = Config(data="cifar10", model="vgg11", rounds=1500, lr=0.05, validation=0.2, eval_every=50)

@@ -4,54 +4,40 @@ Users draw the batches the simulator would, so a live run can be replayed in it,
 that were recorded.
 """
 
-import json
 import logging
-import tomllib
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Protocol
 
-import tomli_w
 import torch
-from safetensors.torch import save_model
 from torch import Tensor, nn
 
-from salf import server as servers
+from salf import rows as records
+from salf import schedules
 from salf.data import Samples
 from salf.engines import cross_entropy
-from salf.errors import SalfError, unknown
-from salf.experiments.config import Config
-from salf.experiments.run import CONFIG, MODEL, SUMMARY, RunFolder
-from salf.experiments.simulation import Batches, round_rng, seeded
-from salf.experiments.training import Training, from_config
-from salf.files import delete_left_over, whole_file, write_whole
+from salf.errors import SalfError
+from salf.experiments.config import Config, LiveConfig
+from salf.experiments.folder import LOG, RunFolder, summarise, without_last_evaluation
+from salf.experiments.run import Result, complete
+from salf.experiments.training import History, OnRound, StopTraining, Training, from_config
+from salf.files import temporary_folder
 from salf.layers import Layers
-from salf.live import record
-from salf.live.inspection import check_most_norm
-from salf.live.record import Record
-from salf.live.rounds import Grace, Link, Rounds, check_deadline
-from salf.live.server import LiveMethod, LiveServer
-from salf.live.slow import Slowdown
+from salf.live.rounds import Grace, Link, Rounds
+from salf.live.server import LiveServer
+from salf.live.slow import Slowdown, slowness
 from salf.live.user import User
+from salf.methods.fedavg import FedAvg
+from salf.rows import Row
+from salf.simulation import Batches, round_rng, seeded
 
-LIVE, ROUNDS, STATE, LOG = "live.toml", "rounds.jsonl", "state.safetensors", "live.log"
+log = logging.getLogger("salf.live")
 
-
-@dataclass(frozen=True)
-class Clock:
-    """What a live run has beyond a config: times in seconds, who is made slow, what is refused."""
-
-    deadline: float | None  # None: no deadline, for a method that waits
-    grace: float | None = None  # None: learned from arrivals
-    slow: str = ""
-    most_norm: float | None = None  # of a layer's gradient; None: learned from updates
-
-    def __post_init__(self) -> None:
-        check_deadline(self.deadline)
-        check_most_norm(self.most_norm)
-        Grace(self.grace)  # which checks it
+Say = Callable[[str], None]
 
 
 def user_name(number: int) -> str:
@@ -63,7 +49,7 @@ def user_name(number: int) -> str:
 class Share:
     """What a user of a config has: the model to be trained, and its own part of the data."""
 
-    config: Config
+    seed: int
     number: int  # of 1..U
     model: nn.Module
     layers: Layers
@@ -72,7 +58,7 @@ class Share:
 
     def batch(self, round: int) -> tuple[Tensor, Tensor]:
         """Its mini-batch of a round, the one it has in the simulator."""
-        rng, _ = round_rng(self.config.seed, round)
+        rng, _ = round_rng(self.seed, round)
         picks = torch.from_numpy(self.batches.picks(rng)[self.number - 1])
         return self.samples.rows(picks.to(self.samples.inputs.device))
 
@@ -81,19 +67,19 @@ class Share:
 
         In the simulator all users draw from one sequence, so such a model replays in law only.
         """
-        _, seed = round_rng(self.config.seed, round)
+        _, seed = round_rng(self.seed, round)
         return seeded((seed + self.number) % 2**63)
 
 
 def make_share(config: Config, number: int, slow: float = 1.0) -> Share:
     """That of user `number` of 1..U, on a device as much slower as asked for."""
-    simulation = from_config(config).simulation
+    simulation = from_config(config, method=FedAvg()).simulation  # users need to know no method
     batches, model = simulation.batches, simulation.model
     first = batches.offsets[number - 1]
     own = simulation.samples.subset(batches.samples[first : first + batches.sizes[number - 1]])
     if slow != 1:
         Slowdown(model, slow)
-    return Share(config, number, model, simulation.engine.layers, own, batches)
+    return Share(config.seed, number, model, simulation.engine.layers, own, batches)
 
 
 def make_user(config: Config, number: int, slow: float = 1.0) -> User:
@@ -108,185 +94,261 @@ def make_user(config: Config, number: int, slow: float = 1.0) -> User:
     return User(user_name(number), share.model, share.layers, loss)
 
 
-def make_server(config: Config, training: Training, most_norm: float | None = None) -> LiveServer:
-    """The server of a config's federation, for the model that is to be trained."""
-    simulation = training.simulation
-    return LiveServer(
-        simulation.model,
-        simulation.engine.layers,
-        servers.schedule(config.lr, config.rounds),
-        method=live_method(config),
-        momentum=config.momentum,
-        most_norm=most_norm,
-    )
+@dataclass(frozen=True)
+class Joining:
+    """Where users come from, on Ray."""
+
+    address: str | None = None  # of a cluster; None: one is started
+    here: int | None = None  # how many are started by the server; None: all of them
+    min_users: int | None = None
+    federation: str = "salf"
+
+    def check(self, users: int, backend: str) -> None:
+        """Refuse what cannot be."""
+        given = (self.address, self.here, self.min_users)
+        if backend != "ray" and any(each is not None for each in given):
+            raise SalfError(
+                "--address, --here and --min-users are for Ray; see docs/flower.md for Flower's."
+            )
+        for name, number in (("--here", self.here), ("--min-users", self.min_users)):
+            if number is not None and self.address is None:
+                raise SalfError(f"nobody can join a Ray of our own: {name} needs --address.")
+            if number is not None and not 0 <= number <= users:
+                raise SalfError(f"{name} must be from 0 to --users, which is {users}.")
+
+
+class Watcher(Protocol):
+    """Somebody who looks on, such as the command line."""
+
+    def begin(self, config: LiveConfig, layers: Sequence[str]) -> None:
+        """The federation is put together."""
+
+    def status(self, text: str) -> None:
+        """What is being prepared; empty when that is over."""
+
+    def round(self, row: Row) -> None:
+        """A round is closed."""
+
+    def say(self, text: str) -> None:
+        """Something to know, such as for whom the server waits."""
+
+
+class Nobody:
+    """A watcher that writes to the log what should be known."""
+
+    def begin(self, config: LiveConfig, layers: Sequence[str]) -> None:
+        """Nothing to show."""
+
+    def status(self, text: str) -> None:
+        """Nothing to show."""
+
+    def round(self, row: Row) -> None:
+        """Nothing to show."""
+
+    def say(self, text: str) -> None:
+        """Log it."""
+        log.warning("%s", text)
+
+
+def run(
+    config: LiveConfig,
+    out: Path | str | None = None,
+    *,
+    resume: bool = False,
+    joining: Joining | None = None,
+    on_round: OnRound | None = None,
+    watcher: Watcher | None = None,
+) -> Result:
+    """Train with real processes and a real clock, as `salf live` does.
+
+        config = salf.live.config(salf.PRESETS["mnist-cnn"], users=8, deadline="50ms", slow="0.5x8")
+        result = salf.live.run(config, "runs/live")
+
+    With `out`, every closed round is kept there, and with `resume` a run that was stopped
+    continues after the last of them. `on_round(row, model)` is called after each round and may
+    raise `salf.StopTraining`; with the backend Flower the model lives in another process, so there
+    is no `on_round`.
+    """
+    joining, watcher = joining or Joining(), watcher or Nobody()
+    joining.check(config.users, config.backend)
+    if config.backend == "flower" and on_round is not None:
+        raise SalfError("on_round is for Ray: with Flower the model is in another process.")
+    if out is None:
+        return _run(complete_live(config), None, joining, on_round, watcher)
+    folder = RunFolder(out)
+    with folder.locked():
+        config = complete_live(folder.claim(complete(config, threads=False), resume))
+        if (summary := folder.finished(config)) is not None:
+            return Result(config, folder.history(summary), summary)
+        with _log_into(folder.path / LOG):
+            return _run(config, folder, joining, on_round, watcher)
+
+
+def complete_live(config: Any) -> LiveConfig:
+    """The config with what depends on where it is run filled in."""
+    completed = complete(config)
+    assert isinstance(completed, LiveConfig)
+    return completed
+
+
+def _run(
+    config: LiveConfig,
+    folder: RunFolder | None,
+    joining: Joining,
+    on_round: OnRound | None,
+    watcher: Watcher,
+) -> Result:
+    training = from_config(config, report=watcher.say)  # before the users: data are fetched once
+    watcher.begin(config, [layer.name for layer in training.simulation.engine.layers])
+    if folder is not None:
+        folder.begin(config)
+    if config.backend == "ray":
+        return _on_ray(config, training, folder, joining, on_round, watcher)
+    with temporary_folder("salf-live") as scratch:
+        kept = RunFolder(scratch) if folder is None else folder
+        summary = _on_flower(config, kept, watcher)
+        return Result(config, kept.history(summary), summary)
+
+
+def _on_flower(config: LiveConfig, folder: RunFolder, watcher: Watcher) -> dict[str, Any]:
+    import salf.live.flower  # noqa: F401  (which says it in a sentence if Flower is not there)
+    from salf.flower_app import run_here
+
+    return run_here(config, folder, watcher)
+
+
+def _on_ray(
+    config: LiveConfig,
+    training: Training,
+    folder: RunFolder | None,
+    joining: Joining,
+    on_round: OnRound | None,
+    watcher: Watcher,
+) -> Result:
+    from salf.live.cluster import cluster
+
+    started = config.users if joining.here is None else joining.here
+    slow = slowness(config.slow, config.users)
+    with cluster(joining.address, joining.federation):
+        from salf.live import ray
+
+        watcher.status("users are getting ready")
+        users = [  # kept, because a user lasts as long as its handle
+            ray.start_user(
+                user_name(number),
+                partial(make_user, config, number, slow[number - 1]),
+                here=joining.here is not None,
+            )
+            for number in range(1, started + 1)
+        ]
+        ray.wait_ready(users, lambda n: watcher.status(f"{n} of {started} users are ready"))
+        watcher.status("")
+        link = ray.RayLink()
+        _wait_for(joining.min_users or 0, link.users, watcher.say)
+        return serve(config, link, folder, training=training, on_round=on_round, watcher=watcher)
+
+
+def _wait_for(users: int, present: Callable[[], Collection[str]], say: Say) -> None:
+    """Before the first round only: after it, nobody is waited for."""
+    there = -1
+    while (now := len(present())) < users:
+        if now != there:
+            say(f"{now} of {users} users have joined; waiting for `salf join`.")
+        there = now
+        time.sleep(0.2)
 
 
 def serve(
-    config: Config,
-    clock: Clock,
+    config: LiveConfig,
     link: Link,
-    folder: "LiveFolder | None" = None,
+    folder: RunFolder | None = None,
     *,
     training: Training | None = None,
-    on_round: Callable[[Record], None] | None = None,
-    on_wait: Callable[[str], None] | None = None,
-) -> dict[str, Any]:
-    """Train with the users at the other end of the link, and return the summary.
+    on_round: OnRound | None = None,
+    watcher: Watcher | None = None,
+) -> Result:
+    """Train with the users at the other end of the link.
 
-    With a folder, every closed round is kept there, and a run that was stopped goes on after the
+    With a folder, every closed round is kept there, and a run that was stopped continues after the
     last of them.
     """
-    training = training or from_config(config)
-    server = make_server(config, training, clock.most_norm)
-    tally = Tally(len(server.layers))
-    for done in folder.restore(server) if folder is not None else ():
-        tally.add(done)
-    rounds = Rounds(server, link, clock.deadline, Grace(clock.grace), on_wait=on_wait)
-    while server.t < config.rounds:
-        row = rounds.next()
-        due = row.round % training.eval_every == 0 or row.round == config.rounds
-        done = Record(**vars(row), accuracy=training.validation_accuracy() if due else None)
-        tally.add(done)
-        if folder is not None:
-            folder.add(done, server)
-        if on_round is not None:
-            on_round(done)
-    summary = summarise(config, clock, training, tally)
+    training, watcher = training or from_config(config), watcher or Nobody()
+    simulation = training.simulation
+    server = LiveServer(
+        simulation.model,
+        simulation.engine.layers,
+        schedules.schedule(config.lr, config.rounds),
+        method=config.make_method(),
+        momentum=config.momentum,
+        max_norm=config.max_norm,
+    )
+    rows: list[Row] = []
     if folder is not None:
-        folder.finish(training, summary)
-    return summary
+        server.restore(folder.checkpoint)
+        rows = without_last_evaluation(records.resume(folder.rounds, server.t), training)
+        records.rewrite(folder.rounds, rows)
+    rounds = Rounds(server, link, config.deadline, Grace(config.grace), on_wait=watcher.say)
+    stopped = False
+    while server.t < config.rounds and not stopped:
+        row = training.measured(rounds.next(), config.rounds)
+        rows.append(row)
+        if folder is not None:  # the state comes last: a round that it does not have is run again
+            records.append(folder.rounds, row)
+            server.save(folder.checkpoint)
+        watcher.round(row)
+        try:
+            if on_round is not None:
+                on_round(row, simulation.model)
+        except StopTraining:
+            stopped = True
+    return finish(config, training, rows, folder, stopped)
 
 
-def live_method(config: Config) -> LiveMethod:
-    """The method, if a live federation has it."""
-    if config.method not in get_args(LiveMethod):
-        raise unknown("live method", config.method, get_args(LiveMethod))
-    if config.average != "reached":
-        raise SalfError("a live run averages over the users that reached a layer, not over all.")
-    return config.method  # type: ignore[return-value]
+def finish(
+    config: LiveConfig,
+    training: Training,
+    rows: Sequence[Row],
+    folder: RunFolder | None,
+    stopped: bool = False,
+) -> Result:
+    """What a live run leaves when its rounds are over."""
+    history = History(
+        tuple(rows), training.test_accuracy(), config.backend, "users are real processes", stopped
+    )
+    summary = summarise(config, history, training) | _counted(config, training, rows)
+    if folder is not None:
+        folder.finish(training.simulation.model, rows, summary)
+    return Result(config, history, summary)
 
 
-class Tally:
-    """What is counted over the rounds."""
-
-    def __init__(self, layers: int) -> None:
-        self._layers = layers
-        self.rounds = self.late = self.rejected = 0
-        self.empty = 0  # rounds in which nobody reached a layer
-        self.finished = self.partial = self.nothing = 0  # users' rounds
-        self.limited = self.in_time = 0  # rounds with a limit, and those that kept it
-        self.seconds = 0.0
-
-    def add(self, done: Record) -> None:
-        """Count a round."""
-        self.rounds += 1
-        self.empty += not any(done.reached)
-        self.late += done.late
-        self.rejected += len(done.rejected)
-        self.seconds += done.seconds
-        for depth in done.depths.values():
-            self.finished += depth == 1
-            self.partial += 1 < depth <= self._layers
-            self.nothing += depth > self._layers
-        if done.limit is not None:
-            self.limited += 1
-            self.in_time += done.seconds <= done.limit
-
-
-def summarise(config: Config, clock: Clock, training: Training, tally: Tally) -> dict[str, Any]:
-    """What there is to say about a finished run."""
-    asked = max(1, tally.finished + tally.partial + tally.nothing)
+def _counted(config: LiveConfig, training: Training, rows: Sequence[Row]) -> dict[str, Any]:
+    """What only live runs have: how far users came, and how rounds kept their limit."""
+    layers = len(training.simulation.engine.layers)
+    depths = [depth for row in rows for depth in row.depths.values()]
+    asked = max(1, len(depths))
+    limited = [row for row in rows if row.limit is not None]
+    in_time = sum(row.seconds <= (row.limit or 0.0) for row in limited)
     return {
-        "test_accuracy": training.test_accuracy(),
-        "rounds": tally.rounds,
-        "seconds": round(tally.seconds, 3),
-        "method": config.method,
-        "deadline": clock.deadline,
-        "finished": tally.finished / asked,
-        "partial": tally.partial / asked,
-        "nothing": tally.nothing / asked,
-        "late": tally.late,
-        "rejected": tally.rejected,
-        "empty": tally.empty,
-        "rounds_in_time": tally.in_time / tally.limited if tally.limited else None,
-        "layers": [layer.name for layer in training.simulation.engine.layers],
+        "deadline": config.deadline,
+        "finished": sum(depth == 1 for depth in depths) / asked,
+        "partial": sum(1 < depth <= layers for depth in depths) / asked,
+        "nothing": sum(depth > layers for depth in depths) / asked,
+        "late": sum(row.late for row in rows),
+        "rejected": sum(len(row.rejected) for row in rows),
+        "empty": sum(not any(row.reached) for row in rows),  # rounds in which nobody came anywhere
+        "rounds_in_time": in_time / len(limited) if limited else None,
     }
 
 
-class LiveFolder:
-    """The files of one live run: config.toml, live.toml, rounds.jsonl, the state, the log."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @contextmanager
-    def claimed(self, config: Config, clock: Clock, resume: bool) -> Iterator[Config]:
-        """Keep the folder for this run while it lasts, with its log in it."""
-        folder = RunFolder(self.path)
-        with folder.locked():
-            if not (self.path / CONFIG).exists():
-                write_whole(self.path / LIVE, tomli_w.dumps(_table(clock)))
-            elif not (self.path / LIVE).exists():
-                raise SalfError(f"{self.path} holds a run that is not live. Choose another --out.")
-            config = folder.claim(config, resume)
-            self._check_clock(clock)
-            delete_left_over(self.path, (LIVE, ROUNDS, STATE))
-            handler = logging.FileHandler(self.path / LOG, encoding="utf-8")
-            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-            logger = logging.getLogger("salf.live")
-            logger.addHandler(handler)
-            logger.setLevel(logging.INFO)
-            try:
-                yield config
-            finally:
-                logger.removeHandler(handler)
-                handler.close()
-
-    def clock(self) -> Clock:
-        """That of the run in this folder."""
-        try:
-            return Clock(**{"deadline": None, **self._stored_clock()})
-        except (FileNotFoundError, NotADirectoryError):
-            raise SalfError(f"{self.path} holds no live run: there is no {LIVE} in it.") from None
-        except (ValueError, TypeError) as error:
-            raise SalfError(f"{self.path / LIVE} cannot be read ({error}).") from None
-
-    def summary(self) -> dict[str, Any] | None:
-        """That of a finished run."""
-        try:
-            found: dict[str, Any] = json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
-        return found
-
-    def restore(self, server: LiveServer) -> list[Record]:
-        """Put the server after the last closed round, and return the rounds up to there."""
-        if (self.path / STATE).exists():
-            server.restore(self.path / STATE)
-        return record.resume(self.path / ROUNDS, server.t)
-
-    def add(self, done: Record, server: LiveServer) -> None:
-        """A round is closed. The state comes last: a round that it does not have is run again."""
-        record.append(self.path / ROUNDS, done)
-        server.save(self.path / STATE)
-
-    def finish(self, training: Training, summary: dict[str, Any]) -> None:
-        """Write what a finished run leaves; the summary last, since it says that all is there."""
-        with whole_file(self.path / MODEL) as temporary:
-            save_model(training.simulation.model, str(temporary))
-        write_whole(self.path / SUMMARY, json.dumps(summary, indent=2) + "\n")
-
-    def _stored_clock(self) -> dict[str, Any]:
-        return tomllib.loads((self.path / LIVE).read_text(encoding="utf-8"))
-
-    def _check_clock(self, clock: Clock) -> None:
-        there, ours = self._stored_clock(), _table(clock)
-        if differs := sorted(k for k in there | ours if there.get(k) != ours.get(k)):
-            raise SalfError(
-                f"{self.path} holds a run with another clock (it differs in "
-                f"{', '.join(differs)}). Choose another --out."
-            )
-
-
-def _table(clock: Clock) -> dict[str, Any]:
-    return {key: value for key, value in asdict(clock).items() if value is not None}
+@contextmanager
+def _log_into(path: Path) -> Iterator[None]:
+    """Keep the log of a live run in its folder."""
+    handler = logging.FileHandler(path, encoding="utf-8", delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        handler.close()

@@ -13,10 +13,12 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from torch import nn
+
 from salf.errors import SalfError, TrainingDiverged
 from salf.experiments.config import Config
 from salf.experiments.run import Result, Stopped, run
-from salf.experiments.training import Row
+from salf.rows import Row
 
 # Says what share of a job, in [0, 1], is done; raises Stopped when it is to end.
 Progress = Callable[[float], None]
@@ -130,7 +132,7 @@ def _do(name: str, job: Job) -> Any:
 
 
 def _run(config: Config, out: Path | None, progress: Progress) -> Result:
-    def on_row(row: Row) -> None:
+    def on_round(row: Row, model: nn.Module) -> None:
         progress(row.round / config.rounds)
 
-    return run(config, out, resume=True, on_row=on_row)
+    return run(config, out, resume=True, on_round=on_round)

@@ -1,7 +1,7 @@
 """From settings to a federation that trains, one row of metrics after each round."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 from pathlib import Path
 from time import perf_counter
@@ -11,30 +11,27 @@ import numpy as np
 import torch
 from torch import nn
 
-from salf import server
+from salf import schedules, worlds
 from salf.data import DataSet, Samples, from_tensors, given, holdout, load, split
 from salf.depth import DepthDistribution
-from salf.depth import parse as depths
 from salf.engines import RowLoss, cross_entropy
 from salf.engines import engine as make_engine
 from salf.errors import SalfError
 from salf.experiments.config import Config, make_config
-from salf.experiments.simulation import Simulation, accuracy
 from salf.layers import Layers, Prefixes
 from salf.methods import Method
 from salf.models import build
 from salf.models.build import check_fit
+from salf.rows import Row
+from salf.simulation import Simulation, accuracy
+from salf.worlds import AtDeadline, World
+
+# Called after each round with its row and the model; may raise StopTraining.
+OnRound = Callable[[Row, nn.Module], None]
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line of metrics.csv. `accuracy` is that on held-out data, where it was measured."""
-
-    round: int
-    train_loss: float
-    accuracy: float | None
-    reached: tuple[int, ...]  # users whose update layer l got, l = 1..L
-    seconds: float  # since the start, of this process and those it resumed
+class StopTraining(Exception):
+    """What `on_round` raises to end a run in order after this round: what there is, is kept."""
 
 
 @dataclass
@@ -42,28 +39,30 @@ class Training:
     """A simulation with what it is measured on."""
 
     simulation: Simulation
-    validation: Samples | None
+    validation: Samples | None  # what the curve is measured on
     test: Samples | None
     eval_every: int
     source: str = ""
 
-    def rows(self, rounds: int, seconds: float = 0.0) -> Iterator[Row]:
-        """Train up to round `rounds`; `seconds` have gone by before."""
-        start = perf_counter() - seconds
+    def rows(self, rounds: int) -> Iterator[Row]:
+        """Train up to round `rounds`."""
         while self.simulation.t < rounds:
-            record = self.simulation.step()
-            due = record.round % self.eval_every == 0 or record.round == rounds
-            yield Row(
-                record.round,
-                record.train_loss,
-                self.validation_accuracy() if due else None,
-                record.reached,
-                perf_counter() - start,
-            )
+            start = perf_counter()
+            row = self.measured(self.simulation.step(), rounds)
+            yield replace(row, seconds=perf_counter() - start)
 
-    def validation_accuracy(self) -> float | None:
-        """The accuracy of the model as it is now on the data held back."""
-        return self._accuracy(self.validation)
+    def measured(self, row: Row, rounds: int) -> Row:
+        """The row of a round that was just run, with the accuracy if an evaluation is due."""
+        return replace(row, accuracy=self.accuracy_if_due(row.round, rounds))
+
+    def accuracy_if_due(self, t: int, rounds: int) -> float | None:
+        """The accuracy after round t of `rounds`, if an evaluation is due."""
+        due = self.is_due(t) or t == rounds
+        return self._accuracy(self.validation) if due else None
+
+    def is_due(self, t: int) -> bool:
+        """Whether round t is one of those after which the model is always evaluated."""
+        return t % self.eval_every == 0
 
     def test_accuracy(self) -> float | None:
         """The accuracy of the model as it is now on the test data."""
@@ -77,10 +76,13 @@ class Training:
 
 @dataclass(frozen=True)
 class History:
-    """What a training run leaves: a row per round, and the accuracy at the end."""
+    """What a training run leaves: a row per round, the accuracy at the end, and how it was run."""
 
     rows: tuple[Row, ...] = field(repr=False)
     test_accuracy: float | None
+    engine: str = ""
+    why: str = ""  # this engine
+    stopped: bool = False  # by `on_round`, before all rounds were run
 
     @property
     def best_accuracy(self) -> float | None:
@@ -92,6 +94,31 @@ class History:
         """(round, accuracy) wherever it was measured."""
         return [(row.round, row.accuracy) for row in self.rows if row.accuracy is not None]
 
+    @property
+    def seconds(self) -> float:
+        """How long all rounds took."""
+        return sum(row.seconds for row in self.rows)
+
+
+def run_rounds(
+    training: Training,
+    rounds: int,
+    before: Sequence[Row] = (),
+    on_round: OnRound | None = None,
+) -> History:
+    """Train up to round `rounds`, or until `on_round` stops it; `before` are the rows so far."""
+    rows, stopped, simulation = list(before), False, training.simulation
+    for row in training.rows(rounds):
+        rows.append(row)
+        try:
+            if on_round is not None:
+                on_round(row, simulation.model)
+        except StopTraining:
+            stopped = True
+            break
+    engine = simulation.engine
+    return History(tuple(rows), training.test_accuracy(), engine.name, engine.why, stopped)
+
 
 def train(
     model: nn.Module,
@@ -100,38 +127,43 @@ def train(
     *,
     method: str | Method = "salf",
     split: str | Sequence[Sequence[int]] = "iid",
-    layers: Sequence[Prefixes] | None = None,
-    depth: str | DepthDistribution = "mixture",
+    layers: str | Sequence[Prefixes] | None = None,
+    depth: str | DepthDistribution | World = "mixture",
     loss: RowLoss = cross_entropy,
-    on_round: Callable[[Row], None] | None = None,
+    on_round: OnRound | None = None,
     **settings: Any,
 ) -> History:
     """Train your own model, in place, on your own tensors, with a method of your choice.
 
     `data` is a data set, or (inputs, labels) with `test` likewise. `split` is a rule (`iid`,
-    `dirichlet:0.1`, `shards:2`) or each user's indices. `layers` names the layers, from the input
-    on, where the default view of the model is not the one you want. `depth` is a rule (`mixture`,
-    `uniform`, ...) or a distribution of `salf.depth`. `loss` gives one value per row. `on_round` is
-    called with each round's row. `settings` are those of `salf.Config`: users, stragglers, rounds,
-    lr, momentum, batch_size, seed, eval_every, engine, ...
+    `dirichlet:0.1`, `shards:2`) or each user's indices; then no validation part is held back, and
+    the curve is measured on the test data. `layers` names the layers, from the input on, where the
+    default view of the model is not the one you want. `depth` is a rule (`mixture`, `uniform`,
+    ...), a distribution of `salf.depth` or a world of `salf.worlds`. `loss` gives one value per
+    row, or their mean. `on_round(row, model)` is called after each round and may raise
+    `salf.StopTraining`. `settings` are those of `salf.Config`: users, stragglers, rounds, lr,
+    momentum, batch_size, seed, eval_every, engine, ...
     """
     if not isinstance(data, DataSet):
         data = from_tensors(data, data if test is None else test)
         tested: Samples | None = None if test is None else data.test
+    elif test is not None:
+        raise SalfError("a data set has test data of its own: leave out test=.")
     else:
         tested = data.test
+    given_split = None if isinstance(split, str) else split
     config = make_config(
         {
             "data": data.name,
-            "model": f"{type(model).__module__}:{type(model).__qualname__}",
             **({"method": method} if isinstance(method, str) else {}),
             **({"split": split} if isinstance(split, str) else {"users": len(split)}),
             **({"depth": depth} if isinstance(depth, str) else {}),
+            **({"layers": layers} if isinstance(layers, str) else {}),
             **settings,
         }
     )
-    if not isinstance(split, str) and config.users != len(split):
-        raise SalfError(f"the split is for {len(split)} users, and users is {config.users}.")
+    if given_split is not None:
+        _check_given_split(given_split, config, settings, tested)
     if isinstance(method, Method) and config.average not in ("reached", method.average):
         raise SalfError(f"the method given has average={method.average!r}; set it there.")
     if config.threads:
@@ -141,32 +173,43 @@ def train(
         model,
         data,
         method=method if isinstance(method, Method) else None,
-        indices=None if isinstance(split, str) else split,
-        layers=layers,
-        depth=None if isinstance(depth, str) else depth,
+        indices=given_split,
+        layers=None if isinstance(layers, str) else layers,
+        world=None if isinstance(depth, str) else depth,
         loss=loss,
+        tested=tested is not None,
+        model_name=type(model).__name__,
     )
-    training.test = tested
-    rows = []
-    for row in training.rows(config.rounds):
-        rows.append(row)
-        if on_round is not None:
-            on_round(row)
-    return History(tuple(rows), training.test_accuracy())
+    return run_rounds(training, config.rounds, on_round=on_round)
+
+
+def _check_given_split(
+    split: Sequence[Sequence[int]], config: Config, settings: dict[str, Any], test: Samples | None
+) -> None:
+    if config.users != len(split):
+        raise SalfError(f"the split is for {len(split)} users, and users is {config.users}.")
+    if settings.get("validation"):
+        raise SalfError(
+            "validation cannot be held back from a split given by indices: leave samples out of "
+            "the split and pass them as test=."
+        )
+    if settings.get("eval_every") and test is None:
+        raise SalfError("with a split given by indices, eval_every needs test= to evaluate on.")
 
 
 def from_config(
     config: Config,
     report: Callable[[str], None] | None = None,
     method: Method | None = None,
+    world: World | None = None,
 ) -> Training:
-    """The federation a config describes, or the same with another method.
+    """The federation a config describes, or the same with another method or world.
 
     `report` gets a line when data are being fetched.
     """
     data = load(config.data, Path(config.data_dir) if config.data_dir else None, report=report)
     model = build(config.model, data.train.shape, data.classes, config.seed)
-    return assemble(config, model, data, method=method)
+    return assemble(config, model, data, method=method, world=world, model_name=config.model)
 
 
 def assemble(
@@ -177,15 +220,17 @@ def assemble(
     method: Method | None = None,
     indices: Sequence[Sequence[int]] | None = None,
     layers: Sequence[Prefixes] | None = None,
-    depth: DepthDistribution | None = None,
+    world: DepthDistribution | World | None = None,
     loss: RowLoss = cross_entropy,
+    tested: bool = True,
+    model_name: str = "",
 ) -> Training:
     """Put a federation together; what is not given is made from the config."""
     device = _device(config.device)
     model.to(device)
     some = torch.arange(min(config.batch_size, len(data.train)))
     example = data.train.subset(some).to(device).rows()[0]
-    check_fit(model, example, data.classes if loss is cross_entropy else 0, config.model)
+    check_fit(model, example, data.classes if loss is cross_entropy else 0, model_name)
 
     rng = np.random.default_rng([config.seed, 0])  # rounds are numbered from 1
     # Indices are the caller's own and may name any sample, so then nothing is held back.
@@ -195,23 +240,27 @@ def assemble(
         shares = split(config.split, train.labels, config.users, rng, config.batch_size)
     else:
         shares = given(indices, len(train), config.batch_size)
-    seen_as = Layers.of(model, layers, example)
+    seen_as = Layers.of(model, layers or config.given_layers(), example)
+    if world is None:
+        world = worlds.parse(config.depth, len(shares), len(seen_as), config.stragglers)
     simulation = Simulation(
         make_engine(config.engine, model, seen_as, loss),
         method or config.make_method(),
-        depth or depths(config.depth, len(shares), len(seen_as), config.stragglers),
+        world if isinstance(world, World) else AtDeadline(world),
         train,
         shares,
-        server.schedule(config.lr, config.rounds),
+        schedules.schedule(config.lr, config.rounds),
         config.momentum,
         config.batch_size,
         config.seed,
     )
-    validation = data.train.subset(held).to(device) if len(held) else None
+    test = data.test.to(device) if tested else None
+    watched = data.train.subset(held).to(device) if len(held) else test
     # A round's backward pass costs about two forward passes more than an evaluation of as many
     # rows, so evaluating once every so many rounds is at most a third of the work.
-    every = config.eval_every or max(1, ceil(len(held) / (len(shares) * config.batch_size)))
-    return Training(simulation, validation, data.test.to(device), every, data.source)
+    measured = 0 if watched is None else len(watched)
+    every = config.eval_every or max(1, ceil(measured / (len(shares) * config.batch_size)))
+    return Training(simulation, watched, test, every, data.source)
 
 
 def _device(name: str) -> torch.device:

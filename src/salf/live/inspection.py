@@ -54,7 +54,7 @@ class Usual:
         return FACTOR * self.largest if len(self.norms) >= ENOUGH else None
 
 
-def check_most_norm(norm: float | None) -> None:
+def check_max_norm(norm: float | None) -> None:
     """Refuse a bound that is none, with a sentence. None is one that is learned."""
     if norm is not None and not norm > 0:
         raise SalfError(f"the largest norm allowed must be positive, not {norm}.")
@@ -63,18 +63,18 @@ def check_most_norm(norm: float | None) -> None:
 class Inspection:
     """Checks updates against the model they are for, and remembers how large good ones are.
 
-    With `most_norm`, no layer's gradient may have a larger norm; without, the bound is learned.
+    With `max_norm`, no layer's gradient may have a larger norm; without, the bound is learned.
     That of buffers always is. Before `ENOUGH` norms are known there is no learned bound. What is
     learned in a round counts from the next one on.
     """
 
     def __init__(
-        self, layers: Layers, weights: Mapping[str, Tensor], most_norm: float | None = None
+        self, layers: Layers, weights: Mapping[str, Tensor], max_norm: float | None = None
     ) -> None:
-        check_most_norm(most_norm)
+        check_max_norm(max_norm)
         self.layers = layers
         self.weights = weights
-        self.most_norm = most_norm
+        self.max_norm = max_norm
         self._seen: dict[Part, list[float]] = {}  # in this round
         self._usual: dict[Part, Usual] = {
             Part(index, gradients): Usual()
@@ -118,8 +118,8 @@ class Inspection:
         Buffers that never moved must not. Gradients that were 0 so far may begin to be others
         (behind weights that begin at 0), and then be as large as those of another layer.
         """
-        if self.most_norm is not None and part.gradients:
-            return self.most_norm
+        if self.max_norm is not None and part.gradients:
+            return self.max_norm
         bound = self._usual[part].bound()
         if bound != 0 or not part.gradients:
             return bound
@@ -166,7 +166,7 @@ class Inspection:
     def _check_norm(self, part: Part, norm: float, bound: float | None) -> None:
         if bound is not None and norm > bound:
             kind = "a gradient" if part.gradients else "buffers"
-            learned = not part.gradients or self.most_norm is None
+            learned = not part.gradients or self.max_norm is None
             raise (TooLarge if learned else Rejected)(
                 f"with {kind} of norm {norm:.3g} in layer {part.layer + 1} "
                 f"({self.layers[part.layer].name!r}), where at most {bound:.3g} is allowed"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from salf.depth import Floats
+from salf.arrivals import Floats
 
 
 class ReachEstimate:

@@ -14,8 +14,9 @@ from typing import Protocol
 from torch import Tensor
 
 from salf.errors import SalfError
-from salf.live.server import LiveServer, Row
+from salf.live.server import LiveServer
 from salf.live.update import Rejected, Update
+from salf.rows import Row
 
 log = logging.getLogger("salf.live")
 
@@ -125,11 +126,11 @@ class Rounds:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         check_deadline(deadline)
-        if deadline is None and not server.waits:
-            raise SalfError(f"{server.method} needs a deadline: how long a round may take.")
+        if deadline is None and not server.method.waits:
+            raise SalfError(f"{server.method.name} needs a deadline: how long a round may take.")
         self.server = server
         self.link = link
-        self.deadline = None if server.waits else deadline
+        self.deadline = None if server.method.waits else deadline
         self.grace = grace or Grace()
         self._on_wait = on_wait or log.warning
         self._now = now
@@ -157,10 +158,11 @@ class Rounds:
         for answers, arrived in late:
             self._take(answers, arrived)
         heard = self._listen(began, until)
+        failed = self.server.round.failed
         row = self.server.close()
         closed = self._now()
         self._closing.append(closed - heard)
-        self._slow_down_if_all_failed(row, asked)
+        self._slow_down_if_all_failed(row, asked, failed)
         self._say_if_nobody_gets_anywhere(row)
         return replace(row, seconds=closed - began, limit=limit if isfinite(limit) else None)
 
@@ -183,12 +185,12 @@ class Rounds:
         ordered = sorted(self._closing)
         return ordered[int(0.85 * (len(ordered) - 1))] if ordered else 0.0
 
-    def _slow_down_if_all_failed(self, row: Row, asked: set[str]) -> None:
+    def _slow_down_if_all_failed(self, row: Row, asked: set[str], failed: set[str]) -> None:
         """Rounds that end as soon as all have failed would be used up before anybody is mended.
 
         They go on all the same, ever more slowly, because it may be this round that all fail in.
         """
-        if not asked or asked - self.server.failed:
+        if not asked or asked - failed:
             self._failures = 0
             return
         self._failures += 1

@@ -1,66 +1,67 @@
 """The server's round, once, for whatever carries the messages.
 
-`open` a round, `take` what comes, `close` it: users who were not heard by then are depth L+1.
+`open` a round, `take` what comes, `close` it: users who were not heard by then are depth L+1. The
+method is one of those that the simulator runs: it gives every update its share on arrival, and the
+sums their divisor at closing.
 """
 
-import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Literal, get_args
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
+from salf import checkpoint
 from salf.aggregate import LayerwiseAggregate
-from salf.errors import SalfError, TrainingDiverged, unknown
-from salf.files import write_whole
+from salf.arrivals import Arrivals, Closing, Floats
+from salf.errors import SalfError, TrainingDiverged
 from salf.layers import Layers
 from salf.live.inspection import Inspection, TooLarge
 from salf.live.reach import ReachEstimate
 from salf.live.update import Rejected, Update, decode, size_of
-from salf.server import Schedule, Server
+from salf.methods import Method
+from salf.methods import method as make_method
+from salf.rows import Row
+from salf.schedules import Schedule
+from salf.server import Server
 
 log = logging.getLogger("salf.live")
 
-LiveMethod = Literal["salf", "drop", "fedavg"]
-
-
-@dataclass(frozen=True)
-class Row:
-    """What is known after a round: who got how far, and what was not used, and why."""
-
-    round: int
-    depths: Mapping[str, int]  # of every user asked; L + 1 for those not heard in time
-    reached: tuple[int, ...]  # users whose update layer l got, l = 1..L
-    loss: float  # the mean over the users heard; NaN if there was none
-    late: int  # updates of earlier rounds that came during this one
-    rejected: Sequence[tuple[str, str]] = ()  # (user, reason)
-    silent: Sequence[str] = ()  # users of whom no update came in time
-    unreached: tuple[float, ...] = ()  # the p_l the step was divided by; none for other methods
-    seconds: float = 0.0  # from asking the users to the new model
-    limit: float | None = None  # what it was to take at most: T_max and the grace period
-
 
 def saved_round(path: Path) -> int:
-    """The last closed round that a server's state has; 0 without one, or if it cannot be read."""
+    """The last closed round that a server's checkpoint has; 0 without one, or if unreadable."""
     try:
-        with safe_open(path, "pt") as stored:
-            return int(json.loads(stored.metadata()["state"])["round"])
-    except (FileNotFoundError, SafetensorError, KeyError, ValueError, TypeError):
+        found = checkpoint.read(path)
+        return 0 if found is None else int(found[1]["round"])
+    except (SalfError, KeyError, ValueError, TypeError):
         return 0
+
+
+@dataclass
+class OpenRound:
+    """A round that is not closed yet: who was asked, and what has come so far."""
+
+    aggregate: LayerwiseAggregate
+    depths: dict[str, int]  # of every user asked; L + 1 until it is heard
+    shares: Floats  # the sum of the shares of every layer
+    answered: set[str] = field(default_factory=set)
+    losses: list[float] = field(default_factory=list)
+    used: int = 0  # updates
+    late: int = 0
+    rejected: list[tuple[str, str]] = field(default_factory=list)
+    failed: set[str] = field(default_factory=set)  # who cannot do better, until somebody helps
 
 
 class LiveServer:
     """One model, its rounds, and nothing about how messages travel.
 
-    `unreached` are p_l; without them they are learned from the reach seen so far. `most_norm`
-    bounds every layer's gradient; without it the bound is learned, too.
+    `method` is a method or its name. `unreached` are p_l; without them they are learned from the
+    reach seen so far. `max_norm` bounds every layer's gradient; without it the bound is learned,
+    too.
     """
 
     def __init__(
@@ -69,54 +70,54 @@ class LiveServer:
         layers: Layers,
         schedule: Schedule,
         *,
-        method: LiveMethod = "salf",
+        method: Method | str = "salf",
         momentum: float = 0.0,
         unreached: Sequence[float] | None = None,
-        most_norm: float | None = None,
+        max_norm: float | None = None,
     ) -> None:
-        if method not in get_args(LiveMethod):
-            raise unknown("live method", method, get_args(LiveMethod))
-        self.method = method
+        self.method = make_method(method) if isinstance(method, str) else method
+        if self.method.simulated_only:
+            raise SalfError(
+                f"{self.method.name} runs in the simulator only: {self.method.simulated_only}."
+            )
         self.layers = layers
         self.weights: dict[str, Tensor] = {
             **dict(model.named_parameters()),
             **dict(model.named_buffers()),
         }
         self.server = Server(self.weights, schedule, momentum)
-        self.inspection = Inspection(layers, self.weights, most_norm)
+        self.inspection = Inspection(layers, self.weights, max_norm)
         if unreached is not None and (
             len(unreached) != len(layers) or not all(0 <= p < 1 for p in unreached)
         ):
             raise SalfError(f"unreached are {len(layers)} chances in [0, 1), one for each layer.")
-        self.given_unreached = unreached
+        self.given_unreached = None if unreached is None else np.asarray(unreached, np.float64)
         self.reach = ReachEstimate(len(layers))
         self.t = 0  # rounds closed
-        self._open = False
+        self._round: OpenRound | None = None
         self._size = size_of(self.weights)
 
     @property
-    def waits(self) -> bool:
-        """Whether there is no deadline."""
-        return self.method == "fedavg"
+    def round(self) -> OpenRound:
+        """The round that is open."""
+        if self._round is None:
+            raise SalfError("no round is open.")
+        return self._round
 
     def open(self, users: Collection[str]) -> int:
         """Begin the next round with these users, and return its number."""
-        if self._open:
+        if self._round is not None:
             raise SalfError(f"round {self.t + 1} is open already.")
-        self._open = True
-        self._aggregate = LayerwiseAggregate(self.layers, self.weights)
-        self._depths = dict.fromkeys(users, len(self.layers) + 1)
-        self._answered: set[str] = set()
-        self._losses: list[float] = []
-        self._good = 0  # updates
-        self._late = 0
-        self._rejected: list[tuple[str, str]] = []
-        self.failed: set[str] = set()  # users who cannot do better, until somebody mends them
+        self._round = OpenRound(
+            LayerwiseAggregate(self.layers, self.weights),
+            dict.fromkeys(users, len(self.layers) + 1),
+            np.zeros(len(self.layers)),
+        )
         return self.t + 1
 
     def missing(self, present: Collection[str] | None = None) -> set[str]:
         """The users asked who have not answered; of those present, where that is known."""
-        missing = self._depths.keys() - self._answered
+        missing = self.round.depths.keys() - self.round.answered
         return missing if present is None else missing & set(present)
 
     def take(self, user: str, data: bytes | Update, asked: int | None = None) -> Update | None:
@@ -134,12 +135,12 @@ class LiveServer:
             if asked is not None and update.round != asked:
                 raise Rejected(f"for round {update.round}, in reply to round {asked}")
             if update.round < t:
-                self._late += 1
+                self.round.late += 1
                 log.info("round %d: a late update of %s, for round %d", t, user, update.round)
                 return update
-            if user not in self._depths:
+            if user not in self.round.depths:
                 raise Rejected("from a user who was not asked")
-            if user in self._answered:
+            if user in self.round.answered:
                 raise Rejected("the second of its user in this round")
             self.inspection.check(update, t)
         except TooLarge as reason:
@@ -148,7 +149,7 @@ class LiveServer:
         except Rejected as reason:
             self.refuse(user, str(reason), asked)
             return None
-        self._answered.add(user)
+        self.round.answered.add(user)
         self._use(update)
         return update
 
@@ -156,65 +157,66 @@ class LiveServer:
         """Note why a user has no update that could be used."""
         t = self.t + 1
         if asked is not None and asked < t:  # it says nothing about this round
-            self._late += 1
+            self.round.late += 1
             log.info("round %d: late and of no use, of %s for round %d: %s", t, user, asked, reason)
             return
-        self.failed.add(user)
+        self.round.failed.add(user)
         self._reject(user, reason)
 
     def _reject(self, user: str, reason: str) -> None:
-        self._answered.add(user)
-        self._rejected.append((user, reason))
+        self.round.answered.add(user)
+        self.round.rejected.append((user, reason))
         log.warning("round %d: no update of %s is used: %s", self.t + 1, user, reason)
 
     def close(self) -> Row:
         """End the round: take the step, and learn from it."""
-        t, unreached = self.t + 1, self._unreached()
+        t, round, unreached = self.t + 1, self.round, self._unreached()
+        reached = round.aggregate.reached
+        closing = Closing(len(round.depths), reached, round.shares, unreached)
         with torch.no_grad():
-            step = self._aggregate.average(unreached)
+            step = round.aggregate.total(round.shares, self.method.checked_divisor(closing))
             self.server.apply(step, t)
         self._check_finite(step.values, t)
-        reached = tuple(int(count) for count in self._aggregate.reached)
         self.inspection.learn()
-        if self._good or self.missing():  # else all failed, or nobody was asked: time was enough
-            self.reach.learn(reached)
-        self.t, self._open = t, False
-        loss = sum(self._losses) / len(self._losses) if self._losses else float("nan")
+        missing = self.missing()
+        if round.used or missing:  # else all failed, or nobody was asked: time was enough
+            # Who reached a layer, not whom the method counted: p_l is about the former.
+            depths = np.array(list(round.depths.values()))
+            self.reach.learn(Arrivals.at(depths).reach(len(self.layers)).sum(axis=1).tolist())
+        self.t, self._round = t, None
         return Row(
             t,
-            self._depths,
-            reached,
-            loss,
-            self._late,
-            tuple(self._rejected),
-            tuple(sorted(self.missing())),
-            tuple(unreached or ()),
+            sum(round.losses) / len(round.losses) if round.losses else float("nan"),
+            tuple(reached.tolist()),
+            depths=round.depths,
+            unreached=tuple(unreached.tolist()),
+            late=round.late,
+            rejected=tuple(round.rejected),
+            silent=tuple(sorted(missing)),
         )
 
     def save(self, path: Path) -> None:
-        """Write everything a server that is started again needs to go on after this round."""
-        tensors = {f"weights/{name}": tensor for name, tensor in self.weights.items()}
-        tensors |= {f"velocity/{name}": tensor for name, tensor in self.server.velocity.items()}
+        """Write everything a server that is started again needs to continue after this round."""
         state = {
             "round": self.t,
             "empty": self.reach.empty.tolist(),
             "rounds": self.reach.rounds,
             "norms": self.inspection.state(),
         }
-        stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        write_whole(path, save(stored, {"state": json.dumps(state)}))
+        groups = {"weights": self.weights, "velocity": self.server.velocity}
+        checkpoint.write(path, groups, state)
 
     def restore(self, path: Path) -> None:
-        """Go on after the last closed round that was saved; or leave all as it is."""
+        """Continue after the last closed round that was saved; or leave all as it is."""
+        if (found := checkpoint.read(path)) is None:
+            return
+        groups, state = found
         try:
-            with safe_open(path, "pt") as stored:
-                state = json.loads(stored.metadata()["state"])
-                tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
-            weights = {name: tensors[f"weights/{name}"] for name in self.weights}
+            weights = {name: groups["weights"][name] for name in self.weights}
             velocity = {
                 name: tensor
-                for key, tensor in tensors.items()
-                if (name := key.removeprefix("velocity/")) != key and name in self.weights
+                for name, tensor in groups.get("velocity", {}).items()
+                if name in self.weights
             }
             for name, tensor in (*weights.items(), *velocity.items()):
                 if tensor.shape != self.weights[name].shape:
@@ -224,11 +226,8 @@ class LiveServer:
                 raise ValueError("it has other layers")
             self.inspection.load_state(state["norms"])
             self.reach.rounds, self.t = float(state["rounds"]), int(state["round"])
-        except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
-            raise SalfError(
-                f"{path} cannot be read ({error}). To start anew, delete it and the record of its "
-                "rounds."
-            ) from None
+        except (KeyError, ValueError, TypeError, RuntimeError) as error:
+            raise checkpoint.unreadable(path, error) from None
         self.reach.empty = empty
         with torch.no_grad():
             for name, tensor in weights.items():
@@ -237,13 +236,14 @@ class LiveServer:
             self.server.velocity[name] = tensor.to(self.weights[name].device)
 
     def _use(self, update: Update) -> None:
-        self._good += 1
-        self._depths[update.user] = update.depth
+        self.round.used += 1
+        self.round.depths[update.user] = update.depth
         if update.depth <= len(self.layers):
-            self._losses.append(update.loss)
-        # [fl_updateStr]: Drop has only those who finished; FedAvg has waited for all to.
-        if self.method == "salf" or update.depth == 1:
-            self._aggregate.add(update.tensors)
+            self.round.losses.append(update.loss)
+        arrived = Arrivals.at(np.array([update.depth]))
+        share = self.method.checked_share(arrived, len(self.layers))[:, 0]
+        self.round.aggregate.add(update.tensors, share)
+        self.round.shares += share
 
     def _check_finite(self, moved: Collection[str], t: int) -> None:
         """Good updates may still add up to a model that overflows."""
@@ -258,9 +258,5 @@ class LiveServer:
                     "Try a smaller learning rate."
                 )
 
-    def _unreached(self) -> Sequence[float] | None:
-        if self.method != "salf":
-            return None
-        if self.given_unreached is not None:
-            return self.given_unreached
-        return [float(p) for p in self.reach.unreached()]
+    def _unreached(self) -> Floats:
+        return self.reach.unreached() if self.given_unreached is None else self.given_unreached

@@ -5,8 +5,9 @@ import inspect
 import pkgutil
 from collections.abc import Mapping
 
-from salf.errors import unknown
-from salf.methods.base import Average, Group, Method, Plan, Round, Synchronous, make
+from salf import registry
+from salf.errors import SalfError
+from salf.methods.base import Average, Group, Method, Plan, make
 
 
 def _discover() -> dict[str, type[Method]]:
@@ -21,13 +22,20 @@ def _discover() -> dict[str, type[Method]]:
 
 
 METHODS: Mapping[str, type[Method]] = _discover()
+GROUP = "salf.methods"  # of entry points, for packages that bring methods
+
+
+def find(name: str) -> type[Method]:
+    """The class of a method: by its name, or by import path (`package.module:Name`)."""
+    cls = registry.find("method", name, METHODS, GROUP)
+    if not (inspect.isclass(cls) and issubclass(cls, Method)) or inspect.isabstract(cls):
+        raise SalfError(f"the method {name!r} must be a class derived from salf.Method.")
+    return cls
 
 
 def method(name: str, /, **options: object) -> Method:
-    """The method of this name, with its options (`average`, and what it has of its own)."""
-    if name not in METHODS:
-        raise unknown("method", name, METHODS)
-    return make(METHODS[name], options)
+    """The method of this name or import path, with its options."""
+    return make(find(name), options)
 
 
-__all__ = ["METHODS", "Average", "Group", "Method", "Plan", "Round", "Synchronous", "method"]
+__all__ = ["METHODS", "Average", "Group", "Method", "Plan", "find", "method"]

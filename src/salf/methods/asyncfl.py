@@ -1,26 +1,24 @@
 """AsyncFL: stragglers finish late, on the model they were given, and are averaged in then."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from salf.depth import Ints
-from salf.errors import SalfError, unknown
-from salf.methods.base import Group, Method, Plan, Round
+from salf.arrivals import Arrivals, Closing, Floats
+from salf.errors import SalfError
+from salf.methods.base import Method
+from salf.worlds import World
 
 Stale = Literal["difference", "model"]
-GIVEN, DUE = 0, 1  # rows of the memory: the round a user was given its model, the round it delivers
 
 
 @dataclass(frozen=True)
 class AsyncFL(Method):
     """A straggler of depth d is busy for `delay` * d rounds, then delivers its full update.
 
-    It starts in round t, is busy in rounds t .. t + delay d - 1, and takes part in the average of
-    round t + delay d with that update alone; it may be drawn as a straggler again at once. The
-    paper's "participates in the averaging" has two readings: the difference the user made to its
-    old model is added (`stale="difference"`), or the old model so changed is averaged with the
+    The paper's "participates in the averaging" has two readings: the difference the user made to
+    its old model is added (`stale="difference"`), or the old model so changed is averaged with the
     others (`stale="model"`). `discount`: a weight (1 + staleness)^-discount; 0 is none.
     """
 
@@ -29,6 +27,7 @@ class AsyncFL(Method):
     discount: float = 0.0
 
     name: ClassVar[str] = "asyncfl"
+    simulated_only: ClassVar[str] = "its users deliver updates of older models"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -36,35 +35,23 @@ class AsyncFL(Method):
             raise SalfError(
                 f"AsyncFL needs delay >= 1 and discount >= 0, not {self.delay}, {self.discount}."
             )
-        if self.stale not in get_args(Stale):
-            raise unknown("reading of stale updates", self.stale, get_args(Stale))
 
-    def start(self, users: int) -> Ints:
-        """Nobody is busy: [given, due] x users, 0 for idle."""
-        return np.zeros((2, users), np.int64)
+    @property
+    def average_models(self) -> bool:
+        """The second reading of "participates in the averaging"."""
+        return self.stale == "model"
 
-    def models_in_use(self, memory: Ints) -> set[int]:
-        """The models given to users who have not delivered."""
-        return set(memory[GIVEN][memory[DUE] > 0].tolist())
+    def world(self, world: World) -> World:
+        """Stragglers deliver late."""
+        return world.late(self.delay)
 
-    def plan(self, round: Round, memory: Ints) -> tuple[Plan, Ints]:
-        """This round's average: users on time, and those whose old update is due."""
-        t, layers, users = round.t, len(round.unreached), memory.shape[1]
-        delivers, busy = memory[DUE] == t, memory[DUE] > t
-        depths = round.depth.draw(round.rng, busy)
-        starts = depths.straggler & ~busy
-        on_time = ~depths.straggler & ~delivers
+    def share(self, arrived: Arrivals, layers: int) -> Floats:
+        """The stale count for less, in the sum and in what it is divided by."""
+        discounted = (1.0 + arrived.age) ** -self.discount
+        return np.tile(np.where(arrived.depth == 1, discounted, 0.0), (layers, 1))
 
-        given = np.where(delivers, memory[GIVEN], t)
-        share = np.where(delivers | on_time, (1.0 + t - given) ** -self.discount, 0.0)
-        # With a discount the stale count for less, in the sum and in what it is divided by.
-        over = users if self.average == "all" else max(share.sum(), np.finfo(np.float64).tiny)
-        groups = tuple(
-            Group.of(np.tile(np.where(given == g, share / over, 0.0), (layers, 1)), int(g))
-            for g in np.unique(given[delivers | on_time])
-        )
-
-        after = memory.copy()
-        after[:, delivers] = 0
-        after[GIVEN, starts], after[DUE, starts] = t, t + self.delay * depths.depth[starts]
-        return Plan(groups, average_models=self.stale == "model"), after
+    def divisor(self, closing: Closing) -> Floats:
+        """The mean over who arrived, or over all users."""
+        if self.average == "all":
+            return np.full(len(closing.shares), float(closing.users))
+        return np.maximum(closing.shares, np.finfo(np.float64).tiny)

@@ -1,19 +1,21 @@
-"""What a method is: a rule that turns this round's depths into weights c[l, u].
+"""What a method is: a rule that turns who arrived, and how far, into weights c[l, u].
 
-The step of layer l is -eta * sum_u c[l, u] g_u^l. Whoever computes the gradients only needs c,
-and for the methods that do not fit one matrix, which model each group of users was given and at
-which width they train it.
+The step of layer l is -eta * sum_u c[l, u] g_u^l, with c[l, u] = share[l, u] / divisor[l]. A share
+is known when its user arrives, a divisor when the step closes: so a server that gets one update at
+a time needs no more than sums, and the simulator and the live server run the same methods.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from math import isfinite
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_type_hints
 
 import numpy as np
 
-from salf.depth import DepthDistribution, Depths, Floats, Ints
+from salf.arrivals import Arrivals, Closing, Floats, Ints
 from salf.errors import SalfError, unknown
+from salf.options import converted
+from salf.worlds import World
 
 Average = Literal["reached", "all"]
 
@@ -53,16 +55,6 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Round:
-    """What a method may look at when it plans round t."""
-
-    t: int
-    depth: DepthDistribution
-    unreached: Floats  # p_l
-    rng: np.random.Generator
-
-
-@dataclass(frozen=True)
 class Method(ABC):
     """A way to live with stragglers.
 
@@ -72,56 +64,105 @@ class Method(ABC):
 
     average: Average = field(default="reached", kw_only=True)
 
-    name: ClassVar[str]
-    waits: ClassVar[bool] = False  # whether it ignores the deadline, so that depths do not matter
+    name: ClassVar[str]  # that of the class in lower case, unless it says otherwise
+    waits: ClassVar[bool] = False  # whether it has no deadline, so that everybody finishes
+    simulated_only: ClassVar[str] = ""  # why it cannot run live, if it cannot
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "name" not in vars(cls):
+            cls.name = cls.__name__.lower()
 
     def __post_init__(self) -> None:
-        if self.average not in get_args(Average):
-            raise unknown("average", self.average, get_args(Average))
+        kinds = get_type_hints(type(self))
+        for option in fields(self):
+            what = f"the option {option.name.replace('_', '-')} of {self.name}"
+            value = converted(getattr(self, option.name), kinds[option.name], what)
+            object.__setattr__(self, option.name, value)
 
-    def start(self, users: int) -> Ints:
-        """What the method remembers between rounds: one integer array, empty if nothing."""
-        return np.empty(0, np.int64)
+    def share(self, arrived: Arrivals, layers: int) -> Floats:
+        """The share of every user in every layer, [L, users]; 1 in the layers it reached.
 
-    def models_in_use(self, memory: Ints) -> set[int]:
-        """The rounds whose models some user is still computing on."""
-        return set()
-
-    @abstractmethod
-    def plan(self, round: Round, memory: Ints) -> tuple[Plan, Ints]:
-        """Decide round t, and what to remember after it."""
-
-
-@dataclass(frozen=True)
-class Synchronous(Method):
-    """A method that is one matrix: every user computes on this round's model."""
+        Live, users arrive one at a time: a share depends on its own user's entry only.
+        """
+        return arrived.reach(layers).astype(np.float64)
 
     @abstractmethod
-    def weights(self, depths: Depths, unreached: Floats) -> Floats:
-        """c[l, u] from this round's depths and p_l."""
+    def divisor(self, closing: Closing) -> Floats:
+        """What the sum of the weighed gradients is divided by, for each layer."""
 
-    def plan(self, round: Round, memory: Ints) -> tuple[Plan, Ints]:
-        """Draw the depths, weigh the users."""
-        depths = round.depth.draw(round.rng)
-        weights = self.weights(depths, round.unreached)
-        return Plan((Group.of(weights, round.t),)), memory
+    def world(self, world: World) -> World:
+        """How the users of a world behave under this method."""
+        return world.waiting() if self.waits else world
+
+    def widths(self, arrived: Arrivals) -> Floats:
+        """The share of every hidden layer that each user trains."""
+        return np.ones(arrived.users)
+
+    @property
+    def entrywise(self) -> bool:
+        """Whether every entry of a parameter is averaged over the users whose network holds it."""
+        return False
+
+    @property
+    def average_models(self) -> bool:
+        """Whether users on older models contribute those models, not only their differences."""
+        return False
+
+    def weights(self, arrived: Arrivals, unreached: Floats) -> Floats:
+        """c[l, u] of a step whose arrivals and p_l are known."""
+        layers = len(unreached)
+        share = self.checked_share(arrived, layers)
+        closing = Closing(arrived.asked, (share > 0).sum(axis=1), share.sum(axis=1), unreached)
+        return np.asarray(share / self.checked_divisor(closing)[:, None])
+
+    def plan(self, t: int, arrived: Arrivals, unreached: Floats) -> Plan:
+        """Round t for an engine: users grouped by the network they compute on."""
+        weights, width, given = (
+            self.weights(arrived, unreached),
+            self.widths(arrived),
+            t - arrived.age,
+        )
+        takes_part = weights.any(axis=0)
+        networks = sorted(
+            set(zip(given[takes_part].tolist(), (-width[takes_part]).tolist(), strict=True))
+        )
+        groups = tuple(
+            Group.of(np.where((given == g) & (width == -w), weights, 0.0), g, -w)
+            for g, w in networks
+        )
+        return Plan(groups, self.entrywise, self.average_models)
+
+    def checked_share(self, arrived: Arrivals, layers: int) -> Floats:
+        """`share`, or a sentence that says what is wrong with it."""
+        share = np.asarray(self.share(arrived, layers), np.float64)
+        self._check("share", share, (layers, arrived.users), share >= 0)
+        if share[~arrived.reach(layers)].any():
+            raise SalfError(f"{type(self).__name__}.share must be 0 in layers not reached.")
+        return share
+
+    def checked_divisor(self, closing: Closing) -> Floats:
+        """`divisor`, or a sentence that says what is wrong with it."""
+        divisor = np.asarray(self.divisor(closing), np.float64)
+        self._check("divisor", divisor, closing.unreached.shape, divisor > 0)
+        return divisor
+
+    def _check(self, what: str, values: Floats, shape: tuple[int, ...], right: np.ndarray) -> None:
+        if values.shape != shape:
+            raise SalfError(
+                f"{type(self).__name__}.{what} must return an array of shape {shape}, "
+                f"not {values.shape}."
+            )
+        if not (right & np.isfinite(values)).all():
+            allowed = "finite and at least 0" if what == "share" else "finite and positive"
+            raise SalfError(f"{type(self).__name__}.{what} must return {allowed} numbers.")
 
 
-def make(cls: type[Method], options: dict[str, object]) -> Method:
+def make(cls: type[Method], options: Mapping[str, object]) -> Method:
     """Build a method from options by name, refusing those it does not have."""
     known = {option.name.replace("_", "-"): option.name for option in fields(cls)}
-    defaults = {option.name: option.default for option in fields(cls)}
-    for name, value in options.items():
+    for name in options:
         if name not in known:
             own = [option for option in known if option != "average"]
             raise unknown(f"option of {cls.name}", name, own or ["none"])
-        _check_type(cls.name, name, value, defaults[known[name]])
     return cls(**{known[name]: value for name, value in options.items()})  # type: ignore[arg-type]
-
-
-def _check_type(method: str, name: str, value: object, default: object) -> None:
-    allowed = (float, int) if isinstance(default, float) else (type(default),)
-    right = isinstance(value, allowed) and not isinstance(value, bool)
-    if not right or (isinstance(value, float) and not isfinite(value)):
-        kinds = " or ".join(kind.__name__ for kind in allowed)
-        raise SalfError(f"the option {name} of {method} must be of type {kinds}, not {value!r}.")

@@ -1,19 +1,18 @@
 """Drop-stragglers: only users that finished before the deadline count."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from salf.depth import Depths, Floats
-from salf.errors import unknown
-from salf.methods.base import Synchronous
+from salf.arrivals import Arrivals, Closing, Floats
+from salf.methods.base import Method
 
 Lucky = Literal["dropped", "kept"]
 
 
 @dataclass(frozen=True)
-class Drop(Synchronous):
+class Drop(Method):
     """The mean over the users that finished [fl_updateStr]; nothing moves if nobody did.
 
     In the experiments' mixture a straggler's depth may happen to be 1. `lucky` says whether it is
@@ -24,14 +23,12 @@ class Drop(Synchronous):
 
     name: ClassVar[str] = "drop"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.lucky not in get_args(Lucky):
-            raise unknown("way with lucky stragglers", self.lucky, get_args(Lucky))
+    def share(self, arrived: Arrivals, layers: int) -> Floats:
+        """1 for the users that met the deadline, in every layer."""
+        in_time = arrived.depth == 1 if self.lucky == "kept" else ~arrived.straggler
+        return np.tile(in_time.astype(np.float64), (layers, 1))
 
-    def weights(self, depths: Depths, unreached: Floats) -> Floats:
+    def divisor(self, closing: Closing) -> Floats:
         """[fl_updateStr]: c[l, u] = 1[u in U_t] / |U_t|, U_t the users that met the deadline."""
-        in_time = depths.depth == 1 if self.lucky == "kept" else ~depths.straggler
-        finished = in_time.astype(np.float64)
-        over = depths.users if self.average == "all" else max(1.0, finished.sum())
-        return np.tile(finished / over, (len(unreached), 1))
+        everybody = np.full(len(closing.reached), float(closing.users))
+        return everybody if self.average == "all" else np.maximum(1.0, closing.reached)

@@ -5,17 +5,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from salf.depth import Depths, Floats
-from salf.methods.base import Synchronous
+from salf.arrivals import Closing, Floats
+from salf.methods.base import Method
 
 
 @dataclass(frozen=True)
-class FedAvg(Synchronous):
+class FedAvg(Method):
     """The mean over all users [FedAvg_update]."""
 
     name: ClassVar[str] = "fedavg"
     waits: ClassVar[bool] = True
 
-    def weights(self, depths: Depths, unreached: Floats) -> Floats:
-        """[FedAvg_update]: c[l, u] = 1/U."""
-        return np.full((len(unreached), depths.users), 1 / depths.users)
+    def divisor(self, closing: Closing) -> Floats:
+        """[FedAvg_update]: c[l, u] = 1/U; live, a user that failed is not one of them."""
+        return np.maximum(1.0, closing.reached)

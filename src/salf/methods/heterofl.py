@@ -5,9 +5,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from salf.depth import Ints
+from salf.arrivals import Arrivals, Closing, Floats
 from salf.errors import SalfError
-from salf.methods.base import Group, Method, Plan, Round
+from salf.methods.base import Method
+from salf.worlds import Finishing, World
 
 
 @dataclass(frozen=True)
@@ -22,19 +23,27 @@ class HeteroFL(Method):
     width: float = 0.5
 
     name: ClassVar[str] = "heterofl"
+    simulated_only: ClassVar[str] = "its stragglers train a narrower network"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.width <= 1:
             raise SalfError(f"the width of HeteroFL must be in (0, 1], not {self.width}.")
 
-    def plan(self, round: Round, memory: Ints) -> tuple[Plan, Ints]:
-        """Two groups on this round's model: full width, and the stragglers' width."""
-        straggler = round.depth.draw(round.rng).straggler
-        layers = len(round.unreached)
-        # Counts, divided entry by entry by the holders; or by all users, whoever holds what.
-        each = 1.0 if self.average == "reached" else 1 / len(straggler)
-        full = np.tile(np.where(straggler, 0.0, each), (layers, 1))
-        narrow = np.tile(np.where(straggler, each, 0.0), (layers, 1))
-        groups = (Group.of(full, round.t), Group.of(narrow, round.t, self.width))
-        return Plan(groups, entrywise=self.average == "reached"), memory
+    @property
+    def entrywise(self) -> bool:
+        """Entries are averaged over their holders; or over all users, whoever holds what."""
+        return self.average == "reached"
+
+    def world(self, world: World) -> World:
+        """With its own width, each user finishes in time."""
+        return Finishing(world)
+
+    def divisor(self, closing: Closing) -> Floats:
+        """1: shares are counts, which each entry's holders divide; or U."""
+        over = 1.0 if self.entrywise else float(closing.users)
+        return np.full(len(closing.reached), over)
+
+    def widths(self, arrived: Arrivals) -> Floats:
+        """Full width, and the stragglers' width."""
+        return np.where(arrived.straggler, self.width, 1.0)

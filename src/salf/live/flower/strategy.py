@@ -5,6 +5,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
@@ -21,16 +22,17 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 from torch import Tensor, nn
 
+from salf import rows as records
 from salf.errors import SalfError
 from salf.layers import Layers, Prefixes
-from salf.live import record
 from salf.live.flower.link import GridLink, update_of
 from salf.live.flower.mail import Mail
-from salf.live.record import Record
 from salf.live.rounds import Grace, Rounds, Task, check_deadline
-from salf.live.server import LiveMethod, LiveServer, Row
+from salf.live.server import LiveServer
 from salf.live.update import Rejected, size_of
-from salf.server import Schedule
+from salf.methods import Method
+from salf.rows import Row
+from salf.schedules import Schedule
 
 log = logging.getLogger("flwr").log  # where all of Flower's own strategies write
 
@@ -56,9 +58,10 @@ class SALF(FedAvg):
     seen to need on their way. Each layer moves by `lr` times the mean over the nodes that reached
     it, divided by 1 - p_l; `unreached` are the p_l, learned from the rounds so far if not given.
 
-    `method` is "salf", "drop" (only nodes that finished count) or "fedavg" (which waits, and for
-    which the deadline is None). `momentum` is the server's. `layers` and `example` say what a
-    layer is where the model does not (see `Layers.of`). `most_norm` bounds the norm of each
+    `method` is "salf", "drop" (only nodes that finished count), "fedavg" (which waits, and for
+    which the deadline is None), or a method of your own: a `salf.Method` or its import path.
+    `momentum` is the server's. `layers` and `example` say what a
+    layer is where the model does not (see `Layers.of`). `max_norm` bounds the norm of each
     layer's gradient; by default the bound is learned. With `state`, a file, every closed round is
     kept there, and a new start goes on after the last one. With `record`, a file, every round
     leaves a line of JSON there. `evaluate_timeout` is how long federated evaluation may take, in
@@ -73,12 +76,12 @@ class SALF(FedAvg):
         lr: float | Schedule,
         deadline: float | None,
         momentum: float = 0.0,
-        method: LiveMethod = "salf",
+        method: Method | str = "salf",
         grace: float | None = None,
         layers: Sequence[Prefixes] | None = None,
         example: Tensor | None = None,
         unreached: Sequence[float] | None = None,
-        most_norm: float | None = None,
+        max_norm: float | None = None,
         state: str | Path | None = None,
         record: str | Path | None = None,
         evaluate_timeout: float = 60.0,
@@ -101,17 +104,17 @@ class SALF(FedAvg):
             method=method,
             momentum=momentum,
             unreached=unreached,
-            most_norm=most_norm,
+            max_norm=max_norm,
         )
         self.seed = seed
 
     def summary(self) -> None:
         """Log summary configuration of the strategy."""
         names = [layer.name for layer in self.server.layers]
-        waits = "none: every round waits for all nodes" if self.server.waits else None
+        waits = "none: every round waits for all nodes" if self.server.method.waits else None
         grace = "learned from arrivals" if self.grace.fixed is None else f"{self.grace.fixed:g} s"
         log(INFO, "\t├──> Rounds:")
-        log(INFO, "\t│\t├──Method: %s", self.server.method)
+        log(INFO, "\t│\t├──Method: %s", self.server.method.name)
         log(INFO, "\t│\t├──Deadline: %s", waits or f"{self.deadline:g} s | grace period: {grace}")
         log(INFO, "\t│\t├──Layers: %d (%s)", len(names), ", ".join(names))
         log(INFO, "\t│\t└──State: %s", self.state or "not kept")
@@ -166,7 +169,7 @@ class SALF(FedAvg):
         nodes = self._choose(present, present)
         log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(nodes), len(present))
         t = self.server.open([str(node) for node in nodes])
-        deadline = None if self.server.waits else self.deadline
+        deadline = None if self.server.method.waits else self.deadline
         return self._messages(Task(t, deadline, self.server.weights), nodes, config, 3600)
 
     def aggregate_train(
@@ -257,7 +260,7 @@ class SALF(FedAvg):
             self.server.restore(self.state)
             log(INFO, "Going on after round %d, from %s", self.server.t, self.state)
         if self.record is not None:
-            record.resume(self.record, self.server.t, saved=self.state is not None)
+            records.resume(self.record, self.server.t, saved=self.state is not None)
 
     def _keep(self, row: Row, result: Result) -> None:
         """The state comes last: a round that it does not have is run again."""
@@ -265,7 +268,7 @@ class SALF(FedAvg):
             measured = result.evaluate_metrics_serverapp.get(row.round, MetricRecord())
             accuracy = measured.get("accuracy")
             known = accuracy if isinstance(accuracy, float) else None
-            record.append(self.record, Record(**vars(row), accuracy=known))
+            records.append(self.record, replace(row, accuracy=known))
         if self.state is not None:
             self.server.save(self.state)
 
@@ -321,7 +324,7 @@ def _exchanged(grid: Grid, messages: Sequence[Message], seconds: float) -> list[
 def _metrics(row: Row) -> MetricRecord:
     return MetricRecord(
         {
-            "loss": row.loss,
+            "loss": row.train_loss,
             "reached": list(row.reached),
             "users": len(row.depths),
             "on-time": len(row.depths) - len(row.silent),

@@ -5,21 +5,21 @@ import math
 import pytest
 
 from salf.errors import SalfError
-from salf.live.record import Record, append, read, resume, rewrite
+from salf.rows import Row, append, read, read_csv, resume, rewrite, write_csv
 
-FIRST = Record(
+FIRST = Row(
     1,
-    {"user-1": 1, "user-2": 4},
-    (1, 1, 1),
     float("nan"),
-    2,
-    (("user-2", "with 'w' not finite"),),
-    ("user-3",),
-    (0.25, 0.0, 0.0),
-    0.051,
-    0.06,
+    (1, 1, 1),
+    seconds=0.051,
+    limit=0.06,
+    depths={"user-1": 1, "user-2": 4},
+    unreached=(0.25, 0.0, 0.0),
+    late=2,
+    rejected=(("user-2", "with 'w' not finite"),),
+    silent=("user-3",),
 )
-SECOND = Record(2, {"user-1": 2}, (0, 1, 1), 0.5, 0, accuracy=0.9)
+SECOND = Row(2, 0.5, (0, 1, 1), accuracy=0.9, depths={"user-1": 2})
 
 
 def test_rounds_are_read_as_they_were(tmp_path):
@@ -29,8 +29,8 @@ def test_rounds_are_read_as_they_were(tmp_path):
     append(path, SECOND)
     first, second = read(path)
     assert second == SECOND
-    assert math.isnan(first.loss)
-    assert vars(first) | {"loss": 0} == vars(FIRST) | {"loss": 0}
+    assert math.isnan(first.train_loss)
+    assert vars(first) | {"train_loss": 0} == vars(FIRST) | {"train_loss": 0}
 
 
 def test_a_line_that_was_not_finished_is_left_out(tmp_path):
@@ -58,7 +58,7 @@ def test_a_record_of_other_rounds_is_kept_and_refused(tmp_path, t, saved):
     append(path, FIRST)
     append(path, SECOND)
     before = path.read_bytes()
-    with pytest.raises(SalfError, match="Choose another place to start anew"):
+    with pytest.raises(SalfError, match="Choose another place to start over"):
         resume(path, t, saved=saved)
     assert path.read_bytes() == before
 
@@ -69,3 +69,9 @@ def test_another_file_is_refused_in_a_sentence(tmp_path, line):
     path.write_text(line + "\n")
     with pytest.raises(SalfError, match="is not the record of a live run"):
         read(path)
+
+
+def test_a_table_has_what_every_run_knows(tmp_path):
+    rows = [Row(1, 0.1 + 0.2, (0, 2), seconds=0.25), Row(2, 0.5, (1, 2), accuracy=1 / 3)]
+    write_csv(tmp_path / "metrics.csv", rows)
+    assert read_csv(tmp_path / "metrics.csv") == rows

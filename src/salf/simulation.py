@@ -6,28 +6,21 @@ stopped after any round and set up again goes on exactly as it would have.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import isfinite
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from salf.arrivals import Ints
 from salf.data import Samples
-from salf.depth import DepthDistribution, Ints
 from salf.engines import Engine, RoundResult
 from salf.errors import SalfError, TrainingDiverged
-from salf.methods import Method, Plan, Round
-from salf.server import Schedule, Server
-
-
-@dataclass(frozen=True)
-class RoundRecord:
-    """What is known after a round."""
-
-    round: int
-    train_loss: float
-    reached: tuple[int, ...]  # users whose update layer l got, l = 1..L
+from salf.methods import Method, Plan
+from salf.rows import Row
+from salf.schedules import Schedule
+from salf.server import Server
+from salf.worlds import World
 
 
 class Simulation:
@@ -37,7 +30,7 @@ class Simulation:
         self,
         engine: Engine,
         method: Method,
-        depth: DepthDistribution,
+        world: World,
         samples: Samples,
         shares: Sequence[Ints],
         schedule: Schedule,
@@ -45,21 +38,20 @@ class Simulation:
         batch_size: int = 16,
         seed: int = 0,
     ) -> None:
-        if len(shares) != depth.users or len(engine.layers) != depth.layers:
+        if len(shares) != world.users or len(engine.layers) != world.layers:
             raise SalfError(
-                f"depths are for {depth.users} users and {depth.layers} layers, "
+                f"depths are for {world.users} users and {world.layers} layers, "
                 f"not {len(shares)} and {len(engine.layers)}."
             )
         self.engine = engine
         self.method = method
-        self.depth = depth
+        self.world = method.world(world)
         self.samples = samples
         self.batches = Batches(shares, batch_size)
         self.seed = seed
         self.server = Server(engine.weights, schedule, momentum)
-        self.unreached = depth.unreached()
         self.t = 0  # rounds done
-        self.memory = method.start(depth.users)
+        self.memory = self.world.start()
         self.old: dict[int, dict[str, Tensor]] = {}  # models users still compute on, by round
 
     @property
@@ -67,14 +59,13 @@ class Simulation:
         """The global model."""
         return self.engine.model
 
-    def step(self) -> RoundRecord:
-        """Run the next round."""
+    def step(self) -> Row:
+        """Run one round: draw the batches, see who arrives, weigh, compute, take the step."""
         t = self.t + 1
-        # In this order, so that all methods see the same batches and the same depths.
         rng, torch_seed = round_rng(self.seed, t)
         index = self.batches.draw(rng)
-        round = Round(t, self.depth, self.unreached, rng)
-        plan, memory = self.method.plan(round, self.memory)
+        arrived, memory = self.world.arrivals(t, rng, self.memory)
+        plan = self.method.plan(t, arrived, self.world.unreached(t))
 
         def rows(users: Ints) -> tuple[Tensor, Tensor]:
             chosen = torch.from_numpy(index[users].reshape(-1))
@@ -84,7 +75,7 @@ class Simulation:
             result = self.engine.round(plan, t, self.old, rows)
         self._check_finite(result, t)
 
-        in_use = self.method.models_in_use(memory)
+        in_use = self.world.models_in_use(memory)
         if t in in_use:
             self.old[t] = snapshot(self.engine.weights)
         shifts = self._towards_old_models(plan, t) if plan.average_models else {}
@@ -94,7 +85,7 @@ class Simulation:
                 self.engine.weights[name].add_(shift)
         self.old = {given: weights for given, weights in self.old.items() if given in in_use}
         self.memory, self.t = memory, t
-        return RoundRecord(t, result.loss, result.reached)
+        return Row(t, result.loss, result.reached)
 
     def _towards_old_models(self, plan: Plan, t: int) -> dict[str, Tensor]:
         """sum_u c[l, u] (w_old - w): what averaging old models adds to averaging differences."""

@@ -1,0 +1,180 @@
+"""The folder of a run, simulated or live: nothing is lost, and nothing is half written.
+
+config.toml, metrics.csv, model.safetensors, summary.json, and a checkpoint from which an unfinished
+run continues. A live run adds rounds.jsonl, the full record of every round, and live.log.
+"""
+
+import json
+import platform
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_model
+from torch import nn
+
+from salf import rows as records
+from salf.errors import SalfError
+from salf.experiments.config import Config, LiveConfig, load_config
+from salf.experiments.training import History, Training
+from salf.files import delete_left_over, locked, whole_file, write_whole
+from salf.rows import Row
+
+CONFIG, METRICS, SUMMARY = "config.toml", "metrics.csv", "summary.json"
+MODEL, CHECKPOINT = "model.safetensors", "checkpoint.safetensors"
+ROUNDS, LOG = "rounds.jsonl", "live.log"  # of live runs
+
+
+class RunFolder:
+    """The files of one run."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.checkpoint = self.path / CHECKPOINT
+        self.rounds = self.path / ROUNDS
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out; the system releases the folder when this one ends."""
+        with ExitStack() as stack:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(locked(self.path))
+            except BlockingIOError:
+                raise SalfError(f"another process is working in {self.path}.") from None
+            except OSError as error:
+                files = [path for path in (self.path, *self.path.parents) if path.is_file()]
+                why = f"{files[0]} is a file" if files else error.strerror
+                raise SalfError(
+                    f"cannot use the folder {self.path}: {why}. Choose another --out."
+                ) from None
+            yield
+
+    def claim(self, config: Config, resume: bool) -> Config:
+        """The config to run here; refuses a folder that holds another run, or this one begun.
+
+        Nothing is written yet, so a run that fails before its first round leaves the folder free.
+        With `resume`, a run may be given more rounds than it was begun with.
+        """
+        if not (self.path / CONFIG).exists():
+            return config
+        there = load_config(str(self.path / CONFIG))
+        # Unless told otherwise, continue with as many threads as it was begun with.
+        config = config.changed(threads=config.threads or there.threads)
+        differences = config.differences(there)
+        if isinstance(there, LiveConfig) != isinstance(config, LiveConfig):
+            kind = "a live run" if isinstance(there, LiveConfig) else "a simulated run"
+            raise SalfError(f"{self.path} holds {kind}. Choose another --out.")
+        if differences == ["rounds"] and resume:
+            self._check_can_extend(there, config)
+        elif differences:
+            raise SalfError(
+                f"{self.path} holds a run with another config (it differs in "
+                f"{', '.join(differences)}). Choose another --out."
+            )
+        elif not resume and self.is_begun():
+            raise SalfError(
+                f"{self.path} already holds this run. Add --resume to continue it, or choose "
+                "another --out."
+            )
+        delete_left_over(self.path, (CONFIG, METRICS, SUMMARY, MODEL, CHECKPOINT, ROUNDS))
+        return config
+
+    def begin(self, config: Config) -> None:
+        """The run can start: the folder is its own from now on."""
+        if (self.path / CONFIG).exists() and load_config(str(self.path / CONFIG)) != config:
+            (self.path / SUMMARY).unlink(missing_ok=True)  # it gets more rounds: not finished
+        write_whole(self.path / CONFIG, config.to_toml())
+
+    def is_begun(self) -> bool:
+        """Whether a round of the run was kept."""
+        return any((self.path / name).exists() for name in (CHECKPOINT, ROUNDS, SUMMARY))
+
+    def _check_can_extend(self, there: Config, config: Config) -> None:
+        if config.rounds < there.rounds:
+            raise SalfError(
+                f"{self.path} holds a run of {there.rounds} rounds, which cannot be cut to "
+                f"{config.rounds}. Choose another --out."
+            )
+        if str(config.lr).startswith("cosine"):
+            raise SalfError(
+                f"{self.path} holds a run whose learning rate falls to 0 in its {there.rounds} "
+                "rounds, so it cannot be given more. Choose another --out."
+            )
+
+    def finished(self, config: Config) -> dict[str, Any] | None:
+        """The summary, if the run has all rounds of the config, or ended before on purpose."""
+        found = self.summary()
+        return found if found and (found["stopped"] or found["rounds"] >= config.rounds) else None
+
+    def summary(self) -> dict[str, Any] | None:
+        """What summary.json says, if the run was finished."""
+        try:
+            found: dict[str, Any] = json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        return found
+
+    def history(self, summary: dict[str, Any]) -> History:
+        """The history of a finished run."""
+        return History(
+            tuple(records.read_csv(self.path / METRICS)),
+            summary["test_accuracy"],
+            summary["engine"],
+            summary["why"],
+            summary["stopped"],
+        )
+
+    def write_metrics(self, rows: Sequence[Row]) -> None:
+        """Rewrite metrics.csv."""
+        records.write_csv(self.path / METRICS, rows)
+
+    def finish(self, model: nn.Module, rows: Sequence[Row], summary: dict[str, Any]) -> None:
+        """Write what a finished run leaves. The summary comes last: it says that all is there."""
+        self.write_metrics(rows)
+        self.save_model(model)
+        write_whole(self.path / SUMMARY, json.dumps(summary, indent=2) + "\n")
+
+    def save_model(self, model: nn.Module) -> None:
+        """Write the model as it is now, to be read with `safetensors.torch.load_model`."""
+        with whole_file(self.path / MODEL) as temporary:
+            save_model(model, str(temporary))
+
+
+def without_last_evaluation(rows: Sequence[Row], training: Training) -> list[Row]:
+    """The rows of a run that continues: its last round may have been evaluated as the last."""
+    if rows and not training.is_due(rows[-1].round):
+        return [*rows[:-1], replace(rows[-1], accuracy=None)]
+    return list(rows)
+
+
+def summarise(config: Config, history: History, training: Training) -> dict[str, Any]:
+    """What there is to say about a finished run."""
+    layers = training.simulation.engine.layers
+    return {
+        "test_accuracy": history.test_accuracy,
+        "best_accuracy": history.best_accuracy,
+        "rounds": len(history.rows),
+        "stopped": history.stopped,
+        "seconds": round(history.seconds, 3),
+        "method": config.method,
+        "average": config.average,
+        "stragglers": config.stragglers,
+        "split": config.split,
+        "seed": config.seed,
+        "engine": history.engine,
+        "why": history.why,
+        "data": training.source,
+        "layers": [layer.name for layer in layers],
+        "versions": {
+            "salf": version("salf"),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+        },
+    }

@@ -1,0 +1,127 @@
+"""What a round leaves: one row, simulated or live, and how rows are kept in files."""
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from salf.errors import SalfError
+from salf.files import write_whole
+
+
+@dataclass(frozen=True)
+class Row:
+    """One round. What follows `seconds` is known of live rounds only."""
+
+    round: int
+    train_loss: float  # the mean over the users that took part; NaN if none did
+    reached: tuple[int, ...]  # users whose update layer l got, l = 1..L
+    accuracy: float | None = None  # on held-out data, where it was measured
+    seconds: float = 0.0  # that the round took
+    limit: float | None = None  # that it was to take at most: T_max and the grace period
+    depths: Mapping[str, int] = field(default_factory=dict)  # of every user asked; L + 1 if unheard
+    unreached: tuple[float, ...] = ()  # p_l
+    late: int = 0  # updates of earlier rounds that came during this one
+    rejected: Sequence[tuple[str, str]] = ()  # (user, reason)
+    silent: Sequence[str] = ()  # users of whom no update came in time
+
+
+def to_table(row: Row) -> dict[str, Any]:
+    """A row as JSON has it, which knows no NaN."""
+    table = asdict(row)
+    table["train_loss"] = row.train_loss if isfinite(row.train_loss) else None
+    return table
+
+
+def from_table(table: Mapping[str, Any]) -> Row:
+    """What `to_table` made."""
+    if unknown := table.keys() - {each.name for each in fields(Row)}:
+        raise ValueError(f"it has {sorted(unknown)[0]!r}, which no round has")
+    values = dict(table)
+    values["train_loss"] = float("nan") if table["train_loss"] is None else table["train_loss"]
+    for name in ("reached", "silent", "unreached"):
+        values[name] = tuple(values[name])
+    values["rejected"] = tuple((user, reason) for user, reason in values["rejected"])
+    return Row(**values)
+
+
+def write_csv(path: Path, rows: Sequence[Row]) -> None:
+    """metrics.csv: a line per round with what every run knows."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    reached = [f"reached_{layer}" for layer in range(1, len(rows[0].reached) + 1)]
+    writer.writerow(["round", "train_loss", "accuracy", *reached, "seconds"])
+    for row in rows:
+        accuracy = "" if row.accuracy is None else row.accuracy
+        writer.writerow([row.round, row.train_loss, accuracy, *row.reached, f"{row.seconds:.6f}"])
+    write_whole(path, text.getvalue())
+
+
+def read_csv(path: Path) -> list[Row]:
+    """The rows of a metrics.csv."""
+    with path.open(encoding="utf-8", newline="") as stream:
+        return [
+            Row(
+                int(line["round"]),
+                float(line["train_loss"]),
+                tuple(int(n) for key, n in line.items() if key.startswith("reached_")),
+                float(line["accuracy"]) if line["accuracy"] else None,
+                float(line["seconds"]),
+            )
+            for line in csv.DictReader(stream)
+        ]
+
+
+def append(path: Path, row: Row) -> None:
+    """Add a round to a record of JSON lines, for good."""
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write(_line(row))
+        stream.flush()
+        os.fsync(stream.fileno())  # before the checkpoint that says it is there
+
+
+def read(path: Path) -> list[Row]:
+    """The rounds of a record, in order. A last line that is not whole is left out."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    whole, _, _ = text.rpartition("\n")
+    try:
+        return [from_table(json.loads(line)) for line in whole.splitlines()]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise SalfError(f"{path} is not the record of a live run: {error}.") from None
+
+
+def resume(path: Path, t: int, *, saved: bool = True) -> list[Row]:
+    """Make the record that of a server that goes on after round t, and return its rounds.
+
+    One that was killed may have written a round more than it had `saved`, which is run again. A
+    record of anything else is somebody's, and stays as it is.
+    """
+    records = read(path)
+    if [done.round for done in records[:t]] != list(range(1, t + 1)):
+        raise SalfError(
+            f"{path} does not have all rounds up to {t}. Choose another place to start over."
+        )
+    if len(records) > t + saved:
+        raise SalfError(
+            f"{path} has {len(records)} rounds, of which the server knows {t}. Choose another "
+            "place to start over."
+        )
+    rewrite(path, records[:t])
+    return records[:t]
+
+
+def rewrite(path: Path, records: Iterable[Row]) -> None:
+    """Keep just these."""
+    write_whole(path, "".join(_line(record) for record in records))
+
+
+def _line(row: Row) -> str:
+    return json.dumps(to_table(row)) + "\n"

@@ -1,0 +1,222 @@
+"""Worlds: who arrives at each step, and how far, round after round.
+
+A method weighs arrivals and never asks where they come from: a law of depth drawn anew each round,
+users that deliver late, or the record of a live run. In a live federation the devices themselves
+are the world.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from salf import depth, registry
+from salf.arrivals import Arrivals, Floats, Ints
+from salf.depth import DepthDistribution
+from salf.errors import SalfError
+
+
+class World(ABC):
+    """Makes the arrivals of `users` users with `layers` layers.
+
+    What a world remembers between rounds is one integer array, so that a checkpoint can hold it:
+    `start` makes it, `arrivals` takes the last one and returns the next.
+    """
+
+    users: int
+    layers: int
+
+    @abstractmethod
+    def arrivals(self, t: int, rng: np.random.Generator, memory: Ints) -> tuple[Arrivals, Ints]:
+        """Who arrives in round t, and what to remember after it."""
+
+    @abstractmethod
+    def unreached(self, t: int) -> Floats:
+        """p_l in round t, for l = 1..L: the chance that nobody reaches the layer."""
+
+    def start(self) -> Ints:
+        """The memory before round 1."""
+        return np.empty(0, np.int64)
+
+    def models_in_use(self, memory: Ints) -> set[int]:
+        """The rounds whose models some user is still computing on."""
+        return set()
+
+    def waiting(self) -> "World":
+        """The same users when the server waits for all of them."""
+        return Finishing(self)
+
+    def late(self, delay: int) -> "World":
+        """The same users when stragglers deliver `delay` * d rounds later, d being their depth."""
+        raise SalfError(f"{type(self).__name__} does not say how late its stragglers deliver.")
+
+
+@dataclass(frozen=True)
+class AtDeadline(World):
+    """Every round ends at its deadline; how deep users get by then follows a law."""
+
+    law: DepthDistribution
+
+    @property
+    def users(self) -> int:  # type: ignore[override]
+        """How many users there are."""
+        return self.law.users
+
+    @property
+    def layers(self) -> int:  # type: ignore[override]
+        """How many layers there are."""
+        return self.law.layers
+
+    def arrivals(self, t: int, rng: np.random.Generator, memory: Ints) -> tuple[Arrivals, Ints]:
+        """Draw every user's depth."""
+        return self.law.draw(rng), memory
+
+    def unreached(self, t: int) -> Floats:
+        """p_l of the law, the same in every round."""
+        return self._unreached
+
+    @cached_property
+    def _unreached(self) -> Floats:
+        return self.law.unreached()
+
+    def late(self, delay: int) -> World:
+        """AsyncFL's users."""
+        return Late(self.law, delay)
+
+
+@dataclass(frozen=True)
+class Finishing(World):
+    """The users of a world, all of whom finish: the server waits, or stragglers have less to do."""
+
+    world: World
+
+    @property
+    def users(self) -> int:  # type: ignore[override]
+        """How many users there are."""
+        return self.world.users
+
+    @property
+    def layers(self) -> int:  # type: ignore[override]
+        """How many layers there are."""
+        return self.world.layers
+
+    def arrivals(self, t: int, rng: np.random.Generator, memory: Ints) -> tuple[Arrivals, Ints]:
+        """All users with all layers; who is a straggler is still known."""
+        arrived, memory = self.world.arrivals(t, rng, memory)
+        return replace(arrived, depth=np.ones_like(arrived.depth)), memory
+
+    def unreached(self, t: int) -> Floats:
+        """0: everybody reaches every layer."""
+        return np.zeros(self.layers)
+
+    def start(self) -> Ints:
+        """The memory of the world itself."""
+        return self.world.start()
+
+
+GIVEN, DUE = 0, 1  # rows of the memory: the round a user was given its model, the round it delivers
+
+
+@dataclass(frozen=True)
+class Late(AtDeadline):
+    """A straggler of depth d is busy for `delay` * d rounds, then delivers all layers.
+
+    It starts in round t, is busy in rounds t .. t + delay d - 1, and arrives in round t + delay d
+    with that old update alone; it may be drawn as a straggler again at once.
+    """
+
+    delay: int
+
+    def start(self) -> Ints:
+        """Nobody is busy: [given, due] x users, 0 for idle."""
+        return np.zeros((2, self.users), np.int64)
+
+    def models_in_use(self, memory: Ints) -> set[int]:
+        """The models given to users who have not delivered."""
+        return set(memory[GIVEN][memory[DUE] > 0].tolist())
+
+    def arrivals(self, t: int, rng: np.random.Generator, memory: Ints) -> tuple[Arrivals, Ints]:
+        """Users on time, and those whose old update is due."""
+        delivers, busy = memory[DUE] == t, memory[DUE] > t
+        drawn = self.law.draw(rng, busy)
+        starts = drawn.straggler & ~busy
+        arrives = delivers | ~drawn.straggler
+        after = memory.copy()
+        after[:, delivers] = 0
+        after[GIVEN, starts], after[DUE, starts] = t, t + self.delay * drawn.depth[starts]
+        return Arrivals(
+            np.where(arrives, 1, self.layers + 1),
+            drawn.straggler | delivers,
+            np.where(delivers, t - memory[GIVEN], 0),
+            self.users,
+        ), after
+
+
+@dataclass(frozen=True)
+class Recorded(World):
+    """Arrivals that were written down, round by round."""
+
+    depths: Sequence[Ints]  # users in order
+    chances: Sequence[Floats]  # p_l
+    asked: Sequence[int]  # how many users were
+
+    @property
+    def users(self) -> int:  # type: ignore[override]
+        """How many users there are."""
+        return len(self.depths[0])
+
+    @property
+    def layers(self) -> int:  # type: ignore[override]
+        """How many layers there are."""
+        return len(self.chances[0])
+
+    def arrivals(self, t: int, rng: np.random.Generator, memory: Ints) -> tuple[Arrivals, Ints]:
+        """Those of the recorded round t."""
+        return Arrivals.at(self.depths[t - 1], asked=self.asked[t - 1]), memory
+
+    def unreached(self, t: int) -> Floats:
+        """The p_l that was used in round t."""
+        return self.chances[t - 1]
+
+    def waiting(self) -> World:
+        """The record itself: it has who answered when the server waited."""
+        return self
+
+
+GROUP = "salf.depths"  # of entry points, for packages that bring laws of depth or worlds
+
+
+def parse(spec: str, users: int, layers: int, ratio: float) -> World:
+    """The world that `--depth` names: a law of depth, or a law or world of one's own.
+
+    A class or function of your own is called with those of the keywords `users`, `layers` and
+    `stragglers` that it takes, and makes a `DepthDistribution` or a `World`.
+    """
+    if spec.partition(":")[0] in depth.KINDS:
+        return AtDeadline(depth.parse(spec, users, layers, ratio))
+    factory = _own(spec)
+    offered = {"users": users, "layers": layers, "stragglers": ratio}
+    made = registry.call("depth", spec, factory, offered)
+    if isinstance(made, DepthDistribution):
+        return AtDeadline(made)
+    if not isinstance(made, World):
+        raise SalfError(
+            f"the depth {spec!r} must make a salf.depth.DepthDistribution or a salf.worlds.World, "
+            f"not a {type(made).__name__}."
+        )
+    return made
+
+
+def check(spec: str, users: int, ratio: float) -> None:
+    """Refuse what cannot be a world, as far as that can be told without the layers."""
+    if spec in ("mixture", "uniform"):
+        depth.parse(spec, users, 1, ratio)
+    elif spec.partition(":")[0] not in depth.KINDS:
+        _own(spec)
+
+
+def _own(spec: str) -> Any:
+    return registry.find("distribution of depth", spec, dict.fromkeys(depth.DEPTHS), GROUP)
