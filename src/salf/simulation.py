@@ -65,6 +65,7 @@ class Simulation:
         rng, torch_seed = round_rng(self.seed, t)
         index = self.batches.draw(rng)
         arrived, memory = self.world.arrivals(t, rng, self.memory)
+        arrived = self.world.checked(arrived, t)
         plan = self.method.plan(t, arrived, self.world.unreached(t))
 
         def rows(users: Ints) -> tuple[Tensor, Tensor]:

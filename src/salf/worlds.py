@@ -45,6 +45,31 @@ class World(ABC):
         """The rounds whose models some user is still computing on."""
         return set()
 
+    def checked(self, arrived: Arrivals, t: int) -> Arrivals:
+        """The arrivals of round t, or a sentence that says what is wrong with them."""
+        shape, most = (self.users,), self.layers + 1
+        for name, entries in (
+            ("depth", arrived.depth),
+            ("straggler", arrived.straggler),
+            ("age", arrived.age),
+        ):
+            if entries.shape != shape:
+                raise SalfError(
+                    f"{type(self).__name__}.arrivals must give {self.users} users an entry in "
+                    f"{name}, not an array of shape {entries.shape}."
+                )
+        if arrived.depth.min() < 1 or arrived.depth.max() > most:
+            raise SalfError(
+                f"{type(self).__name__}.arrivals must give depths from 1 to {most}, not "
+                f"{arrived.depth.min()} to {arrived.depth.max()}."
+            )
+        if arrived.age.min() < 0 or arrived.age.max() >= t:
+            raise SalfError(
+                f"{type(self).__name__}.arrivals must give ages from 0 to {t - 1} in round {t}, "
+                f"not {arrived.age.min()} to {arrived.age.max()}."
+            )
+        return arrived
+
     def waiting(self) -> "World":
         """The same users when the server waits for all of them."""
         return Finishing(self)
@@ -115,6 +140,10 @@ class Finishing(World):
     def start(self) -> Ints:
         """The memory of the world itself."""
         return self.world.start()
+
+    def models_in_use(self, memory: Ints) -> set[int]:
+        """Those of the world itself."""
+        return self.world.models_in_use(memory)
 
 
 GIVEN, DUE = 0, 1  # rows of the memory: the round a user was given its model, the round it delivers
