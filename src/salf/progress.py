@@ -8,6 +8,7 @@ Report = Callable[[str], None]  # gets a line
 OnBytes = Callable[[int], None]  # gets the bytes downloaded so far
 
 PATIENCE = 2.0  # seconds after which a download shows how far it is
+LEAST = 100_000  # bytes
 EVERY = 10.0  # seconds between two lines of a download
 
 
@@ -31,7 +32,8 @@ class Reporter:
         visible_from = monotonic() + PATIENCE
 
         def on_bytes(done: int) -> None:
-            if monotonic() >= visible_from:
+            # Few bytes are no download yet: a client that waits for an answer has logged something.
+            if done >= LEAST and monotonic() >= visible_from:
                 self.show(title, done, total)
 
         try:
@@ -44,7 +46,7 @@ class Reporter:
         if monotonic() >= self._next_line:
             self._next_line = monotonic() + EVERY
             of = "" if total is None else f" of {megabytes(total)}"
-            self(f"{title}: downloaded {megabytes(done)}{of}")
+            self._say(f"{title}: downloaded {megabytes(done)}{of}")
 
     def hide(self) -> None:
         """The download is over, one way or the other."""
