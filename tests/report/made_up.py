@@ -6,7 +6,8 @@ from typing import Any
 from salf.experiments.compare import Case, Comparison
 from salf.experiments.config import Config
 from salf.experiments.run import Result
-from salf.experiments.training import History, Row
+from salf.experiments.training import History
+from salf.rows import Row
 
 
 def result(
@@ -17,7 +18,7 @@ def result(
     **summary: Any,
 ) -> Result:
     rows = tuple(
-        Row(t, 1.0 / t, accuracy, reached, float(t)) for t, accuracy in enumerate(accuracies, 1)
+        Row(t, 1.0 / t, reached, accuracy, float(t)) for t, accuracy in enumerate(accuracies, 1)
     )
     found = {
         "test_accuracy": test_accuracy,

@@ -5,40 +5,44 @@ import re
 import sys
 
 import pytest
-import tomli_w
-from salf.live.record import Record
 from test_page import Parsed
 
+from salf import rows
 from salf.cli import main
-from salf.experiments.config import Config
-from salf.experiments.live import CONFIG, LIVE, ROUNDS, SUMMARY, Clock, Tally, summarise
+from salf.experiments.config import Config, live
+from salf.experiments.folder import CONFIG, ROUNDS, SUMMARY, RunFolder
+from salf.experiments.live import finish
 from salf.experiments.run import run as simulate
 from salf.experiments.training import from_config
 from salf.files import write_whole
-from salf.live import record
 from salf.report import Chart, Table, names, write_live_page
-from salf.report.live import page
-from salf.report.live_charts import OVER, curve, durations, layers, progress, shown_users
-from salf.report.live_run import LiveRun
+from salf.report.live import LiveRun, page
+from salf.report.live.charts import OVER, curve, durations, layers, progress, shown_users
+from salf.rows import Row
 
-CONFIG_OF_ALL = Config(data="synthetic", model="mlp", users=3, rounds=4, threads=1)
-CLOCK = {"deadline": 0.05, "slow": "0.34x8"}  # user-1 of three
+SIMULATED = Config(data="synthetic", model="mlp", users=3, rounds=4, threads=1)
+CONFIG_OF_ALL = live(SIMULATED, deadline=0.05, slow="0.34x8")  # user-1 of three
 HOSTILE = "<script>alert('&')</script>"
 
 
 def row(t, depths=None, **more):
     """A round of three layers."""
     depths = {"user-1": 4, "user-2": 1, "user-3": 2} if depths is None else depths
-    given = {"loss": 2.0 / t, "late": 0, "seconds": 0.04, "limit": 0.06, "unreached": (0.5, 0, 0)}
+    given = {
+        "train_loss": 2.0 / t,
+        "late": 0,
+        "seconds": 0.04,
+        "limit": 0.06,
+        "unreached": (0.5, 0, 0),
+    }
     reached = tuple(sum(depth <= layer for depth in depths.values()) for layer in (1, 2, 3))
-    return Record(t, depths, **{"reached": reached, **given, **more})
+    return Row(t, depths=depths, **{"reached": reached, **given, **more})
 
 
-def folder_of(path, records, config=CONFIG_OF_ALL, clock=CLOCK, summary=None):
-    write_whole(path / LIVE, tomli_w.dumps(clock))
+def folder_of(path, records, config=CONFIG_OF_ALL, summary=None):
     write_whole(path / CONFIG, config.to_toml())
     if records:
-        record.rewrite(path / ROUNDS, records)
+        rows.rewrite(path / ROUNDS, records)
     if summary is not None:
         write_whole(path / SUMMARY, json.dumps(summary))
     return path
@@ -55,7 +59,7 @@ def data_of(spec):
 
 
 def page_of(run):
-    return page(run, "runs/live", "deadline = 0.05\n")
+    return page(run, "runs/live")
 
 
 def section(run, heading):
@@ -88,7 +92,7 @@ def test_an_accuracy_that_was_measured_once_is_in_the_middle_of_its_axis(run_of)
 
 
 def test_without_accuracy_the_loss_of_the_rounds_that_have_one_is_shown(run_of):
-    run = run_of([row(1), row(2, loss=float("nan"))])
+    run = run_of([row(1), row(2, train_loss=float("nan"))])
     assert curve(run, "accuracy") is None
     assert [r["value"] for r in data_of(curve(run, "train_loss"))] == [2.0]
     (chart,) = section(run, "Training loss over time")
@@ -97,7 +101,7 @@ def test_without_accuracy_the_loss_of_the_rounds_that_have_one_is_shown(run_of):
 
 def test_where_nobody_was_ever_heard_there_is_neither(run_of):
     nobody = dict.fromkeys(("user-1", "user-2", "user-3"), 4)
-    run = run_of([row(1, nobody, loss=float("nan"), silent=tuple(nobody))])
+    run = run_of([row(1, nobody, train_loss=float("nan"), silent=tuple(nobody))])
     (text,) = section(run, "Accuracy on held-out data over time")
     assert "nobody has answered in time" in text
 
@@ -142,10 +146,8 @@ def test_there_are_never_too_many_columns_and_each_has_whole_pixels(run_of):
 
 
 def test_users_are_in_order_of_slowness_and_then_of_their_numbers(run_of):
-    config = CONFIG_OF_ALL.changed(users=12)
-    users = run_of(
-        [row(1, {"phone": 1})], config, {"deadline": 1.0, "slow": "0.25x16,0.25x4"}
-    ).users
+    config = CONFIG_OF_ALL.changed(users=12, slow="0.25x16,0.25x4")
+    users = run_of([row(1, {"phone": 1})], config).users
     assert list(users) == [
         "phone",
         *(f"user-{n}" for n in (7, 8, 9, 10, 11, 12)),
@@ -157,8 +159,7 @@ def test_users_are_in_order_of_slowness_and_then_of_their_numbers(run_of):
 
 def test_of_very_many_users_some_of_each_slowness_are_shown_and_the_page_says_so(run_of):
     users = {f"user-{n}": 1 for n in range(1, 1001)}
-    config = CONFIG_OF_ALL.changed(users=1000)
-    run = run_of([row(1, users)], config, {"deadline": 1.0, "slow": "0.3x4"})
+    run = run_of([row(1, users)], CONFIG_OF_ALL.changed(users=1000, slow="0.3x4"))
     shown = shown_users(run)
     assert len(shown) == len(data_of(progress(run))) == 100
     assert sum("slower" in label for label in shown.values()) == 30
@@ -308,7 +309,7 @@ def test_the_page_of_one_round_is_whole_fetches_nothing_and_escapes_what_users_s
     assert f"salf replay '{folder}'" in parsed.texts
     assert any('model = "mlp"' in text for text in parsed.texts)
     assert any('slow = "0.34x8"' in text for text in parsed.texts)
-    assert len(parsed.named("details")) == 2
+    assert len(parsed.named("details")) == 1
 
 
 def test_every_chart_can_be_drawn(run_of):
@@ -324,8 +325,6 @@ def test_every_chart_can_be_drawn(run_of):
 
 def test_a_run_at_work_can_be_looked_at(tmp_path, monkeypatch, capsys):
     """Its folder is locked, and its last line half written."""
-    from salf.experiments.run import RunFolder
-
     folder = folder_of(tmp_path, [row(1), row(2)])
     with (folder / ROUNDS).open("a") as stream:
         stream.write('{"round": 3, "dep')
@@ -344,16 +343,16 @@ def salf(monkeypatch, *arguments):
 
 
 def test_a_folder_that_is_no_live_run_is_told_in_a_sentence(tmp_path, monkeypatch, capsys):
-    simulate(CONFIG_OF_ALL.changed(rounds=1), tmp_path / "simulated")
+    simulate(SIMULATED.changed(rounds=1), tmp_path / "simulated")
     (tmp_path / "file").write_text("")
     folder_of(tmp_path / "young", [])
-    folder_of(tmp_path / "odd", [row(1)], clock={"deadline": "soon"})
+    write_whole(folder_of(tmp_path / "odd", [row(1)]) / CONFIG, 'deadline = "soon"')
     for name, told in (
-        ("nowhere", "holds no live run: there is no live.toml in it."),
+        ("nowhere", "holds no live run."),
         ("file", "holds no live run"),
         ("simulated", "holds no live run"),
         ("young", "has no closed round yet"),
-        ("odd", "live.toml cannot be read"),
+        ("odd", "a time is written with its unit"),
     ):
         assert salf(monkeypatch, "page", tmp_path / name) == 2
         errors = capsys.readouterr().err
@@ -388,13 +387,14 @@ def test_without_the_extra_a_run_ends_well_and_says_how_to_get_its_page(
 def finished(path):
     """A finished run in this folder, and the command that asks for it again."""
     summary = {
-        **{"test_accuracy": 0.5, "rounds": 1, "seconds": 0.04, "method": "salf"},
-        **{"finished": 0.5, "partial": 0.25, "nothing": 0.25},
+        **{"test_accuracy": 0.5, "rounds": 1, "stopped": False, "seconds": 0.04},
+        **{"method": "salf", "engine": "ray", "why": ""},
+        **{"finished": 0.5, "partial": 0.25, "nothing": 0.25, "empty": 0},
         **{"late": 0, "rejected": 0, "rounds_in_time": 1.0},
     }
     folder_of(path, [row(1)], CONFIG_OF_ALL.changed(rounds=1), summary=summary)
-    flags = {"--users": 3, "--deadline": "50ms", "--slow": "0.34x8", "--out": path}
-    return ["live", path / CONFIG, *(part for flag in flags.items() for part in flag), "--resume"]
+    RunFolder(path).write_metrics([row(1)])
+    return ["live", path / CONFIG, "--users", 3, "--out", path, "--resume"]
 
 
 def test_a_run_that_is_stopped_says_how_to_see_it(tmp_path, monkeypatch, capsys):
@@ -404,7 +404,7 @@ def test_a_run_that_is_stopped_says_how_to_see_it(tmp_path, monkeypatch, capsys)
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("salf.cli.live._train", stop)
+    monkeypatch.setattr("salf.experiments.live._run", stop)
     assert salf(monkeypatch, *command) == 130
     assert f"salf page {tmp_path} makes a page of the rounds so far." in capsys.readouterr().err
     (tmp_path / ROUNDS).unlink()
@@ -414,9 +414,7 @@ def test_a_run_that_is_stopped_says_how_to_see_it(tmp_path, monkeypatch, capsys)
 
 def test_the_summary_of_a_live_run_has_the_names_of_its_layers():
     training = from_config(CONFIG_OF_ALL)
-    tally = Tally(3)
-    tally.add(row(1))
-    summary = summarise(CONFIG_OF_ALL, Clock(1.0), training, tally)
+    summary = finish(CONFIG_OF_ALL, training, [row(1)], None).summary
     assert summary["layers"] == [layer.name for layer in training.simulation.engine.layers]
     assert len(summary["layers"]) == 3
 

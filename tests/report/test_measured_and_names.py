@@ -18,7 +18,7 @@ def test_one_seed_has_no_spread_and_none_has_nothing():
 
 
 def test_names():
-    assert [names.method(key) for key in ("salf", "asyncfl", "mine")] == ["SALF", "AsyncFL", "mine"]
+    assert [names.method(key) for key in ("salf", "asyncfl")] == ["SALF", "AsyncFL"]
     assert [names.percent(ratio) for ratio in (0.3, 0.07, 0.125, 1.0)] == [
         "30 %",
         "7 %",
@@ -40,3 +40,16 @@ def test_a_method_has_its_colour_whoever_else_is_there():
 def test_only_a_mixture_has_a_ratio_of_stragglers():
     assert names.condition("mixture", 0.3) == "30 % stragglers"
     assert names.condition("fixed:1,2,3", 0.3) == "fixed depths"
+
+
+def test_a_method_of_ones_own_goes_by_the_name_of_its_class(tmp_path, monkeypatch):
+    (tmp_path / "own_methods.py").write_text(
+        "from salf.methods.fedavg import FedAvg\n"
+        "from salf.methods.salf import SALF\n"
+        "class Halves(SALF): pass\n"
+        "class Patient(FedAvg): pass\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    own = ["own_methods:Halves", "own_methods:Patient"]
+    assert [names.method(key) for key in own] == ["Halves", "Patient"]
+    assert [names.waits(key) for key in own] == [False, True]

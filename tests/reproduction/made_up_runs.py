@@ -4,15 +4,16 @@ from collections.abc import Callable, Sequence
 
 from salf.experiments.config import Config
 from salf.experiments.run import Result
-from salf.experiments.training import History, Row
+from salf.experiments.training import History
 from salf.reproduction.item import Found, Task, label
+from salf.rows import Row
 
 
 def result(config: Config, accuracies: Sequence[float], losses: Sequence[float] = ()) -> Result:
     """A run with these accuracies, evaluated in every round, the last one on the test data."""
     losses = losses or [2.3 - t / len(accuracies) for t in range(len(accuracies))]
     rows = tuple(
-        Row(t, loss, accuracy, (1,), float(t))
+        Row(t, loss, (1,), accuracy, float(t))
         for t, (accuracy, loss) in enumerate(zip(accuracies, losses, strict=True), 1)
     )
     return Result(config, History(rows, accuracies[-1]), {})

@@ -7,12 +7,12 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from salf.experiments.simulation import Batches
 from scipy import stats
 
 from reference import gradients
+from salf.arrivals import Arrivals
 from salf.data import split, synthetic
-from salf.depth import Depths, Uniform
+from salf.depth import Uniform
 from salf.layers import Layers
 from salf.methods.drop import Drop
 from salf.methods.salf import SALF
@@ -21,6 +21,7 @@ from salf.reproduction.item import Found, label
 from salf.reproduction.lemmas import errors_allowed, inner_products, rounds_of, weights_of
 from salf.reproduction.presets import QUICK
 from salf.reproduction.verdicts import Verdict
+from salf.simulation import Batches
 
 TINY = replace(
     QUICK,
@@ -39,10 +40,7 @@ def verdicts(findings):
 
 def every_round(users, layers):
     """All (L+1)^U combinations of depths, once each: their mean is the expectation under AS4."""
-    return [
-        Depths(np.array(depth), np.array(depth) > 1)
-        for depth in product(range(1, layers + 2), repeat=users)
-    ]
+    return [Arrivals.at(np.array(depth)) for depth in product(range(1, layers + 2), repeat=users)]
 
 
 def random_gradients(layers, users, size=7, seed=0):

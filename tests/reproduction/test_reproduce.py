@@ -16,7 +16,7 @@ import torch
 from salf.cli.reproduction import NAMES
 from salf.errors import SalfError
 from salf.experiments.config import Config
-from salf.experiments.run import RunFolder
+from salf.experiments.folder import RunFolder
 from salf.reproduction.items import ITEMS
 from salf.reproduction.presets import QUICK
 from salf.reproduction.reproduce import PAGE, STATE, TEXT, Settings, reproduce

@@ -7,7 +7,6 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
-from salf.experiments.simulation import Batches, Simulation
 from torch import nn
 
 from salf.data import Samples, synthetic
@@ -21,7 +20,9 @@ from salf.reproduction.presets import QUICK
 from salf.reproduction.ridge import Ridge, from_images, trajectories
 from salf.reproduction.statistics import interval
 from salf.reproduction.verdicts import Verdict
-from salf.server import theorem_rate
+from salf.schedules import theorem_rate
+from salf.simulation import Batches, Simulation
+from salf.worlds import AtDeadline
 
 TINY = replace(
     QUICK,
@@ -177,7 +178,7 @@ def test_a_trajectory_is_that_of_the_simulation_with_its_seed(ridge, name):
     simulation = Simulation(
         LoopEngine(model, Layers.of(model, [f"blocks.{i}" for i in range(layers)]), loss),
         method(name),
-        Uniform(3, layers),
+        AtDeadline(Uniform(3, layers)),
         Samples(torch.from_numpy(ridge.inputs), torch.from_numpy(ridge.targets)),
         ridge.shares,
         theorem_rate(*ridge.rho),

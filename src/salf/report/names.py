@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from salf.depth import has_ratio
-from salf.methods import METHODS
+from salf.methods import find
 
 _METHODS = {
     "salf": "SALF",
@@ -43,12 +43,12 @@ AVERAGES_SHORT = {
 
 def waits(method: str) -> bool:
     """Whether a method has no deadline, so that it is the ceiling of the others."""
-    return method in METHODS and METHODS[method].waits
+    return find(method).waits
 
 
 def method(key: str) -> str:
     """A method as people write it."""
-    return _METHODS.get(key, key)
+    return _METHODS.get(key) or find(key).__name__
 
 
 def data(spec: str) -> str:

@@ -7,7 +7,8 @@ from typing import ClassVar
 import numpy as np
 from scipy import stats
 
-from salf.depth import Floats, Uniform
+from salf.arrivals import Floats
+from salf.depth import Uniform
 from salf.experiments.pool import Progress
 from salf.report import names
 from salf.report.extra import optional
@@ -73,7 +74,7 @@ def measure(users: int, layers: int, draws: int, seed: int, progress: Progress) 
     rng = np.random.default_rng([seed, users, layers])
     counts = np.zeros((layers, users + 1), np.int64)
     for rounds in rounds_of(law, draws, rng):
-        reached = np.stack([depths.reach(layers).sum(axis=1) for depths in rounds])
+        reached = np.stack([arrived.reach(layers).sum(axis=1) for arrived in rounds])
         for layer in range(layers):
             counts[layer] += np.bincount(reached[:, layer], minlength=users + 1)
         progress(counts[0].sum() / draws)

@@ -8,9 +8,9 @@ import numpy as np
 from scipy import stats
 
 from salf import depth
-from salf.depth import Floats
+from salf.arrivals import Floats
 from salf.experiments.pool import Progress
-from salf.methods import Synchronous
+from salf.methods import Method
 from salf.methods.drop import Drop
 from salf.methods.salf import SALF
 from salf.models import build
@@ -107,7 +107,7 @@ def measure(
     layers = len(products)
     depths = depth.parse(law, users, layers, RATIO)
     unreached = depths.unreached()
-    rules: dict[str, tuple[Synchronous, Floats]] = {
+    rules: dict[str, tuple[Method, Floats]] = {
         "salf": (SALF(), unreached),
         "undivided": (SALF(), np.zeros(layers)),
         "all": (SALF(average="all"), unreached),

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from salf.depth import Floats, Uniform
+from salf.arrivals import Floats
+from salf.depth import Uniform
 from salf.experiments.pool import Progress
 from salf.methods.salf import SALF
 from salf.report import names

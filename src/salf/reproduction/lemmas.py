@@ -14,29 +14,30 @@ import torch
 from scipy import stats
 from torch import nn
 
+from salf.arrivals import Arrivals, Floats
 from salf.backprop import backward_to
 from salf.data import DataSet, Samples, load, split
-from salf.depth import DepthDistribution, Depths, Floats
+from salf.depth import DepthDistribution
 from salf.engines import cross_entropy
 from salf.experiments.config import Config
-from salf.experiments.simulation import Batches
 from salf.layers import Layers
-from salf.methods import Synchronous
+from salf.methods import Method
+from salf.simulation import Batches
 
 _AT_ONCE = 1000
 
 
 def rounds_of(
     law: DepthDistribution, draws: int, rng: np.random.Generator
-) -> Iterator[list[Depths]]:
+) -> Iterator[list[Arrivals]]:
     """As many rounds of depths, some at a time."""
     for start in range(0, draws, _AT_ONCE):
         yield [law.draw(rng) for _ in range(min(_AT_ONCE, draws - start))]
 
 
-def weights_of(rule: Synchronous, rounds: Sequence[Depths], unreached: Floats) -> Floats:
+def weights_of(rule: Method, rounds: Sequence[Arrivals], unreached: Floats) -> Floats:
     """c[l, u] of every round: [rounds, L, U]."""
-    return np.stack([rule.weights(depths, unreached) for depths in rounds])
+    return np.stack([rule.weights(arrived, unreached) for arrived in rounds])
 
 
 def inner_products(

@@ -17,8 +17,9 @@ from typing import Any
 from salf.data import load, placed
 from salf.errors import SalfError, unknown
 from salf.experiments.config import Config
+from salf.experiments.folder import SUMMARY, RunFolder
 from salf.experiments.pool import Done, Job, OnProgress, Progress, run_all, run_job
-from salf.experiments.run import SUMMARY, RunFolder, complete, cores
+from salf.experiments.run import Result, complete, cores
 from salf.files import write_whole
 from salf.report.extra import optional
 from salf.reproduction.item import Found, Item, Json, Measurement, Outcome, Task, label
@@ -268,7 +269,9 @@ class Workshop:
     def _result(self, task: Task) -> Any:
         if isinstance(task, Measurement):
             return (_read(self._file(task)) or {}).get("found")
-        return RunFolder(self._folder(task)).result(complete(task))
+        folder, config = RunFolder(self._folder(task)), complete(task)
+        summary = folder.finished(config)
+        return None if summary is None else Result(config, folder.history(summary), summary)
 
     def _versions(self, task: Task) -> dict[str, str]:
         """What a task was done with, of the packages that a page names; none if it diverged."""

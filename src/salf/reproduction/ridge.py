@@ -13,11 +13,13 @@ import numpy as np
 import torch
 from torch.nn.functional import adaptive_avg_pool2d
 
+from salf.arrivals import Floats, Ints
 from salf.data import Samples, split
-from salf.depth import Floats, Ints, Uniform
-from salf.experiments.simulation import Batches
-from salf.methods import Synchronous
-from salf.server import theorem_rate
+from salf.depth import Uniform
+from salf.methods import Method
+from salf.schedules import theorem_rate
+from salf.simulation import Batches, round_rng
+from salf.worlds import AtDeadline
 
 
 # eq=False: arrays have no single truth value.
@@ -121,7 +123,7 @@ def from_images(
 
 
 def trajectories(
-    ridge: Ridge, rule: Synchronous, layers: int, seeds: Sequence[int], rounds: int
+    ridge: Ridge, rule: Method, layers: int, seeds: Sequence[int], rounds: int
 ) -> Iterator[Floats]:
     """w_1, w_2, ... of some repeats at once, [repeats, m], from w_1 = 0.
 
@@ -130,17 +132,18 @@ def trajectories(
     features = ridge.inputs.shape[1]
     layer_of = np.arange(features) * layers // features
     batches = Batches(ridge.shares, ridge.batch_size)
-    law = Uniform(len(ridge.shares), layers)
-    unreached, rate = law.unreached(), theorem_rate(*ridge.rho)
+    world = rule.world(AtDeadline(Uniform(len(ridge.shares), layers)))
+    memories = [world.start() for _ in seeds]
+    rate = theorem_rate(*ridge.rho)
     models = np.zeros((len(seeds), features))
     for t in range(1, rounds + 1):
         yield models
         index, weights = [], []
-        for seed in seeds:
-            rng = np.random.default_rng([seed, t])
-            rng.integers(2**63)  # which seeds torch there
+        for repeat, seed in enumerate(seeds):
+            rng, _ = round_rng(seed, t)
             index.append(batches.draw(rng))
-            weights.append(rule.weights(law.draw(rng), unreached))
+            arrived, memories[repeat] = world.arrivals(t, rng, memories[repeat])
+            weights.append(rule.weights(arrived, world.unreached(t)))
         gradients = ridge.batch_gradients(models, np.stack(index))
         c = np.stack(weights)[:, layer_of]  # [repeats, m, users]
         models = models - rate(t) * np.einsum("rmu,rum->rm", c, gradients)

@@ -96,8 +96,10 @@ def beside(cells: Cells, model: str) -> list[tuple[str, float, float | None, flo
 
 def place(model: str, ratio: float, method: str = "") -> str:
     """Where a number stands: `MLP Drop at 90 %`."""
-    at = "" if names.waits(method) else f"at {names.percent(ratio)}"
-    return " ".join(filter(None, [model.upper(), names.method(method), at]))
+    at = f"at {names.percent(ratio)}"
+    if not method:
+        return f"{model.upper()} {at}"
+    return " ".join([model.upper(), names.method(method), *([] if names.waits(method) else [at])])
 
 
 def _close(cells: Cells, model: str) -> Finding:

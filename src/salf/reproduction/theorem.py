@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import stats
 
-from salf.depth import Floats, Ints
+from salf.arrivals import Floats, Ints
 from salf.experiments.pool import Progress
-from salf.methods import Synchronous, method
+from salf.methods import method
 from salf.report import names
 from salf.report.extra import optional
 from salf.report.style import Spec, spec
@@ -21,7 +21,7 @@ from salf.reproduction.presets import Preset
 from salf.reproduction.ridge import from_images, trajectories
 from salf.reproduction.statistics import CONFIDENCE, interval, paired
 from salf.reproduction.verdicts import Check, Finding, judge
-from salf.server import theorem_gamma
+from salf.schedules import theorem_gamma
 from salf.theory import Constants, Federation, convergence_bound
 
 METHODS = ("salf", "fedavg")
@@ -120,7 +120,7 @@ def measure(
     train = images(data, data_dir).train
     chosen = rng.permutation(len(train))[:samples]
     ridge = from_images(train.subset(np.sort(chosen)), batch_size=batch_size, rng=rng, **problem)
-    rule = cast(Synchronous, method(method_name))
+    rule = method(method_name)
     gaps = np.empty((rounds, repeats))
     sigma2, G2 = np.zeros(len(ridge.shares)), 0.0
     for t, models in enumerate(trajectories(ridge, rule, layers, range(repeats), rounds), 1):

@@ -7,14 +7,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from salf import rows
 from salf.errors import SalfError
-from salf.experiments.config import Config, load_config
-from salf.experiments.live import ROUNDS, Clock, LiveFolder, user_name
-from salf.experiments.run import CONFIG
-from salf.live import record
-from salf.live.record import Record
+from salf.experiments.config import LiveConfig, load_config
+from salf.experiments.folder import CONFIG, RunFolder
+from salf.experiments.live import user_name
 from salf.live.slow import slowness
 from salf.report import names
+from salf.rows import Row
 
 # Numbers that are others in every round, though the reason is the same.
 _CHANGING = re.compile(r"\b(round|norm|at most) [-+.\de]+")
@@ -24,21 +24,22 @@ _CHANGING = re.compile(r"\b(round|norm|at most) [-+.\de]+")
 class LiveRun:
     """A live run: its closed rounds, and a summary once it is finished."""
 
-    config: Config
-    clock: Clock
-    records: Sequence[Record]
+    config: LiveConfig
+    records: Sequence[Row]
     summary: Mapping[str, Any] | None
 
     @classmethod
     def of(cls, path: Path) -> "LiveRun":
         """That of a folder, which may be at work: nothing is locked, and nothing changed."""
-        folder = LiveFolder(path)
-        clock = folder.clock()
+        folder = RunFolder(path)
+        config = load_config(str(path / CONFIG)) if (path / CONFIG).is_file() else None
+        if not isinstance(config, LiveConfig):
+            raise SalfError(f"{path} holds no live run.")
         # The summary is read before the rounds, since it comes after the last of them.
         summary = folder.summary()
-        if not (records := record.read(path / ROUNDS)):
+        if not (records := rows.read(folder.rounds)):
             raise SalfError(f"{path} has no closed round yet, so there is nothing to show.")
-        return cls(load_config(str(path / CONFIG)), clock, records, summary)
+        return cls(config, records, summary)
 
     @property
     def depth(self) -> int:
@@ -55,7 +56,7 @@ class LiveRun:
         """What to call every user, the slowest last; also those of the config who never came."""
         slow = {
             user_name(number): factor
-            for number, factor in enumerate(slowness(self.clock.slow, self.config.users), 1)
+            for number, factor in enumerate(slowness(self.config.slow, self.config.users), 1)
         }
         found = slow.keys() | {user for done in self.records for user in done.depths}
         ordered = sorted(found, key=lambda user: (slow.get(user, 1.0), names.in_order(user)))

@@ -4,12 +4,12 @@ from pathlib import Path
 from shlex import join
 from textwrap import shorten
 
-from salf.experiments.live import LIVE
 from salf.files import write_whole
-from salf.report import live_charts, names
+from salf.report import names
 from salf.report.charts import MEASURES, Measure
 from salf.report.extra import check_extra
-from salf.report.live_run import LiveRun, Unused, answers, unused
+from salf.report.live import charts
+from salf.report.live.run import LiveRun, Unused, answers, unused
 from salf.report.page import Block, Chart, Code, Page, Section
 from salf.report.tables import Cell, Table
 
@@ -22,13 +22,12 @@ def write_live_page(folder: Path) -> Path:
     """Write the page of the live run in this folder, finished or not, and return its path."""
     run = LiveRun.of(folder)
     check_extra()
-    clock = (folder / LIVE).read_text(encoding="utf-8")
-    write_whole(folder / PAGE, page(run, folder, clock).html())
+    write_whole(folder / PAGE, page(run, folder).html())
     return folder / PAGE
 
 
-def page(run: LiveRun, folder: Path, clock: str) -> Page:
-    """The run as a page. `clock` is what it had beyond a config, as text."""
+def page(run: LiveRun, folder: Path) -> Page:
+    """The run as a page."""
     method, config = names.method(run.config.method), run.config
     return Page(
         title=f"{method} live on {config.data}",
@@ -40,7 +39,7 @@ def page(run: LiveRun, folder: Path, clock: str) -> Page:
             _durations_section(run),
             _users_section(run),
             _unused_section(run),
-            _again_section(run, folder, clock),
+            _again_section(run, folder),
         ],
     )
 
@@ -49,8 +48,8 @@ def _what(run: LiveRun) -> str:
     config = run.config
     time = (
         "in rounds that wait for all of them"
-        if names.waits(config.method) or run.clock.deadline is None
-        else f"who have T_max = {names.duration(run.clock.deadline)} a round"
+        if names.waits(config.method) or run.config.deadline is None
+        else f"who have T_max = {names.duration(run.config.deadline)} a round"
     )
     return (
         f"{names.method(config.method)} trains the model {config.model} on {config.data} with "
@@ -72,7 +71,7 @@ def _curve_section(run: LiveRun) -> Section:
     """Accuracy, unless it was never measured (there may be no held-out data)."""
     measure: Measure
     for measure in ("accuracy", "train_loss"):
-        if (spec := live_charts.curve(run, measure)) is not None:
+        if (spec := charts.curve(run, measure)) is not None:
             break
     else:
         return Section(
@@ -91,7 +90,7 @@ def _curve_section(run: LiveRun) -> Section:
 
 
 def _progress_section(run: LiveRun) -> Section:
-    shown, there = len(live_charts.shown_users(run)), len(run.users)
+    shown, there = len(charts.shown_users(run)), len(run.users)
     some = f"{shown} of the {there:,} users are shown. " * (shown < there)
     rounds = len(run.records)
     stopped = (
@@ -105,7 +104,7 @@ def _progress_section(run: LiveRun) -> Section:
         [
             stopped,
             Chart(
-                live_charts.progress(run),
+                charts.progress(run),
                 f"Share of the layers each of {shown} users reached, over {rounds} rounds.",
                 f"{some}Mean share of the layers that a user reached; blank where it was not "
                 "asked. Users of whom nothing came, or nothing that could be used, reached no "
@@ -128,7 +127,7 @@ def _layers_section(run: LiveRun) -> Section:
         "Updates every layer got",
         [
             Chart(
-                live_charts.layers(run),
+                charts.layers(run),
                 "Users whose update each layer got, mean over the rounds, by layer.",
                 caption,
             )
@@ -151,18 +150,18 @@ def _durations_section(run: LiveRun) -> Section:
     learned = (
         " The grace period, the time for messages, is learned from the first answers; until then "
         "it is long."
-        if limited and run.clock.grace is None
+        if limited and run.config.grace is None
         else ""
     )
     caption = "From asking the users to the new model, on a logarithmic axis."
-    if len(run.records) > live_charts.MOST_ROUNDS:
+    if len(run.records) > charts.MOST_ROUNDS:
         caption += " A dot is the slowest of some rounds in a row, or one that was over its limit."
     return Section(
         "How long rounds took",
         [
             kept + learned,
             Chart(
-                live_charts.durations(run),
+                charts.durations(run),
                 f"Duration of {_count(len(run.records), 'round')} and their limits. {kept}",
                 caption,
             ),
@@ -228,14 +227,13 @@ def _unused_row(its: Unused) -> list[Cell]:
     ]
 
 
-def _again_section(run: LiveRun, folder: Path, clock: str) -> Section:
+def _again_section(run: LiveRun, folder: Path) -> Section:
     return Section(
         "Replay it",
         [
             "The recorded depths again, in the simulator:",
             Code(join(["salf", "replay", str(folder)])),
             Code(run.config.to_toml(), "The config"),
-            Code(clock, "Beyond the config: times in seconds, who is made slow, bounds"),
         ],
     )
 

@@ -5,12 +5,12 @@ from math import isfinite
 from statistics import fmean
 from typing import Any
 
-from salf.live.record import Record
 from salf.report import names
 from salf.report.charts import MEASURES, Measure
 from salf.report.extra import optional
-from salf.report.live_run import LiveRun
+from salf.report.live.run import LiveRun
 from salf.report.style import INK, Spec, legend, spec, thinned
+from salf.rows import Row
 
 _WIDTH = 740
 _FEW = 40  # points of a curve that are drawn, and not only there to be hovered over
@@ -28,7 +28,7 @@ def curve(run: LiveRun, measure: Measure) -> Spec | None:
     records, seconds = [], 0.0
     for done in run.records:
         seconds += done.seconds
-        value = done.accuracy if measure == "accuracy" else done.loss
+        value = done.accuracy if measure == "accuracy" else done.train_loss
         if value is not None and isfinite(value):
             at = {"seconds": round(seconds, 4), "round": done.round}
             records.append({**at, "value": round(value, 6)})
@@ -249,7 +249,7 @@ def _between(low: float, high: float, steps: Sequence[float]) -> list[float]:
     return [number for number in numbers if low <= number <= high]
 
 
-def _over(done: Record) -> bool:
+def _over(done: Row) -> bool:
     return done.limit is not None and done.seconds > done.limit
 
 
@@ -259,13 +259,13 @@ def _whole_columns(rounds: int) -> float:
     return _WIDTH // columns * columns
 
 
-def _in_bins(records: Sequence[Record], most: int) -> list[Sequence[Record]]:
+def _in_bins(records: Sequence[Row], most: int) -> list[Sequence[Row]]:
     """Rounds that follow each other together, as many in each."""
     size = -(-len(records) // most)
     return [records[i : i + size] for i in range(0, len(records), size)]
 
 
-def _span(some: Sequence[Record]) -> dict[str, Any]:
+def _span(some: Sequence[Row]) -> dict[str, Any]:
     first, last = some[0].round, some[-1].round
     rounds = f"{first}" if first == last else f"{first} to {last}"
     return {"from": first - 0.5, "to": last + 0.5, "rounds": rounds}
