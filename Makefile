@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine with Python 3.11+ and make:
-#   make demo   set up .venv, get the data, compare the methods, leave a page in demo/
+#   make demo   set up .venv, get MNIST, compare the methods, leave a page in demo/
 #   make test   set up .venv, run all tests
 
 PYTHON ?= python3
@@ -9,10 +9,7 @@ READY := .venv/.ready
 .PHONY: demo test lint bench bench-live clean
 
 demo: $(READY)
-	$(BIN)/salf data mnist
-	$(BIN)/salf compare mnist-mlp --methods fedavg,salf,drop --stragglers 0.9 \
-		--split iid,dirichlet:0.1 --average reached,all --seeds 3 --eval-every 10 --out demo
-	@echo "Open demo/report.html in a browser."
+	$(BIN)/salf demo
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist loadgroup

@@ -28,7 +28,7 @@ def whole_file(path: Path) -> Iterator[Path]:
         yield Path(name)
         # mkstemp makes private files, but a result may be shared like any other file.
         os.chmod(name, 0o644)
-        with open(name, "rb") as stream:
+        with open(name, "r+b") as stream:  # Windows syncs only what is open for writing
             os.fsync(stream.fileno())
         os.replace(name, path)
     except BaseException:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from salf.cli import live, recorded, reproduction, simulation, theory
+from salf.cli import demo, live, recorded, reproduction, simulation, theory
 from salf.cli.options import option
 from salf.cli.terminal import say, tell
 from salf.errors import SalfError, unknown
@@ -58,6 +58,7 @@ for command in (
     recorded.replay,
     simulation.data,
     theory.bound,
+    demo.demo,
 ):
     app.command()(command)
 
@@ -96,7 +97,7 @@ def _what_to_give(error: Any) -> str:
 def _how_to_go_on(arguments: Sequence[str]) -> str:
     command = next((word for word in arguments if not word.startswith("-")), "")
     kept = any(word.partition("=")[0] == "--out" for word in arguments)
-    if command == "reproduce" or (kept and command == "compare"):
+    if command in ("reproduce", "demo") or (kept and command == "compare"):
         return " Repeat the command to go on."
     if command not in ("run", "live", "compare"):
         return ""

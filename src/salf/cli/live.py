@@ -61,7 +61,7 @@ def live(
 
         salf live mnist-cnn --users 4 --deadline 2s --backend flower
 
-        salf live --data digits --deadline 50ms --method mymethods:Halves
+        salf live digits-mlp --deadline 50ms --method mymethods:Halves    (no download)
 
         salf page runs/live      (its page, also while the run still goes on)
 

@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from salf.cli.options import DataDir, option
-from salf.cli.terminal import console, progress_bar, results, say, tell
+from salf.cli.terminal import Downloads, console, progress_bar, results, say, tell
 from salf.errors import SalfError, unknown
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def reproduce(
             workers=workers,
             on_progress=on_progress,
             on_item=lambda name, item: console.print(_line(name, item), soft_wrap=True),
-            report=say,
+            report=Downloads(),
         )
     _print_verdicts({name: made.made[name] for name in made.made if _asked(name, what)})
     tell(f"\nwrote {out / PAGE} in {(monotonic() - began) / 60:.1f} minutes")

@@ -1,7 +1,7 @@
 """`salf run`, `salf compare` and `salf data`."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +16,7 @@ from salf.cli.options import (
     parse_ratio,
     settings_of,
 )
-from salf.cli.terminal import console, progress_bar, results, say, tell
+from salf.cli.terminal import Downloads, console, progress_bar, results, say, tell
 from salf.depth import has_ratio
 from salf.errors import SalfError
 from salf.experiments.config import Config, load_config
@@ -70,7 +70,7 @@ def run(
             resume=resume,
             checkpoint_every=checkpoint_every,
             on_round=on_round,
-            report=say,
+            report=Downloads(),
         )
     found = result.summary
     accuracy = found["test_accuracy"]
@@ -157,8 +157,14 @@ def compare_and_report(
     options: dict[str, Any] | None = None,
     workers: int | None = None,
     out: Path | None = None,
+    runs: Path | None = None,
+    command: Sequence[str] = (),
 ) -> None:
-    """Compare, print the tables, and with `out` leave the page; empty lists mean the config's."""
+    """Compare, print the tables, and with `out` leave the page; empty lists mean the config's.
+
+    The runs are in `out` too, unless `runs` names another folder. The page says that `command`
+    makes it again, by default the one that was called.
+    """
     from salf.experiments.compare import cases
     from salf.experiments.compare import compare as run_all
     from salf.report import check_extra, print_tables, write_report
@@ -176,15 +182,15 @@ def compare_and_report(
             base,
             wanted,
             range(seeds),
-            out,
+            runs or out,
             options=options,
             workers=workers,
             on_progress=lambda done, total: progress.update(task, completed=done, total=total),
-            report=say,
+            report=Downloads(),
         )
     print_tables(comparison, results)
     if out is not None and drawn:
-        for path in write_report(comparison, out, command=sys.argv[1:]):
+        for path in write_report(comparison, out, command=command or sys.argv[1:]):
             tell(f"wrote {path}")
     for name, reason in comparison.failures.items():
         say(f"salf: {name} has no result: {reason}")
@@ -204,7 +210,7 @@ def data(
 
     folder = settings.get("data_dir")
     with console.status(f"looking for {name}"):
-        found = load(name, Path(folder) if folder else None, report=say)
+        found = load(name, Path(folder) if folder else None, report=Downloads())
     tell(
         f"{found.name}: {len(found.train):,} training and {len(found.test):,} test samples of "
         f"shape {'x'.join(map(str, found.train.shape))}, {found.classes} classes "

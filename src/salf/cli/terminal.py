@@ -1,15 +1,22 @@
 """What is printed where: results to standard output, progress and messages to standard error."""
 
+from collections.abc import Callable
+
 from rich.console import Console
 from rich.progress import (
     BarColumn,
+    DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    TaskID,
     TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
+    TransferSpeedColumn,
 )
+
+from salf.progress import Reporter
 
 console = Console(stderr=True)
 results = Console()
@@ -43,3 +50,33 @@ def progress_bar(*more: str, counted: bool = True, memory: float = 30.0) -> Prog
         disable=not console.is_terminal,
         transient=True,
     )
+
+
+class Downloads(Reporter):
+    """Lines as `say` prints them, and a bar for a download; lines where there is no terminal."""
+
+    def __init__(self, say: Callable[[str], None] = say) -> None:
+        super().__init__(say)
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+
+    def show(self, title: str, done: int, total: int | None) -> None:
+        """Move the bar."""
+        if not console.is_terminal:
+            super().show(title, done, total)
+            return
+        if self._bar is None:
+            columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn())
+            self._bar = Progress(
+                TextColumn("{task.description}"), *columns, console=console, transient=True
+            )
+            self._task = self._bar.add_task(title, total=total)
+            self._bar.start()
+        self._bar.update(self._task, completed=done)
+
+    def hide(self) -> None:
+        """Take the bar away."""
+        super().hide()
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None

@@ -7,6 +7,7 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+import platformdirs
 from numpy.typing import NDArray
 
 from salf.errors import SalfError
@@ -15,12 +16,12 @@ Bytes = NDArray[np.uint8]
 
 
 def cache_folder() -> Path:
-    """Where data sets are kept: $SALF_CACHE, else $XDG_CACHE_HOME/salf, else ~/.cache/salf."""
+    """Where data sets are kept: $SALF_CACHE, else $XDG_CACHE_HOME/salf, else the system's place."""
     if named := os.environ.get("SALF_CACHE"):
         return Path(named).expanduser()
     if base := os.environ.get("XDG_CACHE_HOME"):
         return Path(base) / "salf"
-    return Path.home() / ".cache" / "salf"
+    return platformdirs.user_cache_path("salf", appauthor=False)
 
 
 def sha256(content: Bytes) -> str:

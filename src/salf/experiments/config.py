@@ -231,9 +231,11 @@ def _key(name: str) -> str:
 
 
 _CIFAR = Config(data="cifar10", model="vgg11", rounds=1500, lr=0.05, validation=0.2, eval_every=50)
-# The paper's settings.
+# The paper's settings, and those of the data set that is part of the package.
 PRESETS: Mapping[str, Config] = {
     "mnist-mlp": Config(data="mnist", model="mlp", rounds=250, lr=0.05),
     "mnist-cnn": Config(data="mnist", model="cnn", rounds=150, lr=0.1),
     **{f"cifar-vgg{n}": replace(_CIFAR, model=f"vgg{n}") for n in (11, 13, 16, 19)},
+    # Not the paper's. FedAvg's held-out accuracy is best at this rate, of 0.02 to 0.8.
+    "digits-mlp": Config(data="digits", model="mlp", rounds=250, lr=0.3),
 }

@@ -193,7 +193,7 @@ def _title(comparison: Comparison, panels: Panels) -> Any:
     base, count = comparison.base, seeds(comparison)
     spread = f"mean of {count} seeds, band from the lowest to the highest"
     return optional("altair").Title(
-        f"{base.model} on {base.data}, {base.users} users",
+        f"{base.model} on {names.data(base.data)}, {base.users} users",
         subtitle="; ".join([*panels.shared(), spread if count > 1 else "one seed"]),
         anchor="start",
         offset=12,

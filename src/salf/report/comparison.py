@@ -62,8 +62,8 @@ def page(comparison: Comparison, command: Sequence[str]) -> Page:
     """The comparison as a page."""
     base, compared = comparison.base, names.listed(_methods(comparison))
     what = (
-        f"{compared} train the model {base.model} on {base.data} with {base.users} users for "
-        f"{base.rounds} rounds, {_seeds(comparison)}."
+        f"{compared} train the model {base.model} on {names.data(base.data)} with "
+        f"{base.users} users for {base.rounds} rounds, {_seeds(comparison)}."
     )
     ceilings = [
         f"{name} has no deadline: in every round it waits for all users. The "
@@ -71,7 +71,7 @@ def page(comparison: Comparison, command: Sequence[str]) -> Page:
         for name in _ceilings(comparison)
     ]
     return Page(
-        title=f"{compared} on {base.data}",
+        title=f"{compared} on {names.data(base.data)}",
         intro=[f"{what} {_stragglers(comparison)}", *ceilings],
         sections=[
             _accuracy_section(comparison),
@@ -194,8 +194,11 @@ def _measure(comparison: Comparison) -> charts.Measure:
 def _measured(comparison: Comparison) -> str:
     by = " by ratio of stragglers" if has_ratio(comparison.base.depth) else ""
     spread = "mean ± standard deviation over " if seeds(comparison) > 1 else ""
-    rounds = comparison.base.rounds
-    return f"Test accuracy after {rounds} rounds{by}, {spread}{_seeds(comparison)}."
+    base = comparison.base
+    return (
+        f"Test accuracy on {names.data(base.data)} after {base.rounds} rounds{by}, "
+        f"{spread}{_seeds(comparison)}."
+    )
 
 
 def _notes(comparison: Comparison, *, bold: bool = True) -> list[str]:

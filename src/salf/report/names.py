@@ -13,6 +13,12 @@ _METHODS = {
     "heterofl": "HeteroFL",
     "asyncfl": "AsyncFL",
 }
+_DATA = {
+    "mnist": "MNIST",
+    "fashion-mnist": "Fashion-MNIST",
+    "cifar10": "CIFAR-10",
+    "digits": "digits (8x8 images)",
+}
 # Okabe and Ito's colours, which people with any kind of colour vision can tell apart. A method
 # has the same one in every chart, and SALF the one that stands out most.
 _COLOURS = {
@@ -43,6 +49,11 @@ def waits(method: str) -> bool:
 def method(key: str) -> str:
     """A method as people write it."""
     return _METHODS.get(key) or find(key).__name__
+
+
+def data(spec: str) -> str:
+    """A data set as people write it."""
+    return _DATA.get(spec, spec)
 
 
 def percent(ratio: float) -> str:
