@@ -32,12 +32,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from salf import flower_app
+from salf import rows as records
 from salf.errors import SalfError
-from salf.experiments.config import Config
-from salf.experiments.live import Clock, LiveFolder
+from salf.experiments.config import LiveConfig
+from salf.experiments.folder import RunFolder
+from salf.experiments.live import Nobody
 from salf.flower import SALF, train
 from salf.flower_app import Added
-from salf.live import record
 from salf.live.flower import mail, strategy
 from salf.live.flower.client import TIMES
 from salf.live.flower.link import update_of
@@ -138,7 +139,7 @@ def test_a_reply_that_takes_long_to_download_counts(monkeypatch, tmp_path, group
     grid = FakeGrid({1: takes(0.6, seed=1), 2: sends(2, seed=2)}, after={2: 0.3})
     result = start(salf(deadline=8.0, record=tmp_path / "rounds"), grid)
     assert_same(result.arrays, stepped([gradients(1, 1), gradients(2, 2)]))
-    (row,) = record.read(tmp_path / "rounds")
+    (row,) = records.read(tmp_path / "rounds")
     assert row.rejected == ()
     assert row.seconds < 6.0  # it was over when both had come
 
@@ -201,7 +202,7 @@ def unreadable(message):
 def test_a_reply_that_flower_cannot_read_is_refused(tmp_path, caplog):
     salf_ = salf(deadline=1.0, record=tmp_path / "rounds")
     result = start(salf_, FakeGrid({1: unreadable, 2: sends(1, seed=2)}))
-    (row,) = record.read(tmp_path / "rounds")
+    (row,) = records.read(tmp_path / "rounds")
     assert caplog.text.count("a reply could not be read: Unexpected set") == 1
     assert row.rejected == (("1", "not a reply: Unexpected set of `children`"),)
     assert row.depths == {"1": 4, "2": 1}
@@ -212,7 +213,7 @@ def test_an_unreadable_reply_takes_others_along_once_where_pulls_are_shared(monk
     monkeypatch.setattr(mail, "GROUPS", 1)
     salf_ = salf(deadline=1.0, record=tmp_path / "rounds")
     start(salf_, FakeGrid({1: unreadable, 2: sends(1, seed=2)}), rounds=2)
-    first, second = record.read(tmp_path / "rounds")
+    first, second = records.read(tmp_path / "rounds")
     assert first.depths == {"1": 4, "2": 4}
     assert second.depths == {"1": 4, "2": 1}
     assert second.rejected == (("1", "not a reply: Unexpected set of `children`"),)
@@ -230,7 +231,7 @@ def test_a_pull_that_fails_before_it_finds_anything_loses_nothing(monkeypatch, t
     monkeypatch.setattr(grid, "pull_messages", failing)
     result = start(salf(deadline=2.0, record=tmp_path / "rounds"), grid)
     assert_same(result.arrays, stepped([gradients(1, 1)]))
-    assert record.read(tmp_path / "rounds")[0].rejected == ()
+    assert records.read(tmp_path / "rounds")[0].rejected == ()
 
 
 def test_p_l_is_learned_where_it_is_not_given():
@@ -277,16 +278,15 @@ def test_salf_live_says_why_its_flower_app_waits(tmp_path, monkeypatch):
             yield "\x1b[93mWARNING\x1b[0m :   [WAITING] there are no users; waiting for one."
 
     monkeypatch.setattr(flower_app, "LocalFederation", Local)
+
+    class Listener(Nobody):
+        def say(self, text):
+            said.append(text)
+
     said = []
+    config = LiveConfig(data="synthetic", users=2, deadline=1.0, backend="flower")
     with pytest.raises(SalfError, match="ended before all rounds were closed"):
-        flower_app.run_here(
-            Config(data="synthetic", users=2),
-            Clock(1.0),
-            LiveFolder(tmp_path),
-            on_ready=lambda: None,
-            on_round=lambda done: None,
-            on_wait=said.append,
-        )
+        flower_app.run_here(config, RunFolder(tmp_path), Listener())
     assert said == ["there are no users; waiting for one."]
 
 
@@ -393,7 +393,7 @@ def test_a_bad_reply_costs_its_own_part_and_nothing_else(node, reason, tmp_path)
     grid = FakeGrid({1: sends(1, seed=1), 2: node})
     result = start(salf(record=tmp_path / "rounds"), grid)
     assert_same(result.arrays, stepped([gradients(1, 1)]))
-    (row,) = record.read(tmp_path / "rounds")
+    (row,) = records.read(tmp_path / "rounds")
     ((user, why),) = row.rejected
     assert user == "2"
     assert reason in why
@@ -526,7 +526,7 @@ def test_a_node_that_does_not_call_salfs_train_is_told_so(tmp_path):
     )
     kept = {"record": tmp_path / "rounds", "deadline": 10.0}
     start(salf(**kept), FakeGrid({1: plain, 2: sends()}))
-    ((node, reason),) = record.read(tmp_path / "rounds")[0].rejected
+    ((node, reason),) = records.read(tmp_path / "rounds")[0].rejected
     assert node == "1"
     assert "has to call" in reason
 
@@ -553,7 +553,7 @@ def test_a_record_of_another_run_is_not_emptied(tmp_path):
     start(salf(**kept), FakeGrid({1: sends()}), rounds=2)
     with pytest.raises(SalfError, match="Choose another place"):
         start(salf(**kept), FakeGrid({1: sends()}), rounds=1)
-    assert len(record.read(tmp_path / "rounds")) == 2
+    assert len(records.read(tmp_path / "rounds")) == 2
 
 
 # --- what a node does -------------------------------------------------------------------------
@@ -764,23 +764,23 @@ def test_a_server_that_is_started_again_goes_on_after_the_last_round(tmp_path):
 
     whole = start(salf(momentum=0.5), grid(), rounds=4)
     start(salf(**kept), grid(), rounds=2)
-    record.append(tmp_path / "rounds", record.read(tmp_path / "rounds")[0])  # of a round not kept
-    record.rewrite(
+    records.append(tmp_path / "rounds", records.read(tmp_path / "rounds")[0])  # of a round not kept
+    records.rewrite(
         tmp_path / "rounds",
-        [*record.read(tmp_path / "rounds")[:2], _renumbered(tmp_path / "rounds", 3)],
+        [*records.read(tmp_path / "rounds")[:2], _renumbered(tmp_path / "rounds", 3)],
     )
     again = grid()
     result = start(salf(**kept), again, rounds=4)
     assert again.asked(1) == [3, 4]
     assert sorted(result.train_metrics_clientapp) == [3, 4]
     assert_same(result.arrays, whole.arrays.to_torch_state_dict())
-    assert [row.round for row in record.read(tmp_path / "rounds")] == [1, 2, 3, 4]
+    assert [row.round for row in records.read(tmp_path / "rounds")] == [1, 2, 3, 4]
 
 
 def _renumbered(path, round):
     from dataclasses import replace
 
-    return replace(record.read(path)[0], round=round)
+    return replace(records.read(path)[0], round=round)
 
 
 def test_evaluation_at_the_server_is_in_result_and_record(tmp_path):
@@ -795,17 +795,17 @@ def test_evaluation_at_the_server_is_in_result_and_record(tmp_path):
     assert [t for t, _ in seen] == [0, 1, 2]
     assert_same(ArrayRecord(seen[1][1]), stepped([gradients(1, 1)]))
     assert result.evaluate_metrics_serverapp[2]["accuracy"] == 0.5
-    assert [row.accuracy for row in record.read(tmp_path / "rounds")] == [0.25, 0.5]
+    assert [row.accuracy for row in records.read(tmp_path / "rounds")] == [0.25, 0.5]
 
 
 def test_only_rounds_that_are_added_are_shown_and_nothing_is_read_in_vain(monkeypatch, tmp_path):
     path, shown, reads = tmp_path / "rounds", [], []
     start(salf(record=path), FakeGrid({1: sends()}), rounds=2)
-    rows, read = record.read(path), record.read
-    monkeypatch.setattr(record, "read", lambda path: reads.append(path) or read(path))
+    rows, read = records.read(path), records.read
+    monkeypatch.setattr(records, "read", lambda path: reads.append(path) or read(path))
     added = Added(path, 2)
     for row in rows:
-        record.append(path, row)
+        records.append(path, row)
         for _ in range(50):
             added.show(shown.append)
     added.show(shown.append, all=True)
@@ -818,10 +818,10 @@ def test_a_round_that_is_run_again_after_a_kill_is_shown(tmp_path):
     start(salf(record=path, state=tmp_path / "state", deadline=10.0), FakeGrid({1: sends()}), 2)
     assert saved_round(tmp_path / "state") == 2
     assert saved_round(tmp_path / "nothing") == saved_round(path) == 0
-    record.append(path, _renumbered(path, 3))  # a third, of which the state was not saved
+    records.append(path, _renumbered(path, 3))  # a third, of which the state was not saved
     added = Added(path, saved_round(tmp_path / "state"))
-    record.resume(path, 2)
-    record.append(path, _renumbered(path, 3))
+    records.resume(path, 2)
+    records.append(path, _renumbered(path, 3))
     added.show(shown.append, all=True)
     assert [row.round for row in shown] == [3]
 

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs salf[flower]")
 
+from salf import rows as records
 from salf.errors import SalfError
-from salf.live import record
 from salf.live.flower.local import LocalFederation
 
 HERE = Path(__file__).parent
@@ -58,7 +58,7 @@ def test_three_nodes_with_partial_updates_of_which_one_dies(monkeypatch, tmp_pat
                 federation.kill(2)
                 killed = True
         home = federation.home
-    first, *others = record.read(rounds)
+    first, *others = records.read(rounds)
     assert first.reached == (3, 3, 3)  # it knows no times yet, and so ends late by one layer
     assert [row.round for row in others] == [2, 3]
     for row in others:
@@ -81,7 +81,7 @@ def test_the_same_app_in_simulation(tmp_path):
     with LocalFederation([{}, {}, {}], simulation=True) as federation:
         lines = list(federation.run(APP, config))
         home = federation.home
-    rows = record.read(rounds)
+    rows = records.read(rounds)
     assert [row.reached for row in rows] == [(3, 3, 3)] * 3
     assert any("Deadline: 5 s" in line for line in lines)
     assert processes_with(home) == []
@@ -116,7 +116,7 @@ def test_nothing_outlives_a_block_that_is_interrupted():
 @pytest.fixture
 def live(tmp_path):
     """`salf live` on Flower, when it has closed its first round, with its temporary files here."""
-    settings = "mnist-mlp --engine flower --users 2 --deadline 2s --rounds 1000 --data synthetic"
+    settings = "mnist-mlp --backend flower --users 2 --deadline 2s --rounds 1000 --data synthetic"
     command = [sys.executable, "-m", "salf", "live", *settings.split()]
 
     def kept():
