@@ -31,14 +31,14 @@ from flwr.clientapp.mod import LocalDpMod
 from hypothesis import given
 from hypothesis import strategies as st
 
-from salf import flower_app
 from salf import rows as records
 from salf.errors import SalfError
+from salf.experiments import flower_app
 from salf.experiments.config import LiveConfig
+from salf.experiments.flower_app import Added
 from salf.experiments.folder import RunFolder
 from salf.experiments.live import Nobody
 from salf.flower import SALF, train
-from salf.flower_app import Added
 from salf.live.flower import mail, strategy
 from salf.live.flower.client import TIMES
 from salf.live.flower.link import update_of

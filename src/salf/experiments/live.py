@@ -212,7 +212,7 @@ def _run(
 
 def _on_flower(config: LiveConfig, folder: RunFolder, watcher: Watcher) -> dict[str, Any]:
     import salf.live.flower  # noqa: F401  (which says it in a sentence if Flower is not there)
-    from salf.flower_app import run_here
+    from salf.experiments.flower_app import run_here
 
     return run_here(config, folder, watcher)
 
