@@ -1,9 +1,12 @@
 import os
 
+# One thread, also in processes that tests start: the sums of small matrices come out the same
+# everywhere, and xdist can use the rest.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 import torch
 from hypothesis import settings
 
-# One thread: the sums of small matrices come out the same everywhere, and xdist can use the rest.
 torch.set_num_threads(1)
 
 settings.register_profile("salf", deadline=None, derandomize=os.environ.get("CI") == "true")
