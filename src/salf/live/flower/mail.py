@@ -32,13 +32,15 @@ PATIENCE = 2.0  # seconds after which those who share a pull are no longer taken
 MOST_PULLS = 64  # at a time, each a thread; a stalled upload holds one until Flower gives it up
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Sent:
     """A message on its way: to whom, of which round, and until when Flower takes a reply."""
 
     node: int
     round: int
     until: float
+    asked: float = -inf  # when its reply was last asked for
+    failed: str = ""  # why the pull that asked for it did
 
 
 @dataclass(eq=False)
@@ -57,8 +59,6 @@ class Mail:
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._sent: dict[str, Sent] = {}
-        self._asked: dict[str, float] = {}  # when last, for those who were
-        self._failed: dict[str, str] = {}  # why their pull did
         self._pulls: list[Pull] = []
         self._ended: Queue[tuple[Pull, Iterable[Message] | Exception]] = Queue()
         self._alone: set[int] = set()  # nodes that share no pull, as theirs stalled or failed
@@ -76,8 +76,7 @@ class Mail:
     def unanswered(self) -> list[Sent]:
         """What may still be replied to."""
         now = time.monotonic()
-        for key in [key for key, sent in self._sent.items() if sent.until <= now]:
-            self._settle(key)
+        self._sent = {key: sent for key, sent in self._sent.items() if sent.until > now}
         return list(self._sent.values())
 
     def receive(self, seconds: float) -> list[tuple[Sent, Message | Rejected]]:
@@ -112,7 +111,8 @@ class Mail:
         for keys in self._groups(now)[: MOST_PULLS - len(self._pulls)]:
             pull = Pull(keys, now, set(keys))
             self._pulls.append(pull)
-            self._asked.update(dict.fromkeys(keys, now))
+            for key in keys:
+                self._sent[key].asked = now
             Thread(target=self._work, args=(pull,), daemon=True).start()
 
     def _groups(self, now: float) -> list[list[str]]:
@@ -120,7 +120,7 @@ class Mail:
         pulls = min(len(self._sent), GROUPS + len(self._alone))
         since = now - max(POLL, PACE * pulls)
         claimed = {key for pull in self._pulls for key in pull.claimed}
-        asked = {key: self._asked.get(key, -inf) for key in self._sent if key not in claimed}
+        asked = {key: sent.asked for key, sent in self._sent.items() if key not in claimed}
         due = sorted((key for key, at in asked.items() if at <= since), key=asked.__getitem__)
         together = [key for key in due if self._sent[key].node not in self._alone]
         apart = [[key] for key in due if self._sent[key].node in self._alone]
@@ -150,16 +150,18 @@ class Mail:
                 continue
             if len(pull.keys) == 1 and not unavailable:
                 self._alone.discard(self._sent[key].node)
-            reason = self._failed.get(key) if unavailable else None
-            yield self._settle(key), Rejected(f"not a reply: {reason}") if reason else message
+            sent = self._sent.pop(key)
+            lost = unavailable and sent.failed
+            yield sent, Rejected(f"not a reply: {sent.failed}") if lost else message
 
     def _note_failure(self, pull: Pull, error: Exception) -> None:
         """A pull that fails may have lost its replies or not: it is known when asked again."""
         reason = in_one_line(error)
-        known = [key for key in pull.keys if key in self._sent]
-        if not self._failed.keys() >= set(known):  # else it would be said ten times a second
+        known = [self._sent[key] for key in pull.keys if key in self._sent]
+        if not all(sent.failed for sent in known):  # else it would be said ten times a second
             log.warning("a reply could not be read: %s", reason)
-        self._failed.update(dict.fromkeys(known, reason))
+        for sent in known:
+            sent.failed = reason
         self._set_apart(pull)
 
     def _is_in_another(self, key: str) -> bool:
@@ -172,11 +174,6 @@ class Mail:
     def _set_apart(self, pull: Pull) -> None:
         if len(pull.keys) > 1:
             self._alone.update(self._sent[key].node for key in pull.keys if key in self._sent)
-
-    def _settle(self, key: str) -> Sent:
-        self._asked.pop(key, None)
-        self._failed.pop(key, None)
-        return self._sent.pop(key)
 
 
 def _is_unavailable(message: Message) -> bool:
