@@ -66,6 +66,7 @@ class Method(ABC):
 
     name: ClassVar[str]  # that of the class in lower case, unless it says otherwise
     waits: ClassVar[bool] = False  # whether it has no deadline, so that everybody finishes
+    narrows: ClassVar[bool] = False  # whether stragglers train a narrower network and so finish
     simulated_only: ClassVar[str] = ""  # why it cannot run live, if it cannot
 
     def __init_subclass__(cls, **more: Any) -> None:
@@ -93,7 +94,7 @@ class Method(ABC):
 
     def world(self, world: World) -> World:
         """How the users of a world behave under this method."""
-        return world.waiting() if self.waits else world
+        return world.waiting() if self.waits or self.narrows else world
 
     def widths(self, arrived: Arrivals) -> Floats:
         """The share of every hidden layer that each user trains."""
@@ -102,7 +103,7 @@ class Method(ABC):
     @property
     def entrywise(self) -> bool:
         """Whether every entry of a parameter is averaged over the users whose network holds it."""
-        return False
+        return self.narrows and self.average == "reached"
 
     @property
     def average_models(self) -> bool:

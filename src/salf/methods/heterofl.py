@@ -8,7 +8,6 @@ import numpy as np
 from salf.arrivals import Arrivals, Closing, Floats
 from salf.errors import SalfError
 from salf.methods.base import Method
-from salf.worlds import Finishing, World
 
 
 @dataclass(frozen=True)
@@ -23,6 +22,7 @@ class HeteroFL(Method):
     width: float = 0.5
 
     name: ClassVar[str] = "heterofl"
+    narrows: ClassVar[bool] = True
     simulated_only: ClassVar[str] = "its stragglers train a narrower network"
 
     def __post_init__(self) -> None:
@@ -30,19 +30,9 @@ class HeteroFL(Method):
         if not 0 < self.width <= 1:
             raise SalfError(f"the width of HeteroFL must be in (0, 1], not {self.width}.")
 
-    @property
-    def entrywise(self) -> bool:
-        """Entries are averaged over their holders; or over all users, whoever holds what."""
-        return self.average == "reached"
-
-    def world(self, world: World) -> World:
-        """With its own width, each user finishes in time."""
-        return Finishing(world)
-
     def divisor(self, closing: Closing) -> Floats:
-        """1: shares are counts, which each entry's holders divide; or U."""
-        over = 1.0 if self.entrywise else float(closing.users)
-        return np.full(len(closing.reached), over)
+        """1: shares are counts, which each entry's holders divide; or U, whoever holds what."""
+        return np.full(len(closing.reached), 1.0 if self.entrywise else float(closing.users))
 
     def widths(self, arrived: Arrivals) -> Floats:
         """Full width, and the stragglers' width."""
