@@ -6,13 +6,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint bench bench-live clean
+.PHONY: demo test test-fast lint bench bench-live clean
 
 demo: $(READY)
 	$(BIN)/salf demo
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist loadgroup
+
+# For daily work: without the tests that start processes or take seconds.
+test-fast: $(READY)
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

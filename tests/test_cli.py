@@ -1,4 +1,4 @@
-"""The command line as a person meets it: in a process of its own."""
+"""The command line as a person meets it."""
 
 import csv
 import json
@@ -10,20 +10,15 @@ import time
 
 import pytest
 
+from command import salf, salf_process
 from salf import cli
 
 SMALL = ["--data", "synthetic", "--users", "6", "--rounds", "8", "--batch-size", "4"]
 TINY = [*SMALL, "--threads", "1"]
 
 
-def salf(*arguments, cwd):
-    return subprocess.run(
-        [sys.executable, "-m", "salf", *arguments], cwd=cwd, capture_output=True, text=True
-    )
-
-
 def test_a_run_prints_its_result_and_nothing_else(tmp_path):
-    done = salf("run", *TINY, "--method", "drop", "--out", "r", cwd=tmp_path)
+    done = salf_process("run", *TINY, "--method", "drop", "--out", "r", cwd=tmp_path)
     assert done.returncode == 0
     assert done.stderr == ""  # no progress where there is no terminal
     assert done.stdout.startswith("drop, 90 % stragglers: test accuracy 0.")
@@ -156,7 +151,8 @@ def test_what_is_said_after_ctrl_c_fits_the_command(arguments, says):
 
 def test_without_the_report_extra_compare_says_so_and_leaves_results(tmp_path):
     (tmp_path / "altair.py").write_text("raise ModuleNotFoundError('none', name='altair')\n")
-    done = salf("compare", *SMALL, "--methods", "salf", "--seeds", "1", "--out", "c", cwd=tmp_path)
+    asked = ["--methods", "salf", "--seeds", "1", "--out", "c"]
+    done = salf_process("compare", *SMALL, *asked, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "pip install 'salf[report]'" in done.stderr
     assert (tmp_path / "c" / "results.csv").exists()
@@ -181,10 +177,14 @@ def test_help_says_what_arguments_are(tmp_path, command, says):
 
 
 def test_help_does_not_wait_for_torch(tmp_path):
-    code = "import sys; from salf.cli import app; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path).returncode == 0
-    for command in ("run", "compare", "data"):
-        assert salf(command, "--help", cwd=tmp_path).returncode == 0
+    code = (
+        "import sys\nfrom salf.cli import app\n"
+        "for command in ('run', 'compare', 'live', 'data'):\n"
+        "    app([command, '--help'], standalone_mode=False)\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_ctrl_c_keeps_the_run_and_says_how_to_go_on(tmp_path):
