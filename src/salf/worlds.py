@@ -7,8 +7,7 @@ are the world.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -79,21 +78,12 @@ class World(ABC):
         raise SalfError(f"{type(self).__name__} does not say how late its stragglers deliver.")
 
 
-@dataclass(frozen=True)
 class AtDeadline(World):
     """Every round ends at its deadline; how deep users get by then follows a law."""
 
-    law: DepthDistribution
-
-    @property
-    def users(self) -> int:  # type: ignore[override]
-        """How many users there are."""
-        return self.law.users
-
-    @property
-    def layers(self) -> int:  # type: ignore[override]
-        """How many layers there are."""
-        return self.law.layers
+    def __init__(self, law: DepthDistribution) -> None:
+        self.law, self.users, self.layers = law, law.users, law.layers
+        self._unreached = law.unreached()
 
     def arrivals(self, t: int, rng: np.random.Generator, memory: Ints) -> tuple[Arrivals, Ints]:
         """Draw every user's depth."""
@@ -103,30 +93,16 @@ class AtDeadline(World):
         """p_l of the law, the same in every round."""
         return self._unreached
 
-    @cached_property
-    def _unreached(self) -> Floats:
-        return self.law.unreached()
-
     def late(self, delay: int) -> World:
         """AsyncFL's users."""
         return Late(self.law, delay)
 
 
-@dataclass(frozen=True)
 class Finishing(World):
     """The users of a world, all of whom finish: the server waits, or stragglers have less to do."""
 
-    world: World
-
-    @property
-    def users(self) -> int:  # type: ignore[override]
-        """How many users there are."""
-        return self.world.users
-
-    @property
-    def layers(self) -> int:  # type: ignore[override]
-        """How many layers there are."""
-        return self.world.layers
+    def __init__(self, world: World) -> None:
+        self.world, self.users, self.layers = world, world.users, world.layers
 
     def arrivals(self, t: int, rng: np.random.Generator, memory: Ints) -> tuple[Arrivals, Ints]:
         """All users with all layers; who is a straggler is still known."""
@@ -149,7 +125,6 @@ class Finishing(World):
 GIVEN, DUE = 0, 1  # rows of the memory: the round a user was given its model, the round it delivers
 
 
-@dataclass(frozen=True)
 class Late(AtDeadline):
     """A straggler of depth d is busy for `delay` * d rounds, then delivers all layers.
 
@@ -157,7 +132,9 @@ class Late(AtDeadline):
     with that old update alone; it may be drawn as a straggler again at once.
     """
 
-    delay: int
+    def __init__(self, law: DepthDistribution, delay: int) -> None:
+        super().__init__(law)
+        self.delay = delay
 
     def start(self) -> Ints:
         """Nobody is busy: [given, due] x users, 0 for idle."""
@@ -184,23 +161,14 @@ class Late(AtDeadline):
         ), after
 
 
-@dataclass(frozen=True)
 class Recorded(World):
-    """Arrivals that were written down, round by round."""
+    """Arrivals that were written down, round by round: depths, p_l, and how many were asked."""
 
-    depths: Sequence[Ints]  # users in order
-    chances: Sequence[Floats]  # p_l
-    asked: Sequence[int]  # how many users were
-
-    @property
-    def users(self) -> int:  # type: ignore[override]
-        """How many users there are."""
-        return len(self.depths[0])
-
-    @property
-    def layers(self) -> int:  # type: ignore[override]
-        """How many layers there are."""
-        return len(self.chances[0])
+    def __init__(
+        self, depths: Sequence[Ints], chances: Sequence[Floats], asked: Sequence[int]
+    ) -> None:
+        self.depths, self.chances, self.asked = depths, chances, asked
+        self.users, self.layers = len(depths[0]), len(chances[0])
 
     def arrivals(self, t: int, rng: np.random.Generator, memory: Ints) -> tuple[Arrivals, Ints]:
         """Those of the recorded round t."""
