@@ -266,6 +266,20 @@ def test_a_parameter_without_a_layer_is_named_with_layers_that_work(make, name, 
     assert len(Layers.of(make(), parse_layers(given), torch.randn(1, 2))) == 2
 
 
+def test_a_module_with_nothing_but_a_parameter_of_its_own_is_described_by_hand():
+    class Bare(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2))
+
+        def forward(self, value):
+            return value * self.weight
+
+    with pytest.raises(SalfError, match=r'layers=\["weight"\] or --layers weight\.$'):
+        Layers.of(Bare(), example=torch.randn(1, 2))
+    assert named(Layers.of(Bare(), ["weight"], torch.randn(1, 2))) == ["weight"]
+
+
 def test_a_module_with_a_parameter_of_its_own_can_be_described_by_hand():
     layers = Layers.of(OwnParameter(), ["layer", "scale"])
     assert [layer.parameters for layer in layers] == [("layer.weight", "layer.bias"), ("scale",)]

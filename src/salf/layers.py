@@ -286,15 +286,14 @@ def blocks(module: nn.Module, example: Tensor | None = None) -> list[Prefixes]:
 
     In the order of use if there is an `example`, else in the order of definition.
     """
-    top, prefix = module, ""
-    while len(names := _top_names(top)) == 1 and [*top.get_submodule(names[0]).children()]:
-        top, prefix = top.get_submodule(names[0]), f"{prefix}{names[0]}."
-    names = [f"{prefix}{name}" for name in names]
+    modules = dict(module.named_modules())
+    names = _top_names(module)
+    while len(names) == 1 and names[0] in modules and [*modules[names[0]].children()]:
+        names = [f"{names[0]}.{name}" for name in _top_names(modules[names[0]])]
     layers = _claim(module, [(name, [name]) for name in names], example)
     if example is not None:
         graph = BackwardGraph.of(module, example)
         layers = [layers[k] for k in graph.ordered([layer.parameters for layer in layers])]
-    modules = dict(module.named_modules())
     joined: list[list[str]] = []
     for layer in layers:
         if joined and isinstance(modules.get(layer.name), NORMALISATION):
