@@ -78,7 +78,50 @@ def test_a_model_of_ones_own_by_import_path(tmp_path):
     )
     done = salf("run", *TINY, "--model", "mynets:Net", "--out", "r", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert json.loads((tmp_path / "r" / "summary.json").read_text())["layers"] == ["1"]
+    summary = json.loads((tmp_path / "r" / "summary.json").read_text())
+    assert summary["layers"] == ["1"]
+    assert summary["layer_parameters"] == [28 * 28 * 10 + 10]
+    assert summary["layer_bytes"] == [4 * (28 * 28 * 10 + 10)]
+
+
+def test_layers_are_shown_with_work_and_bytes_and_nothing_is_fetched(tmp_path, monkeypatch):
+    monkeypatch.setenv("SALF_DATA", str(tmp_path / "empty"))
+    monkeypatch.setenv("COLUMNS", "120")
+    done = salf("layers", "cnn", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("cnn on mnist: 4 layers")
+    rows = [[cell.strip() for cell in line.split("│")] for line in done.stdout.splitlines()]
+    cells = {row[1]: row[2:-1] for row in rows if len(row) > 2}
+    # 5x5 kernels, 6 channels, 8x8 pixels: 57,600 multiply-adds, and twice as many backwards.
+    assert cells["2"] == ["3", "Conv2d", "906", "3,624", "57,600", "115,200", "47.8%"]
+    assert cells["total"][-5:] == ["6,422", "25,688", "149,300", "212,200", "100.0%"]
+    assert "reaches layer l with probability l/5" in done.stdout
+    assert done.stderr == ""
+    assert not (tmp_path / "empty").exists()
+
+
+def test_layers_of_a_module_come_with_a_way_to_join_them(tmp_path):
+    (tmp_path / "mynets.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self, shape, classes):\n"
+        "        super().__init__()\n"
+        "        self.head = nn.Linear(4, classes)\n"
+        "        self.norm, self.stem = nn.BatchNorm1d(4), nn.Linear(64, 4)\n"
+        "    def forward(self, x):\n"
+        "        return self.head(self.norm(self.stem(x.flatten(1))))\n"
+    )
+    asked = ("layers", "mynets:Net", "--data", "digits")
+    done = salf(*asked, cwd=tmp_path)
+    assert "3 layers" in done.stdout
+    assert done.stderr.endswith("--layers stem+norm,head\n")
+    done = salf(*asked, "--layers", "stem+norm,head", cwd=tmp_path)
+    assert "2 layers" in done.stdout
+    assert done.stderr == ""
+    done = salf(*asked, "--layers", "head,stem+norm", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("salf: the layers are in the wrong order")
+    assert done.stderr.endswith("--layers stem+norm,head.\n")
 
 
 @pytest.mark.parametrize(

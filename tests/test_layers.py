@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+import salf
 from salf.errors import SalfError
-from salf.layers import Layer, Layers
+from salf.layers import Layer, Layers, as_option, blocks, parse_layers
 from salf.models import build
 
 
@@ -255,10 +256,28 @@ class OwnParameter(nn.Module):
         return self.layer(value) * self.scale
 
 
-@pytest.mark.parametrize(("make", "name"), [(Unused, "spare.weight"), (OwnParameter, "scale")])
-def test_a_parameter_without_a_layer_is_named(make, name):
-    with pytest.raises(SalfError, match=rf"'{name}' belongs to no layer.*by name"):
+@pytest.mark.parametrize(
+    ("make", "name", "given"),
+    [(Unused, "spare.weight", "used,spare"), (OwnParameter, "scale", "layer,scale")],
+)
+def test_a_parameter_without_a_layer_is_named_with_layers_that_work(make, name, given):
+    with pytest.raises(SalfError, match=rf"'{name}' belongs to no layer.*--layers {given}\.$"):
         Layers.of(make(), example=torch.randn(1, 2))
+    assert len(Layers.of(make(), parse_layers(given), torch.randn(1, 2))) == 2
+
+
+def test_a_module_with_nothing_but_a_parameter_of_its_own_is_described_by_hand():
+    class Bare(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2))
+
+        def forward(self, value):
+            return value * self.weight
+
+    with pytest.raises(SalfError, match=r'layers=\["weight"\] or --layers weight\.$'):
+        Layers.of(Bare(), example=torch.randn(1, 2))
+    assert named(Layers.of(Bare(), ["weight"], torch.randn(1, 2))) == ["weight"]
 
 
 def test_a_module_with_a_parameter_of_its_own_can_be_described_by_hand():
@@ -300,6 +319,173 @@ def test_layers_by_hand_must_hold_every_parameter_once(given, says):
         Layers.of(OutOfOrder(), given)
 
 
+# ---- in which order -------------------------------------------------------------------------
+
+
+class Downsampling(nn.Module):
+    """A residual block of a ResNet."""
+
+    def __init__(self, channels, out):
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(channels, out, 1), nn.BatchNorm2d(out)
+        self.conv2, self.norm2 = nn.Conv2d(out, out, 1), nn.BatchNorm2d(out)
+        same = channels == out
+        joined = [] if same else [nn.Conv2d(channels, out, 1), nn.BatchNorm2d(out)]
+        self.shortcut = nn.Sequential(*joined)
+
+    def forward(self, value):
+        inner = torch.relu(self.norm1(self.conv1(value)))
+        return torch.relu(self.shortcut(value) + self.norm2(self.conv2(inner)))
+
+
+class ResNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 3)
+        self.stem, self.norm = nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2)
+        self.one, self.two, self.three = (Downsampling(*c) for c in ((2, 2), (2, 4), (4, 8)))
+
+    def forward(self, value):
+        value = torch.relu(self.norm(self.stem(value)))
+        return self.head(self.three(self.two(self.one(value))).mean((2, 3)))
+
+
+IMAGES = torch.randn(2, 1, 3, 3)
+BLOCKS = [["stem", "norm"], "one", "two", "three", "head"]
+
+
+def test_a_module_and_a_sequential_of_the_same_blocks_have_19_and_5_layers():
+    net = ResNet()
+    parts = (net.stem, net.norm, nn.ReLU(), net.one, net.two, net.three)
+    pooled = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), net.head)
+    sequential = nn.Sequential(*parts, *pooled)
+    assert len(Layers.of(net, example=IMAGES)) == 19
+    assert len(Layers.of(sequential)) == 5
+    by_hand = Layers.of(net, BLOCKS, IMAGES)
+    assert [layer.size for layer in by_hand] == [layer.size for layer in Layers.of(sequential)]
+    assert blocks(net, IMAGES) == BLOCKS
+
+
+class Branches(nn.Module):
+    """Two branches side by side: neither needs the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.head = nn.Linear(2, 2), nn.Linear(2, 2)
+        self.left, self.right = nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+
+    def forward(self, value):
+        value = self.stem(value)
+        return self.head(self.left(value) * self.right(value))
+
+
+def mlp():
+    layers = (nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 2, bias=False))
+    return nn.Sequential(*layers, nn.ReLU(), nn.Linear(2, 2, bias=False))
+
+
+ROWS, WORDS = torch.randn(3, 2), torch.tensor([[1, 2]])
+WRONG = {
+    "sequential": (mlp, ROWS, "4,2,0", "0,2,4"),
+    "sequential, rotated": (mlp, ROWS, "2,4,0", "0,2,4"),
+    "sequential, halves": (mlp, ROWS, "2+4,0", "0,2+4"),
+    "normalisation": (
+        lambda: nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)),
+        ROWS,
+        "1,0,2",
+        "0,1,2",
+    ),
+    "module": (OutOfOrder, torch.randn(3, 3), "head,twice,norm,embed", "embed,twice,norm,head"),
+    "functional": (OwnParameter, ROWS, "scale,layer", "layer,scale"),
+    "attention": (Attention, torch.randn(2, 5, 4), "norm,attention,head", "attention,norm,head"),
+    "residual": (ResNet, IMAGES, "stem+norm,two,one,three,head", "stem+norm,one,two,three,head"),
+    "within a block": (
+        Branches,
+        ROWS,
+        "stem,left,right.1,right.0,head",
+        "stem,left,right.0,right.1,head",
+    ),
+    "below both branches": (Branches, ROWS, "left,right,stem,head", "stem,right,left,head"),
+    "above both branches": (Branches, ROWS, "stem,head,left,right", "stem,right,left,head"),
+    "tied": (TiedLanguageModel, WORDS, "middle,encoder", "encoder,middle"),
+}
+
+
+@pytest.mark.parametrize(("make", "example", "given", "right"), WRONG.values(), ids=WRONG)
+def test_a_wrong_order_is_refused_and_the_right_one_named(make, example, given, right):
+    with pytest.raises(SalfError, match="wrong order: backpropagation completes") as refused:
+        Layers.of(make(), parse_layers(given), example)
+    assert str(refused.value).endswith(f" or --layers {right}.")
+    Layers.of(make(), parse_layers(right), example)
+
+
+RIGHT = {
+    "left below right": (Branches, ROWS, "stem,left,right.0,right.1,head"),
+    "right below left": (Branches, ROWS, "stem,right.0,right.1,left,head"),
+    "left between": (Branches, ROWS, "stem,right.0,left,right.1,head"),
+    "branches joined": (Branches, ROWS, "stem,left+right,head"),
+    "weight above bias": (Branches, ROWS, "stem,left.bias,left.weight,right,head"),
+    "weight below bias": (Branches, ROWS, "stem,left.weight,left.bias,right,head"),
+    "shortcut first": (
+        lambda: Downsampling(1, 2),
+        IMAGES,
+        "shortcut,conv1+norm1,conv2+norm2",
+    ),
+    "shortcut last": (
+        lambda: Downsampling(1, 2),
+        IMAGES,
+        "conv1+norm1,conv2+norm2,shortcut",
+    ),
+    "unused first": (Unused, ROWS, "spare,used"),
+    "unused last": (Unused, ROWS, "used,spare"),
+}
+
+
+@pytest.mark.parametrize(("make", "example", "given"), RIGHT.values(), ids=RIGHT)
+def test_every_order_that_backpropagation_can_complete_is_accepted(make, example, given):
+    layers = Layers.of(make(), parse_layers(given), example)
+    assert as_option([layer.name.split(" + ") for layer in layers]) == given
+
+
+def test_frozen_layers_may_be_anywhere():
+    model = mlp()
+    model[0].requires_grad_(False)
+    assert named(Layers.of(model, ["2", "4", "0"], ROWS)) == ["2", "4", "0"]
+
+
+def test_the_default_views_leave_random_numbers_and_statistics_as_they_were():
+    class Noisy(OutOfOrder):
+        def forward(self, value):
+            return super().forward(torch.dropout(value, 0.5, train=True))
+
+    model = Noisy()
+    for given in (None, ["embed", "twice", "norm", "head"]):
+        drawn = torch.get_rng_state()
+        Layers.of(model, given, torch.ones(3, 3))
+        assert torch.equal(torch.get_rng_state(), drawn)
+    assert model.norm.num_batches_tracked == 0
+
+
+def test_training_refuses_a_wrong_order():
+    data = torch.randn(40, 2), torch.randint(0, 2, (40,))
+    for given in ("4,2,0", ["4", "2", "0"]):
+        with pytest.raises(SalfError, match=r'use layers=\["0", "2", "4"\]'):
+            salf.train(mlp(), data, layers=given, users=2, batch_size=2, rounds=1)
+
+
+def test_blocks_of_a_wrapper_are_those_inside_it():
+    class Wrapper(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = Branches()
+
+        def forward(self, value):
+            return self.net(value)
+
+    assert blocks(Wrapper(), ROWS) == ["net.stem", "net.right", "net.left", "net.head"]
+    assert blocks(Wrapper()) == ["net.stem", "net.head", "net.left", "net.right"]
+
+
 # ---- what layers are for --------------------------------------------------------------------
 
 
@@ -310,6 +496,15 @@ def test_a_depth_reaches_the_layers_from_it_to_the_output():
     for depth in (0, 5):
         with pytest.raises(SalfError, match=rf"depth {depth} is outside 1..4 \(3 layers\)"):
             layers.reached(depth)
+
+
+def test_layers_print_as_a_table():
+    assert str(Layers.of(OutOfOrder(), ["embed", ["twice", "norm"], "head"])).splitlines() == [
+        "3 layers, from the input to the output:",
+        "   1  embed         16  embed.weight, embed.bias",
+        "   2  twice + norm  28  twice.weight, twice.bias, norm.weight, norm.bias",
+        "   3  head          10  head.weight, head.bias",
+    ]
 
 
 def test_a_model_without_parameters_is_refused():

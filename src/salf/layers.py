@@ -4,13 +4,16 @@ Layer 1 is nearest the input and layer L is the output, as in [global_layers]. A
 layers d..L were reached; d = L + 1 means none was.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import shorten
 
 import torch
 from torch import Tensor, nn
 
 from salf.errors import SalfError
+from salf.graph import BackwardGraph, unchanged
 
 # What may stand for one layer when layers are given by hand: a name or prefix, or several of them.
 Prefixes = str | Sequence[str]
@@ -31,6 +34,7 @@ class Layer:
     name: str
     parameters: tuple[str, ...]
     buffers: tuple[str, ...] = ()
+    size: int = 0  # the number of values in its parameters
 
 
 class Layers(Sequence[Layer]):
@@ -58,6 +62,16 @@ class Layers(Sequence[Layer]):
     def __repr__(self) -> str:
         return f"Layers({', '.join(f'{n}: {x.name}' for n, x in enumerate(self, 1))})"
 
+    def __str__(self) -> str:
+        """A table: number, name, size, and names of the parameters."""
+        names = max(len(layer.name) for layer in self)
+        sizes = max(len(f"{layer.size:,}") for layer in self)
+        lines = [f"{len(self)} layers, from the input to the output:"]
+        for number, layer in enumerate(self, 1):
+            owned = shorten(", ".join(layer.parameters), 60, placeholder=" ...")
+            lines.append(f"{number:4}  {layer.name:{names}}  {layer.size:{sizes},}  {owned}")
+        return "\n".join(lines)
+
     def reached(self, depth: int) -> tuple[Layer, ...]:
         """The layers a user of this depth has gradients of: d..L, from [ltUsers]."""
         if not 1 <= depth <= len(self) + 1:
@@ -78,14 +92,33 @@ class Layers(Sequence[Layer]):
         child one layer. For any other module: one layer per leaf module with parameters, in the
         order the forward pass first uses them, which takes an `example` input. A module that owns
         parameters and has children too (attention, say) counts as one leaf.
+
+        `given` layers are in the order in which the forward pass first uses their parameters: a
+        gradient is complete only when backpropagation has passed the first use. With an `example`
+        any other order is refused.
         """
         if given is not None:
-            groups = _groups_by_prefix(module, given)
+            layers = _claim(module, _groups_by_prefix(module, given), example)
+            if example is not None:
+                _check_order(module, layers, example)
         elif is_sequential(module):
-            groups = _groups_of_sequential(module)
+            layers = _claim(module, _groups_of_sequential(module), example)
         else:
-            groups = _groups_in_order_of_use(module, example)
-        return cls(_claim(module, groups))
+            layers = _claim(module, _groups_in_order_of_use(module, example), example)
+        return cls(layers)
+
+
+def is_sent(tensor: Tensor, is_parameter: bool) -> bool:
+    """Whether a layer's tensor is part of an update: what trains, and buffers that have a mean."""
+    return tensor.requires_grad if is_parameter else tensor.dtype != torch.bool
+
+
+def sent_bytes(model: nn.Module, layer: Layer) -> int:
+    """The bytes of a layer's part of an update: its gradients and its buffers' differences."""
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    sent = [tensors[name] for name in layer.parameters if is_sent(tensors[name], True)]
+    sent += [tensors[name] for name in layer.buffers if is_sent(tensors[name], False)]
+    return sum(tensor.nbytes for tensor in sent)
 
 
 def is_sequential(module: nn.Module) -> bool:
@@ -141,15 +174,12 @@ def _groups_in_order_of_use(module: nn.Module, example: Tensor | None) -> list[_
     handles = [
         unit.register_forward_pre_hook(lambda *_, name=name: note(name)) for name, unit in units
     ]
-    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     try:
-        with torch.no_grad():
+        with unchanged(module), torch.no_grad():
             module(example)
     finally:
         for handle in handles:
             handle.remove()
-        for name, buffer in module.named_buffers():
-            buffer.copy_(buffers[name])
     by_name = dict(units)
     groups: list[_Group] = []
     front: list[str] = []
@@ -194,7 +224,7 @@ def _under(name: str, prefix: str) -> bool:
     return name == prefix or name.startswith(f"{prefix}.")
 
 
-def _claim(module: nn.Module, groups: list[_Group]) -> list[Layer]:
+def _claim(module: nn.Module, groups: list[_Group], example: Tensor | None) -> list[Layer]:
     """Give every parameter to exactly one layer, or say which one is not in exactly one."""
     # A parameter shared by two modules has two names and one place: the layer used first,
     # because backpropagation completes its gradient only there.
@@ -215,9 +245,9 @@ def _claim(module: nn.Module, groups: list[_Group]) -> list[Layer]:
         owners = claimants(names)
         if not owners:
             raise SalfError(
-                f"the parameter {name!r} belongs to no layer: the forward pass does not use it "
-                "through a module of its own, or no given name covers it. "
-                "Give the layers by name so that each parameter is in exactly one."
+                f"the parameter {name!r} belongs to no layer: no given name covers it, or the "
+                "forward pass does not use it through a module of its own. Give the layers by name "
+                f"so that each parameter is in one, such as {in_words(blocks(module, example))}."
             )
         if len(owners) > 1 and len(names) == 1:
             raise SalfError(
@@ -230,11 +260,66 @@ def _claim(module: nn.Module, groups: list[_Group]) -> list[Layer]:
     for name, _ in module.named_buffers():
         if owners := claimants([name]):
             buffers[owners[0]].append(name)
+    sizes = {name: parameter.numel() for name, parameter in module.named_parameters()}
     return [
-        Layer(group[0], tuple(owned), tuple(carried))
+        Layer(group[0], tuple(owned), tuple(carried), sum(sizes[name] for name in owned))
         for group, owned, carried in zip(groups, parameters, buffers, strict=True)
         if owned
     ]
+
+
+def _check_order(module: nn.Module, layers: Sequence[Layer], example: Tensor) -> None:
+    graph = BackwardGraph.of(module, example)
+    owned = [layer.parameters for layer in layers]
+    if (wrong := graph.out_of_order(owned)) is None:
+        return
+    early, late = (layers[index].name for index in wrong)
+    right = [_entry(layers[index].name.split(" + ")) for index in graph.ordered(owned)]
+    raise SalfError(
+        f"the layers are in the wrong order: backpropagation completes {early!r} before {late!r}, "
+        f"so {early!r} must come later: use {in_words(right)}."
+    )
+
+
+def blocks(module: nn.Module, example: Tensor | None = None) -> list[Prefixes]:
+    """The coarsest layers there are: what the module has at its top, normalisation joined.
+
+    In the order of use if there is an `example`, else in the order of definition.
+    """
+    modules = dict(module.named_modules())
+    names = _top_names(module)
+    while len(names) == 1 and names[0] in modules and [*modules[names[0]].children()]:
+        names = [f"{names[0]}.{name}" for name in _top_names(modules[names[0]])]
+    layers = _claim(module, [(name, [name]) for name in names], example)
+    if example is not None:
+        graph = BackwardGraph.of(module, example)
+        layers = [layers[k] for k in graph.ordered([layer.parameters for layer in layers])]
+    joined: list[list[str]] = []
+    for layer in layers:
+        if joined and isinstance(modules.get(layer.name), NORMALISATION):
+            joined[-1].append(layer.name)
+        else:
+            joined.append([layer.name])
+    return [_entry(names) for names in joined]
+
+
+def _entry(names: list[str]) -> Prefixes:
+    return names[0] if len(names) == 1 else names
+
+
+def _top_names(module: nn.Module) -> list[str]:
+    """The parameters a module owns itself, then its children with parameters."""
+    return list(dict.fromkeys(name.split(".")[0] for name, _ in module.named_parameters()))
+
+
+def in_words(given: Sequence[Prefixes]) -> str:
+    """How such layers are given in Python and on the command line."""
+    return f"layers={json.dumps(given)} or --layers {as_option(given)}"
+
+
+def as_option(given: Sequence[Prefixes]) -> str:
+    """The inverse of `parse_layers`."""
+    return ",".join(each if isinstance(each, str) else "+".join(each) for each in given)
 
 
 def parse_layers(text: str) -> list[str | list[str]]:

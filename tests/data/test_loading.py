@@ -1,6 +1,7 @@
 import pytest
 
-from salf.data import load
+from salf.data import example, load, loading
+from salf.data.named import RECIPES
 from salf.errors import SalfError
 
 
@@ -26,3 +27,18 @@ def test_a_name_not_known_is_answered_with_what_is(spec, message):
 def test_a_data_folder_that_does_not_exist_is_an_error(tmp_path):
     with pytest.raises(SalfError, match="nowhere does not exist"):
         load("mnist", folder=tmp_path / "nowhere", cache=tmp_path)
+
+
+@pytest.mark.parametrize("spec", RECIPES)
+def test_an_example_of_a_data_set_that_is_fetched_needs_no_fetching(spec, monkeypatch):
+    monkeypatch.setattr(loading, "load_named", None)  # which would be called
+    inputs, classes = example(spec, 3)
+    assert inputs.shape == ((3, 3, 32, 32) if spec == "cifar10" else (3, 1, 28, 28))
+    assert classes == 10
+
+
+def test_an_example_of_other_data_is_their_first_rows():
+    inputs, classes = example("digits", 5)
+    assert inputs.equal(load("digits").train.rows()[0][:5])
+    assert classes == 10
+    assert len(example("digits", 10**6)[0]) == len(load("digits").train)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 from torch import nn
 
-from salf.layers import Layer, Layers
+from salf.layers import Layer, Layers, is_sent
 from salf.live.inspection import ENOUGH, FACTOR, Inspection, Part
 from salf.live.server import LiveServer
 from salf.live.update import (
@@ -23,7 +23,6 @@ from salf.live.update import (
     decode_model,
     encode,
     encode_model,
-    is_sent,
     size_of,
 )
 

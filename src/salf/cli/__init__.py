@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from salf.cli import demo, live, recorded, reproduction, simulation, theory
+from salf.cli import demo, layers, live, recorded, reproduction, simulation, theory
 from salf.cli.options import option
 from salf.cli.terminal import say, tell
 from salf.errors import SalfError, unknown
@@ -56,6 +56,7 @@ for command in (
     recorded.page,
     live.join,
     recorded.replay,
+    layers.layers,
     simulation.data,
     theory.bound,
     demo.demo,

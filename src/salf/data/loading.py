@@ -4,6 +4,9 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from salf import registry
 from salf.data.digits import NAME as DIGITS
 from salf.data.digits import load_digits
@@ -11,7 +14,7 @@ from salf.data.files import cache_folder
 from salf.data.generated import synthetic
 from salf.data.idx import load_idx
 from salf.data.images import load_folder
-from salf.data.named import RECIPES, is_in, load_named
+from salf.data.named import CLASSES, RECIPES, SHAPES, is_in, load_named
 from salf.data.samples import DataSet
 from salf.errors import SalfError
 from salf.progress import Report, Reporter
@@ -49,6 +52,17 @@ def load(
         path = Path(value).expanduser()
         return load_idx(path) if kind == "idx" else load_folder(path)
     return _own(spec)
+
+
+def example(spec: str, rows: int) -> tuple[Tensor, int]:
+    """A batch of the shape of a data set's inputs, and the number of classes.
+
+    Nothing is fetched for it: of the data sets that would have to be, the shape is known.
+    """
+    if spec in SHAPES:
+        return torch.rand(rows, *SHAPES[spec]), CLASSES
+    data = load(spec)
+    return data.train.subset(torch.arange(min(rows, len(data.train)))).rows()[0], data.classes
 
 
 def _reporter(report: Report | None) -> Reporter:

@@ -14,6 +14,8 @@ from salf.errors import SalfError
 from salf.files import write_whole
 from salf.progress import Report, Reporter
 
+CLASSES = 10  # of each data set here
+
 
 @dataclass(frozen=True)
 class Found:
@@ -99,7 +101,7 @@ def _placed_archives(recipe: Recipe, *folders: Path | None) -> list[Source]:
 
 def _data_set(recipe: Recipe, found: Found, origin: str) -> DataSet:
     source = f"{origin}, {found.checked}"
-    return DataSet(recipe.name, found.train, found.test, classes=10, source=source)
+    return DataSet(recipe.name, found.train, found.test, classes=CLASSES, source=source)
 
 
 def _reason(error: Exception) -> str:
@@ -188,6 +190,8 @@ _FASHION_GZ = {
     "t10k-images-idx3-ubyte.gz": "md5:bef4ecab320f06d8554ea6380940ec79",
     "t10k-labels-idx1-ubyte.gz": "md5:bb300cfdad3c16e7a12a480ee83cd310",
 }
+# Of one sample, for those who need no more of the data.
+SHAPES = {"mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
 _CIFAR_ARCHIVE = {cifar.ARCHIVE: f"sha256:{cifar.ARCHIVE_SHA256}"}
 
 RECIPES = {

@@ -23,6 +23,7 @@ from salf.errors import SalfError
 from salf.experiments.config import Config, LiveConfig, load_config
 from salf.experiments.training import History, Training
 from salf.files import delete_left_over, locked, whole_file, write_whole
+from salf.layers import sent_bytes
 from salf.rows import Row
 
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.csv", "summary.json"
@@ -171,6 +172,8 @@ def summarise(config: Config, history: History, training: Training) -> dict[str,
         "why": history.why,
         "data": training.source,
         "layers": [layer.name for layer in layers],
+        "layer_parameters": [layer.size for layer in layers],
+        "layer_bytes": [sent_bytes(training.simulation.model, layer) for layer in layers],
         "versions": {
             "salf": version("salf"),
             "python": platform.python_version(),

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from salf.errors import SalfError
-from salf.layers import Layers
-from salf.live.update import Rejected, Update, is_sent
+from salf.layers import Layers, is_sent
+from salf.live.update import Rejected, Update
 
 WINDOW = 200  # norms of a layer that are remembered
 ENOUGH = 10  # norms of a layer before a bound is learned from them

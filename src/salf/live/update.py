@@ -159,8 +159,3 @@ def size_of(tensors: Mapping[str, Tensor]) -> int:
     """The most bytes an update of such tensors takes, with room for its header."""
     content = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     return content + 4096 + 512 * len(tensors) + sum(len(name) for name in tensors)
-
-
-def is_sent(tensor: Tensor, is_parameter: bool) -> bool:
-    """Whether a layer's tensor is part of an update: what trains, and buffers that have a mean."""
-    return tensor.requires_grad if is_parameter else tensor.dtype != torch.bool

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from salf.backprop import moved
 from salf.clock import Backpropagation
 from salf.errors import SalfError
-from salf.layers import Layers
-from salf.live.update import Update, is_sent
+from salf.layers import Layers, is_sent
+from salf.live.update import Update
 
 
 class User:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from salf import registry
 from salf.errors import SalfError
+from salf.graph import unchanged
 from salf.models.paper import PAPER_MODELS, Shape
 from salf.registry import first_line
 
@@ -44,10 +45,9 @@ def check_fit(model: nn.Module, inputs: Tensor, classes: int, name: str) -> None
 
     In training mode too, on a whole batch: batch norm refuses a single row only there.
     """
-    buffers = {key: buffer.clone() for key, buffer in model.named_buffers()}
     was_training = model.training
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with unchanged(model), torch.no_grad():
             model.train()
             model(inputs)
             model.eval()
@@ -59,8 +59,6 @@ def check_fit(model: nn.Module, inputs: Tensor, classes: int, name: str) -> None
         ) from None
     finally:
         model.train(was_training)
-        for key, buffer in model.named_buffers():
-            buffer.copy_(buffers[key])
     if not isinstance(outputs, Tensor) or outputs.shape[0] != len(inputs):
         raise SalfError(f"the model {name!r} must return one tensor with one row per sample.")
     if classes and (outputs.dim() < 2 or outputs.shape[1] < classes):

@@ -1,0 +1,97 @@
+"""`salf layers`."""
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from salf.cli.options import settings_of
+from salf.cli.terminal import results, say, tell
+from salf.experiments.config import PAPER_MODELS, PRESETS, Config
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from salf.layers import Layer
+
+
+@settings_of(Config, only=("data", "layers", "batch_size"))
+def layers(
+    settings: dict[str, Any],
+    model: Annotated[str, typer.Argument(help=f"{' | '.join(PAPER_MODELS)} | package.module:Name")],
+) -> None:
+    """Show the layers of a model, from the input to the output, with their work and size.
+
+    Work is counted in multiply-adds per sample: matrix products, convolutions and attention. The
+    input has the shape of --data, by default that of the model's preset.
+
+    Examples:
+
+        salf layers cnn --data mnist
+
+        salf layers mynets:Net --data digits --layers stem+norm,body,head
+    """
+    from salf.data import example as example_of
+    from salf.layers import Layers, as_option, blocks, is_sequential
+    from salf.models import build
+    from salf.models.build import check_fit
+    from salf.work import work
+
+    presets = (preset.data for preset in PRESETS.values() if preset.model == model)
+    config = Config(**{"data": next(presets, Config.data), **settings, "model": model})
+    example, classes = example_of(config.data, config.batch_size)
+    network = build(model, tuple(example.shape[1:]), classes, config.seed)
+    check_fit(network, example, classes, model)
+    found = Layers.of(network, config.given_layers(), example)
+
+    costs, rows = work(network, found, example), len(example)
+    total = sum(cost.forward + cost.backward for cost in costs)
+    table = Table(
+        title=f"{model} on {config.data}: {len(found)} layers, from the input to the output",
+        title_justify="left",
+        show_footer=True,
+    )
+    table.add_column("layer", "total", justify="right")
+    table.add_column("name", overflow="fold")
+    table.add_column("modules", overflow="fold")
+    for name, sum_of in (
+        ("parameters", sum(layer.size for layer in found)),
+        ("bytes sent", sum(cost.bytes for cost in costs)),
+        ("forward", sum(cost.forward for cost in costs) // rows),
+        ("backward", sum(cost.backward for cost in costs) // rows),
+    ):
+        table.add_column(name, f"{sum_of:,}", justify="right")
+    table.add_column("work", "100.0%" if total else "", justify="right")
+    for number, (layer, cost) in enumerate(zip(found, costs, strict=True), 1):
+        table.add_row(
+            str(number),
+            layer.name,
+            _modules(network, layer),
+            f"{layer.size:,}",
+            f"{cost.bytes:,}",
+            f"{cost.forward // rows:,}",
+            f"{cost.backward // rows:,}",
+            f"{(cost.forward + cost.backward) / total:.1%}" if total else "",
+        )
+    results.print(table, markup=False)
+    count = len(found)
+    tell(
+        f"A straggler of uniform depth reaches layer l with probability l/{count + 1}: layer 1 "
+        f"with {1 / (count + 1):.0%}, layer {count} with {count / (count + 1):.0%}."
+    )
+    joined = blocks(network, example)
+    if not config.layers and not is_sequential(network) and len(joined) < count:
+        say(
+            f"{type(network).__name__} is not an nn.Sequential, so every module with parameters is "
+            f"a layer. To join modules: --layers {as_option(joined)}"
+        )
+
+
+def _modules(network: "nn.Module", layer: "Layer") -> str:
+    """The kinds of modules that own a layer's parameters, with how many there are of each."""
+    owners = dict.fromkeys(name.rpartition(".")[0] for name in layer.parameters)
+    kinds = Counter(
+        type(network.get_submodule(owner)).__name__ if owner else "Parameter" for owner in owners
+    )
+    return ", ".join(f"{count} {kind}" if count > 1 else kind for kind, count in kinds.items())
