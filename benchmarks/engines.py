@@ -32,6 +32,7 @@ from salf.layers import Layers
 from salf.methods import method
 from salf.models import PAPER_MODELS
 from salf.simulation import Batches, Simulation
+from salf.worlds import AtDeadline
 
 USERS, BATCH, LR, MOMENTUM = 30, 16, 0.01, 0.5
 ROWS = 50_000  # of the data set, as many as MNIST and CIFAR-10 have to train on
@@ -51,9 +52,9 @@ TARGETS = {
 def federation(kind: str, model: nn.Module, samples: Samples, ratio: float) -> Simulation:
     layers = Layers.of(model)
     shares = np.array_split(np.arange(len(samples)), USERS)
-    depth = Mixture(USERS, len(layers), ratio)
+    world = AtDeadline(Mixture(USERS, len(layers), ratio))
     engine = ENGINES[kind](model, layers)
-    return Simulation(engine, method("salf"), depth, samples, shares, lambda t: LR, MOMENTUM, BATCH)
+    return Simulation(engine, method("salf"), world, samples, shares, lambda t: LR, MOMENTUM, BATCH)
 
 
 def plain_step(model: nn.Module, samples: Samples) -> Callable[[], None]:

@@ -20,6 +20,7 @@ from salf.layers import Layers
 from salf.methods import method
 from salf.models import cnn
 from salf.simulation import Simulation
+from salf.worlds import AtDeadline
 
 SAMPLES, BATCH = 60_000, 16
 
@@ -43,10 +44,10 @@ def main() -> None:
         torch.manual_seed(0)
         model = cnn((1, 28, 28), 10)
         layers = Layers.of(model)
-        depth = Mixture(users, len(layers), 0.9)
+        world = AtDeadline(Mixture(users, len(layers), 0.9))
         engine = FusedEngine(model, layers)
         engine.chunk_bytes = chunk_bytes or engine.chunk_bytes
-        simulation = Simulation(engine, method("salf"), depth, samples, shares, lambda t: 0.1)
+        simulation = Simulation(engine, method("salf"), world, samples, shares, lambda t: 0.1)
         start = perf_counter()
         simulation.step()
         print(

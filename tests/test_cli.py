@@ -24,6 +24,7 @@ def test_a_run_prints_its_result_and_nothing_else(tmp_path):
     assert done.stdout.startswith("drop, 90 % stragglers: test accuracy 0.")
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert f"{summary['test_accuracy']:.4f}" in done.stdout
+    assert "(fused engine: the model is a plain nn.Sequential)" in " ".join(done.stdout.split())
 
 
 def test_flags_go_over_the_config(tmp_path):

@@ -103,3 +103,51 @@ def test_tensors_that_do_not_fit_are_refused(train, test, message):
     good = (torch.zeros(2, 2), torch.tensor([0, 1]))
     with pytest.raises(SalfError, match=message):
         from_tensors(train or good, test or good)
+
+
+WORDS = ["one", "two", "two"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "labels", "message"),
+    [
+        (None, WORDS, r"training labels are text: number the classes .* numpy\.unique"),
+        (None, np.array(WORDS), "training labels are text"),
+        (None, np.array(WORDS, dtype=object), "training labels are text"),
+        (WORDS, None, "training inputs are text: tokenize them"),
+        ([b"one", b"two", b"two"], None, "training inputs are text"),
+        ((torch.zeros(3, 2), torch.zeros(3, 2)), None, "tuple of 2 arrays.* several inputs per"),
+        (list(torch.zeros(3, 2)), None, r"list of 3 arrays.*torch\.stack"),
+        ([[1.0, 2.0], [3.0], [4.0, 5.0]], None, "same shape for all samples"),
+        ({"pixels": torch.zeros(3, 2)}, None, r"training inputs \(dict\) cannot be converted"),
+        (None, [None, None, None], r"training labels \(list of 3\) cannot be converted"),
+        (torch.full((3, 2), float("nan")), None, "training inputs contain NaN .*nan_to_num"),
+        (None, torch.tensor([0.0, float("inf"), 1.0]), "training labels contain NaN"),
+        (torch.zeros(0, 2), torch.zeros(0).long(), "no training samples"),
+    ],
+)
+def test_what_is_not_one_array_of_numbers_is_refused_with_the_way_out(inputs, labels, message):
+    good = (torch.zeros(3, 2), torch.tensor([0, 1, 1]))
+    pair = (good[0] if inputs is None else inputs, good[1] if labels is None else labels)
+    with pytest.raises(SalfError, match=message):
+        from_tensors(pair, good)
+
+
+def test_numbered_text_labels_are_taken():
+    numbers = np.unique(WORDS, return_inverse=True)[1]
+    half = (torch.zeros(3, 2), numbers)
+    assert from_tensors(half, half).train.labels.tolist() == [0, 1, 1]
+
+
+def test_lists_of_numbers_and_reversed_arrays_are_taken():
+    half = ([[1.0, 2.0], [3.0, 4.0]], np.array([1, 0])[::-1])
+    taken = from_tensors(half, half).train
+    assert taken.inputs.tolist() == half[0]
+    assert taken.labels.tolist() == [0, 1]
+
+
+def test_to_converts_floating_point_and_nothing_else():
+    taken = Samples(torch.zeros(3, 2, dtype=torch.float64), torch.arange(3)).to("cpu", torch.half)
+    assert (taken.inputs.dtype, taken.labels.dtype) == (torch.half, torch.int64)
+    taken = bytes_samples().to("cpu", torch.half)
+    assert taken.inputs.dtype == torch.uint8

@@ -1,5 +1,7 @@
 """What the fused engine refuses, why it says so, and that `auto` then takes the loop."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -97,7 +99,9 @@ def test_fused_refuses_and_says_why_and_auto_takes_the_loop(name):
     layers = Layers.of(model, example=torch.zeros(2, 4))
     with pytest.raises(SalfError, match=rf"fused engine cannot run this model: {says}.*'loop'"):
         FusedEngine(model, layers)
-    assert isinstance(engine("auto", model, layers), LoopEngine)
+    chosen = engine("auto", model, layers)
+    assert isinstance(chosen, LoopEngine)
+    assert re.match(rf"{says}.*, so users are computed one at a time$", chosen.why)
     with pytest.raises(SalfError):
         engine("fused", model, layers)
 
@@ -139,13 +143,16 @@ def test_shared_weights_are_refused_or_computed_right(make):
 @pytest.mark.parametrize("name", ["mlp", "cnn", "vgg11", "vgg19"])
 def test_auto_is_fused_for_the_papers_models(name):
     model = build(name, (3, 32, 32), 10, seed=0)
-    assert isinstance(engine("auto", model, Layers.of(model)), FusedEngine)
+    chosen = engine("auto", model, Layers.of(model))
+    assert isinstance(chosen, FusedEngine)
+    assert chosen.why == "the model is a plain nn.Sequential"
 
 
 def test_engines_are_found_by_name_and_unknown_ones_refused():
     model = small_mlp()
     assert isinstance(engine("loop", model, Layers.of(model)), LoopEngine)
     assert isinstance(engine("fused", model, Layers.of(model)), FusedEngine)
+    assert engine("loop", model, Layers.of(model)).why == "requested"
     with pytest.raises(SalfError, match=r"unknown engine 'fussed'. Did you mean 'fused'.*auto"):
         engine("fussed", model, Layers.of(model))
 

@@ -254,6 +254,79 @@ def test_threads_not_set_are_those_of_the_environment_else_all_cores(monkeypatch
     assert complete(Config(threads=2)).threads == 2
 
 
+@pytest.mark.parametrize("lr", [0.1, "step:0.1,5,0.5"])
+@pytest.mark.parametrize("finished", [5, 8])
+def test_a_run_that_is_given_more_rounds_ends_as_one_begun_with_them(tiny, tmp_path, finished, lr):
+    config = tiny.changed(method="asyncfl", stragglers=0.7, lr=lr)
+    run(config, tmp_path / "whole")
+    run(config.changed(rounds=finished), tmp_path / "more")
+    assert run(config, tmp_path / "more", resume=True).summary["rounds"] == 12
+    assert model_bytes(tmp_path / "whole") == model_bytes(tmp_path / "more")
+    assert metrics_without_time(tmp_path / "whole") == metrics_without_time(tmp_path / "more")
+    assert load_config(str(tmp_path / "more" / "config.toml")).rounds == 12
+
+
+def test_more_rounds_need_resume_and_fewer_are_refused(tiny, tmp_path):
+    run(tiny, tmp_path / "r")
+    with pytest.raises(SalfError, match=r"another config \(it differs in rounds\)"):
+        run(tiny.changed(rounds=20), tmp_path / "r")
+    with pytest.raises(SalfError, match="a run of 12 rounds, which cannot be cut to 6"):
+        run(tiny.changed(rounds=6), tmp_path / "r", resume=True)
+
+
+def test_a_run_whose_learning_rate_ends_with_it_cannot_be_given_more_rounds(tiny, tmp_path):
+    config = tiny.changed(lr="cosine:0.1")
+    run(config, tmp_path / "r")
+    with pytest.raises(SalfError, match=r"falls to 0 in its 12 rounds.* another --out"):
+        run(config.changed(rounds=20), tmp_path / "r", resume=True)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, SalfError, Killed])
+@pytest.mark.parametrize(
+    "where",
+    [(run_module, "from_config"), (Simulation, "step"), (Server, "apply")],
+    ids=["assembly", "round 1", "step of round 1"],
+)
+def test_a_run_that_fails_in_its_first_round_leaves_the_folder_free(
+    tiny, tmp_path, monkeypatch, where, error
+):
+    def fails(*arguments, **more):
+        raise error("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*where, fails)
+        with pytest.raises(error):
+            run(tiny, tmp_path / "r")
+    assert {path.name for path in (tmp_path / "r").iterdir()} <= {".lock"}
+    assert run(tiny.changed(lr=0.2), tmp_path / "r").summary["rounds"] == 12
+
+
+def test_more_rounds_that_fail_at_once_leave_the_finished_run_as_it_was(
+    tiny, tmp_path, monkeypatch
+):
+    first = run(tiny, tmp_path / "r")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "r").iterdir()}
+
+    def fails(*arguments):
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Simulation, "step", fails)
+        with pytest.raises(RuntimeError):
+            run(tiny.changed(rounds=20), tmp_path / "r", resume=True)
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "r").iterdir()}
+    assert run(tiny, tmp_path / "r", resume=True).summary == first.summary
+
+
+def test_the_summary_says_which_engine_ran_and_why(tiny, tmp_path):
+    found = run(tiny, tmp_path / "r").summary
+    assert (found["engine"], found["why"]) == ("fused", "the model is a plain nn.Sequential")
+    assert found["loss"] == "one value per row"
+    again = run(tiny, tmp_path / "r", resume=True).history
+    assert (again.engine, again.why, again.loss) == ("fused", found["why"], found["loss"])
+    assert run(tiny.changed(engine="loop")).summary["why"] == "requested"
+
+
 def test_resuming_with_nothing_there_says_that_it_starts_anew(tiny, tmp_path):
     said = []
     run(tiny, tmp_path / "new", report=said.append)

@@ -62,6 +62,27 @@ def test_a_module_that_is_no_sequential_trains_on_the_loop_engine(points):
     assert len(history.rows[0].reached) == 3
 
 
+def test_the_history_says_which_engine_ran_and_why(points):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net()
+
+        def forward(self, x):
+            return self.net(x)
+
+    settings = {**SMALL, "rounds": 1}
+    fused = salf.train(net(), points, **settings)
+    assert (fused.engine, fused.why) == ("fused", "the model is a plain nn.Sequential")
+    loop = salf.train(Net(), points, **settings)
+    assert (loop.engine, loop.why) == (
+        "loop",
+        "Net is not a plain nn.Sequential, so users are computed one at a time",
+    )
+    asked = salf.train(net(), points, engine="loop", **settings)
+    assert (asked.engine, asked.why) == ("loop", "requested")
+
+
 def test_layers_can_be_given_by_name(points):
     x, y = points
     history = salf.train(net(), (x, y), layers=[("0", "2")], **SMALL)
@@ -80,6 +101,89 @@ def test_a_split_can_be_given_by_index_and_is_used_exactly(points):
         salf.train(model, (x, labels), split=shares, **SMALL)
         runs.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     assert torch.equal(*runs)
+
+
+SHARES = [list(range(start, start + 50)) for start in range(0, 300, 50)]
+
+
+def test_with_a_split_by_index_the_curve_is_on_the_test_data(points):
+    x, y = points
+    settings = {**SMALL, "eval_every": 10}
+    history = salf.train(
+        net(), (x[:700], y[:700]), test=(x[700:], y[700:]), split=SHARES, **settings
+    )
+    assert [t for t, _ in history.curve] == [10, 20, 30, 40]
+    assert history.curve[-1] == (40, history.test_accuracy)
+
+
+def test_without_a_validation_part_the_curve_is_on_the_test_data(points):
+    x, y = points
+    settings = {**SMALL, "validation": 0, "eval_every": 20}
+    history = salf.train(net(), (x[:700], y[:700]), test=(x[700:], y[700:]), **settings)
+    assert [t for t, _ in history.curve] == [20, 40]
+    assert history.curve[-1] == (40, history.test_accuracy)
+
+
+def test_with_a_validation_part_the_curve_is_on_that(points):
+    """Test labels that are all wrong must not show in the curve."""
+    x, y = points
+    history = salf.train(net(), (x[:700], y[:700]), test=(x[700:], (y[700:] + 1) % 3), **SMALL)
+    assert history.curve[-1][1] > 0.8
+    assert history.test_accuracy < 0.2
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ({"validation": 0.2}, "validation cannot be held back from a split .* pass them as test="),
+        ({"eval_every": 5}, "eval_every needs test= to evaluate on"),
+    ],
+)
+def test_a_split_by_index_refuses_settings_that_it_would_ignore(points, setting, says):
+    with pytest.raises(salf.SalfError, match=says):
+        salf.train(net(), points, split=SHARES, **SMALL, **setting)
+
+
+def test_a_split_by_index_without_test_data_has_no_curve(points):
+    history = salf.train(net(), points, split=SHARES, **SMALL)
+    assert history.curve == []
+    assert len(history.rows) == 40
+
+
+def test_numpy_arrays_of_double_precision_train_a_model_of_single_precision(points):
+    x, y = points
+    x, target = x.numpy().astype(float), y.numpy().astype(float)[:, None]
+    assert salf.train(net(), (x, y.numpy()), test=(x, y.numpy()), **SMALL).test_accuracy > 0.9
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 1))
+    history = salf.train(model, (x, target), loss=nn.MSELoss(), **{**SMALL, "lr": 0.01})
+    assert history.rows[-1].train_loss < history.rows[0].train_loss
+
+
+@pytest.mark.parametrize(
+    ("outputs", "labels", "loss", "says"),
+    [
+        (1, lambda y: y.float(), {}, r"labels are floating point: pass a loss .*MSELoss\(\)"),
+        (3, lambda y: y[:, None], {}, r"Flatten the labels: labels\.reshape\(-1\)"),
+        (1, lambda y: y.float(), {"loss": nn.MSELoss()}, r"\(8, 1\) and .* \(8,\)\. Give them the"),
+        (2, lambda y: y, {"loss": nn.CrossEntropyLoss()}, "Target 2 is out of bounds"),
+        (3, lambda y: [str(each) for each in y.tolist()], {}, "labels are text"),
+    ],
+)
+def test_labels_that_do_not_fit_the_loss_are_one_sentence(points, outputs, labels, loss, says):
+    x, y = points
+    y = y.sort().values  # the first batch has no label 2
+    with pytest.raises(salf.SalfError, match=says):
+        salf.train(nn.Sequential(nn.Linear(8, outputs)), (x, labels(y)), **loss, **SMALL)
+
+
+def test_a_model_that_returns_several_outputs_in_training_only_is_one_sentence(points):
+    class Auxiliary(nn.Linear):
+        def forward(self, x):
+            return (super().forward(x), x) if self.training else super().forward(x)
+
+    with pytest.raises(salf.SalfError, match="must return one tensor"):
+        salf.train(Auxiliary(8, 3), points, **SMALL)
 
 
 def test_regression_with_a_loss_of_ones_own(points):
@@ -207,6 +311,30 @@ def test_a_method_of_ones_own_needs_no_place_in_the_package(points):
     history = salf.train(model, points, method=Nobody(), **SMALL)
     assert torch.equal(model[2].weight, before)
     assert {row.reached for row in history.rows} == {(0, 0)}
+
+
+@pytest.mark.parametrize(
+    ("function", "wrong", "says"),
+    [
+        ("share", lambda shape: np.ones(shape[1]), r"share must return .* \(2, 6\), not \(6,\)"),
+        ("share", lambda shape: np.ones(shape), "share must be 0 in layers not reached"),
+        ("share", lambda shape: -np.ones(shape), "share must return finite and at least 0"),
+        ("divisor", np.ones, r"divisor must return .* \(2,\), not \(2, 6\)"),
+        ("divisor", lambda shape: np.zeros(2), "divisor must return finite and positive"),
+    ],
+)
+def test_a_method_that_returns_wrong_weights_is_one_sentence(points, function, wrong, says):
+    @dataclass(frozen=True)
+    class Wrong(Method):
+        def share(self, arrived, layers):
+            right = arrived.reach(layers).astype(float)
+            return wrong(right.shape) if function == "share" else right
+
+        def divisor(self, closing):
+            return wrong((2, 6)) if function == "divisor" else np.ones(2)
+
+    with pytest.raises(salf.SalfError, match=f"Wrong.{says}"):
+        salf.train(net(), points, method=Wrong(), depth=fixed([2] * 6, layers=2), **SMALL)
 
 
 def test_what_contradicts_itself_is_refused(points):

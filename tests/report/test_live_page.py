@@ -388,7 +388,7 @@ def finished(path):
     """A finished run in this folder, and the command that asks for it again."""
     summary = {
         **{"test_accuracy": 0.5, "rounds": 1, "stopped": False, "seconds": 0.04},
-        **{"method": "salf", "engine": "ray", "why": ""},
+        **{"method": "salf", "engine": "ray", "why": "", "loss": ""},
         **{"finished": 0.5, "partial": 0.25, "nothing": 0.25, "empty": 0},
         **{"late": 0, "rejected": 0, "rounds_in_time": 1.0},
     }

@@ -1,6 +1,8 @@
 """What a data set is once it is in memory."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,9 +65,13 @@ class Samples:
             self, inputs=self.inputs.index_select(0, at), labels=self.labels.index_select(0, at)
         )
 
-    def to(self, device: torch.device | str) -> "Samples":
-        """The same samples on `device`."""
-        return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Samples":
+        """The same samples on `device`, and what is floating point as `dtype`."""
+        inputs, labels = (
+            tensor.to(device, dtype if tensor.is_floating_point() else None)
+            for tensor in (self.inputs, self.labels)
+        )
+        return replace(self, inputs=inputs, labels=labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,13 +95,13 @@ class DataSet:
             )
 
 
-Array = Tensor | NDArray[np.generic]
+Array = Tensor | NDArray[np.generic] | Sequence[Any]
 
 
 def from_tensors(
     train: tuple[Array, Array], test: tuple[Array, Array], name: str = "tensors"
 ) -> DataSet:
-    """Make a data set of (inputs, labels) pairs in memory: tensors or NumPy arrays.
+    """Make a data set of (inputs, labels) pairs in memory: tensors, NumPy arrays or lists.
 
     Integer labels are classes 0, 1, ...; labels of floats are targets of a regression.
     """
@@ -115,10 +121,47 @@ def from_tensors(
 def _samples(half: str, pair: tuple[Array, Array]) -> Samples:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise SalfError(f"{half} data must be a pair (inputs, labels), not a {_kind(pair)}.")
-    inputs, labels = pair[0], torch.as_tensor(pair[1])
-    if not labels.is_floating_point():
-        labels = labels.to(torch.int64)
-    return Samples(torch.as_tensor(inputs), labels)
+    inputs, labels = _tensor(f"{half} inputs", pair[0]), _tensor(f"{half} labels", pair[1])
+    return Samples(inputs, labels if labels.is_floating_point() else labels.to(torch.int64))
+
+
+def _tensor(what: str, given: Array) -> Tensor:
+    first = given[0] if isinstance(given, tuple | list) and given else None
+    if isinstance(first, Tensor | np.ndarray) and first.ndim:
+        raise SalfError(
+            f"the {what} are a {_kind(given)} arrays, not one array: combine samples with "
+            "torch.stack; several inputs per sample are not supported."
+        )
+    try:
+        # In C order: PyTorch takes no arrays with negative strides.
+        array = given if isinstance(given, Tensor) else np.asarray(given, order="C")
+        tensor = torch.as_tensor(array)
+    except (TypeError, ValueError, RuntimeError):
+        raise SalfError(_not_a_tensor(what, given)) from None
+    if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+        raise SalfError(
+            f"the {what} contain NaN or infinite values: remove those samples, or replace the "
+            "values with torch.nan_to_num."
+        )
+    return tensor
+
+
+def _not_a_tensor(what: str, given: Array) -> str:
+    try:
+        text = all(isinstance(each, str | bytes) for each in np.asarray(given).flat)
+    except ValueError:  # samples of different shapes
+        text = False
+    if not text:
+        return (
+            f"the {what} ({_kind(given)}) cannot be converted to a tensor: pass numbers, and the "
+            "same shape for all samples."
+        )
+    if what.endswith("labels"):
+        return (
+            f"the {what} are text: number the classes from 0, for example with "
+            "numpy.unique(labels, return_inverse=True)[1]."
+        )
+    return f"the {what} are text: tokenize them and pass a tensor of token ids."
 
 
 def _kind(given: object) -> str:

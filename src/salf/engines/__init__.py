@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from torch import nn
 
 from salf import registry
-from salf.engines.base import Engine, RoundResult, RowLoss, Rows, Weights, cross_entropy
+from salf.engines.base import Engine, RoundResult, Rows, Weights
 from salf.engines.fused import FusedEngine, blocks_of
 from salf.engines.loop import LoopEngine
+from salf.engines.losses import Loss, RowLoss, cross_entropy
 from salf.errors import SalfError
 from salf.layers import Layers
 
@@ -26,12 +27,18 @@ def find(name: str) -> type[Engine] | None:
     return cls
 
 
-def engine(name: str, model: nn.Module, layers: Layers, loss: RowLoss = cross_entropy) -> Engine:
+def engine(name: str, model: nn.Module, layers: Layers, loss: Loss = cross_entropy) -> Engine:
     """The engine of this name; `auto` takes the fused one where the model allows it."""
-    cls = find(name)
-    if cls is None:
-        cls = LoopEngine if isinstance(blocks_of(model, layers), str) else FusedEngine
-    return cls(model, layers, loss)
+    if (cls := find(name)) is not None:
+        return cls(model, layers, loss)
+    blocks = blocks_of(model, layers)
+    made = (LoopEngine if isinstance(blocks, str) else FusedEngine)(model, layers, loss)
+    made.why = (
+        f"{blocks}, so users are computed one at a time"
+        if isinstance(blocks, str)
+        else "the model is a plain nn.Sequential"
+    )
+    return made
 
 
 __all__ = [
@@ -39,6 +46,7 @@ __all__ = [
     "Engine",
     "FusedEngine",
     "LoopEngine",
+    "Loss",
     "RoundResult",
     "RowLoss",
     "Rows",

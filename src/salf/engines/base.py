@@ -7,10 +7,10 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from salf.aggregate import Held, LayerwiseAggregate, Step
 from salf.arrivals import Ints
+from salf.engines.losses import Loss, cross_entropy
 from salf.layers import Layers
 from salf.methods import Group, Plan
 from salf.narrow import SubNetwork, subnetwork
@@ -18,13 +18,6 @@ from salf.narrow import SubNetwork, subnetwork
 Weights = Mapping[str, Tensor]
 # The mini-batches of some users, one after the other, each of the same number of rows.
 Rows = Callable[[Ints], tuple[Tensor, Tensor]]
-# One value per row; a user's loss is the mean over its rows.
-RowLoss = Callable[[Tensor, Tensor], Tensor]
-
-
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The default loss, one value per row."""
-    return F.cross_entropy(outputs, targets, reduction="none")
 
 
 @dataclass(frozen=True)
@@ -60,9 +53,9 @@ class Engine(ABC):
     """Computes plans on one model. The model's own tensors are this round's weights."""
 
     name: str
-    why: str = "it was asked for"  # this engine runs
+    why = "requested"  # the reason for choosing this engine
 
-    def __init__(self, model: nn.Module, layers: Layers, loss: RowLoss = cross_entropy) -> None:
+    def __init__(self, model: nn.Module, layers: Layers, loss: Loss = cross_entropy) -> None:
         self.model = model
         self.layers = layers
         self.loss = loss
@@ -113,8 +106,3 @@ class Engine(ABC):
             narrow = self._narrow[group.width]
             return Network(narrow.leaves(weights), foreign=True, narrow=narrow)
         return Network(weights, foreign=weights is not self.weights)
-
-
-def user_losses(losses: Tensor, users: int) -> Tensor:
-    """The mean loss of every user from one value (or several) per row."""
-    return losses.reshape(users, -1).mean(1)

@@ -14,20 +14,19 @@ The round then costs what the devices computed. Rows of different users must not
 norm keeps each user's own statistics.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional as F
 
 from salf.aggregate import LayerwiseAggregate
 from salf.arrivals import Floats
 from salf.backprop import backward_to
-from salf.engines.base import Engine, Network, RowLoss, Rows, Weights, cross_entropy, user_losses
+from salf.engines.base import Engine, Network, Rows, Weights
 from salf.engines.kernels import UserBatchNorm, stand_in
+from salf.engines.losses import Loss, cross_entropy, total_loss, user_losses
 from salf.errors import SalfError
 from salf.layers import Layers, flatten, is_sequential
 from salf.methods import Group
@@ -117,7 +116,7 @@ class FusedEngine(Engine):
         self,
         model: nn.Module,
         layers: Layers,
-        loss: RowLoss = cross_entropy,
+        loss: Loss = cross_entropy,
         chunk_bytes: int | None = None,
     ) -> None:
         super().__init__(model, layers, loss)
@@ -174,51 +173,39 @@ class FusedEngine(Engine):
         targets: Tensor,
         aggregate: LayerwiseAggregate,
     ) -> float:
-        users = c.shape[1]
-        rows = len(inputs) // users
-        reach = c > 0
-        reached = reach.sum(1).tolist()  # U^l is the first reached[l] users
-        scale = c.max(1)  # s_l
-        signal = c / np.where(scale > 0, scale, 1.0)[:, None]
-        all_alike = np.array_equal(signal, reach)
+        """Add the updates of users, sorted by depth, and return the sum of their losses."""
+        signals = _Signals(c)
+        outputs = self._outputs(signals, network.forward_weights(), inputs)
+        if signals.all_ones:
+            total = objective = total_loss(self.loss, outputs, targets, signals.users)
+        else:
+            losses = user_losses(self.loss, outputs, targets, signals.users)
+            total, objective = losses.sum(), (losses * losses.new_tensor(signals.of[-1])).sum()
+        update = backward_to(signals.depth, objective, network.leaves, self.layers)
+        if network.narrow is None:
+            update |= self._moved_statistics(signals)
+        aggregate.add(update, weights=signals.scale, users=signals.reached, held=network.held)
+        return float(total.item())
 
-        forward = network.forward_weights()
-        # `live` rows are backpropagated through the layers from here on, the `rest` are not.
-        live = rest = inputs
+    def _outputs(self, signals: "_Signals", forward: Weights | None, inputs: Tensor) -> Tensor:
+        """Run all rows forward: through layer l those of U^l with a graph, the rest without."""
+        rows = len(inputs) // signals.users
+        reached, rest = inputs[:0], inputs
         before = 0
-        for index, count in enumerate(reached):
-            if before and not all_alike:
-                ratio = signal[index - 1, :before] / signal[index, :before]
-                live = _scale_signal(live, live.new_tensor(ratio).repeat_interleave(rows))
+        for index, count in enumerate(signals.reached):
+            if before and not signals.all_ones:
+                ratio = reached.new_tensor(signals.ratio(index)).repeat_interleave(rows)
+                reached = _scale_signal(reached, ratio)
             if joining := (count - before) * rows:
-                live = torch.cat([live, rest[:joining]]) if before else rest[:joining]
+                reached = torch.cat([reached, rest[:joining]]) if before else rest[:joining]
                 rest = rest[joining:]
             if count:
-                live = self._run(index, forward, live, rows)
+                reached = self._run(index, forward, reached, rows)
             if len(rest):
                 with torch.no_grad():
                     rest = self._run(index, forward, rest, rows)
             before = count
-
-        if all_alike:
-            total = objective = self._total_loss(live, targets, users)
-        else:
-            losses = user_losses(self.loss(live, targets), users)
-            total, objective = losses.sum(), (losses * losses.new_tensor(signal[-1])).sum()
-        depth = 1 + sum(count == 0 for count in reached)
-        update = backward_to(depth, objective, network.leaves, self.layers)
-        if network.narrow is None:
-            update |= self._moved_statistics(signal, reached)
-        aggregate.add(update, weights=scale, users=reached, held=network.held)
-        return float(total.item())
-
-    def _total_loss(self, outputs: Tensor, targets: Tensor, users: int) -> Tensor:
-        """The sum of the users' mean losses."""
-        if self.loss is cross_entropy:  # in one operation, which a small model notices
-            losses = F.cross_entropy(outputs, targets, reduction="sum")
-            return losses * (users / targets.numel())
-        losses = self.loss(outputs, targets)
-        return losses.sum() * (users / losses.numel())
+        return reached
 
     def _run(self, index: int, forward: Weights | None, inputs: Tensor, rows: int) -> Tensor:
         block = self._blocks[index]
@@ -229,14 +216,14 @@ class FusedEngine(Engine):
         own = {name: forward[full] for name, full in self._names[index].items()}
         return functional_call(block, own, (inputs,))  # type: ignore[no-any-return]
 
-    def _moved_statistics(self, signal: Floats, reached: Sequence[int]) -> dict[str, Tensor]:
+    def _moved_statistics(self, signals: "_Signals") -> dict[str, Tensor]:
         """How the users that reached a layer moved its running statistics, weighed like it."""
         update: dict[str, Tensor] = {}
         for index, norms in enumerate(self._norms):
             for place, norm in norms.items():
-                for name, moved in norm.moved.items() if reached[index] else ():
+                for name, moved in norm.moved.items() if signals.reached[index] else ():
                     if moved.dtype.is_floating_point:
-                        moved = moved.new_tensor(signal[index, : len(moved)]) @ moved
+                        moved = moved.new_tensor(signals.of[index, : len(moved)]) @ moved
                     update[self._names[index][f"{place}.norm.{name}"]] = moved
         return update
 
@@ -263,6 +250,27 @@ class FusedEngine(Engine):
                 handle.remove()
             self._user_bytes = sum(sizes)
         return max(1, self.chunk_bytes // self._user_bytes)
+
+
+class _Signals:
+    """What backpropagation carries for some users, sorted by depth, whose weights are c[l, u].
+
+    Through layer l, user u's rows carry `of[l, u]` = c[l, u] / s_l; the gradient is multiplied by
+    s_l, the `scale`, afterwards.
+    """
+
+    def __init__(self, c: Floats) -> None:
+        self.users = c.shape[1]
+        self.reached: list[int] = (c > 0).sum(1).tolist()  # U^l is the first reached[l] users
+        self.depth = 1 + self.reached.count(0)  # of the user that got furthest
+        self.scale = c.max(1)
+        self.of = c / np.where(self.scale > 0, self.scale, 1.0)[:, None]
+        self.all_ones = np.array_equal(self.of, c > 0)  # then no signal has to be scaled
+
+    def ratio(self, index: int) -> Floats:
+        """What the signal is multiplied by at the boundary below a layer, for users below it."""
+        users = self.reached[index - 1]
+        return np.asarray(self.of[index - 1, :users] / self.of[index, :users])
 
 
 class _ScaleSignal(torch.autograd.Function):

@@ -6,7 +6,8 @@ from torch.func import functional_call
 
 from salf.aggregate import LayerwiseAggregate
 from salf.backprop import backward_to, moved
-from salf.engines.base import Engine, Network, Rows, user_losses
+from salf.engines.base import Engine, Network, Rows
+from salf.engines.losses import user_losses
 from salf.methods import Group
 
 
@@ -31,7 +32,7 @@ class LoopEngine(Engine):
                 outputs = self.model(inputs)
             else:
                 outputs = functional_call(self.model, dict(forward), (inputs,))
-            loss = user_losses(self.loss(outputs, targets), 1).sum()
+            loss = user_losses(self.loss, outputs, targets, users=1).sum()
             update = backward_to(depth, loss, network.leaves, self.layers)
             for name, before in buffers.items():
                 after = network.leaves[name]

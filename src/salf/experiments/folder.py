@@ -59,7 +59,7 @@ class RunFolder:
     def claim(self, config: Config, resume: bool) -> Config:
         """The config to run here; refuses a folder that holds another run, or this one begun.
 
-        Nothing is written yet, so a run that fails before its first round leaves the folder free.
+        Nothing is written yet, so a run that fails in its first round leaves the folder free.
         With `resume`, a run may be given more rounds than it was begun with.
         """
         if not (self.path / CONFIG).exists():
@@ -87,7 +87,7 @@ class RunFolder:
         return config
 
     def begin(self, config: Config) -> None:
-        """The run can start: the folder is its own from now on."""
+        """The folder is this run's from now on."""
         if (self.path / CONFIG).exists() and load_config(str(self.path / CONFIG)) != config:
             (self.path / SUMMARY).unlink(missing_ok=True)  # it gets more rounds: not finished
         write_whole(self.path / CONFIG, config.to_toml())
@@ -129,6 +129,7 @@ class RunFolder:
             summary["engine"],
             summary["why"],
             summary["stopped"],
+            summary["loss"],
         )
 
     def write_metrics(self, rows: Sequence[Row]) -> None:
@@ -170,6 +171,7 @@ def summarise(config: Config, history: History, training: Training) -> dict[str,
         "seed": config.seed,
         "engine": history.engine,
         "why": history.why,
+        "loss": history.loss,
         "data": training.source,
         "layers": [layer.name for layer in layers],
         "layer_parameters": [layer.size for layer in layers],

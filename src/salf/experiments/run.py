@@ -103,12 +103,13 @@ def _run(
     torch.set_num_threads(config.threads)
     training = from_config(config, report)
     rows = [] if folder is None else restore(folder, training)
-    if folder is not None:
-        folder.begin(config)
-    saved = monotonic()
+    begun, saved = False, monotonic()
 
     def after_round(row: Row, model: nn.Module) -> None:
-        nonlocal saved
+        nonlocal begun, saved
+        if folder is not None and not begun:
+            folder.begin(config)
+            begun = True
         rows.append(row)
         if on_round is not None:
             on_round(row, model)

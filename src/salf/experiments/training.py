@@ -14,8 +14,9 @@ from torch import nn
 from salf import schedules, worlds
 from salf.data import DataSet, Samples, from_tensors, given, holdout, load, split
 from salf.depth import DepthDistribution
-from salf.engines import RowLoss, cross_entropy
+from salf.engines import Loss, RowLoss, cross_entropy
 from salf.engines import engine as make_engine
+from salf.engines.losses import checked as checked_loss
 from salf.errors import SalfError
 from salf.experiments.config import Config, make_config
 from salf.layers import Layers, Prefixes
@@ -83,6 +84,7 @@ class History:
     engine: str = ""
     why: str = ""  # this engine
     stopped: bool = False  # by `on_round`, before all rounds were run
+    loss: str = "one value per row"  # or "one value per user": what the loss returns
 
     @property
     def best_accuracy(self) -> float | None:
@@ -117,7 +119,14 @@ def run_rounds(
             stopped = True
             break
     engine = simulation.engine
-    return History(tuple(rows), training.test_accuracy(), engine.name, engine.why, stopped)
+    return History(
+        tuple(rows),
+        training.test_accuracy(),
+        engine.name,
+        engine.why,
+        stopped,
+        f"one value per {'row' if isinstance(engine.loss, RowLoss) else 'user'}",
+    )
 
 
 def train(
@@ -129,7 +138,7 @@ def train(
     split: str | Sequence[Sequence[int]] = "iid",
     layers: str | Sequence[Prefixes] | None = None,
     depth: str | DepthDistribution | World = "mixture",
-    loss: RowLoss = cross_entropy,
+    loss: Loss = cross_entropy,
     on_round: OnRound | None = None,
     **settings: Any,
 ) -> History:
@@ -139,10 +148,12 @@ def train(
     `dirichlet:0.1`, `shards:2`) or each user's indices; then no validation part is held back, and
     the curve is measured on the test data. `layers` names the layers, from the input on, where the
     default view of the model is not the one you want. `depth` is a rule (`mixture`, `uniform`,
-    ...), a distribution of `salf.depth` or a world of `salf.worlds`. `loss` gives one value per
-    row, or their mean. `on_round(row, model)` is called after each round and may raise
-    `salf.StopTraining`. `settings` are those of `salf.Config`: users, stragglers, rounds, lr,
-    momentum, batch_size, seed, eval_every, engine, ...
+    ...), a distribution of `salf.depth` or a world of `salf.worlds`. `loss(outputs, targets)`
+    returns one value per row, or a single value; then it is applied to each user's rows
+    separately. `on_round(row, model)` is called after each round and may raise
+    `salf.StopTraining`. Floating-point data are converted to the type of the model's parameters.
+    `settings` are those of `salf.Config`: users, stragglers, rounds, lr, momentum, batch_size,
+    seed, eval_every, engine, ...
     """
     if not isinstance(data, DataSet):
         data = from_tensors(data, data if test is None else test)
@@ -221,21 +232,23 @@ def assemble(
     indices: Sequence[Sequence[int]] | None = None,
     layers: Sequence[Prefixes] | None = None,
     world: DepthDistribution | World | None = None,
-    loss: RowLoss = cross_entropy,
+    loss: Loss = cross_entropy,
     tested: bool = True,
     model_name: str = "",
 ) -> Training:
     """Put a federation together; what is not given is made from the config."""
     device = _device(config.device)
     model.to(device)
-    some = torch.arange(min(config.batch_size, len(data.train)))
-    example = data.train.subset(some).to(device).rows()[0]
-    check_fit(model, example, data.classes if loss is cross_entropy else 0, model_name)
+    dtype = next((each.dtype for each in model.parameters() if each.is_floating_point()), None)
+    example, targets = _example(data.train, config.batch_size).to(device, dtype).rows()
+    classes = data.classes if loss is cross_entropy else 0
+    outputs = check_fit(model, example, classes, model_name, config.batch_size)
+    loss = checked_loss(loss, outputs, targets)
 
     rng = np.random.default_rng([config.seed, 0])  # rounds are numbered from 1
     # Indices are the caller's own and may name any sample, so then nothing is held back.
     kept, held = holdout(len(data.train), config.validation if indices is None else 0.0, rng)
-    train = data.train.subset(kept).to(device)
+    train = data.train.subset(kept).to(device, dtype)
     if indices is None:
         shares = split(config.split, train.labels, config.users, rng, config.batch_size)
     else:
@@ -254,13 +267,21 @@ def assemble(
         config.batch_size,
         config.seed,
     )
-    test = data.test.to(device) if tested else None
-    watched = data.train.subset(held).to(device) if len(held) else test
+    test = data.test.to(device, dtype) if tested else None
+    watched = data.train.subset(held).to(device, dtype) if len(held) else test
     # A round's backward pass costs about two forward passes more than an evaluation of as many
     # rows, so evaluating once every so many rounds is at most a third of the work.
     measured = 0 if watched is None else len(watched)
     every = config.eval_every or max(1, ceil(measured / (len(shares) * config.batch_size)))
     return Training(simulation, watched, test, every, data.source)
+
+
+def _example(samples: Samples, batch_size: int) -> Samples:
+    """Some rows from all over the data, which may be sorted, and the one with the largest label."""
+    count = min(max(batch_size, 8), len(samples))
+    spread = torch.linspace(0, len(samples) - 1, count - 1).long()
+    largest = int(samples.labels.argmax()) * len(samples) // samples.labels.numel()
+    return samples.subset(torch.cat([spread, torch.tensor([largest])]))
 
 
 def _device(name: str) -> torch.device:

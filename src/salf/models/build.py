@@ -40,29 +40,34 @@ def build(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
     return model
 
 
-def check_fit(model: nn.Module, inputs: Tensor, classes: int, name: str) -> None:
-    """Try forward passes, so that a misfit is a sentence and not a traceback later.
+def check_fit(
+    model: nn.Module, inputs: Tensor, classes: int, name: str, batch_size: int | None = None
+) -> Tensor:
+    """The outputs in evaluation mode, or a sentence that says why the model does not fit.
 
-    In training mode too, on a whole batch: batch norm refuses a single row only there.
+    One batch is tried in training mode too: batch norm refuses a single row only there.
     """
+    batch = inputs[:batch_size]
     was_training = model.training
     try:
         with unchanged(model), torch.no_grad():
             model.train()
-            model(inputs)
+            trained = model(batch)
             model.eval()
-            outputs = model(inputs)
+            outputs: Tensor = model(inputs)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         raise SalfError(
             f"the model {name!r} does not fit a batch of shape "
-            f"{'x'.join(map(str, inputs.shape))}: {first_line(error)}."
+            f"{'x'.join(map(str, batch.shape))} ({batch.dtype}): {first_line(error)}."
         ) from None
     finally:
         model.train(was_training)
-    if not isinstance(outputs, Tensor) or outputs.shape[0] != len(inputs):
-        raise SalfError(f"the model {name!r} must return one tensor with one row per sample.")
+    for found, rows in ((trained, batch), (outputs, inputs)):
+        if not isinstance(found, Tensor) or found.shape[:1] != rows.shape[:1]:
+            raise SalfError(f"the model {name!r} must return one tensor with one row per sample.")
     if classes and (outputs.dim() < 2 or outputs.shape[1] < classes):
         raise SalfError(
             f"the model {name!r} gives outputs of shape {tuple(outputs.shape[1:])}, "
             f"and the data have {classes} classes."
         )
+    return outputs

@@ -1,0 +1,154 @@
+"""Losses: one value per row, or one value for all rows of a user."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from salf.errors import SalfError, in_one_line
+
+# Called with outputs and targets of one user. If it returns several values, the user's loss is
+# their mean.
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class RowLoss:
+    """A loss known to return one value (or several) per row, each computed from that row alone.
+
+    It may be called with the rows of many users at once; any other loss is called user by user.
+    """
+
+    function: Loss
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The values, row by row."""
+        return self.function(outputs, targets)
+
+
+cross_entropy = RowLoss(partial(F.cross_entropy, reduction="none"))  # the default loss
+
+
+def user_losses(loss: Loss, outputs: Tensor, targets: Tensor, users: int) -> Tensor:
+    """The loss of each user; all users have the same number of rows."""
+    if isinstance(loss, RowLoss):
+        return loss(outputs, targets).reshape(users, -1).mean(1)
+    pairs = zip(outputs.chunk(users), targets.chunk(users), strict=True)
+    return torch.stack([loss(*pair).mean() for pair in pairs])
+
+
+def total_loss(loss: Loss, outputs: Tensor, targets: Tensor, users: int) -> Tensor:
+    """The sum of the users' losses."""
+    if loss is cross_entropy and not targets.is_floating_point():
+        # One operation instead of three: small models are measurably faster.
+        return F.cross_entropy(outputs, targets, reduction="sum") * (users / targets.numel())
+    if isinstance(loss, RowLoss):
+        values = loss(outputs, targets)
+        return values.sum() * (users / values.numel())
+    return user_losses(loss, outputs, targets, users).sum()
+
+
+def checked(loss: Loss, outputs: Tensor, targets: Tensor) -> Loss:
+    """Try a loss on example rows: a `RowLoss` if it is one, else the loss, to call user by user.
+
+    Raises a SalfError if the loss fails, or if its values are neither one per row nor a single one.
+    """
+    shapes = (
+        f"outputs have shape {tuple(outputs.shape)} and targets have shape {tuple(targets.shape)}"
+    )
+    if loss is cross_entropy and targets.is_floating_point() and targets.shape != outputs.shape:
+        raise SalfError(
+            "labels are floating point: pass a loss for them, such as loss=torch.nn.MSELoss(), or "
+            "convert class numbers with labels.long()."
+        )
+    with torch.random.fork_rng(devices=[]):
+        try:
+            values, broadcast = _evaluate(loss, outputs, targets)
+        except Exception as error:  # whatever somebody else's code raises
+            reason = in_one_line(error).rstrip(".")
+            raise SalfError(
+                f"the loss fails: {reason} ({shapes}, {targets.dtype}){_reshape(outputs, targets)}."
+            ) from None
+        if broadcast:
+            raise SalfError(
+                f"the loss combines different samples: {shapes}{_reshape(outputs, targets)}."
+            )
+        if isinstance(loss, RowLoss):
+            return loss
+        if _is_rowwise(loss, outputs, targets, values):
+            return RowLoss(loss)
+    if values.numel() == 1:
+        return loss
+    if len(values) == len(outputs) and values.dim() == 1:
+        raise SalfError(
+            "the loss returns a value per row that depends on other rows: return their mean."
+        )
+    raise SalfError(
+        f"the loss returns values of shape {tuple(values.shape)}: {shapes}. Return one value per "
+        "row, or a single value such as the mean."
+    )
+
+
+def _reshape(outputs: Tensor, targets: Tensor) -> str:
+    """The way out where another shape of the labels would do."""
+    if targets.shape[1:] == (1,) and not targets.is_floating_point():
+        return ". Flatten the labels: labels.reshape(-1)"
+    if outputs.shape == targets.shape or outputs.numel() != targets.numel():
+        return ""
+    return f". Give them the same shape, for example labels.reshape({(-1, *outputs.shape[1:])})"
+
+
+def _evaluate(loss: Loss, outputs: Tensor, targets: Tensor) -> tuple[Tensor, bool]:
+    """The values on all rows, and whether outputs and targets were broadcast to each other."""
+    outputs = outputs.detach().requires_grad_()
+    largest = _Largest()  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings(record=True) as caught, largest:
+        warnings.simplefilter("always")
+        values = loss(outputs, targets)
+        if not isinstance(values, Tensor):
+            raise TypeError(f"it must return a tensor, not a {type(values).__name__}")
+        if not values.requires_grad:
+            raise TypeError("its value cannot be differentiated with respect to the outputs")
+        torch.autograd.grad(values.sum(), outputs, allow_unused=True)
+        if len(outputs) > 2:  # the number of rows may fit by coincidence
+            loss(outputs[:-1], targets[:-1])
+    same_count = outputs.shape != targets.shape and outputs.numel() == targets.numel() > 1
+    squared = same_count and largest.elements >= len(outputs) * outputs.numel()
+    return values.detach(), squared or any("target size" in str(w.message) for w in caught)
+
+
+def _is_rowwise(loss: Loss, outputs: Tensor, targets: Tensor, values: Tensor) -> bool:
+    """Whether every row on its own gives the value that it has among the others."""
+    if values.dim() == 0 or len(values) != len(outputs) or len(outputs) < 2:
+        return False
+    tolerance = torch.finfo(values.dtype).eps ** 0.6  # of the largest value
+    largest = float(values.abs().nan_to_num(0, 0).max())
+    for row, value in enumerate(values.chunk(len(values))):
+        try:
+            with torch.no_grad():
+                alone = loss(outputs[row : row + 1], targets[row : row + 1])
+        except Exception:  # it needs several rows
+            return False
+        if alone.shape != value.shape:
+            return False
+        if not torch.allclose(alone, value, 0, tolerance * largest, equal_nan=True):
+            return False
+    return True
+
+
+class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the size of the largest result of any operation."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            self.elements = max(self.elements, result.numel())
+        return result
