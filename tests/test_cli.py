@@ -145,13 +145,13 @@ def test_without_a_command_there_is_help_and_nothing_else(tmp_path):
         ("run --out r", "with --resume"),
         ("live --out=r", "with --resume"),
         ("run mnist-mlp", "Nothing was kept"),
-        ("compare --out c", "Repeat the command to go on"),
+        ("compare --out c", "Repeat the command to continue"),
         ("compare", "Nothing was kept"),
-        ("reproduce", "Repeat the command to go on"),
+        ("reproduce", "Repeat the command to continue"),
     ],
 )
 def test_what_is_said_after_ctrl_c_fits_the_command(arguments, says):
-    assert says in cli._how_to_go_on(arguments.split())
+    assert says in cli._how_to_continue(arguments.split())
 
 
 def test_without_the_report_extra_compare_says_so_and_leaves_results(tmp_path):
@@ -187,7 +187,7 @@ def test_help_does_not_wait_for_torch(tmp_path):
         assert salf(command, "--help", cwd=tmp_path).returncode == 0
 
 
-def test_ctrl_c_keeps_the_run_and_says_how_to_go_on(tmp_path):
+def test_ctrl_c_keeps_the_run_and_says_how_to_continue(tmp_path):
     flags = [*TINY, "--rounds", "100000", "--out", "r", "--checkpoint-every", "0.1"]
     process = subprocess.Popen(
         [sys.executable, "-m", "salf", "run", *flags],
