@@ -4,10 +4,15 @@ import os
 # everywhere, and xdist can use the rest.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+import signal
+
 import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
+
+# Also where pytest inherits SIGINT ignored (`nohup make test &`); processes it starts inherit this.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("salf", deadline=None, derandomize=os.environ.get("CI") == "true")
 settings.load_profile("salf")

@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from command import salf, salf_process
+from processes import in_group, started, wait_until
 from salf import cli
 
 SMALL = ["--data", "synthetic", "--users", "6", "--rounds", "8", "--batch-size", "4"]
@@ -184,13 +184,13 @@ def test_without_a_command_there_is_help_and_nothing_else(tmp_path):
         ("run --out r", "with --resume"),
         ("live --out=r", "with --resume"),
         ("run mnist-mlp", "Nothing was kept"),
-        ("compare --out c", "Repeat the command to go on"),
+        ("compare --out c", "Repeat the command to continue"),
         ("compare", "Nothing was kept"),
-        ("reproduce", "Repeat the command to go on"),
+        ("reproduce", "Repeat the command to continue"),
     ],
 )
 def test_what_is_said_after_ctrl_c_fits_the_command(arguments, says):
-    assert says in cli._how_to_go_on(arguments.split())
+    assert says in cli._how_to_continue(arguments.split())
 
 
 def test_without_the_report_extra_compare_says_so_and_leaves_results(tmp_path):
@@ -227,28 +227,22 @@ def test_help_does_not_wait_for_torch(tmp_path):
         "    app([command, '--help'], standalone_mode=False)\n"
         "sys.exit('torch' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
 
 
-def test_ctrl_c_keeps_the_run_and_says_how_to_go_on(tmp_path):
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_keep_the_run_and_say_how_to_continue(tmp_path, number):
     flags = [*TINY, "--rounds", "100000", "--out", "r", "--checkpoint-every", "0.1"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "salf", "run", *flags],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    deadline = time.monotonic() + 240
-    while not (tmp_path / "r" / "checkpoint.safetensors").exists():
-        assert time.monotonic() < deadline, "no checkpoint within four minutes"
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert "--resume" in errors
-    assert "Traceback" not in errors
+    with started("-m", "salf", "run", *flags, cwd=tmp_path, stderr=subprocess.PIPE) as process:
+        wait_until((tmp_path / "r" / "checkpoint.safetensors").exists)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 128 + number
+    assert errors == "salf: stopped. Repeat the command with --resume to continue.\n"
     assert (tmp_path / "r" / "model.safetensors").exists()
 
 
@@ -280,51 +274,28 @@ def test_reproduce_says_what_is_wrong_in_a_sentence(tmp_path, arguments, told):
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="needs /proc to see processes")
-def test_the_processes_of_a_comparison_that_is_killed_end(tmp_path):
-    long = ["--data", "synthetic", "--rounds", "100000", "--seeds", "2", "--out", "c"]
-    started = subprocess.Popen(
-        [sys.executable, "-m", "salf", "compare", *long], cwd=tmp_path, stderr=subprocess.DEVNULL
-    )
-    try:
-        runs = tmp_path / "c" / "runs"
-        wait_until(lambda: runs.exists() and len(list(runs.glob("*/config.toml"))) >= 1)
-        workers = children_of(started.pid)
-        assert workers
-    finally:
-        started.kill()
-        started.wait()
-    wait_until(lambda: not any(map(is_running, workers)))
+def test_a_comparison_that_is_terminated_or_killed_leaves_no_processes(tmp_path):
+    long = ["--data", "synthetic", "--rounds", "100000", "--seeds", "2", "--workers", "2"]
+    runs = tmp_path / "c" / "runs"
 
+    def compare():
+        command = ("-m", "salf", "compare", *long, "--out", "c")
+        return started(*command, cwd=tmp_path, stderr=subprocess.PIPE)
 
-def wait_until(true, seconds=240.0):
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.1)
-
-
-def children_of(pid):
-    found = []
-    for entry in os.listdir("/proc"):
-        try:
-            with open(f"/proc/{entry}/stat") as stream:
-                fields = stream.read().rpartition(")")[2].split()
-            with open(f"/proc/{entry}/cmdline") as stream:
-                is_worker = "spawn_main" in stream.read()
-        except (OSError, ValueError):
-            continue
-        if is_worker and int(fields[1]) == pid:
-            found.append(int(entry))
-    return found
-
-
-def is_running(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as stream:
-            return stream.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    with compare() as process:
+        wait_until(lambda: len(list(runs.glob("*/config.toml"))) >= 2)
+        os.killpg(process.pid, signal.SIGTERM)  # to its workers as well, as systemd does
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 143
+        assert errors == "salf: stopped. Repeat the command to continue.\n"
+        assert in_group(process.pid) == {}
+    assert len(list(runs.glob("*/checkpoint.safetensors"))) == 2  # each after a round
+    with compare() as process:
+        wait_until(lambda: len(in_group(process.pid)) >= 4)  # with two workers and their tracker
+        process.kill()
+        wait_until(lambda: not in_group(process.pid))
 
 
 @pytest.mark.parametrize(

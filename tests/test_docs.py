@@ -39,7 +39,11 @@ def test_a_sample_runs_as_printed(code, tmp_path, monkeypatch, capsys):
 def test_a_live_sample_runs_as_printed(code, tmp_path):
     (tmp_path / "sample.py").write_text(code)
     done = subprocess.run(
-        [sys.executable, "sample.py"], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, "sample.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout

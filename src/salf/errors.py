@@ -12,6 +12,10 @@ class TrainingDiverged(SalfError):
     """A round produced a number that is not finite, so training stopped before applying it."""
 
 
+class ClusterLost(SalfError):
+    """The Ray cluster of a live federation ended; the rounds closed so far are saved."""
+
+
 def unknown(kind: str, name: str, allowed: Iterable[str]) -> SalfError:
     """Say that `name` is no known `kind`, with all that is allowed and, if one is, the nearest."""
     names = sorted(allowed)

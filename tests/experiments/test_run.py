@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, load_model
 
+from processes import started
 from salf.data import synthetic
 from salf.errors import SalfError, TrainingDiverged
 from salf.experiments import run as run_module
@@ -18,6 +19,7 @@ from salf.experiments.config import Config, load_config
 from salf.experiments.run import complete, run
 from salf.models import build
 from salf.server import Server
+from salf.signals import sigterm_as_exit
 from salf.simulation import Simulation
 
 METHODS = ["salf", "fedavg", "drop", "heterofl", "asyncfl"]
@@ -112,20 +114,20 @@ def test_stale_models_averaged_resume_too(tiny, tmp_path):
     assert model_bytes(tmp_path / "whole") == model_bytes(tmp_path / "cut")
 
 
-def interrupted_in(config, folder, monkeypatch, where, on_call):
-    """Ctrl-C arrives while `where`, a method of the simulation's parts, is called."""
+def interrupted_in(config, folder, monkeypatch, where, on_call, number=signal.SIGINT):
+    """A signal arrives while `where`, a method of the simulation's parts, is called."""
     owner, name = where
     real, calls = getattr(owner, name), []
 
-    def presses_ctrl_c(*arguments, **more):
+    def gets_the_signal(*arguments, **more):
         calls.append(1)
         if len(calls) == on_call:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
         return real(*arguments, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(owner, name, presses_ctrl_c)
-        with pytest.raises(KeyboardInterrupt):
+        patch.setattr(owner, name, gets_the_signal)
+        with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else SystemExit):
             run(config, folder)
 
 
@@ -141,6 +143,16 @@ def test_ctrl_c_at_any_moment_resumes_to_the_same_model(tiny, tmp_path, monkeypa
     run(tiny, tmp_path / "cut", resume=True)
     assert model_bytes(tmp_path / "whole") == model_bytes(tmp_path / "cut")
     assert metrics_without_time(tmp_path / "whole") == metrics_without_time(tmp_path / "cut")
+
+
+def test_sigterm_takes_effect_after_the_round_too(tiny, tmp_path, monkeypatch):
+    run(tiny, tmp_path / "whole")
+    with sigterm_as_exit():
+        apply = (Server, "apply")
+        interrupted_in(tiny, tmp_path / "cut", monkeypatch, apply, 2, signal.SIGTERM)
+    assert len(metrics_without_time(tmp_path / "cut")) == 2
+    run(tiny, tmp_path / "cut", resume=True)
+    assert model_bytes(tmp_path / "whole") == model_bytes(tmp_path / "cut")
 
 
 def test_a_second_ctrl_c_stops_at_once_and_costs_nothing_saved(tiny, tmp_path, monkeypatch):
@@ -189,17 +201,16 @@ def test_sigkill_at_any_moment_costs_nothing(tiny, tmp_path):
     (tmp_path / "c.toml").write_text(config.to_toml())
     command = [sys.executable, "-m", "salf", "run", "c.toml", "--out", "cut"]
     command += ["--resume", "--checkpoint-every", "0"]
-    process = subprocess.Popen(command, cwd=tmp_path)
-    deadline = time.monotonic() + 240
-    while not (cut / "checkpoint.safetensors").exists():
-        assert time.monotonic() < deadline, "no checkpoint within four minutes"
-        assert process.poll() is None, "the run ended before it could be killed"
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    with started(*command[1:], cwd=tmp_path) as process:
+        deadline = time.monotonic() + 240
+        while not (cut / "checkpoint.safetensors").exists():
+            assert time.monotonic() < deadline, "no checkpoint within four minutes"
+            assert process.poll() is None, "the run ended before it could be killed"
+            time.sleep(0.005)
+        process.kill()
     assert not (cut / "summary.json").exists()
     (cut / ".metrics.csv-left-over").write_text("half")
-    subprocess.run([*command[:-2]], cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run([*command[:-2]], cwd=tmp_path, check=True, capture_output=True, timeout=300)
     assert model_bytes(tmp_path / "whole") == model_bytes(cut)
     assert {path.name for path in cut.glob(".*")} <= {".lock"}
 

@@ -871,6 +871,8 @@ def test_federated_evaluation_that_makes_no_sense_is_left_out(caplog):
 
 def test_without_flower_a_sentence_says_what_to_install():
     code = "import sys; sys.modules['flwr'] = None\nimport salf.flower"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300
+    )
     assert ended.returncode == 1
     assert "SalfError: Flower is not installed: pip install 'salf[flower]'." in ended.stderr

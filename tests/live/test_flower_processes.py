@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs salf[flower]")
 
+from processes import started
 from salf import rows as records
 from salf.errors import SalfError
 from salf.live.flower.local import LocalFederation
@@ -101,14 +101,13 @@ def test_nothing_outlives_a_block_that_is_interrupted():
         "with LocalFederation([{}]) as federation:\n"
         "    print(federation.home, flush=True)\n    time.sleep(600)\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
-    ) as parent:
+    with started("-c", code, stdout=subprocess.PIPE) as parent:
         home = parent.stdout.readline().strip()
         assert processes_with(home)
         parent.send_signal(signal.SIGINT)
         time.sleep(0.3)
         parent.send_signal(signal.SIGINT)  # as people do who do not see that it is closing
+        parent.wait(120)
     assert processes_with(home) == []
     assert not Path(home).exists()
 
@@ -117,23 +116,18 @@ def test_nothing_outlives_a_block_that_is_interrupted():
 def live(tmp_path):
     """`salf live` on Flower, when it has closed its first round, with its temporary files here."""
     settings = "mnist-mlp --backend flower --users 2 --deadline 2s --rounds 1000 --data synthetic"
-    command = [sys.executable, "-m", "salf", "live", *settings.split()]
 
     def kept():
         return tmp_path.glob("salf-live-*/rounds.jsonl")
 
-    with subprocess.Popen(
-        command,
+    with started(
+        *("-m", "salf", "live", *settings.split()),
         env={**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as started:
-        try:
-            assert within(240, lambda: "\n" in "".join(map(Path.read_text, kept())))
-            assert server_apps(tmp_path)
-            yield started
-        finally:
-            started.kill()
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert within(240, lambda: "\n" in "".join(map(Path.read_text, kept())))
+        assert server_apps(tmp_path)
+        yield process
 
 
 def server_apps(folder):
@@ -149,13 +143,17 @@ def within(seconds, condition):
 
 def test_a_live_run_that_is_terminated_leaves_nothing(live, tmp_path):
     live.terminate()
-    assert live.wait(120) == 128 + signal.SIGTERM
+    time.sleep(0.3)
+    live.terminate()  # closing goes on
+    _, errors = live.communicate(timeout=120)
+    assert live.returncode == 128 + signal.SIGTERM
+    assert errors.endswith("salf: stopped. Nothing was kept.\n")
     assert processes_with(tmp_path, "TMPDIR") == []
     assert [*tmp_path.glob("salf-*")] == []
 
 
 def test_of_a_live_run_that_is_killed_nobody_goes_on_writing(live, tmp_path):
     live.kill()
-    live.wait()
+    live.wait(60)
     assert within(20, lambda: not server_apps(tmp_path))
     assert within(60, lambda: not processes_with(tmp_path, "TMPDIR"))

@@ -4,18 +4,21 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from salf.errors import SalfError
+from processes import in_group, started, wait_until
+from salf.errors import ClusterLost, SalfError
 from salf.layers import Layers
 from salf.live.rounds import Grace, Rounds
 from salf.live.server import LiveServer
@@ -26,6 +29,7 @@ from salf.live.user import User
 pytest.importorskip("ray", reason="needs salf[ray]")
 from ray import cloudpickle
 
+from salf.live import cluster as cluster_module
 from salf.live import ray
 from salf.live.cluster import cluster
 
@@ -190,8 +194,11 @@ def test_a_cluster_of_our_own_is_for_this_machine_and_this_account_and_leaves_no
     assert not folder.exists()
 
 
+ROUNDS = 120  # of which about 50 are closed while the GCS is missed
+
+
 def live(
-    folder: Path, *more: str, data: str = "synthetic", users: int = 4, rounds: int = 60
+    folder: Path, *more: str, data: str = "synthetic", users: int = 4, rounds: int = ROUNDS
 ) -> list[str]:
     settings = {
         "--data": data,
@@ -205,6 +212,19 @@ def live(
     return [sys.executable, "-m", "salf", "live", "mnist-cnn", *options, *more]
 
 
+def test_a_cluster_is_lost_when_its_gcs_has_not_answered_for_some_seconds(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as gcs:
+        context = SimpleNamespace(gcs_address=f"127.0.0.1:{gcs.getsockname()[1]}")
+        fake = SimpleNamespace(get_runtime_context=lambda: context)
+        monkeypatch.setattr(cluster_module, "_import", lambda: fake)
+        pulse = cluster_module.Pulse()
+        assert pulse.check()
+    assert not pulse.check()  # it may come back
+    monkeypatch.setattr(cluster_module, "LOST", 0.0)
+    with pytest.raises(ClusterLost, match=f"its GCS at {context.gcs_address} does not answer"):
+        pulse.check()
+
+
 def closed_rounds(folder: Path) -> int:
     try:
         return (folder / "rounds.jsonl").read_text().count("\n")
@@ -212,18 +232,50 @@ def closed_rounds(folder: Path) -> int:
         return 0
 
 
-def test_a_server_that_is_killed_goes_on_after_the_last_closed_round(tmp_path):
+def close_rounds(folder, rounds, process):
+    wait_until(lambda: closed_rounds(folder) >= rounds or process.poll() is not None)
+
+
+def gcs_of(group):
+    (pid,) = (pid for pid, name in in_group(group).items() if name == "gcs_server")
+    return pid
+
+
+def terminate(process):
+    process.terminate()
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 143
+    assert errors.endswith("\nsalf: stopped. Repeat the command with --resume to continue.\n")
+    assert "SIGTERM" not in errors  # which Ray's report begins with
+    assert in_group(process.pid) == {}
+
+
+def kill_gcs(process):
+    os.kill(gcs_of(process.pid), signal.SIGKILL)
+    _, errors = process.communicate(timeout=50)  # Ray itself gives up after 60 s
+    assert process.returncode == 2
+    assert "salf: the Ray cluster ended: its GCS at 127.0.0.1:" in errors
+    assert errors.endswith(" rounds are saved. Repeat the command with --resume to continue.\n")
+    assert in_group(process.pid) == {}
+
+
+def kill(process):
+    process.kill()
+    process.wait(60)
+
+
+@pytest.mark.slow
+def test_a_server_that_is_terminated_killed_or_loses_ray_goes_on_after_the_last_closed_round(
+    tmp_path,
+):
     folder = tmp_path / "run"
-    with subprocess.Popen(live(folder), stderr=subprocess.PIPE, text=True) as process:
-        give_up = time.monotonic() + 300  # a busy machine is no failure
-        while closed_rounds(folder) < 5:
-            assert process.poll() is None, process.stderr.read()
-            assert time.monotonic() < give_up
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
-    done = closed_rounds(folder)
-    assert done < 60
-    assert not (folder / "summary.json").exists()
+    for end, more in ((terminate, []), (kill_gcs, ["--resume"]), (kill, ["--resume"])):
+        before = closed_rounds(folder)
+        with started(*live(folder, *more)[1:], stderr=subprocess.PIPE) as process:
+            close_rounds(folder, before + 5, process)
+            end(process)
+        assert before < closed_rounds(folder) < ROUNDS
+        assert not (folder / "summary.json").exists()
 
     again = subprocess.run(live(folder), capture_output=True, text=True, timeout=300)
     assert again.returncode == 2
@@ -232,7 +284,7 @@ def test_a_server_that_is_killed_goes_on_after_the_last_closed_round(tmp_path):
     assert finished.returncode == 0, finished.stderr
     assert "test accuracy" in finished.stdout
     rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    assert [row["round"] for row in rows] == list(range(1, 61))
+    assert [row["round"] for row in rows] == list(range(1, ROUNDS + 1))
 
     assert len({depth for row in rows for depth in row["depths"].values()}) > 1  # some were slow
 

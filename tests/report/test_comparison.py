@@ -190,6 +190,8 @@ def test_tables_do_without_the_extra():
         "print_tables(comparison({case('salf'): [0.75]}), Console())\n"
     )
     here = Path(__file__).parent
-    done = subprocess.run([sys.executable, "-c", code], cwd=here, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=here, capture_output=True, text=True, timeout=300
+    )
     assert done.stderr == ""
     assert "0.7500" in done.stdout

@@ -11,6 +11,7 @@ from salf.cli import demo, layers, live, recorded, reproduction, simulation, the
 from salf.cli.options import option
 from salf.cli.terminal import say, tell
 from salf.errors import SalfError, unknown
+from salf.signals import TERMINATED, sigterm_as_exit
 
 
 class Commands(TyperGroup):
@@ -71,7 +72,8 @@ UsageError: Any = typer.BadParameter.__bases__[0]
 def main() -> None:
     """Run the command line. What a person can mend is one sentence and exit code 2."""
     try:
-        code = app(standalone_mode=False)
+        with sigterm_as_exit():
+            code = app(standalone_mode=False)
     except SalfError as error:
         _fail(str(error))
     except OSError as error:  # a disk that is full, a folder that may not be written to
@@ -80,8 +82,10 @@ def main() -> None:
         _fail(_what_to_give(error))
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
-    if code == INTERRUPTED:  # which newer versions of typer return instead of raising
-        say(f"salf: stopped.{_how_to_go_on(sys.argv[1:])}")
+    except SystemExit as ended:
+        code = ended.code
+    if code in (INTERRUPTED, TERMINATED):  # typer may return the former instead of raising
+        say(f"salf: stopped.{_how_to_continue(sys.argv[1:])}")
     raise SystemExit(code)
 
 
@@ -95,14 +99,14 @@ def _what_to_give(error: Any) -> str:
     return message
 
 
-def _how_to_go_on(arguments: Sequence[str]) -> str:
+def _how_to_continue(arguments: Sequence[str]) -> str:
     command = next((word for word in arguments if not word.startswith("-")), "")
     kept = any(word.partition("=")[0] == "--out" for word in arguments)
     if command in ("reproduce", "demo") or (kept and command == "compare"):
-        return " Repeat the command to go on."
+        return " Repeat the command to continue."
     if command not in ("run", "live", "compare"):
         return ""
-    return f" {'Repeat the command with --resume to go on' if kept else 'Nothing was kept'}."
+    return f" {'Repeat the command with --resume to continue' if kept else 'Nothing was kept'}."
 
 
 def _fail(message: str) -> None:

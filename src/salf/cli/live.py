@@ -13,7 +13,7 @@ from salf.cli.options import Options, Source, option, settings_of
 from salf.cli.recorded import accuracy_text
 from salf.cli.simulation import Settings, with_options
 from salf.cli.terminal import console, say, tell
-from salf.errors import SalfError
+from salf.errors import ClusterLost, SalfError
 from salf.experiments.config import Config, LiveConfig, load_config
 from salf.experiments.config import live as made_live
 
@@ -76,11 +76,18 @@ def live(
     with Screen() as screen:
         try:
             result = run(config, out, resume=resume, joining=joining, watcher=screen)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):
             # The page itself would take seconds, and somebody wants to stop now.
-            if out is not None and _has_rounds(out):
+            if out is not None and _rounds(out):
                 say(f"{_command('page', out)} makes a page of the rounds so far.")
             raise
+        except ClusterLost as error:
+            if out is None:
+                raise
+            raise SalfError(
+                f"{error} {_rounds(out)} rounds are saved. Repeat the command with --resume to "
+                "continue."
+            ) from None
     _tell_summary(result.summary)
     if out is None:
         say("Nothing was kept: add --out FOLDER to keep the model and every round's depths.")
@@ -143,11 +150,11 @@ class Screen:
         say(text)
 
 
-def _has_rounds(out: Path) -> bool:
+def _rounds(out: Path) -> int:
     from salf import rows
     from salf.experiments.folder import RunFolder
 
-    return bool(rows.read(RunFolder(out).rounds))
+    return len(rows.read(RunFolder(out).rounds))
 
 
 def _leave_page(out: Path) -> None:
@@ -191,7 +198,7 @@ def join(
         salf join mnist-cnn --address 192.168.1.10:6379 --share 7/8
     """
     from salf.experiments.live import make_user, user_name
-    from salf.live.cluster import cluster
+    from salf.live.cluster import Pulse, cluster
 
     if not share:
         raise SalfError("which user is this? Add --share, as 7/8 for user 7 of the server's 8.")
@@ -207,10 +214,12 @@ def join(
             user = ray.start_user(name, partial(make_user, config, int(number), slow), here=True)
             ray.wait_ready([user])
         say(f"{name} is there for the server of this federation. Ctrl-C leaves.")
+        pulse = Pulse()
         try:
             while True:
                 time.sleep(1)
-        except KeyboardInterrupt:
+                pulse.check()
+        except (KeyboardInterrupt, SystemExit):
             say(f"{name} has left.")
 
 

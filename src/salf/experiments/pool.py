@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import nn
 
+from salf import signals
 from salf.errors import SalfError, TrainingDiverged
 from salf.experiments.config import Config
 from salf.experiments.run import Result, Stopped, run
@@ -106,6 +107,7 @@ def _start_worker(messages: Any, stop: Any) -> None:
     _messages, _stop = messages, stop
     threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
+    signal.signal(signal.SIGTERM, signals.leave)  # which systemd sends to all processes
 
 
 def _end_with_parent() -> None:

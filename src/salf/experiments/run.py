@@ -2,9 +2,7 @@
 
 import os
 import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -14,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from salf import checkpoint
+from salf import checkpoint, signals
 from salf.errors import TrainingDiverged
 from salf.experiments.config import Config
 from salf.experiments.folder import RunFolder, summarise, without_last_evaluation
@@ -116,49 +114,24 @@ def _run(
         if folder is not None and monotonic() - saved >= checkpoint_every:
             save(folder, training.simulation, rows)
             saved = monotonic()
-        if interrupted():
+        if held:
             raise Stopped
 
     try:
-        with _interrupts_between_rounds() as interrupted:
+        with signals.held() as held:  # until the model and the metrics agree
             history = run_rounds(training, config.rounds, tuple(rows), after_round)
     except (TrainingDiverged, Stopped):  # both come between two rounds: keep what there was
         if folder is not None and rows:
             save(folder, training.simulation, rows)
             folder.save_model(training.simulation.model)
+        if held:
+            signal.raise_signal(held[0])
         raise
     result = Result(config, history, summarise(config, history, training))
     if folder is not None:
         save(folder, training.simulation, rows)
         folder.finish(training.simulation.model, rows, result.summary)
     return result
-
-
-@contextmanager
-def _interrupts_between_rounds() -> Iterator[Callable[[], bool]]:
-    """Let Ctrl-C take effect after the round, when the model and the metrics agree.
-
-    The second Ctrl-C takes effect at once; the run then goes on from its last checkpoint.
-    """
-    asked = False
-
-    def handler(number: int, frame: object) -> None:
-        nonlocal asked
-        asked = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    # Only the main thread may handle signals; a program that handles them itself goes on to.
-    mine = (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )
-    if mine:
-        signal.signal(signal.SIGINT, handler)
-    try:
-        yield lambda: asked
-    finally:
-        if mine:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def save(folder: RunFolder, simulation: Simulation, rows: list[Row]) -> None:

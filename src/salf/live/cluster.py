@@ -2,17 +2,25 @@
 
 import os
 import secrets
+import signal
 import socket
 import sys
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from salf.errors import SalfError, in_one_line
+from salf.errors import ClusterLost, SalfError, in_one_line
 from salf.files import short_place, temporary_folder
+from salf.signals import TERMINATED, sigterm_as_exit, uninterrupted
 
 FEDERATION = "salf"  # the namespace in which users are looked for
+STOP = 1.0  # seconds that processes of a Ray of our own have to end before they are killed
+# Seconds without an answer from the GCS after which the cluster counts as lost. Ray itself waits
+# for a minute, in which its calls block, and then kills this process.
+LOST = 3.0
 
 # Answers up to this size come with the message that a call is over, and not by way of Ray's store:
 # a third less time for a round of 1 MB. Models of more would make these messages too large.
@@ -40,26 +48,80 @@ def cluster(address: str | None = None, federation: str = FEDERATION) -> Iterato
         "log_to_driver": False,
         "configure_logging": False,
     }
+    folder = None
     with ExitStack() as stack:
+        stack.enter_context(sigterm_as_exit())
         if address is not None:
             _check_somebody_listens(address)
         else:
             _keep_to_ourselves()
             # Only for this account, and gone afterwards; Ray's own folder is neither.
-            folder = temporary_folder("salf-ray", short_place())
+            folder = stack.enter_context(temporary_folder("salf-ray", short_place()))
             settings |= {
                 "include_dashboard": False,
                 "num_cpus": os.cpu_count(),
-                "_temp_dir": str(Path(stack.enter_context(folder), "ray")),  # Ray opens it to all
+                "_temp_dir": str(folder / "ray"),  # Ray opens it to all
                 "_system_config": {"max_direct_call_object_size": _INLINE},
             }
         ray = _import()
+        stack.callback(_shut_down, ray, folder)
         try:
-            ray.init(**settings)
+            with _our_sigterm():
+                ray.init(**settings)
         except (ConnectionError, ray.exceptions.RayError, ValueError, RuntimeError) as error:
             raise SalfError(f"there is no Ray to work with: {in_one_line(error)}") from None
-        stack.callback(ray.shutdown)
         yield
+
+
+class Pulse:
+    """Whether the cluster still runs: its GCS, which knows all nodes and actors, takes calls."""
+
+    def __init__(self) -> None:
+        host, _, port = _import().get_runtime_context().gcs_address.rpartition(":")
+        self._address = host.strip("[]"), int(port)
+        self._answered = time.monotonic()
+
+    def check(self) -> bool:
+        """Return whether the GCS answers; raise `ClusterLost` if it has not for `LOST` seconds."""
+        if _listens(*self._address):
+            self._answered = time.monotonic()
+            return True
+        if time.monotonic() - self._answered < LOST:
+            return False
+        host, port = self._address
+        raise ClusterLost(f"the Ray cluster ended: its GCS at {host}:{port} does not answer.")
+
+
+@contextmanager
+def _our_sigterm() -> Iterator[None]:
+    """Keep the handler of SIGTERM, which `ray.init` replaces by one that exits with code 15."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    except SystemExit:
+        raise SystemExit(TERMINATED) from None
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+def _shut_down(ray: Any, folder: Path | None) -> None:
+    """Disconnect, and end all processes of our own Ray, the one with its files in this folder.
+
+    Without a GCS, Ray leaves agents and users running for up to a minute.
+    """
+    import psutil  # which comes with Ray
+
+    with uninterrupted():
+        ours = []
+        for child in psutil.Process().children() if folder else ():
+            with suppress(psutil.Error):  # it has ended
+                if any(str(folder) in argument for argument in child.cmdline()):
+                    ours += [child, *child.children(recursive=True)]
+        ray.shutdown()
+        for process in psutil.wait_procs(ours, timeout=STOP)[1]:
+            with suppress(psutil.Error):
+                process.kill()
 
 
 def _check_somebody_listens(address: str) -> None:
@@ -67,13 +129,19 @@ def _check_somebody_listens(address: str) -> None:
     host, _, port = address.rpartition(":")
     if not port.isdigit():  # auto, or one of Ray's other names
         return
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
-    except (OSError, OverflowError):
+    if not _listens(host.strip("[]"), int(port), timeout=5.0):
         raise SalfError(
             f"there is no Ray to work with: nobody answers at {address}. "
             "Start it there with `ray start --head`."
-        ) from None
+        )
+
+
+def _listens(host: str, port: int, timeout: float = 1.0) -> bool:
+    try:
+        socket.create_connection((host, port), timeout).close()
+    except (OSError, OverflowError):
+        return False
+    return True
 
 
 def _keep_to_ourselves() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from salf.errors import SalfError, in_one_line
+from salf.live.cluster import Pulse
 from salf.live.rounds import Answer, Task
 from salf.live.update import Rejected, decode_model, encode, encode_model
 from salf.live.user import User
@@ -69,9 +70,11 @@ def start_user(name: str, make: Callable[[], User], *, here: bool = False) -> An
 
 def wait_ready(users: Sequence[Any], on_ready: Callable[[int], None] | None = None) -> None:
     """Wait until all users started have their model and their data."""
+    pulse = Pulse()
     waiting = [user.ready.remote() for user in users]
     while waiting:
-        done, waiting = ray.wait(waiting, num_returns=1)
+        pulse.check()
+        done, waiting = ray.wait(waiting, num_returns=1, timeout=LOOK)
         try:
             ray.get(done)
         except RayError as error:
@@ -99,10 +102,11 @@ class RayLink:
         self._patience: dict[str, float] = {}  # with those who seemed to hang: they may be slow
         self._round = 0
         self._looked = -LOOK
+        self._pulse = Pulse()
 
     def users(self) -> set[str]:
         """Whoever has a name here and is ready: who came is found, who ended is not."""
-        if time.monotonic() - self._looked >= LOOK:
+        if time.monotonic() - self._looked >= LOOK and self._pulse.check():
             self._look()
             self._end_hung()
             self._looked = time.monotonic()
@@ -178,6 +182,8 @@ class RayLink:
 
     def receive(self, seconds: float) -> Sequence[Answer]:
         """Wait for the first answer, and take all that are there then."""
+        if time.monotonic() - self._looked >= 2 * LOOK:  # in a long round, nobody looks
+            self._pulse.check()
         if not self._asked:
             time.sleep(seconds)
             return []

@@ -14,10 +14,9 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -29,6 +28,7 @@ import tomli_w
 from salf.errors import SalfError
 from salf.files import short_place, temporary_folder
 from salf.live.flower import parent
+from salf.signals import sigterm_as_exit, uninterrupted
 
 LOOPBACK = "127.0.0.1"
 CONNECTION = "salf"  # what the federation is called in Flower's own configuration
@@ -64,7 +64,7 @@ class LocalFederation:
         self._open = ExitStack()  # what ends with the federation
 
     def __enter__(self) -> "LocalFederation":
-        self._open.enter_context(_sigterm_as_exit())
+        self._open.enter_context(sigterm_as_exit())
         self.home = self._open.enter_context(temporary_folder("salf-flower"))
         self._env = {
             **os.environ,
@@ -139,17 +139,14 @@ class LocalFederation:
 
     def close(self) -> None:
         """End all that was started, and delete what it wrote."""
-        with _no_interruption():
-            self._close()
-
-    def _close(self) -> None:
-        for process in self._processes.values():
-            process.terminate()
-        until = time.monotonic() + STOP
-        for process in self._processes.values():
-            _end(process, until)
-        self._processes.clear()
-        _end_those_with(f"FLWR_HOME={self.home}")
+        with uninterrupted():
+            for process in self._processes.values():
+                process.terminate()
+            until = time.monotonic() + STOP
+            for process in self._processes.values():
+                _end(process, until)
+            self._processes.clear()
+            _end_those_with(f"FLWR_HOME={self.home}")
         self._open.close()
 
     def _start_superlink(self) -> None:
@@ -268,38 +265,6 @@ def _end(process: subprocess.Popen[bytes], until: float) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-@contextmanager
-def _sigterm_as_exit() -> Iterator[None]:
-    """Turn SIGTERM into an exception, once, so that all that is open is closed in order."""
-
-    def leave(number: int, frame: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # another one would cut the closing short
-        raise SystemExit(128 + number)
-
-    free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    if not free or threading.current_thread() is not threading.main_thread():
-        yield  # somebody else sees to it, or must
-        return
-    signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-@contextmanager
-def _no_interruption() -> Iterator[None]:
-    """Leave Ctrl-C without effect: people press it again when closing takes some seconds."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _end_those_with(variable: str) -> None:
