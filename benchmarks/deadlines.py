@@ -24,7 +24,7 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from salf.clock import Backpropagation
+from salf.deadline import Backpropagation
 from salf.layers import Layers
 from salf.models import PAPER_MODELS
 

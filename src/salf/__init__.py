@@ -2,7 +2,7 @@
 
 The paper's method and those it is compared with (`salf.methods`), a simulator that runs them
 (`salf.train`, the command `salf`), and the parts both are made of (`salf.layers`, `salf.depth`,
-`salf.aggregate`, `salf.backprop`, and `salf.clock` for deadlines on real devices).
+`salf.aggregate`, `salf.backprop`, and `salf.deadline` for deadlines on real devices).
 """
 
 from importlib import import_module
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from salf.aggregate import LayerwiseAggregate, Step
     from salf.arrivals import Arrivals, Closing
     from salf.backprop import backward_to
-    from salf.clock import Backpropagation, Partial
     from salf.data import DataSet, Samples, from_tensors, load
+    from salf.deadline import Backpropagation, Partial
     from salf.errors import SalfError, TrainingDiverged
     from salf.experiments.config import PRESETS, Config
     from salf.experiments.run import Result, run
@@ -30,7 +30,7 @@ _HOMES = {
     "salf.aggregate": ("LayerwiseAggregate", "Step"),
     "salf.arrivals": ("Arrivals", "Closing"),
     "salf.backprop": ("backward_to",),
-    "salf.clock": ("Backpropagation", "Partial"),
+    "salf.deadline": ("Backpropagation", "Partial"),
     "salf.data": ("DataSet", "Samples", "from_tensors", "load"),
     "salf.errors": ("SalfError", "TrainingDiverged"),
     "salf.experiments.config": ("PRESETS", "Config"),

@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from salf.clock import Backpropagation
+from salf.deadline import Backpropagation
 from salf.graph import tensors_in, unchanged
 from salf.layers import Layers, sent_bytes
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from salf.clock import Backpropagation
+from salf.deadline import Backpropagation
 from salf.errors import SalfError
 from salf.layers import Layers
 from salf.live.slow import Slowdown, slowness

@@ -33,7 +33,7 @@ class Slowdown:
             if not any(True for _ in module.children()):
                 module.register_forward_hook(self._after_module)
         for parameter in model.parameters():
-            # Before the clock's own hooks, which are put on for each round: so it sees the delay.
+            # Before the hooks of `Backpropagation`, added in each round: so it measures the delay.
             parameter.register_post_accumulate_grad_hook(self._catch_up)  # type: ignore[no-untyped-call]
 
     def _begin(self, *_: Any) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from salf.backprop import moved
-from salf.clock import Backpropagation
+from salf.deadline import Backpropagation
 from salf.errors import SalfError
 from salf.layers import Layers, is_sent
 from salf.live.update import Update

@@ -1,4 +1,4 @@
-"""Backpropagation that stops at the clock. Time is made up here: a layer costs what a test says."""
+"""Backpropagation that stops at a deadline: what it completes, and what it leaves behind."""
 
 import gc
 import json
@@ -8,161 +8,18 @@ from copy import deepcopy
 
 import pytest
 import torch
+from devices import MODELS, TARGETS, Device, full_gradients, names_of, prepared
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from reference import small_mlp
-from salf import clock
-from salf.clock import Backpropagation, Times
+from salf.deadline import Backpropagation, backprop
+from salf.deadline.retry import Retry
+from salf.deadline.times import Times
 from salf.errors import SalfError
 from salf.layers import Layers
-
-
-class Block(nn.Module):
-    def __init__(self, channels):
-        super().__init__()
-        self.convolution = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.norm = nn.BatchNorm2d(channels)
-
-    def forward(self, value):
-        return value + torch.relu(self.norm(self.convolution(value)))
-
-
-class ResidualNetwork(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.stem = nn.Conv2d(2, 4, 3, padding=1)
-        self.one = Block(4)
-        self.two = Block(4)
-        self.head = nn.Linear(4, 3)
-
-    def forward(self, value):
-        return self.head(self.two(self.one(self.stem(value))).mean((2, 3)))
-
-
-class TiedTransformer(nn.Module):
-    """The output layer's weight is the embedding's: it is complete with layer 1, not with L."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(5, 8)
-        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        self.head = nn.Linear(8, 5)
-        self.head.weight = self.embed.weight
-
-    def forward(self, value):
-        return self.head(self.encoder(self.embed(value)).mean(1))
-
-
-PICTURES = torch.Generator().manual_seed(1)
-MODELS = {
-    "mlp": (small_mlp, torch.randn(4, 4, generator=PICTURES), None),
-    "residual": (
-        ResidualNetwork,
-        torch.randn(4, 2, 4, 4, generator=PICTURES),
-        ["stem", "one", "two", "head"],
-    ),
-    "residual, a layer per leaf": (
-        ResidualNetwork,
-        torch.randn(4, 2, 4, 4, generator=PICTURES),
-        None,
-    ),
-    "tied transformer": (
-        TiedTransformer,
-        torch.randint(0, 5, (4, 3), generator=PICTURES),
-        ["embed", "encoder.layers.0", "encoder.layers.1", "head"],
-    ),
-    "tied transformer, a layer per leaf": (
-        TiedTransformer,
-        torch.randint(0, 5, (4, 3), generator=PICTURES),
-        None,
-    ),
-}
-TARGETS = torch.tensor([0, 1, 2, 0])
-
-
-class Cost(torch.autograd.Function):
-    """Identity through which the signal goes back only after the layer's time has passed."""
-
-    @staticmethod
-    def forward(ctx, value, number, device):
-        ctx.number, ctx.device = number, device
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx, signal):
-        ctx.device.pass_back(ctx.number)
-        return signal, None, None
-
-
-class Device:
-    """A user's device on which the forward pass and each layer take the seconds they are told."""
-
-    def __init__(self, model, layers, forward=1.0, costs=None):
-        self.model, self.layers, self.forward = model, layers, forward
-        self.costs = dict.fromkeys(range(1, len(layers) + 1), 1.0) | (costs or {})
-        self.speed, self.seconds = 1.0, 0.0
-        self.passed = []  # the layers whose part of the backward pass was run, this round
-        self.forwards = 0
-        for number, layer in enumerate(layers, 1):
-            for name in layer.name.split(" + "):
-                model.get_submodule(name).register_forward_hook(self._charge(number))
-
-    def now(self):
-        return self.seconds
-
-    def pass_back(self, number):
-        self.passed.append(number)
-        self.seconds += self.costs[number] / self.speed
-
-    def wait(self, seconds):
-        self.seconds += seconds
-
-    def _charge(self, number):
-        def hook(module, arguments, output):
-            if isinstance(output, tuple):  # attention, which gives its weights too
-                return (Cost.apply(output[0], number, self), *output[1:])
-            return Cost.apply(output, number, self)
-
-        return hook
-
-    def loss(self, inputs, targets=TARGETS):
-        def run():
-            self.passed.clear()
-            self.forwards += 1
-            self.seconds += self.forward / self.speed
-            return F.cross_entropy(self.model(inputs), targets)
-
-        return run
-
-
-def prepared(name="mlp", dtype=torch.float32, forward=1.0, costs=None):
-    """A model on a device of made-up speed, and its backpropagation, which knows nothing yet."""
-    make, inputs, given = MODELS[name]
-    torch.manual_seed(0)
-    model = make().to(dtype)
-    inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
-    layers = Layers.of(model, given, inputs)
-    device = Device(model, layers, forward, costs)
-    backpropagation = Backpropagation(model, layers, now=device.now)
-    return model, backpropagation, device, device.loss(inputs)
-
-
-def full_gradients(model, loss):
-    """What `backward()` gives, with no deadline and nothing of ours."""
-    model.zero_grad()
-    loss().backward()
-    found = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    for parameter in model.parameters():
-        parameter.grad = None
-    return found
-
-
-def names_of(layers, depth):
-    return {name for layer in layers[depth - 1 :] for name in layer.parameters}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
@@ -174,7 +31,7 @@ def test_gradients_are_bit_equal_to_a_full_backwards_at_every_depth(name, dtype)
     completion = device.forward
     deadlines = {len(learned.layers) + 1: completion}
     for number in range(len(learned.layers), 0, -1):
-        completion += learned.times.usual[number]
+        completion += learned.times.usual(number)
         deadlines[number] = completion
     for depth, deadline in deadlines.items():
         model, backpropagation, device, loss = prepared(name, dtype)
@@ -249,48 +106,6 @@ def test_the_forward_pass_counts_against_the_deadline():
     assert depths == [1, 2, 3, 4]
 
 
-def test_nothing_is_run_when_the_forward_pass_and_the_last_layer_cannot_fit():
-    _, backpropagation, device, loss = prepared(forward=2.0)
-    for _ in range(3):
-        backpropagation.within(None, loss)
-    partial = backpropagation.within(2.9, loss)
-    assert device.forwards == 3
-    assert (partial.depth, partial.gradients, partial.loss, partial.total) == (4, {}, None, 0.0)
-    assert backpropagation.within(3.0, loss).depth == 3
-
-
-def test_a_device_that_is_cold_at_first_is_not_given_up():
-    _, backpropagation, device, loss = prepared()
-    device.speed = 0.1
-    assert backpropagation.within(3.5, loss).depth == 4  # the forward pass took all of the time
-    device.speed = 1.0
-    depths = [backpropagation.within(3.5, loss).depth for _ in range(5)]
-    assert depths[-1] == 2
-
-
-def test_hiccups_in_the_first_rounds_do_not_end_a_user():
-    _, backpropagation, device, loss = prepared()
-    depths = []
-    for number in range(40):
-        device.speed = 0.1 if 1 <= number <= 6 else 1.0
-        depths.append(backpropagation.within(4.5, loss).depth)
-    assert depths[0] == 1
-    assert set(depths[1:7]) == {4}
-    assert set(depths[-20:]) == {1}
-
-
-def test_a_forward_pass_that_is_slow_now_and_then_is_still_tried():
-    """What it brings most of the time is worth more than the rounds in which it is in vain."""
-    _, backpropagation, device, loss = prepared()
-    depths = []
-    for number in range(40):
-        device.forward = 3.0 if number % 3 == 0 else 1.0
-        depths.append(backpropagation.within(3.5, loss).depth)
-    assert device.forwards == 40
-    assert set(depths[2::3]) == {2}
-    assert set(depths[3::3]) == {4}
-
-
 @pytest.mark.parametrize("deadline", [-1.0, -math.inf])
 def test_a_deadline_that_is_over_allows_nothing(deadline):
     _, backpropagation, device, loss = prepared()
@@ -312,89 +127,6 @@ def test_a_deadline_that_is_no_number_is_refused():
     _, backpropagation, _, loss = prepared()
     with pytest.raises(SalfError, match="deadline is not a number"):
         backpropagation.within(math.nan, loss)
-
-
-def test_a_device_that_slows_down_is_noticed_in_the_same_round():
-    """The forward pass was slow, so the layers will be: no round ends late, not even the first."""
-    _, backpropagation, device, loss = prepared(costs={3: 1.0, 2: 2.0, 1: 4.0})
-    for _ in range(20):
-        assert backpropagation.within(13.0, loss).depth == 1
-    device.speed = 0.5  # layer 1 would begin at 8 and end at 16, and was over in 4 until now
-    for _ in range(40):
-        partial = backpropagation.within(13.0, loss)
-        assert (partial.depth, partial.total) == (2, 8.0)
-
-
-def test_a_hiccup_is_not_taken_for_a_slow_device():
-    """A late forward pass, by its share of the round, need not mean late layers."""
-    _, backpropagation, device, loss = prepared(costs={3: 10.0, 2: 10.0, 1: 10.0})
-    backpropagation.within(None, loss)
-    device.forward = 10.0
-    assert backpropagation.within(60.0, loss).depth == 1
-
-
-def test_the_way_back_to_the_caller_counts_too():
-    """Letting go of the graph takes time, and the deadline is when the caller has its gradients."""
-    _, backpropagation, device, loss = prepared()
-
-    def heavy():
-        value = loss()
-        weakref.finalize(value, device.wait, 1.0)
-        return value
-
-    assert backpropagation.within(None, heavy).total == 5.0
-    assert backpropagation.within(5.0, heavy).depth == 1
-    partial = backpropagation.within(4.9, heavy)
-    assert (partial.depth, partial.total) == (2, 4.0)
-    assert backpropagation.within(2.9, heavy).loss is None  # no time for 1 + 1 and the way back
-
-
-def test_layers_that_are_no_longer_reached_follow_the_speed_of_those_that_are():
-    """Slow for long, then fast again: the layer that was given up is reached again soon."""
-    _, backpropagation, device, loss = prepared(costs={3: 1.0, 2: 2.0, 1: 6.0})
-    backpropagation.within(None, loss)
-    device.speed = 0.25
-    assert all(backpropagation.within(17.0, loss).depth == 2 for _ in range(50))
-    assert backpropagation.times.usual[1] == pytest.approx(24.0 * 0.995**50)
-    device.speed = 1.0
-    assert any(backpropagation.within(17.0, loss).depth == 1 for _ in range(10))
-    assert all(backpropagation.within(17.0, loss).depth == 1 for _ in range(20))
-
-
-def test_a_first_round_that_was_slow_by_accident_does_not_keep_the_user_from_going_deeper():
-    """A layer seen once, and badly, is tried again although no round reaches it by itself."""
-    _, backpropagation, device, loss = prepared(costs={3: 1.0, 2: 1.0, 1: 10.0})
-    backpropagation.within(None, loss)
-    device.costs[1] = 1.0
-    depths = [backpropagation.within(6.0, loss).depth for _ in range(300)]
-    assert depths[:50] == [2] * 50
-    assert depths[-1] == 1
-
-
-def test_a_user_with_no_time_for_anything_tries_again_but_seldom():
-    _, backpropagation, device, loss = prepared(forward=3.0)
-    backpropagation.within(None, loss)
-    tries = []
-    for _ in range(400):
-        before = device.forwards
-        backpropagation.within(2.0, loss)
-        tries.append(device.forwards - before)
-    assert sum(tries[:2]) == 2  # it takes three rounds to believe it
-    assert 1 <= sum(tries[2:]) <= 8
-    assert sum(tries[2:100]) <= 4  # so 19 rounds in 20 are in time from the start
-    device.speed = 10.0
-    depths = [backpropagation.within(2.0, loss).depth for _ in range(400)]
-    assert depths[-1] == 1
-
-
-def test_one_hiccup_does_not_change_what_is_expected():
-    _, backpropagation, device, loss = prepared()
-    for _ in range(10):
-        backpropagation.within(None, loss)
-    device.speed = 0.1
-    backpropagation.within(None, loss)
-    device.speed = 1.0
-    assert all(backpropagation.within(4.0, loss).depth == 1 for _ in range(20))
 
 
 def test_gradients_from_before_are_neither_added_to_nor_lost():
@@ -710,7 +442,7 @@ def test_an_accelerator_is_waited_for_at_each_layer(monkeypatch):
         device.seconds += sum(queued)
         queued.clear()
 
-    monkeypatch.setattr(clock, "_accelerators", lambda parameters: {torch.device("cuda", 0)})
+    monkeypatch.setattr(backprop, "_accelerators", lambda parameters: {torch.device("cuda", 0)})
     monkeypatch.setattr(torch.accelerator, "synchronize", synchronize)
     monkeypatch.setattr(device, "pass_back", lambda number: queued.append(device.costs[number]))
     partial = backpropagation.within(None, loss)
@@ -734,11 +466,11 @@ def test_a_new_process_each_round_learns_as_one_process_does():
     deadlines = [*[10.0] * 3, *[3.5] * 300]
     for deadline in deadlines:
         learned = many[0].state_dict()
-        many[0].times = Times(3)
+        many[0].times, many[0].retry = Times(3), Retry()
         many[0].load_state_dict(json.loads(json.dumps(learned)))
         ours, alone = (side[0].within(deadline, side[2]) for side in (many, one))
         assert (ours.depth, ours.total) == (alone.depth, alone.total)
-    assert 3 < one[1].forwards < 100
+    assert 10 < one[1].forwards < 100  # some of them tries
 
 
 @pytest.mark.parametrize(
@@ -750,7 +482,7 @@ def test_a_new_process_each_round_learns_as_one_process_does():
         {"9": [1.0]},
         {"absent": [0.0]},
         {"absent": [-1.0] * 5},
-        {"patience": []},
+        {"credit": []},
     ],
 )
 def test_learned_times_that_cannot_be_are_refused_and_change_nothing(change):
@@ -762,45 +494,3 @@ def test_learned_times_that_cannot_be_are_refused_and_change_nothing(change):
     with pytest.raises(SalfError, match="not those of 3 layers"):
         backpropagation.load_state_dict({"0": [1.0]})
     assert backpropagation.state_dict() == before
-
-
-def test_expected_times_are_high_but_not_the_highest_of_the_last_rounds():
-    times = Times(1)
-    for second in range(1, 21):
-        times.learn({0: float(second), 1: 1.0, 2: 0.0})
-    assert list(times.seen[0]) == [float(second) for second in range(5, 21)]
-    assert times.expected(0, pace=1.0) == 17.0
-    assert times.expected(0, pace=2.0) == 24.0  # twice the median
-    assert times.expected(1, pace=1.0) == 1.0
-
-
-def test_times_that_are_not_seen_any_more_shrink_a_little_until_they_are_seen_again():
-    times = Times(1)
-    times.learn({0: 1.0, 1: 1.0, 2: 0.0})
-    for _ in range(10):
-        times.learn({0: 1.0})
-    assert times.expected(1, pace=1.0) == pytest.approx(0.995**10)
-    assert times.expected(0, pace=1.0) == 1.0
-    times.learn({0: 1.0, 1: 0.9})
-    assert times.expected(1, pace=1.0) == 1.0
-
-
-def test_a_stage_that_is_seen_again_says_nothing_about_the_speed_of_others():
-    """It was expected to take less for want of news, not because anything was faster."""
-    times = Times(2)
-    times.learn({0: 1.0, 2: 1.0, 1: 1.0, 3: 0.0})
-    for _ in range(100):
-        times.learn({0: 1.0, 3: 0.0})
-    times.learn({0: 1.0, 2: 1.0, 3: 0.0})
-    assert times.expected(2, pace=1.0) == 1.0
-    assert times.expected(1, pace=1.0) == pytest.approx(0.995**101)
-
-
-def test_one_new_time_is_worth_more_than_many_old_ones():
-    times = Times(1)
-    for _ in range(16):
-        times.learn({0: 1.0, 1: 1.0, 2: 0.0})
-    for _ in range(16):
-        times.learn({0: 1.0, 2: 0.0})
-    times.learn({0: 1.0, 1: 0.1, 2: 0.0})
-    assert times.expected(1, pace=1.0) == 0.1

@@ -1,0 +1,117 @@
+"""What a device learns about the time its stages take, and what it expects of the next round."""
+
+import weakref
+
+import pytest
+from devices import prepared
+
+from salf.deadline.times import Times
+
+
+def test_a_device_that_slows_down_is_noticed_in_the_same_round():
+    """The forward pass was slow, so the layers will be: no round ends late, not even the first."""
+    _, backpropagation, device, loss = prepared(costs={3: 1.0, 2: 2.0, 1: 4.0})
+    for _ in range(20):
+        assert backpropagation.within(13.0, loss).depth == 1
+    device.speed = 0.5  # layer 1 would begin at 8 and end at 16, and was over in 4 until now
+    for _ in range(40):
+        partial = backpropagation.within(13.0, loss)
+        assert (partial.depth, partial.total) == (2, 8.0)
+
+
+def test_a_hiccup_is_not_taken_for_a_slow_device():
+    """A late forward pass, by its share of the round, need not mean late layers."""
+    _, backpropagation, device, loss = prepared(costs={3: 10.0, 2: 10.0, 1: 10.0})
+    backpropagation.within(None, loss)
+    device.forward = 10.0
+    assert backpropagation.within(60.0, loss).depth == 1
+
+
+def test_the_way_back_to_the_caller_counts_too():
+    """Letting go of the graph takes time, and the deadline is when the caller has its gradients."""
+    _, backpropagation, device, loss = prepared()
+
+    def heavy():
+        value = loss()
+        weakref.finalize(value, device.wait, 1.0)
+        return value
+
+    assert backpropagation.within(None, heavy).total == 5.0
+    assert backpropagation.within(5.0, heavy).depth == 1
+    partial = backpropagation.within(4.9, heavy)
+    assert (partial.depth, partial.total) == (2, 4.0)
+    assert backpropagation.within(2.9, heavy).loss is None  # no time for 1 + 1 and the way back
+
+
+def test_layers_that_are_no_longer_reached_follow_the_speed_of_those_that_are():
+    """Slow for long, then fast again: the layer that was given up is reached again soon."""
+    _, backpropagation, device, loss = prepared(costs={3: 1.0, 2: 2.0, 1: 6.0})
+    backpropagation.within(None, loss)
+    device.speed = 0.25
+    assert all(backpropagation.within(17.0, loss).depth == 2 for _ in range(50))
+    assert backpropagation.times.usual(1) == pytest.approx(24.0 * 0.995**50)
+    device.speed = 1.0
+    assert any(backpropagation.within(17.0, loss).depth == 1 for _ in range(10))
+    assert all(backpropagation.within(17.0, loss).depth == 1 for _ in range(20))
+
+
+def test_a_first_round_that_was_slow_by_accident_does_not_keep_the_user_from_going_deeper():
+    """A layer seen once, and badly, is tried again although no round reaches it by itself."""
+    _, backpropagation, device, loss = prepared(costs={3: 1.0, 2: 1.0, 1: 10.0})
+    backpropagation.within(None, loss)
+    device.costs[1] = 1.0
+    depths = [backpropagation.within(6.0, loss).depth for _ in range(300)]
+    assert depths[:50] == [2] * 50
+    assert depths[-1] == 1
+
+
+def test_one_hiccup_does_not_change_what_is_expected():
+    _, backpropagation, device, loss = prepared()
+    for _ in range(10):
+        backpropagation.within(None, loss)
+    device.speed = 0.1
+    backpropagation.within(None, loss)
+    device.speed = 1.0
+    assert all(backpropagation.within(4.0, loss).depth == 1 for _ in range(20))
+
+
+def test_expected_times_are_high_but_not_the_highest_of_the_last_rounds():
+    times = Times(1)
+    for second in range(1, 21):
+        times.learn({0: float(second), 1: 1.0, 2: 0.0})
+    assert list(times.seen[0]) == [float(second) for second in range(5, 21)]
+    assert times.expected(0, pace=1.0) == 17.0
+    assert times.expected(0, pace=2.0) == 24.0  # twice the median
+    assert times.expected(1, pace=1.0) == 1.0
+
+
+def test_times_that_are_not_seen_any_more_shrink_a_little_until_they_are_seen_again():
+    times = Times(1)
+    times.learn({0: 1.0, 1: 1.0, 2: 0.0})
+    for _ in range(10):
+        times.learn({0: 1.0})
+    assert times.expected(1, pace=1.0) == pytest.approx(0.995**10)
+    assert times.expected(0, pace=1.0) == 1.0
+    times.learn({0: 1.0, 1: 0.9})
+    assert times.expected(1, pace=1.0) == 1.0
+
+
+def test_a_stage_that_is_seen_again_says_nothing_about_the_speed_of_others():
+    """It was expected to take less for want of news, not because anything was faster."""
+    times = Times(2)
+    times.learn({0: 1.0, 2: 1.0, 1: 1.0, 3: 0.0})
+    for _ in range(100):
+        times.learn({0: 1.0, 3: 0.0})
+    times.learn({0: 1.0, 2: 1.0, 3: 0.0})
+    assert times.expected(2, pace=1.0) == 1.0
+    assert times.expected(1, pace=1.0) == pytest.approx(0.995**101)
+
+
+def test_one_new_time_is_worth_more_than_many_old_ones():
+    times = Times(1)
+    for _ in range(16):
+        times.learn({0: 1.0, 1: 1.0, 2: 0.0})
+    for _ in range(16):
+        times.learn({0: 1.0, 2: 0.0})
+    times.learn({0: 1.0, 1: 0.1, 2: 0.0})
+    assert times.expected(1, pace=1.0) == 0.1
