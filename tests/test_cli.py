@@ -223,7 +223,7 @@ def test_reproduce_prints_verdicts_and_leaves_a_page(tmp_path):
     [
         (["lema1"], "Did you mean 'lemma1'"),
         (["lemma9"], "unknown item 'lemma9'. Allowed: all"),  # three are near: no guess
-        (["lemma1", "--preset", "papers"], "Did you mean 'paper'"),
+        (["lemma1", "--size", "papers"], "Did you mean 'paper'"),
         (["lemma1", "--data-dir", "nowhere"], "the data folder nowhere does not exist"),
         (["lemma1", "--seeds", "0"], "seeds"),
     ],

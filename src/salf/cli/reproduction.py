@@ -35,11 +35,11 @@ def reproduce(
         list[str] | None,
         typer.Argument(metavar="[WHAT]...", help=f"{' | '.join(NAMES)} | all (the default)"),
     ] = None,
-    preset: Annotated[
+    size: Annotated[
         str,
         option(
-            "--preset",
-            help="quick: what two cores do in about 40 minutes, with fewer seeds and rounds | "
+            "--size",
+            help="quick: fewer seeds and rounds, about 40 minutes on two cores | "
             "paper: the paper's setting; minutes for MNIST, days for VGG (quick)",
         ),
     ] = "quick",
@@ -66,7 +66,7 @@ def reproduce(
 
     Examples:
 
-        salf reproduce table1 --preset paper
+        salf reproduce table1 --size paper
 
         salf reproduce fig-vgg fig-vgg90 --data-dir FOLDER-WITH-CIFAR-10
 
@@ -75,12 +75,12 @@ def reproduce(
     from salf.report.extra import check_extra
 
     check_extra("scipy", extra="reproduce")
-    from salf.reproduction.presets import PRESETS
     from salf.reproduction.reproduce import PAGE
     from salf.reproduction.reproduce import reproduce as make
+    from salf.reproduction.sizes import SIZES
 
-    if preset not in PRESETS:
-        raise unknown("preset", preset, PRESETS)
+    if size not in SIZES:
+        raise unknown("size", size, SIZES)
     if data_dir and not Path(data_dir).is_dir():
         raise SalfError(f"the data folder {data_dir} does not exist.")
     began = monotonic()
@@ -99,7 +99,7 @@ def reproduce(
 
         made = make(
             what or [],
-            PRESETS[preset],
+            SIZES[size],
             out,
             seeds=seeds,
             data_dir=str(Path(data_dir).absolute()) if data_dir else "",

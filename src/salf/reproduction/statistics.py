@@ -37,9 +37,10 @@ class Interval:
         return str(self).replace("-", "−") if self.mean < 0 else f"+{self}"
 
     def drawn(self) -> dict[str, float]:
-        """Of an accuracy, for a figure: no interval of it is seen beyond 0 and 1."""
-        ends = {"mean": self.mean, "low": max(self.low, 0.0), "high": min(self.high, 1.0)}
-        return {name: round(value, 5) for name, value in ends.items()}
+        """Of an accuracy, for a figure: the part from 0 to 1 of the interval, if there is one."""
+        ends = {"low": max(self.low, 0.0), "high": min(self.high, 1.0)}
+        shown = {"mean": self.mean, **(ends if self.half is not None else {})}
+        return {name: round(value, 5) for name, value in shown.items()}
 
 
 def over_seeds(seeds: int) -> str:
