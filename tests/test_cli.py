@@ -211,7 +211,7 @@ def test_ctrl_c_keeps_the_run_and_says_how_to_go_on(tmp_path):
 def test_reproduce_prints_verdicts_and_leaves_a_page(tmp_path):
     done = salf("reproduce", "lemma1", "--out", "r", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "lemma1 is there (holds: 3)" in done.stderr
+    assert "lemma1 is done (holds: 3)" in done.stderr
     assert "holds: “the cardinality of the set [U^l]" in done.stdout
     assert "wrote r/reproduction.html in " in done.stdout
     for name in ("lemma1.csv", "figures/lemma1.png", "figures/lemma1.svg", "reproduction.md"):

@@ -54,12 +54,7 @@ def between(what: str, values: Sequence[float], least: float = -inf, most: float
 
 
 def as_good(
-    ours: Measured,
-    theirs: Measured,
-    where: str = "",
-    *,
-    margin: float = TIE,
-    less: bool = False,
+    ours: Measured, theirs: Measured, where: str = "", *, margin: float = TIE, less: bool = False
 ) -> Check:
     """Whether ours >= theirs - margin, in the mean over the seeds of their difference.
 
@@ -70,12 +65,7 @@ def as_good(
 
 
 def better(
-    ours: Measured,
-    theirs: Measured,
-    where: str = "",
-    *,
-    margin: float = 0.0,
-    less: bool = False,
+    ours: Measured, theirs: Measured, where: str = "", *, margin: float = 0.0, less: bool = False
 ) -> Check:
     """Whether ours > theirs + margin, in the mean over the seeds of their difference.
 

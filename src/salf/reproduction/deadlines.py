@@ -28,12 +28,8 @@ def straggler_share(deadline: float) -> float:
 def timing(size: Size) -> Measurement:
     """The measurement of the layers' backward times."""
     config = size.configs["cnn"]
-    arguments = {
-        "model": config.model,
-        "batch_size": config.batch_size,
-        "repetitions": _REPETITIONS,
-    }
-    return Measurement("layer-times", layer_times, arguments, work=3.0)
+    what = {"model": config.model, "batch_size": config.batch_size, "repetitions": _REPETITIONS}
+    return Measurement("layer-times", layer_times, what, work=3.0)
 
 
 def layer_times(model: str, batch_size: int, repetitions: int, progress: Progress) -> Json:

@@ -62,7 +62,7 @@ def page(made: Mapping[str, Made], skipped: Collection[str]) -> Page:
             _overview(made),
             *(_section(name, item) for name, item in made.items()),
             *(
-                Section(name, [Statement("not run", "none", "The data for it were not there.")])
+                Section(name, [Statement("not run", "none", "Its data were not available.")])
                 for name in skipped
                 if name not in made
             ),
@@ -130,7 +130,7 @@ def _made_with(made: Mapping[str, Made]) -> str:
     if counts.keys() <= {_listed(versions())}:
         return f"Made with {here}."
     runs = names.listed([f"{count} with {noted}" for noted, count in counts.most_common()])
-    return f"Runs and measurements were made so: {runs}. The page was made with {here}."
+    return f"Runs and measurements: {runs}. The page was made with {here}."
 
 
 def _listed(noted: Mapping[str, str]) -> str:

@@ -181,12 +181,13 @@ def findings(measured: Mapping[str, Json]) -> list[Finding]:
     ends = {name: bound.at(last, name) for name in METHODS}
     times = {f"{name}_times": ends[name] / measured[name]["mean"][-1] for name in METHODS}
     said = ends["salf"] / ends["fedavg"]
+    rate = f"SALF's slope is {interval(slopes_of := measured['salf']['slopes']).signed}"
     return [
         finding("theorem", "bounded", [_is_under(measured["salf"], bound, "salf")], **times),
         finding(
             "theorem",
             "rate",
-            _rates(measured),
+            [between(rate, slopes_of, most=-1 + SLOPE_MARGIN), _same_rate(measured)],
             late=LATE * last,
             confidence=names.percent(CONFIDENCE),
             margin=SLOPE_MARGIN,
@@ -219,12 +220,6 @@ def _is_under(one: Json, bound: Bound, name: str) -> Check:
     )
 
 
-def _rates(measured: Mapping[str, Json]) -> list[Check]:
-    salf = measured["salf"]["slopes"]
-    told = f"SALF's slope is {interval(salf).signed}"
-    return [between(told, salf, most=-1 + SLOPE_MARGIN), _same_rate(measured)]
-
-
 def _same_rate(measured: Mapping[str, Json]) -> Check:
     salf, fedavg = (measured[name]["slopes"] for name in METHODS)
     apart = interval(off := paired(salf, fedavg)).signed
@@ -247,11 +242,10 @@ def _costs(measured: Mapping[str, Json], said: float) -> list[Check]:
 def _table(measured: Mapping[str, Json]) -> Table:
     bound = Bound(measured)
     constants, federation = bound.constants, bound.federation
-    kappa = constants.rho_s / constants.rho_c
     values = {
         "ρ_c, smallest eigenvalue of a user's Hessian": constants.rho_c,
         "ρ_s, largest": constants.rho_s,
-        "κ = ρ_s/ρ_c": kappa,
+        "κ = ρ_s/ρ_c": constants.rho_s / constants.rho_c,
         "γ = max(8κ, 1)": theorem_gamma(constants.rho_c, constants.rho_s),
         "Γ [psi_heterogeneity_gap]": constants.Gamma,
         "|w_1 − w_opt|²": bound.distance2,
