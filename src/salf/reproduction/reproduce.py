@@ -75,17 +75,17 @@ def reproduce(
         tasks = {name: workshop.tasks(item, sized) for name, item in items.items()}
         reproduction = Reproduction(made, _without_data(tasks, report))
 
-        def on_ready(name: str, done: Done) -> None:
-            made = workshop.put_together(items[name], sized, settings, done)
-            workshop.write(name, made)
-            reproduction.made[name] = made
+        def on_ready(names: Sequence[str], done: Done) -> None:
+            for name in names:
+                made = workshop.put_together(items[name], sized, settings, done)
+                workshop.write(name, made)
+                reproduction.made[name] = made
+                if on_item is not None:
+                    on_item(name, made)
             workshop.write_page(reproduction)
-            if on_item is not None:
-                on_item(name, made)
 
         to_do = {name: some for name, some in tasks.items() if name not in reproduction.skipped}
         reproduction.diverged = _do_all(to_do, workshop, workers, on_progress, on_ready)
-        workshop.write_page(reproduction)
         return reproduction
 
 
@@ -94,11 +94,11 @@ def _do_all(
     workshop: "Workshop",
     workers: int | None,
     on_progress: OnProgress | None,
-    on_ready: Callable[[str, Done], None],
+    on_ready: Callable[[Sequence[str], Done], None],
 ) -> dict[str, str]:
     """Do the tasks of all items that are not done yet; the runs that diverged, and why.
 
-    `on_ready` is called with each item as soon as all its tasks have ended.
+    `on_ready` is called with items as soon as all their tasks have ended.
     """
     # The longest first, so that no core is idle for long at the end.
     distinct = {
@@ -112,9 +112,10 @@ def _do_all(
     def check(now: Done) -> None:
         done = Done(before.results | now.results, before.failures | now.failures)
         ended = done.results.keys() | done.failures.keys()
-        for name in [name for name, labels in waiting.items() if labels <= ended]:
+        if ready := [name for name, labels in waiting.items() if labels <= ended]:
+            on_ready(ready, done)
+        for name in ready:
             del waiting[name]
-            on_ready(name, done)
 
     def on_done(name: str, now: Done) -> None:
         if name in now.failures:
