@@ -249,7 +249,7 @@ def test_ctrl_c_and_sigterm_keep_the_run_and_say_how_to_continue(tmp_path, numbe
 def test_reproduce_prints_verdicts_and_leaves_a_page(tmp_path):
     done = salf("reproduce", "lemma1", "--out", "r", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "lemma1 is there (holds: 3)" in done.stderr
+    assert "lemma1 is done (holds: 3)" in done.stderr
     assert "holds: “the cardinality of the set [U^l]" in done.stdout
     assert "wrote r/reproduction.html in " in done.stdout
     for name in ("lemma1.csv", "figures/lemma1.png", "figures/lemma1.svg", "reproduction.md"):
@@ -261,7 +261,7 @@ def test_reproduce_prints_verdicts_and_leaves_a_page(tmp_path):
     [
         (["lema1"], "Did you mean 'lemma1'"),
         (["lemma9"], "unknown item 'lemma9'. Allowed: all"),  # three are near: no guess
-        (["lemma1", "--preset", "papers"], "Did you mean 'paper'"),
+        (["lemma1", "--size", "papers"], "Did you mean 'paper'"),
         (["lemma1", "--data-dir", "nowhere"], "the data folder nowhere does not exist"),
         (["lemma1", "--seeds", "0"], "seeds"),
     ],

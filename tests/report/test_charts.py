@@ -20,13 +20,13 @@ def headings(panels):
 def test_a_curve_is_the_mean_over_the_seeds_with_the_lowest_and_the_highest():
     runs = [result([0.2, None, 0.6]), result([0.4, None, 0.7])]
     spec = charts.curves(Comparison(Config(), {case("salf"): runs}), "accuracy")
-    points = [(r["round"], r["mean"], r["low"], r["high"]) for r in records(spec)]
+    points = [(r["x"], r["mean"], r["low"], r["high"]) for r in records(spec)]
     assert points == [(1, 0.3, 0.2, 0.4), (3, 0.65, 0.6, 0.7)]
 
 
 def test_salf_is_drawn_last_and_keeps_its_place_in_the_legend():
     spec = charts.curves(comparison({case("salf"): [0.9], case("drop"): [0.8]}), "accuracy")
-    assert [r["method"] for r in records(spec)] == ["Drop"] * 2 + ["SALF"] * 2
+    assert [r["line"] for r in records(spec)] == ["Drop"] * 2 + ["SALF"] * 2
     assert spec["layer"][0]["encoding"]["color"]["scale"]["domain"] == ["SALF", "Drop"]
 
 
@@ -42,7 +42,7 @@ def test_a_band_is_drawn_for_several_seeds_only():
 def test_a_long_curve_is_thinned_but_keeps_its_end():
     runs = [result([0.5] * 1500)]
     spec = charts.curves(Comparison(Config(rounds=1500), {case("salf"): runs}), "accuracy")
-    rounds = [r["round"] for r in records(spec)]
+    rounds = [r["x"] for r in records(spec)]
     assert len(rounds) <= 200
     assert rounds[-1] == 1500
     assert {b - a for a, b in pairwise(rounds)} == {8}

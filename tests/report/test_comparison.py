@@ -111,8 +111,8 @@ def test_without_a_mixture_there_is_no_ratio():
 def test_tables_are_printed_whole_into_a_file(both):
     out = printed(both)
     assert out.startswith(
-        "Test accuracy after 3 rounds by ratio of stragglers, mean ± standard deviation over 2 "
-        "seeds.\nFedAvg is the same however layers are averaged.\n\n"
+        "Test accuracy on MNIST after 3 rounds by ratio of stragglers, mean ± standard deviation "
+        "over 2 seeds.\nFedAvg is the same however layers are averaged.\n\n"
         "i.i.d., averaged over the users that reached a layer, as the equations say\n"
         "Method                    30 %            90 %\n"
     )

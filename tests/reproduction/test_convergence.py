@@ -6,10 +6,10 @@ import pytest
 import vl_convert
 from made_up_runs import found
 
-from salf.reproduction.convergence import CnnConvergence, MlpConvergence, findings
-from salf.reproduction.curves import Course, mean_curve
-from salf.reproduction.item import label
-from salf.reproduction.presets import AVERAGES, METHODS, QUICK
+from salf.reproduction.convergence import CNN, MLP, findings
+from salf.reproduction.curves import Course, points
+from salf.reproduction.item import Found, label
+from salf.reproduction.sizes import AVERAGES, METHODS, QUICK
 from salf.reproduction.verdicts import Verdict
 
 HOLDS, IN_PART, FAILS = Verdict.HOLDS, Verdict.IN_PART, Verdict.FAILS
@@ -118,18 +118,17 @@ def curve(config):
     return [end - 0.02, end - 0.01, end]
 
 
-@pytest.fixture(params=[MlpConvergence, CnnConvergence])
+@pytest.fixture(params=[MLP, CNN], ids=["mlp", "cnn"])
 def item(request):
-    return request.param()
+    return request.param
 
 
-def outcome(item, preset=QUICK, accuracies=curve):
-    tasks = item.tasks(preset, None)
-    return item.outcome(preset, found(tasks, accuracies), None)
+def outcome(item, size=QUICK, accuracies=curve):
+    return item.outcome(size, found(item.tasks(size, Found({})), accuracies))
 
 
 def test_the_runs_are_those_of_table_1(item):
-    labels = {label(task) for task in item.tasks(QUICK, None)}
+    labels = {label(task) for task in item.tasks(QUICK, Found({}))}
     expected = {
         label(QUICK.config(item.model, method, average, 0.9, seed))
         for method in METHODS
@@ -153,10 +152,10 @@ def test_heterofl_is_not_judged_on_the_mlp_which_the_paper_leaves_out():
     def best(config):
         return [0.99] * 3 if config.method == "heterofl" else curve(config)
 
-    mlp = outcome(MlpConvergence(), accuracies=best)
+    mlp = outcome(MLP, accuracies=best)
     assert {finding.verdict for finding in mlp.findings} == {HOLDS}
     assert "HeteroFL is drawn but not judged" in mlp.intro
-    cnn = outcome(CnnConvergence(), accuracies=best)
+    cnn = outcome(CNN, accuracies=best)
     assert cnn.findings[0].verdict is IN_PART
     assert "not judged" not in cnn.intro
 
@@ -178,17 +177,17 @@ def test_the_rows_are_tidy_and_fedavg_is_there_once(item):
 
 
 def test_the_figure_says_what_it_shows_and_can_be_drawn():
-    made = outcome(CnnConvergence())
+    made = outcome(CNN)
     title = made.figure["title"]
     assert "CNN on MNIST" in title["text"]
-    assert "150 rounds, mean of 3 seeds and its 95 % interval; preset quick" in title["subtitle"][0]
+    assert "150 rounds, mean of 3 seeds and its 95 % interval; size quick" in title["subtitle"][0]
     drawn = vl_convert.vegalite_to_svg(made.figure)
     for text in ("As the equations say:", "As published:", "SALF", "AsyncFL", "Round"):
         assert text in drawn
 
 
 def test_one_seed_has_no_bands_and_says_so():
-    several, one = (outcome(CnnConvergence(), replace(QUICK, seeds=n)) for n in (3, 1))
+    several, one = (outcome(CNN, replace(QUICK, seeds=n)) for n in (3, 1))
     assert "area" in str(several.figure)
     assert "area" not in str(one.figure)
     assert "One seed, no bands" in one.caption
@@ -218,7 +217,7 @@ def test_no_interval_is_cut_off_and_none_goes_beyond_what_an_accuracy_can_be():
             return curve(config)
         return [0.99, 0.99, 0.99] if config.seed else [0.05, 0.05, 0.05]
 
-    figure = outcome(CnnConvergence(), accuracies=wild).figure
+    figure = outcome(CNN, accuracies=wild).figure
     (records,) = figure["datasets"].values()
     drawn = {(each["low"], each["high"]) for each in records if each["line"] == "HeteroFL"}
     assert drawn == {(0.0, 1.0)}
@@ -237,6 +236,6 @@ def domains_of(spec):
 
 
 def test_a_long_curve_is_thinned_and_keeps_its_last_round():
-    thinned = mean_curve([Course([(t, 0.5) for t in range(1, 1002)])])
+    thinned = points("SALF", [Course([(t, 0.5) for t in range(1, 1002)])], "")
     assert len(thinned) <= 200
-    assert thinned[-1][0] == 1001
+    assert thinned[-1].x == 1001

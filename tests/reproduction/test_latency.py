@@ -19,10 +19,10 @@ from salf.reproduction.deadlines import (
     timed_depths,
     timing,
 )
-from salf.reproduction.item import Measurement, label
+from salf.reproduction.item import Found, label
 from salf.reproduction.latency import Latency
 from salf.reproduction.latency_claims import PLACES, PUBLISHED, WITH_DEADLINE, Panel, findings
-from salf.reproduction.presets import AVERAGES, QUICK
+from salf.reproduction.sizes import AVERAGES, QUICK
 from salf.reproduction.verdicts import Verdict
 
 HOLDS, IN_PART, FAILS = Verdict.HOLDS, Verdict.IN_PART, Verdict.FAILS
@@ -259,12 +259,8 @@ def test_training_that_diverged_speaks_against_the_method_said_to_be_good():
     assert "Cannot be told: FedAvg: training diverged" in findings(without)[0].reason
 
 
-def remember(measurement: Measurement):
-    assert measurement.name == "layer-times"
-    return {"kinds": ["Conv2d", "Conv2d", "Linear", "Linear"], "seconds": SECONDS}
-
-
-PRESET = replace(QUICK, deadlines=(1, 5, 9))
+TIMES = {"kinds": ["Conv2d", "Conv2d", "Linear", "Linear"], "seconds": SECONDS}
+SIZE = replace(QUICK, deadlines=(1, 5, 9))
 
 
 def accuracies(config):
@@ -275,18 +271,27 @@ def accuracies(config):
     return [LIKE_THE_PAPER[deadline][config.method] + 0.001 * config.seed]
 
 
-def outcome(preset=PRESET, numbers=accuracies):
-    item = Latency()
-    return item.outcome(preset, found(item.tasks(preset, remember), numbers), remember)
+def measured(size):
+    """The layers' times are measured."""
+    return Found({label(timing(size)): TIMES})
 
 
-def test_runs_are_the_presets_and_only_depths_are_changed():
-    tasks = {label(task): task for task in Latency().tasks(PRESET, remember)}
+def outcome(size=SIZE, numbers=accuracies):
+    runs = found(Latency().tasks(size, measured(size)), numbers)
+    return Latency().outcome(size, Found(runs.results | measured(size).results))
+
+
+def test_runs_are_those_of_the_size_and_only_depths_are_changed():
+    tasks = {
+        label(task): task
+        for task in Latency().tasks(SIZE, measured(SIZE))
+        if isinstance(task, Config)
+    }
     # FedAvg, then per way of averaging: 1 and 5 µs in both mappings, 9 µs is one and the same.
-    assert len(tasks) == PRESET.seeds * (1 + 4 * 2 * (2 * 2 + 1))
+    assert len(tasks) == SIZE.seeds * (1 + 4 * 2 * (2 * 2 + 1))
     for average in AVERAGES:
-        assert label(PRESET.config("cnn", "salf", average, 0.8667, 0)) in tasks
-        assert label(PRESET.config("cnn", "salf", average, 0.0, 0)) in tasks
+        assert label(SIZE.config("cnn", "salf", average, 0.8667, 0)) in tasks
+        assert label(SIZE.config("cnn", "salf", average, 0.0, 0)) in tasks
     timed = [task for task in tasks.values() if task.depth != "mixture"]
     assert {task.depth for task in timed} == {timed_depths(t, SHARES) for t in (1, 5)}
     as_mapped = {label(task.changed(depth="mixture")) for task in timed}
@@ -309,7 +314,7 @@ def test_depths_by_the_layers_times_can_be_run():
 
 def test_rows_have_both_mappings_and_fedavg_once():
     rows = outcome().rows
-    assert len(rows) == PRESET.seeds * (1 + 4 * 2 * 2 * 3)
+    assert len(rows) == SIZE.seeds * (1 + 4 * 2 * 2 * 3)
     keys = [
         tuple(row[k] for k in ("method", "average", "mapping", "deadline", "seed")) for row in rows
     ]
@@ -327,7 +332,7 @@ def test_the_figure_has_four_panels_and_says_what_was_run():
         "stragglers' depths by the layers' times",
         "As published:",
         "As the equations say:",
-        "preset quick",
+        "size quick",
         "mean of 3 seeds and its 95 % interval",
     ):
         assert text in drawn
@@ -358,13 +363,13 @@ def test_seeds_far_apart_are_listed_once_under_the_losses():
 
 
 def test_one_seed_is_said_and_nothing_at_all_does_not_crash():
-    assert all("One seed" in f.reason for f in outcome(replace(PRESET, seeds=1)).findings)
+    assert all("One seed" in f.reason for f in outcome(replace(SIZE, seeds=1)).findings)
     made = outcome(numbers=lambda config: None)
     assert {finding.verdict for finding in made.findings} == {FAILS}
     assert vl_convert.vegalite_to_svg(made.figure)
 
 
 def test_deadlines_that_nobody_misses_leave_claims_untested():
-    made = outcome(replace(PRESET, deadlines=(9,)))
+    made = outcome(replace(SIZE, deadlines=(9,)))
     assert made.findings[0].verdict is HOLDS
     assert {finding.verdict for finding in made.findings[1:]} == {Verdict.NOT_TESTED}

@@ -19,7 +19,7 @@ from salf.methods.salf import SALF
 from salf.reproduction import lemma1, lemma2, lemma3
 from salf.reproduction.item import Found, label
 from salf.reproduction.lemmas import errors_allowed, inner_products, rounds_of, weights_of
-from salf.reproduction.presets import QUICK
+from salf.reproduction.sizes import QUICK
 from salf.reproduction.verdicts import Verdict
 from salf.simulation import Batches
 
@@ -28,6 +28,9 @@ TINY = replace(
     draws=300,
     configs={"mlp": replace(QUICK.configs["mlp"], data="synthetic", batch_size=4)},
 )
+
+
+NOTHING = Found({})
 
 
 def silent(share):
@@ -91,13 +94,8 @@ def test_errors_allowed_are_bonferronis():
 
 
 def findings1(measured, fresh=None):
-    """With fresh draws that are like the first, if no others are given."""
-
-    def remember(task):
-        size = task.arguments["users"], task.arguments["layers"]
-        return fresh or next(one for one in measured if (one["users"], one["layers"]) == size)
-
-    return lemma1.findings(measured, remember)
+    """With second draws that are like the first, if no others are given."""
+    return lemma1.findings(measured, fresh or measured)
 
 
 def counted(users, layers, draws=100_000, chance=lambda layer, layers: layer / (layers + 1)):
@@ -123,7 +121,7 @@ def test_a_layer_that_does_not_fit_is_drawn_again_and_the_page_says_both():
     measured = suspicious()
     smallest = min(lemma1._chances(measured[1]))
     assert smallest < 0.01 / 6
-    (found, *_) = findings1(measured, fresh=counted(30, 3))
+    (found, *_) = findings1(measured, fresh=[counted(10, 3), counted(30, 3)])
     assert found.verdict is Verdict.HOLDS
     assert f"That of layer 2 of U = 30, L = 3 did not, with p = {smallest:.2g}" in found.reason
     assert "fresh draws, at p = 0.01, it has p = 1." in found.reason
@@ -133,21 +131,13 @@ def test_a_layer_that_does_not_fit_is_drawn_again_and_the_page_says_both():
     assert found.reason.endswith("All did at once.")
 
 
-def test_fresh_draws_are_other_draws_of_the_same_size_and_made_only_if_needed():
-    asked = []
-
-    def remember(task):
-        asked.append(task)
-        return task(silent)
-
-    measured = suspicious()
-    lemma1.findings([counted(10, 3)], remember)
-    assert asked == []
-    one, two = (lemma1.findings(measured, remember)[0] for _ in range(2))
-    assert one == two
-    (of_the_item,) = {t.arguments["seed"] for t in lemma1.Lemma1().tasks(TINY, None)}
-    assert {task.arguments["seed"] for task in asked} == {of_the_item + 1}
-    assert asked[0].arguments["draws"] == measured[1]["draws"]
+def test_second_draws_are_other_draws_of_the_same_sizes():
+    tasks = lemma1.Lemma1().tasks(TINY, NOTHING)
+    first, second = ([t.arguments for t in tasks if t.arguments["seed"] == seed] for seed in (1, 2))
+    assert len(first) == len(tasks) / 2
+    assert [one | {"seed": 2} for one in first] == second
+    counts = [t(silent)["counts"] for t in (tasks[0], tasks[len(first)])]
+    assert counts[0] != counts[1]
 
 
 def test_users_that_reach_a_layer_are_counted_in_every_draw():
@@ -502,12 +492,12 @@ def test_users_for_whom_there_are_no_batches_are_left_out():
 def test_an_item_comes_out_whole_from_results_as_they_are_stored(item, monkeypatch):
     monkeypatch.setattr(lemma3, "USERS", (2, 5))
     monkeypatch.setattr(lemma3, "LAYERS", (1, 2))
-    tasks = item.tasks(TINY, remember=None)
+    tasks = item.tasks(TINY, NOTHING)
     assert len({label(task) for task in tasks}) == len(tasks)
     assert all(json.loads(json.dumps(task.arguments)) == task.arguments for task in tasks)
     found = Found({label(task): json.loads(json.dumps(task(silent))) for task in tasks})
-    outcome = item.outcome(TINY, found, lambda task: task(silent))
+    outcome = item.outcome(TINY, found)
     assert len({tuple(row) for row in outcome.rows}) == 1
     assert all(finding.reason for finding in outcome.findings)
-    assert "preset quick" in json.dumps(outcome.figure)
+    assert "size quick" in json.dumps(outcome.figure)
     assert "300 " in json.dumps(outcome.figure)

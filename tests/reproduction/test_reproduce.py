@@ -18,8 +18,8 @@ from salf.errors import SalfError
 from salf.experiments.config import Config
 from salf.experiments.folder import RunFolder
 from salf.reproduction.items import ITEMS
-from salf.reproduction.presets import QUICK
-from salf.reproduction.reproduce import PAGE, STATE, TEXT, Settings, reproduce
+from salf.reproduction.reproduce import PAGE, STATE, TEXT, Workshop, reproduce
+from salf.reproduction.sizes import QUICK, Settings
 from salf.reproduction.verdicts import Verdict
 
 # On one worker, which makes everything once.
@@ -152,7 +152,7 @@ def test_an_item_made_at_another_size_keeps_the_others_on_the_page(copied, tiny)
     larger = replace(tiny, name="larger", draws=400)
     seen, told = [], []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("salf.reproduction.reproduce.PRESETS", {"tiny": tiny})
+        patch.setattr("salf.reproduction.reproduce.SIZES", {"tiny": tiny})
         reproduce(
             ["lemma1"],
             larger,
@@ -163,8 +163,8 @@ def test_an_item_made_at_another_size_keeps_the_others_on_the_page(copied, tiny)
         )
     assert seen == ["lemma1"]
     assert sections(copied) == list(ITEMS)
-    assert told == ["lemma1 was made with the preset tiny; now with larger."]
-    assert "Preset larger." in (copied / TEXT).read_text()
+    assert told == ["lemma1 was made at size tiny; now at size larger."]
+    assert "Size larger." in (copied / TEXT).read_text()
 
 
 def test_an_item_whose_runs_are_gone_is_left_out_and_not_called_diverged(copied, tiny):
@@ -174,7 +174,7 @@ def test_an_item_whose_runs_are_gone_is_left_out_and_not_called_diverged(copied,
     assert "table1" not in made.made
     assert "table1" not in sections(copied)
     assert "diverged" not in (copied / TEXT).read_text()
-    assert any("table1 is not on the page" in line for line in told)
+    assert any("table1 is no longer on the page" in line for line in told)
 
 
 def test_an_item_without_its_data_stays_on_the_page_if_it_was_made_before(copied, tiny, tmp_path):
@@ -182,7 +182,7 @@ def test_an_item_without_its_data_stays_on_the_page_if_it_was_made_before(copied
     lacking = replace(tiny, name="lacking", configs={**tiny.configs, "vgg11": gone})
     both = {"tiny": tiny, "lacking": lacking}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("salf.reproduction.reproduce.PRESETS", both)
+        patch.setattr("salf.reproduction.reproduce.SIZES", both)
         made = reproduce(["fig-vgg", "lemma1"], lacking, copied, workers=1)
     assert "nowhere" in made.skipped["fig-vgg"]
     assert sections(copied) == list(ITEMS)
@@ -192,7 +192,7 @@ def test_a_state_that_cannot_be_read_is_a_sentence(copied, tiny):
     (copied / STATE).write_text("rubbish")
     with pytest.raises(SalfError, match="cannot be read"):
         reproduce(["lemma1"], tiny, copied)
-    (copied / STATE).write_text('{"lemma1": {"size": 3}}')
+    (copied / STATE).write_text('{"lemma1": {"preset": 3}}')
     with pytest.raises(SalfError, match="cannot be read"):
         reproduce(["lemma1"], tiny, copied)
 
@@ -308,3 +308,14 @@ def test_items_without_their_data_are_left_out_and_the_rest_is_made(tiny, tmp_pa
     assert "not run" in (out / TEXT).read_text()
     with pytest.raises(SalfError, match="nowhere"):
         reproduce(["fig-vgg"], lacking, out)
+
+
+def test_listing_the_tasks_of_an_item_does_no_work(tiny, tmp_path, monkeypatch):
+    """What fig-latency runs depends on a measurement, which is listed and not made."""
+    monkeypatch.setattr("salf.reproduction.item.Measurement.__call__", None)
+    monkeypatch.setattr("salf.reproduction.reproduce.write_whole", None)
+    for item in ITEMS.values():
+        assert Workshop(tmp_path).tasks(item, tiny)
+    (times,) = Workshop(tmp_path).tasks(ITEMS["fig-latency"], tiny)
+    assert times.name == "layer-times"
+    assert list(tmp_path.iterdir()) == []

@@ -16,8 +16,8 @@ from salf.layers import Layers
 from salf.methods import method
 from salf.reproduction import theorem
 from salf.reproduction.item import Found, label
-from salf.reproduction.presets import QUICK
 from salf.reproduction.ridge import Ridge, from_images, trajectories
+from salf.reproduction.sizes import QUICK
 from salf.reproduction.statistics import interval
 from salf.reproduction.verdicts import Verdict
 from salf.schedules import theorem_rate
@@ -329,11 +329,11 @@ def test_a_deadline_that_changes_the_rate_is_no_constant_factor():
 
 def test_the_item_comes_out_whole_from_results_as_they_are_stored():
     item = theorem.Theorem()
-    tasks = item.tasks(TINY, remember=None)
+    tasks = item.tasks(TINY, Found({}))
     assert all(json.loads(json.dumps(task.arguments)) == task.arguments for task in tasks)
     found = Found({label(task): json.loads(json.dumps(task(silent))) for task in tasks})
-    outcome = item.outcome(TINY, found, remember=None)
+    outcome = item.outcome(TINY, found)
     assert outcome.findings[0].verdict is Verdict.HOLDS
     assert len({tuple(row) for row in outcome.rows}) == 1
     assert [row["t"] for row in outcome.rows if row["method"] == "SALF"][-1] == 40
-    assert "preset quick: ridge regression on synthetic" in json.dumps(outcome.figure)
+    assert "size quick: ridge regression on synthetic" in json.dumps(outcome.figure)

@@ -5,14 +5,14 @@ import vl_convert
 from made_up_runs import found
 
 from salf.reproduction.curves import Course
-from salf.reproduction.item import label
-from salf.reproduction.presets import AVERAGES, PAPER, QUICK
+from salf.reproduction.item import Found, label
+from salf.reproduction.sizes import AVERAGES, PAPER, QUICK
 from salf.reproduction.verdicts import Verdict
 from salf.reproduction.vgg import (
+    AT_90,
+    BY_SHARE,
     SHARES,
     Case,
-    VggStragglers,
-    VggTightDeadline,
     findings,
     findings_at_90,
     held_out_images,
@@ -54,11 +54,11 @@ def salf(net, share):
 
 
 def by_share(changes=None, nets=NETS, noise=NOISE):
-    return findings(like_the_paper(changes, noise), "reached", nets, IMAGES, "")
+    return findings(like_the_paper(changes, noise), "reached", nets, IMAGES)
 
 
 def at_90(changes=None, nets=NETS, noise=NOISE):
-    return findings_at_90(like_the_paper(changes, noise), "reached", nets, "")
+    return findings_at_90(like_the_paper(changes, noise), "reached", nets, IMAGES)
 
 
 def test_every_word_of_the_paper_holds_for_figures_like_the_papers():
@@ -189,7 +189,7 @@ def test_training_that_diverged_does_not_converge():
         assert finding.verdict is FAILS
 
 
-ITEMS = [VggStragglers(), VggTightDeadline()]
+ITEMS = [BY_SHARE, AT_90]
 
 
 def accuracies(config):
@@ -199,12 +199,12 @@ def accuracies(config):
     return [0.2, end - 0.01, end]
 
 
-def outcome(item, preset=QUICK, numbers=accuracies):
-    return item.outcome(preset, found(item.tasks(preset, None), numbers), None)
+def outcome(item, size=QUICK, numbers=accuracies):
+    return item.outcome(size, found(item.tasks(size, Found({})), numbers))
 
 
-def test_the_runs_are_the_presets():
-    by_share, tight = ({label(task) for task in item.tasks(QUICK, None)} for item in ITEMS)
+def test_the_runs_are_those_of_the_size():
+    by_share, tight = ({label(task) for task in item.tasks(QUICK, Found({}))} for item in ITEMS)
     assert by_share == {
         label(QUICK.config(net, method, "reached", share, 0))
         for net in QUICK.nets_by_share
@@ -217,7 +217,7 @@ def test_the_runs_are_the_presets():
         for method in ("fedavg", "salf", "drop")
         for average in AVERAGES
     }
-    both = {label(task) for task in ITEMS[0].tasks(PAPER, None)}
+    both = {label(task) for task in ITEMS[0].tasks(PAPER, Found({}))}
     assert len(both) == PAPER.vgg_seeds * 4 * (1 + 3 * 2)
     assert (QUICK.vgg_seeds, PAPER.vgg_seeds) == (1, 3)  # three can tell, one cannot
 
@@ -228,7 +228,7 @@ def test_what_was_run_is_on_the_figure_and_in_the_reasons(item):
     drawn = vl_convert.vegalite_to_svg(made.figure)
     for text in ("60 of the paper's 1,500 rounds", "VGG-16 and VGG-19 not run", "one seed"):
         assert text in drawn
-    assert "preset quick" in drawn
+    assert "size quick" in drawn
     assert "60 of the paper's 1,500 rounds" in made.intro
     for finding in made.findings:
         assert finding.verdict in (IN_PART, UNDECIDED, Verdict.NOT_TESTED)
@@ -258,7 +258,7 @@ def test_panels_are_nets_and_where_there_are_two_averages():
 def test_rows_are_tidy(item):
     rows = outcome(item).rows
     keys = [(r["model"], r["method"], r["average"], r["stragglers"], r["round"]) for r in rows]
-    assert len(set(keys)) == len(keys) == 3 * len({label(t) for t in item.tasks(QUICK, None)})
+    assert len(set(keys)) == len(keys) == 3 * len({label(t) for t in item.tasks(QUICK, Found({}))})
     assert {row["seed"] for row in rows} == {0}
 
 
@@ -269,6 +269,6 @@ def test_an_item_with_all_runs_diverged_still_comes_out(item):
     assert vl_convert.vegalite_to_svg(made.figure)
 
 
-def test_images_held_out_are_those_of_the_preset():
+def test_images_held_out_are_those_of_the_size():
     assert held_out_images(QUICK) == 2000
     assert held_out_images(PAPER) == 10_000

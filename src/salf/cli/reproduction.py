@@ -14,8 +14,8 @@ from salf.errors import SalfError, unknown
 if TYPE_CHECKING:
     from salf.reproduction.page import Made
 
-SILENCE = 300.0  # seconds without a word, at most, where there is no bar
-# Named here, too, so that --help does not have to load what makes them.
+SILENCE = 300.0  # seconds between progress lines where there is no bar
+# Named here too, so that --help need not import the reproduction.
 NAMES = (
     "table1",
     "fig-mlp",
@@ -35,11 +35,11 @@ def reproduce(
         list[str] | None,
         typer.Argument(metavar="[WHAT]...", help=f"{' | '.join(NAMES)} | all (the default)"),
     ] = None,
-    preset: Annotated[
+    size: Annotated[
         str,
         option(
-            "--preset",
-            help="quick: what two cores do in about 40 minutes, with fewer seeds and rounds | "
+            "--size",
+            help="quick: fewer seeds and rounds, about 40 minutes on two cores | "
             "paper: the paper's setting; minutes for MNIST, days for VGG (quick)",
         ),
     ] = "quick",
@@ -51,7 +51,7 @@ def reproduce(
             min=1,
         ),
     ] = None,
-    out: Annotated[Path, option("--out", help="Leave everything here (reproduction).")] = Path(
+    out: Annotated[Path, option("--out", help="Folder for all results (reproduction).")] = Path(
         "reproduction"
     ),
     data_dir: DataDir = None,
@@ -59,14 +59,14 @@ def reproduce(
         int | None, option("--workers", help="Runs at a time; one per core by default.", min=1)
     ] = None,
 ) -> None:
-    """Make the paper's tables, figures, lemmas and theorem again, with a verdict on every claim.
+    """Reproduce the paper's tables, figures, lemmas and theorem, with a verdict on every claim.
 
-    Leaves a CSV and a figure of each, and one page with what the paper reports beside what came
-    out. Stopped, it goes on where it was; what one call made stays on the page of the next.
+    Writes a CSV and a figure of each, and one page with the paper's results beside ours. The same
+    command continues an interrupted one, and the page keeps the items of earlier commands.
 
     Examples:
 
-        salf reproduce table1 --preset paper
+        salf reproduce table1 --size paper
 
         salf reproduce fig-vgg fig-vgg90 --data-dir FOLDER-WITH-CIFAR-10
 
@@ -75,12 +75,12 @@ def reproduce(
     from salf.report.extra import check_extra
 
     check_extra("scipy", extra="reproduce")
-    from salf.reproduction.presets import PRESETS
     from salf.reproduction.reproduce import PAGE
     from salf.reproduction.reproduce import reproduce as make
+    from salf.reproduction.sizes import SIZES
 
-    if preset not in PRESETS:
-        raise unknown("preset", preset, PRESETS)
+    if size not in SIZES:
+        raise unknown("size", size, SIZES)
     if data_dir and not Path(data_dir).is_dir():
         raise SalfError(f"the data folder {data_dir} does not exist.")
     began = monotonic()
@@ -91,7 +91,6 @@ def reproduce(
         def on_progress(done: float, total: float) -> None:
             nonlocal told
             progress.update(task, completed=done, total=total)
-            # Where there is no bar, a line now and then.
             if not console.is_terminal and monotonic() - told > SILENCE and done > 0:
                 told = monotonic()
                 left = (told - began) * (total - done) / done / 60
@@ -99,7 +98,7 @@ def reproduce(
 
         made = make(
             what or [],
-            PRESETS[preset],
+            SIZES[size],
             out,
             seeds=seeds,
             data_dir=str(Path(data_dir).absolute()) if data_dir else "",
@@ -124,7 +123,7 @@ def _asked(name: str, what: list[str] | None) -> bool:
 
 def _line(name: str, made: "Made") -> Text:
     found = (f"{verdict.value}: {count}" for verdict, count in made.counts().items())
-    return Text(f"{name} is there ({', '.join(found)})")
+    return Text(f"{name} is done ({', '.join(found)})")
 
 
 def _print_verdicts(made: "dict[str, Made]") -> None:

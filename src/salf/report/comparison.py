@@ -10,9 +10,10 @@ from salf.depth import has_ratio
 from salf.experiments.compare import Case, Comparison
 from salf.files import write_whole
 from salf.report import charts, names
-from salf.report.extra import check_extra, optional
+from salf.report.extra import check_extra
 from salf.report.measured import methods, ratios, seeds, test_accuracy
 from salf.report.page import Block, Chart, Code, Page, Section
+from salf.report.style import pictures
 from salf.report.tables import Cell, Table
 
 NOT_MEASURED = "–"
@@ -37,14 +38,12 @@ def write_report(comparison: Comparison, out: Path, command: Sequence[str]) -> l
     no accuracy was measured. Returns the files written.
     """
     check_extra()
-    vl_convert = optional("vl_convert")
     measure = _measure(comparison)
-    picture = charts.curves(comparison, measure, titled=True)
     name = "accuracy" if measure == "accuracy" else "loss"
-    # All made before the first is written, so that what cannot be made leaves nothing behind.
+    picture = pictures(charts.curves(comparison, measure, titled=True))
+    # All are made before the first is written, so that an error leaves none behind.
     files = {
-        out / f"{name}.png": vl_convert.vegalite_to_png(picture, scale=2),
-        out / f"{name}.svg": vl_convert.vegalite_to_svg(picture),
+        **{out / f"{name}.{kind}": content for kind, content in picture.items()},
         out / PAGE: page(comparison, command).html(),
     }
     for path, content in files.items():

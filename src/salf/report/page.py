@@ -27,12 +27,15 @@ class Code:
     summary: str = ""
 
 
+Mood = Literal["good", "mixed", "bad", "none"]
+
+
 @dataclass(frozen=True)
 class Statement:
     """A sentence, a mark that says what to think of it, and why. A mood gives it its colour."""
 
     mark: str
-    mood: Literal["good", "mixed", "bad", "none"]
+    mood: Mood
     text: str
     reason: str = ""
 

@@ -6,13 +6,10 @@ from typing import Any, Literal
 
 from salf.experiments.compare import Case, Comparison
 from salf.report import names
-from salf.report.extra import optional
+from salf.report.style import faceted
 
 By = Literal["split", "average", "stragglers"]
 
-_WIDTH = 880  # of all columns together
-_WIDEST = 560  # of one
-_GAP = 30
 _MAX_COLUMNS = 4
 
 
@@ -58,18 +55,10 @@ class Panels:
         return [self._heading(self.cases[0], part).replace("\n", " ") for part in common]
 
     def faceted(self, chart: Any, height: int | None = None) -> Any:
-        """The chart once per panel. Without a height, each row of it takes what it needs."""
-        alt = optional("altair")
-        columns, rows = self._all("column"), self._all("row")
-        width = min(_WIDEST, _WIDTH // len(columns) - _GAP)
-        chart = chart.properties(width=width, **({"height": height} if height else {}))
-        header = alt.Header(labelExpr=r"split(datum.value, '\n')", title=None)
-        facets = {}
-        if self.columns:
-            facets["column"] = alt.Column("column:N", sort=columns, header=header)
-        if self.rows:
-            facets["row"] = alt.Row("row:N", sort=rows, header=header)
-        return chart.facet(**facets) if facets else chart
+        """The chart once per panel."""
+        places = [self.place(case) for case in self.cases]
+        columns, rows = ([place[side] for place in places] for side in ("column", "row"))
+        return faceted(chart, columns, rows, height)
 
     def _heading(self, case: Case, part: By) -> str:
         if part == "split":
@@ -77,6 +66,3 @@ class Panels:
         if part == "average":
             return names.AVERAGES_SHORT.get(case.average, case.average)
         return names.condition(self.depth, case.stragglers)
-
-    def _all(self, side: str) -> list[str]:
-        return list(dict.fromkeys(self.place(case)[side] for case in self.cases))

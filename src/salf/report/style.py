@@ -11,6 +11,11 @@ T = TypeVar("T")
 
 INK, SOFT = "#1b1f24", "#59636e"
 POINTS = 200  # of a curve, at most: more cannot be seen, and the page holds them all
+# Of panels, in pixels.
+_WIDTH, _GAP, _ROW_HEADING = 880, 30, 40
+_ORDERED = (
+    "#332288", "#0072B2", "#56B4E9", "#009E73", "#A6A12B", "#E69F00", "#D55E00", "#882255",
+)  # fmt: skip
 _FONT = "Helvetica, Arial, sans-serif"  # one that a browser and the pictures' renderer both know
 
 
@@ -20,11 +25,48 @@ def thinned(curve: Sequence[T]) -> list[T]:
     return list(curve[::-1][::every][::-1])
 
 
-def legend() -> Any:
+def legend(columns: int = 5) -> Any:
     """Over the chart, where it takes no width from the panels."""
     return optional("altair").Legend(
-        title=None, orient="top", columns=5, labelLimit=0, symbolType="stroke", symbolOpacity=1
+        title=None,
+        orient="top",
+        columns=columns,
+        labelLimit=0,
+        symbolType="stroke",
+        symbolOpacity=1,
     )
+
+
+def faceted(
+    chart: Any,
+    columns: Sequence[str],
+    rows: Sequence[str],
+    height: int | None = None,
+    widest: int = 560,
+) -> Any:
+    """The chart once per panel, by the fields `column` and `row` of its records.
+
+    `columns` and `rows` are the headings, repeated or not; all empty, there is one. Without a
+    height, each row of the chart takes what it needs.
+    """
+    alt = optional("altair")
+    header = alt.Header(labelExpr=r"split(datum.value, '\n')", title=None)
+    columns, rows = list(dict.fromkeys(columns)), list(dict.fromkeys(rows))
+    facets = {}
+    if any(columns):
+        facets["column"] = alt.Column("column:N", sort=columns, header=header)
+    if any(rows):
+        facets["row"] = alt.Row("row:N", sort=rows, header=header)
+    room = _WIDTH - _ROW_HEADING * any(rows)
+    width = min(widest, room // max(1, len(columns)) - _GAP)
+    sized = chart.properties(width=width, **({"height": height} if height else {}))
+    return sized.facet(**facets) if facets else sized
+
+
+def ordered(count: int) -> list[str]:
+    """Colours of things that have an order, such as layers."""
+    last = len(_ORDERED) - 1
+    return [_ORDERED[round(i * last / max(1, count - 1))] for i in range(count)]
 
 
 def spec(chart: Any) -> Spec:
@@ -51,3 +93,12 @@ def spec(chart: Any) -> Spec:
     # Nothing on a page should name a server, and what draws the chart is what the page brings.
     found.pop("$schema", None)
     return found
+
+
+def pictures(chart: Spec) -> dict[str, str | bytes]:
+    """The chart as files, by suffix."""
+    vl_convert = optional("vl_convert")
+    return {
+        "png": vl_convert.vegalite_to_png(chart, scale=2),
+        "svg": vl_convert.vegalite_to_svg(chart),
+    }

@@ -26,6 +26,14 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     caption: str = ""
 
+    @classmethod
+    def of(
+        cls, columns: Sequence[str], rows: Sequence[Sequence[str | Cell]], caption: str = ""
+    ) -> "Table":
+        """A table of texts; only cells that stand out need be given as cells."""
+        cells = [[Cell(c) if isinstance(c, str) else c for c in row] for row in rows]
+        return cls(columns, cells, caption)
+
     def rich(self, *, fold: bool = True) -> RenderableType:
         """For the terminal, folding cells where it is too narrow."""
         table = RichTable(

@@ -19,23 +19,6 @@ HEADINGS = {
 TIE = 0.005  # less cannot be seen in the paper's two digits
 ABOVE_ZERO = nextafter(0.0, inf)
 FAR_APART = 0.2  # of seeds further apart than this, the mean says little
-ONE_SEED = "One seed; others may differ."
-
-# Why methods do not do what the paper says, as far as it can be known.
-WHY_NO_COLLAPSE = {
-    "reached": "Averaged over the users that reached a layer, no method's steps shrink with the "
-    "share of stragglers, and on i.i.d. data the few users that finish stand for all, so that "
-    "Drop and HeteroFL lose little.",
-    "all": "The paper leaves open how HeteroFL's narrow networks enter the average. Here the part "
-    "of the network that everybody holds gets steps of full length, however many straggle.",
-}
-WHY_ANOTHER_ORDER = {
-    "reached": f"{WHY_NO_COLLAPSE['reached']} AsyncFL's late updates come from old models, at a "
-    "full weight.",
-    "all": f"{WHY_NO_COLLAPSE['all']} It leaves open, too, how AsyncFL's late updates do: here one "
-    "counts once, divided by all users, so that AsyncFL's steps are shorter than SALF's in every "
-    "layer.",
-}
 
 
 @dataclass(frozen=True)
@@ -44,6 +27,13 @@ class Measured:
 
     name: str
     seeds: Sequence[float] | None
+
+    @classmethod
+    def mean(cls, name: str, parts: Sequence[Sequence[float] | None]) -> "Measured":
+        """The mean of several numbers, seed by seed."""
+        known = [part for part in parts if part is not None]
+        whole = bool(known) and len(known) == len(parts)
+        return cls(name, [fmean(seed) for seed in zip(*known, strict=True)] if whole else None)
 
     def __str__(self) -> str:
         """As in a sentence: `SALF 0.887 ±0.004`."""
@@ -64,12 +54,7 @@ def between(what: str, values: Sequence[float], least: float = -inf, most: float
 
 
 def as_good(
-    ours: Measured,
-    theirs: Measured,
-    where: str = "",
-    *,
-    margin: float = TIE,
-    less: bool = False,
+    ours: Measured, theirs: Measured, where: str = "", *, margin: float = TIE, less: bool = False
 ) -> Check:
     """Whether ours >= theirs - margin, in the mean over the seeds of their difference.
 
@@ -80,12 +65,7 @@ def as_good(
 
 
 def better(
-    ours: Measured,
-    theirs: Measured,
-    where: str = "",
-    *,
-    margin: float = 0.0,
-    less: bool = False,
+    ours: Measured, theirs: Measured, where: str = "", *, margin: float = 0.0, less: bool = False
 ) -> Check:
     """Whether ours > theirs + margin, in the mean over the seeds of their difference.
 
@@ -103,6 +83,11 @@ def within_the_interval(ours: Measured, theirs: Measured, where: str = "") -> Ch
     found = interval(gains)
     passed = found.half is not None and found.high >= 0
     return Check(_beside(ours, theirs, where, found), passed or None, against(gains, least=0.0))
+
+
+def one_seed(seeds: int) -> str:
+    """A note on numbers that rest on one seed."""
+    return "" if seeds > 1 else "One seed; others may differ."
 
 
 def far_apart(name: str, seeds: Sequence[float]) -> str:

@@ -1,21 +1,17 @@
-"""Training runs as curves: over the rounds, in numbers, and as charts in panels."""
+"""Training runs as curves over the rounds."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 from salf.experiments.config import Config
 from salf.report import names
-from salf.report.extra import optional
-from salf.report.style import Spec, legend, spec, thinned
+from salf.report.lines import Axis, Line, Lines, Point
+from salf.report.lines import figure as lines_figure
+from salf.report.style import Spec, thinned
 from salf.reproduction.item import Found, label
-from salf.reproduction.statistics import Interval, interval
-
-_WIDTH = 880  # of all columns of panels together
-_ROW_HEADING = 40
-_GAP = 30
-_WIDEST = 560
+from salf.reproduction.statistics import interval
 
 
 @dataclass(frozen=True)
@@ -60,14 +56,20 @@ def ends(seeds: Sequence[Course] | None) -> list[float] | None:
     return None if seeds is None else [course.end for course in seeds]
 
 
-def mean_curve(seeds: Sequence[Course]) -> list[tuple[int, Interval]]:
-    """(round, mean over the seeds); of a long curve, points at equal distances."""
-    return thinned(
-        [
-            (points[0][0], interval([accuracy for _, accuracy in points]))
-            for points in zip(*(course.points for course in seeds), strict=True)
-        ]
-    )
+def points(line: str, seeds: Sequence[Course] | None, column: str, row: str = "") -> list[Point]:
+    """The mean over the seeds in every evaluated round; of a long curve, at equal distances."""
+    means = [
+        (rounds[0][0], interval([accuracy for _, accuracy in rounds]))
+        for rounds in zip(*(course.points for course in seeds or ()), strict=True)
+    ]
+    return [Point(line, t, **mean.drawn(), column=column, row=row) for t, mean in thinned(means)]
+
+
+def figure(points: Sequence[Point], lines: Sequence[Line], height: int = 220, **title: Any) -> Spec:
+    """Accuracies over the rounds."""
+    x = Axis("Round", domain=(0, max((point.x for point in points), default=1)))
+    y = Axis("Accuracy on held-out data", limits=(0, 1))
+    return lines_figure(Lines(points, lines, x, y, height=height), **title)
 
 
 def curve_rows(found: Found, configs: Iterable[Config]) -> list[dict[str, Any]]:
@@ -90,145 +92,3 @@ def run_columns(config: Config) -> dict[str, Any]:
         "stragglers": config.stragglers,
         "seed": config.seed,
     }
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line of a chart, wherever it appears."""
-
-    name: str
-    colour: str
-    dashed: bool = False
-    bold: bool = False
-
-
-def method_lines(methods: Sequence[str]) -> list[Line]:
-    """One line a method: the ceiling dashed, SALF bold, colours as in all charts."""
-    return [
-        Line(names.method(method), colour, names.waits(method), method == "salf")
-        for method, colour in zip(methods, names.colours(methods), strict=True)
-    ]
-
-
-@dataclass(frozen=True)
-class Point:
-    """An accuracy: a point of a line, in a panel."""
-
-    line: str
-    x: float
-    y: Interval
-    column: str = ""
-    row: str = ""
-
-
-def chart(
-    points: Sequence[Point],
-    lines: Sequence[Line],
-    *,
-    title: str,
-    subtitle: Sequence[str],
-    x: str,
-    y: str,
-    ticks: Sequence[float] = (),
-    height: int = 220,
-    dots: bool = False,
-) -> Spec:
-    """Lines in panels that can be read alone, with the interval as a band, or with dots as a bar.
-
-    `x` and `y` are the titles of the axes, `ticks` those of x where round numbers will not do.
-    """
-    alt = optional("altair")
-    chosen = alt.selection_point(fields=["line"], bind="legend")
-    shown = [line.name for line in lines]
-    base = alt.Chart(alt.InlineData(_records(points, lines))).encode(
-        x=alt.X(
-            "x:Q",
-            title=x,
-            scale=alt.Scale(domain=[0, max((point.x for point in points), default=1)], nice=False),
-            axis=alt.Axis(values=list(ticks)) if ticks else alt.Axis(tickCount=5),
-        ),
-        color=alt.Color(
-            "line:N",
-            scale=alt.Scale(domain=shown, range=[line.colour for line in lines]),
-            legend=legend(),
-        ),
-    )
-    value = {"title": y, "scale": alt.Scale(domain=_y_domain(points), nice=False)}
-
-    def seen(opacity: float) -> Any:
-        return alt.when(chosen).then(alt.value(opacity)).otherwise(alt.value(opacity / 8))
-
-    line = base.mark_line(strokeJoin="round").encode(
-        y=alt.Y("mean:Q", **value),
-        strokeDash=alt.StrokeDash(
-            "line:N",
-            scale=alt.Scale(
-                domain=shown, range=[[5, 3] if line.dashed else [1, 0] for line in lines]
-            ),
-            legend=legend(),
-        ),
-        strokeWidth=alt.StrokeWidth("width:Q", scale=None),
-        opacity=seen(1),
-    )
-    if dots:  # a level that is the same everywhere has none
-        base = base.transform_filter("!datum.level")
-    spread = (base.mark_rule(strokeWidth=1.5) if dots else base.mark_area()).encode(
-        y=alt.Y("low:Q", **value), y2="high:Q", opacity=seen(0.6 if dots else 0.12)
-    )
-    # Where no dots are to be seen, there are some to hover over.
-    marks = base.mark_point(filled=True, size=50).encode(
-        y=alt.Y("mean:Q", **value),
-        opacity=seen(1) if dots else alt.value(0),
-        tooltip=[
-            alt.Tooltip("line:N", title="Line"),
-            alt.Tooltip("x:Q", title=x),
-            *(
-                alt.Tooltip(f"{name}:Q", title=name.capitalize(), format=".4f")
-                for name in ("mean", "low", "high")
-            ),
-        ],
-    )
-    several_seeds = any(point.y.half is not None for point in points)
-    layers = alt.layer(*[spread, line, marks] if several_seeds else [line, marks])
-    heading = alt.Title(title, subtitle=list(subtitle), anchor="start", offset=12)
-    return spec(_faceted(layers.add_params(chosen), points, height).properties(title=heading))
-
-
-def _records(points: Sequence[Point], lines: Sequence[Line]) -> list[dict[str, Any]]:
-    by_name: Mapping[str, Line] = {line.name: line for line in lines}
-    return [
-        {
-            "line": point.line,
-            "x": point.x,
-            "level": by_name[point.line].dashed,
-            "width": 2.8 if by_name[point.line].bold else 1.6,
-            **point.y.drawn(),
-            "column": point.column,
-            "row": point.row,
-        }
-        # What is bold is drawn over the others.
-        for point in sorted(points, key=lambda point: by_name[point.line].bold)
-    ]
-
-
-def _y_domain(points: Sequence[Point]) -> list[float]:
-    """All intervals, and a little more; but no accuracy is below 0 or above 1."""
-    seen = [end for point in points for end in point.y.drawn().values()] or [0.0, 1.0]
-    margin = 0.04 * (max(seen) - min(seen)) or 0.01
-    return [max(min(seen) - margin, 0.0), min(max(seen) + margin, 1.0)]
-
-
-def _faceted(layers: Any, points: Sequence[Point], height: int) -> Any:
-    alt = optional("altair")
-    columns = list(dict.fromkeys(point.column for point in points))
-    rows = list(dict.fromkeys(point.row for point in points))
-    header = alt.Header(labelExpr=r"split(datum.value, '\n')", title=None)
-    facets = {}
-    if any(columns):
-        facets["column"] = alt.Column("column:N", sort=columns, header=header)
-    if any(rows):
-        facets["row"] = alt.Row("row:N", sort=rows, header=header)
-    room = _WIDTH - (_ROW_HEADING if any(rows) else 0)
-    width = min(_WIDEST, room // max(1, len(columns)) - _GAP)
-    sized = layers.properties(width=width, height=height)
-    return sized.facet(**facets) if facets else sized

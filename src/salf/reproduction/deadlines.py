@@ -13,7 +13,7 @@ from salf.experiments.pool import Progress
 from salf.layers import Layers
 from salf.models import build
 from salf.reproduction.item import Json, Measurement
-from salf.reproduction.presets import Preset
+from salf.reproduction.sizes import Size
 
 FULL_PASS = 7.5  # microseconds of a full backward pass of the CNN, as the paper measured it
 
@@ -25,15 +25,11 @@ def straggler_share(deadline: float) -> float:
     return round(max(0.0, 1 - deadline / FULL_PASS), 4)
 
 
-def timing(preset: Preset) -> Measurement:
+def timing(size: Size) -> Measurement:
     """The measurement of the layers' backward times."""
-    config = preset.configs["cnn"]
-    arguments = {
-        "model": config.model,
-        "batch_size": config.batch_size,
-        "repetitions": _REPETITIONS,
-    }
-    return Measurement("layer-times", layer_times, arguments, work=3.0)
+    config = size.configs["cnn"]
+    what = {"model": config.model, "batch_size": config.batch_size, "repetitions": _REPETITIONS}
+    return Measurement("layer-times", layer_times, what, work=3.0)
 
 
 def layer_times(model: str, batch_size: int, repetitions: int, progress: Progress) -> Json:

@@ -1,18 +1,18 @@
-"""What every item of the reproduction is: work to do, and what came out of it."""
+"""An item of the reproduction: the work it needs, and what is made of the results."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.metadata import version
-from typing import Any, ClassVar
+from typing import Any
 
 from salf.experiments.config import Config
 from salf.experiments.pool import Progress
 from salf.experiments.run import Result
 from salf.report.page import Block
 from salf.report.style import Spec
-from salf.reproduction.presets import Preset
+from salf.reproduction.sizes import Size
 from salf.reproduction.verdicts import Finding
 
 Json = dict[str, Any]
@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Measurement:
-    """Something other than a run: a function of its arguments, which are what it is known by.
+    """Work other than a run: a function of its arguments, by which it is identified.
 
     `function` is at the top of a module, takes the arguments and a `Progress`, and returns what
     JSON can hold.
@@ -29,7 +29,7 @@ class Measurement:
     name: str
     function: Callable[..., Json]
     arguments: Mapping[str, Any]
-    work: float = 1.0  # about so many seconds
+    work: float = 1.0  # in seconds, roughly
 
     def __call__(self, progress: Progress) -> Json:
         """Measure."""
@@ -40,12 +40,12 @@ Task = Config | Measurement
 
 
 def label(task: Task) -> str:
-    """A name for a task that no other task has, fit for a file."""
+    """A unique name for a task, usable as a file name."""
     if isinstance(task, Config):
         about = f"{task.model}-{task.method}-{task.average}-{task.stragglers:.3g}-{task.seed}"
         known_by = task.to_toml()
     else:
-        # Another version of salf may measure the same otherwise.
+        # Another version of salf may measure it differently.
         about = task.name
         known_by = f"{version('salf')} {sorted(task.arguments.items())!r}"
     return f"{about.replace(':', '.')}-{sha256(known_by.encode()).hexdigest()[:8]}"
@@ -53,16 +53,16 @@ def label(task: Task) -> str:
 
 @dataclass(frozen=True)
 class Found:
-    """What tasks gave, looked up by task. A run that diverged gave nothing."""
+    """The results of tasks, by task. A run that diverged has none."""
 
     results: Mapping[str, Any]
 
     def run(self, config: Config) -> Result | None:
-        """A run, if it came to its end."""
+        """The result of a run; None if it diverged."""
         return self.results.get(label(config))
 
     def measured(self, measurement: Measurement) -> Json:
-        """What a measurement gave."""
+        """The result of a measurement."""
         found: Json = self.results[label(measurement)]
         return found
 
@@ -74,13 +74,9 @@ class Found:
         return known if len(known) == len(configs) else None
 
 
-# A figure that was measured once for a folder, and is the same there ever after.
-Remember = Callable[[Measurement], Json]
-
-
 @dataclass(frozen=True)
 class Outcome:
-    """An item as people get it: a CSV, a figure, verdicts, and what else there is to say."""
+    """An item as people see it: a CSV, a figure, verdicts, text and tables."""
 
     rows: Sequence[Mapping[str, Any]]  # of the CSV
     figure: Spec
@@ -94,13 +90,30 @@ class Outcome:
 class Item(ABC):
     """One table, figure, lemma or theorem of the paper."""
 
-    name: ClassVar[str]
-    title: ClassVar[str]
+    name: str
+    title: str
+
+    def requires(self, size: Size) -> Sequence[Measurement]:
+        """The measurements that decide what the other tasks are; done before all of them."""
+        return ()
 
     @abstractmethod
-    def tasks(self, preset: Preset, remember: Remember) -> Sequence[Task]:
-        """All the work there is to do, in an order that makes sense."""
+    def tasks(self, size: Size, found: Found) -> Sequence[Task]:
+        """All the work to do. Lists it only: `found` has what was required, if it was done."""
 
     @abstractmethod
-    def outcome(self, preset: Preset, found: Found, remember: Remember) -> Outcome:
+    def outcome(self, size: Size, found: Found) -> Outcome:
         """Put together what the tasks gave."""
+
+
+class Trained(Item):
+    """An item made of training runs."""
+
+    @abstractmethod
+    def configs(self, size: Size, found: Found) -> Mapping[Any, Sequence[Config]]:
+        """The runs of each case, one per seed."""
+
+    def tasks(self, size: Size, found: Found) -> Sequence[Task]:
+        """The runs of all cases."""
+        runs = [config for seeds in self.configs(size, found).values() for config in seeds]
+        return [*self.requires(size), *runs]

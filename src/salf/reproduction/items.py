@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from salf.reproduction.convergence import CnnConvergence, MlpConvergence
+from salf.reproduction import convergence, vgg
 from salf.reproduction.item import Item
 from salf.reproduction.latency import Latency
 from salf.reproduction.lemma1 import Lemma1
@@ -10,20 +10,7 @@ from salf.reproduction.lemma2 import Lemma2
 from salf.reproduction.lemma3 import Lemma3
 from salf.reproduction.table1 import Table1
 from salf.reproduction.theorem import Theorem
-from salf.reproduction.vgg import VggStragglers, VggTightDeadline
 
-ITEMS: Mapping[str, Item] = {
-    item.name: item
-    for item in (
-        Table1(),
-        MlpConvergence(),
-        CnnConvergence(),
-        Latency(),
-        VggStragglers(),
-        VggTightDeadline(),
-        Lemma1(),
-        Lemma2(),
-        Lemma3(),
-        Theorem(),
-    )
-}
+_EXPERIMENTS = (Table1(), convergence.MLP, convergence.CNN, Latency(), vgg.BY_SHARE, vgg.AT_90)
+_THEORY = (Lemma1(), Lemma2(), Lemma3(), Theorem())
+ITEMS: Mapping[str, Item] = {item.name: item for item in (*_EXPERIMENTS, *_THEORY)}

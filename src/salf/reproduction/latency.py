@@ -1,18 +1,19 @@
 """Accuracy against the deadline: as the paper maps deadlines to depths, and by layers' times."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from salf.depth import parse
 from salf.experiments.config import Config
 from salf.report import names
+from salf.report.lines import Axis, Lines, Point, figure, method_lines
 from salf.report.page import Block
-from salf.report.tables import Cell, Table
+from salf.report.style import Spec
+from salf.report.tables import Table
 from salf.reproduction import curves
-from salf.reproduction.comparisons import HEADINGS, ONE_SEED, far_apart
-from salf.reproduction.curves import Point
+from salf.reproduction.comparisons import HEADINGS, far_apart, one_seed
 from salf.reproduction.deadlines import (
     FULL_PASS,
     layer_shares,
@@ -20,7 +21,7 @@ from salf.reproduction.deadlines import (
     timed_depths,
     timing,
 )
-from salf.reproduction.item import Found, Item, Outcome, Remember
+from salf.reproduction.item import Found, Measurement, Outcome, Trained
 from salf.reproduction.latency_claims import (
     PLACES,
     STATED_LOSS,
@@ -30,148 +31,104 @@ from salf.reproduction.latency_claims import (
     percents,
     place_name,
 )
-from salf.reproduction.presets import METHODS, WITH_DEADLINE, Preset
+from salf.reproduction.sizes import METHODS, WITH_DEADLINE, Size
 from salf.reproduction.statistics import interval, over_seeds
+from salf.reproduction.texts import about, heading, text
+from salf.reproduction.verdicts import noted
 
 # How deep the stragglers get.
 MAPPINGS = {
     "uniform": "As the paper maps it:\nstragglers' depths uniform",
     "timed": "Not in the paper:\nstragglers' depths by the layers' times",
 }
+Key = tuple[str, str, str, float | None]  # mapping, average, method, deadline
+VANILLA: Key = ("", "", "fedavg", None)
 
 
-class Latency(Item):
+class Latency(Trained):
     """Fig. [latency]: the CNN's test accuracy over T_max."""
 
-    name: ClassVar[str] = "fig-latency"
-    title: ClassVar[str] = "Accuracy against the deadline, CNN on MNIST"
+    name = "fig-latency"
+    title = text("latency", "title")
 
-    def tasks(self, preset: Preset, remember: Remember) -> Sequence[Config]:
+    def requires(self, size: Size) -> Sequence[Measurement]:
+        """The layers' times, on which depths depend."""
+        return [timing(size)]
+
+    def configs(self, size: Size, found: Found) -> Mapping[Key, Sequence[Config]]:
         """All methods at all deadlines, in both mappings, averaged both ways."""
-        shares = layer_shares(remember(timing(preset))["seconds"])
-        return [
-            *vanilla_configs(preset),
-            *(run for runs in _configs(preset, shares).values() for run in runs),
-        ]
+        shares = layer_shares(found.measured(timing(size))["seconds"])
+        configs: dict[Key, Sequence[Config]] = {
+            VANILLA: size.seeded("cnn", "fedavg", "reached", 0.0)
+        }
+        for mapping, average in PLACES:
+            for deadline in size.deadlines:
+                # Where everybody finishes there is nothing to map.
+                timed = mapping == "timed" and deadline < FULL_PASS
+                depth = {"depth": timed_depths(deadline, shares)} if timed else {}
+                for method in WITH_DEADLINE:
+                    runs = size.seeded("cnn", method, average, straggler_share(deadline))
+                    key = mapping, average, method, deadline
+                    configs[key] = [config.changed(**depth) for config in runs]
+        return configs
 
-    def outcome(self, preset: Preset, found: Found, remember: Remember) -> Outcome:
+    def outcome(self, size: Size, found: Found) -> Outcome:
         """Four panels, and what the paper says about one of them."""
-        times = remember(timing(preset))
-        shares = layer_shares(times["seconds"])
-        configs = _configs(preset, shares)
-        vanilla = found.accuracies(vanilla_configs(preset))
+        times, configs = found.measured(timing(size)), self.configs(size, found)
+        accuracies = {key: found.accuracies(runs) for key, runs in configs.items()}
         panels = {
-            (mapping, average): Panel(
-                vanilla,
+            place: Panel(
+                accuracies[VANILLA],
                 {
-                    (method, deadline): found.accuracies(
-                        configs[mapping, average, method, deadline]
-                    )
+                    (method, deadline): accuracies[*place, method, deadline]
                     for method in WITH_DEADLINE
-                    for deadline in preset.deadlines
+                    for deadline in size.deadlines
                 },
             )
-            for mapping, average in PLACES
+            for place in PLACES
         }
-        config = preset.configs["cnn"]
-        deadlines = names.listed([f"{deadline:g}" for deadline in sorted(preset.deadlines)])
+        deadlines = names.listed([f"{deadline:g}" for deadline in sorted(size.deadlines)])
+        several = size.seeds > 1
+        bars = "Vertical bars: 95 % interval of the mean." if several else "One seed."
         return Outcome(
-            rows=_rows(preset, found, configs),
-            figure=_figure(preset, panels),
-            description="Test accuracy of each method over the deadline in microseconds, in four "
-            "panels: averaged as published and as the equations say, with depths as the paper "
-            "maps deadlines to them and with depths by the layers' measured times.",
-            caption="Test accuracy at the end over the deadline. Dashed: FedAvg, which has none. "
-            + ("Vertical bars: 95 % interval of the mean." if preset.seeds > 1 else "One seed."),
-            findings=findings(panels, "" if preset.seeds > 1 else ONE_SEED),
-            intro=f"CNN, {config.rounds} rounds, {over_seeds(preset.seeds)}, at deadlines T_max of "
-            f"{deadlines} µs. A full backward pass takes {FULL_PASS} µs, and a share "
-            f"1 − T_max/{FULL_PASS} of the users are stragglers (none above): the paper's linear "
-            "map, which stands in a comment of its source. Their depths are uniform, so that some "
-            "finish all the same. The "
-            "right column is not in the paper: that share of users is late if a user's full pass "
-            f"takes a time τ, uniform up to {FULL_PASS} µs, and then the late ones have completed "
-            "the layers whose part of τ fits into T_max, by the layers' backward times as "
-            "measured on this machine. As many straggle, only their depths differ. The verdicts "
-            "are of the panel the paper shows, top left; with each is said what the others give.",
-            blocks=_blocks(preset, panels, times["kinds"], shares),
+            rows=_rows(found, configs),
+            figure=_figure(size, panels),
+            findings=[noted(one, one_seed(size.seeds)) for one in findings(panels)],
+            blocks=_blocks(size, panels, times["kinds"], layer_shares(times["seconds"])),
+            **about("latency", deadlines=deadlines, bars=bars, **_told(size)),
         )
 
 
-def vanilla_configs(preset: Preset) -> list[Config]:
-    """FedAvg, which no deadline changes."""
-    return [preset.config("cnn", "fedavg", "reached", 0.0, seed) for seed in range(preset.seeds)]
+def _told(size: Size) -> dict[str, Any]:
+    seeds = over_seeds(size.seeds)
+    return {"size": size, "config": size.configs["cnn"], "seeds": seeds, "full_pass": FULL_PASS}
 
 
-def config_at(
-    preset: Preset,
-    mapping: str,
-    shares: Sequence[float],
-    average: str,
-    method: str,
-    *,
-    deadline: float,
-    seed: int,
-) -> Config:
-    """One run. Where everybody finishes there is nothing to map."""
-    config = preset.config("cnn", method, average, straggler_share(deadline), seed)
-    if mapping == "timed" and deadline < FULL_PASS:
-        return config.changed(depth=timed_depths(deadline, shares))
-    return config
-
-
-Key = tuple[str, str, str, float]  # mapping, average, method, deadline
-
-
-def _configs(preset: Preset, shares: Sequence[float]) -> dict[Key, list[Config]]:
-    return {
-        (mapping, average, method, deadline): [
-            config_at(preset, mapping, shares, average, method, deadline=deadline, seed=seed)
-            for seed in range(preset.seeds)
-        ]
-        for mapping, average in PLACES
-        for deadline in preset.deadlines
-        for method in WITH_DEADLINE
-    }
-
-
-def _figure(preset: Preset, panels: Mapping[tuple[str, str], Panel]) -> dict[str, Any]:
-    points = []
-    for (mapping, average), panel in panels.items():
-        place = {"column": MAPPINGS[mapping], "row": HEADINGS[average]}
-        for deadline in preset.deadlines:
-            for method in METHODS:
-                seeds = panel.vanilla if names.waits(method) else panel.accuracies[method, deadline]
-                if seeds is not None:
-                    points.append(Point(names.method(method), deadline, interval(seeds), **place))
-    config = preset.configs["cnn"]
-    return curves.chart(
+def _figure(size: Size, panels: Mapping[tuple[str, str], Panel]) -> Spec:
+    points = [
+        Point(
+            names.method(method),
+            deadline,
+            **interval(seeds).drawn(),
+            column=MAPPINGS[mapping],
+            row=HEADINGS[average],
+        )
+        for (mapping, average), panel in panels.items()
+        for deadline in size.deadlines
+        for method in METHODS
+        if (seeds := panel.accuracies.get((method, deadline), panel.vanilla)) is not None
+    ]
+    chart = Lines(
         points,
-        curves.method_lines(METHODS),
-        title="CNN on MNIST: test accuracy against the deadline",
-        subtitle=[
-            f"{config.users} users, {config.rounds} rounds, {over_seeds(preset.seeds)}; "
-            f"preset {preset.name}. "
-            f"A full backward pass takes {FULL_PASS} µs. FedAvg has no deadline."
-        ],
-        x="Deadline T_max in µs",
-        y="Test accuracy",
-        ticks=preset.deadlines,
-        dots=True,
+        method_lines(METHODS),
+        x=Axis("Deadline T_max in µs", ticks=size.deadlines, domain=(0, max(size.deadlines))),
+        y=Axis("Test accuracy", limits=(0, 1)),
+        interval="bar",
     )
+    return figure(chart, **heading("latency", **_told(size)))
 
 
-def _rows(
-    preset: Preset, found: Found, configs: Mapping[Key, Sequence[Config]]
-) -> list[dict[str, Any]]:
-    shown: list[tuple[str, float | None, Config]] = [
-        ("", None, config) for config in vanilla_configs(preset)
-    ]
-    shown += [
-        (mapping, deadline, config)
-        for (mapping, _, _, deadline), seeds in configs.items()
-        for config in seeds
-    ]
+def _rows(found: Found, configs: Mapping[Key, Sequence[Config]]) -> list[dict[str, Any]]:
     return [
         {
             **curves.run_columns(config),
@@ -179,50 +136,43 @@ def _rows(
             "deadline": deadline,
             "accuracy": run.history.test_accuracy,
         }
-        for mapping, deadline, config in shown
+        for (mapping, _, _, deadline), seeds in configs.items()
+        for config in seeds
         if (run := found.run(config)) is not None
     ]
 
 
 def _blocks(
-    preset: Preset,
+    size: Size,
     panels: Mapping[tuple[str, str], Panel],
     kinds: Sequence[str],
     shares: Sequence[float],
 ) -> list[Block]:
-    tightest = min(preset.deadlines)
+    tightest = min(size.deadlines)
     if tightest >= FULL_PASS:
         return []
-    losses = Table(
-        ["Method", "Paper", *(place_name(*place) for place in PLACES)],
-        [
-            [
-                Cell(names.method(method)),
-                Cell(percent(stated)),
-                *(Cell(_loss(panels[place].loss(method, tightest))) for place in PLACES),
-            ]
-            for method, stated in STATED_LOSS.items()
-        ],
-        f"What is lost at {tightest:g} µs, as a share of FedAvg's accuracy",
-    )
+    rows = []
+    for method, stated in STATED_LOSS.items():
+        losses = [panels[place].loss(method, tightest) for place in PLACES]
+        ours = ["–" if loss is None else percents(loss) for loss in losses]
+        rows.append([names.method(method), percent(stated), *ours])
     return [
-        losses,
+        Table.of(
+            ["Method", "Paper", *(place_name(*place) for place in PLACES)],
+            rows,
+            f"What is lost at {tightest:g} µs, as a share of FedAvg's accuracy",
+        ),
         *_far_apart(panels, tightest),
-        _reach_table(preset, tightest, kinds, shares),
+        _reach_table(size, tightest, kinds, shares),
     ]
-
-
-def _loss(loss: Sequence[float] | None) -> str:
-    return "–" if loss is None else percents(loss)
 
 
 def _far_apart(panels: Mapping[tuple[str, str], Panel], deadline: float) -> list[Block]:
     """One sentence for each accuracy behind the losses whose mean says little."""
-    # By seeds, because how deep stragglers get is nothing to Drop and HeteroFL.
+    # By seeds, because Drop and HeteroFL do not depend on how deep stragglers get.
     names_of: dict[tuple[float, ...], str] = {}
     for place, panel in panels.items():
-        for method in WITH_DEADLINE:
-            point = panel.at(method, deadline)
+        for point in [panel.at(method, deadline) for method in WITH_DEADLINE]:
             if point.seeds is not None:
                 name = f"{point.name}, {place_name(*place).lower()}"
                 names_of.setdefault(tuple(point.seeds), name)
@@ -231,30 +181,24 @@ def _far_apart(panels: Mapping[tuple[str, str], Panel], deadline: float) -> list
 
 
 def _reach_table(
-    preset: Preset, deadline: float, kinds: Sequence[str], shares: Sequence[float]
+    size: Size, deadline: float, kinds: Sequence[str], shares: Sequence[float]
 ) -> Table:
     """How the two mappings differ: who gets how far."""
-    users, layers = preset.configs["cnn"].users, len(shares)
-    reached = [
-        [
-            float(law.reach_law(layer) @ np.arange(users + 1)) / users
-            for layer in range(1, layers + 1)
-        ]
-        for law in (
-            parse("mixture", users, layers, straggler_share(deadline)),
-            parse(timed_depths(deadline, shares), users, layers, straggler_share(deadline)),
-        )
+    users, layers = size.configs["cnn"].users, range(1, 1 + len(shares))
+    laws = [
+        parse(depth, users, len(shares), straggler_share(deadline))
+        for depth in ("mixture", timed_depths(deadline, shares))
     ]
-    return Table(
+    reached = [
+        [float(law.reach_law(layer) @ np.arange(users + 1)) / users for layer in layers]
+        for law in laws
+    ]
+    columns = ["Reached, as the paper maps it", "Reached, by the layers' times"]
+    return Table.of(
+        ["Layer", "Backward pass done by then", *columns],
         [
-            "Layer",
-            "Backward pass done by then",
-            "Reached, as the paper maps it",
-            "Reached, by the layers' times",
-        ],
-        [
-            [Cell(f"{layer} ({kind})"), *(Cell(percent(value)) for value in values)]
-            for layer, (kind, *values) in enumerate(zip(kinds, shares, *reached, strict=True), 1)
+            [f"{layer} ({kind})", *map(percent, values)]
+            for layer, kind, *values in zip(layers, kinds, shares, *reached, strict=True)
         ],
         f"Share of the users that reach a layer by {deadline:g} µs, and the layers' measured times",
     )

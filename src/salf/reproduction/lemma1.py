@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from itertools import groupby, pairwise
-from typing import ClassVar
 
 import numpy as np
 from scipy import stats
@@ -11,61 +10,56 @@ from salf.arrivals import Floats
 from salf.depth import Uniform
 from salf.experiments.pool import Progress
 from salf.report import names
-from salf.report.extra import optional
-from salf.report.style import Spec, spec
-from salf.report.tables import Cell, Table
-from salf.reproduction.item import Found, Item, Json, Measurement, Outcome, Remember
+from salf.report.lines import Axis, Line, Lines, Point, figure
+from salf.report.style import Spec, ordered
+from salf.report.tables import Table
+from salf.reproduction.item import Found, Item, Json, Measurement, Outcome
 from salf.reproduction.lemmas import rounds_of
-from salf.reproduction.presets import Preset
-from salf.reproduction.verdicts import Check, Finding, judge
+from salf.reproduction.sizes import Size
+from salf.reproduction.texts import about, finding, heading, text
+from salf.reproduction.verdicts import Check, Finding
 
-# (U, L): the experiments' MLP and CNN, then few layers to many users and the other way round.
+# (U, L): the experiments' MLP and CNN, then few users for many layers.
 SIZES = ((30, 3), (30, 4), (2, 8), (5, 8), (10, 8), (30, 8))
 SHOWN = ((30, 4), (5, 8))
-# That all tests of a claim pass if it is true. One in a hundred such pages would fail a law that
-# holds: so a test that fails is made once more, with fresh draws, and counts if it fails again.
+# That all tests of a claim pass if it is true. One in a hundred pages would still fail, so a test
+# that fails is repeated on a second set of draws, and counts if it fails there too.
 CONFIDENCE = 0.99
-SEED, ANOTHER_SEED = 1, 2
-# Cells that are expected less often are merged: the usual condition of the chi-square test.
-EXPECTED = 5
+SEED, SECOND_SEED = 1, 2
+EXPECTED = 5  # cells with fewer expected counts are merged, as usual for a chi-square test
 VISIBLE = 1e-3
 
 
 class Lemma1(Item):
     """Lemma 1 [binom_rv], with depths as the library draws them."""
 
-    name: ClassVar[str] = "lemma1"
-    title: ClassVar[str] = "Lemma 1: how many users reach a layer"
+    name = "lemma1"
+    title = text("lemma1", "title")
 
-    def tasks(self, preset: Preset, remember: Remember) -> Sequence[Measurement]:
-        """One for every number of users and layers."""
-        return [_measurement(*size, preset.draws, SEED) for size in SIZES]
+    def tasks(self, size: Size, found: Found) -> Sequence[Measurement]:
+        """Two sets of draws for every number of users and layers."""
+        return [
+            Measurement(
+                f"lemma1-U{users}-L{layers}",
+                measure,
+                {"users": users, "layers": layers, "draws": size.draws, "seed": seed},
+                work=size.draws * 1.2e-5,
+            )
+            for seed in (SEED, SECOND_SEED)
+            for users, layers in SIZES
+        ]
 
-    def outcome(self, preset: Preset, found: Found, remember: Remember) -> Outcome:
+    def outcome(self, size: Size, found: Found) -> Outcome:
         """The counts beside the binomial law."""
-        measured = [found.measured(task) for task in self.tasks(preset, remember)]
+        both = [found.measured(task) for task in self.tasks(size, found)]
+        measured, second = both[: len(SIZES)], both[len(SIZES) :]
         return Outcome(
             rows=[record for one in measured for record in _records(one)],
-            figure=_figure(measured, preset),
-            description="How often 0, 1, ... users reached each layer, measured, on top of the "
-            "binomial law, for 30 users with 4 layers and 5 users with 8 layers.",
-            caption="Points: the share of draws in which that many users reached the layer. "
-            "Lines: Bin(U, l/(L+1)).",
-            findings=findings(measured, remember),
-            intro=f"{preset.draws:,} rounds of depths for each of {len(SIZES)} sizes, drawn by "
-            "the library's own Uniform (assumption AS4), with the number of users that reached "
-            "each layer counted.",
+            figure=_figure(measured, size),
+            findings=findings(measured, second),
             blocks=[_table(measured)],
+            **about("lemma1", size=size, sizes=len(SIZES)),
         )
-
-
-def _measurement(users: int, layers: int, draws: int, seed: int) -> Measurement:
-    return Measurement(
-        f"lemma1-U{users}-L{layers}",
-        measure,
-        {"users": users, "layers": layers, "draws": draws, "seed": seed},
-        work=draws * 1.2e-5,
-    )
 
 
 def measure(users: int, layers: int, draws: int, seed: int, progress: Progress) -> Json:
@@ -81,82 +75,46 @@ def measure(users: int, layers: int, draws: int, seed: int, progress: Progress) 
     return {"users": users, "layers": layers, "draws": draws, "counts": counts.tolist()}
 
 
-def findings(measured: Sequence[Json], remember: Remember) -> list[Finding]:
-    """What the paper says about |U^l|. Where its law looks doubtful, there are fresh draws."""
-    level = (1 - CONFIDENCE) / _tests(measured)
+def findings(measured: Sequence[Json], second: Sequence[Json]) -> list[Finding]:
+    """What the paper says about |U^l|. Tests that fail are repeated on the second draws."""
+    tests = sum(one["layers"] for one in measured)
+    level = (1 - CONFIDENCE) / tests
+    binomial, repeated = [], []
+    for one, other in zip(measured, second, strict=True):
+        chances, fresh = _chances(one), _chances(other)
+        doubtful = [layer for layer, p in enumerate(chances) if p < level]
+        worst = min(chances)
+        told = f"the smallest p-value is {worst:.2g} (layer {1 + chances.index(worst)})"
+        passed = all(fresh[layer] >= 1 - CONFIDENCE for layer in doubtful)
+        binomial.append(Check(f"{_size(one)}: {told}", passed))
+        repeated += [
+            f"That of layer {layer + 1} of {_size(one)} did not, with p = {chances[layer]:.2g}; "
+            f"repeated with as many fresh draws, at p = {1 - CONFIDENCE:.2g}, it has "
+            f"p = {fresh[layer]:.2g}."
+            for layer in doubtful
+        ]
+    confidence = names.percent(CONFIDENCE)
+    outcome = " ".join(repeated) or "All did at once."
+    values = {"tests": tests, "level": level, "confidence": confidence, "repeated": outcome}
+    formula = [_matches_formula(*pair, level) for pair in zip(measured, second, strict=True)]
+    decreases = [*map(_falls_with_layer, measured), *_falls_with_users(measured)]
     return [
-        judge(
-            "“the cardinality of the set [U^l] is distributed as” Bin(U, l/(L+1)) [binom_rv].",
-            [_is_binomial(one, level, remember) for one in measured],
-            f"{_tests(measured)} chi-square tests, one for each layer of each size, each at p = "
-            f"{level:.1e}: all pass with {names.percent(CONFIDENCE)} probability if it is the law. "
-            + (_doubted(measured, level, remember) or "All did at once."),
-        ),
-        judge(
-            "A layer is updated by nobody with the probability p_l = (1 − l/(L+1))^U [p_constant].",
-            [_matches_formula(one, level, remember) for one in measured],
-            f"Exact binomial intervals of {names.percent(CONFIDENCE)} confidence together; where "
-            "one does not have it, that of as many fresh draws must.",
-        ),
-        judge(
-            "“the chance that a particular layer would not be updated at all decreases for either "
-            "deeper layers or growing number of total users”.",
-            [*map(_falls_with_layer, measured), *_falls_with_users(measured)],
-            "“Deeper” is towards the output, where backpropagation begins. That it falls with l "
-            "is certain in every single round, because the sets are nested.",
-        ),
+        finding("lemma1", "binomial", binomial, **values),
+        finding("lemma1", "formula", formula, confidence=confidence),
+        finding("lemma1", "decreases", decreases),
     ]
-
-
-def _tests(measured: Sequence[Json]) -> int:
-    return sum(one["layers"] for one in measured)
-
-
-def _is_binomial(one: Json, level: float, remember: Remember) -> Check:
-    chances = _chances(one)
-    worst = min(chances)
-    told = f"{_size(one)}: the smallest p-value is {worst:.2g} (layer {1 + chances.index(worst)})"
-    again = _again(one, level, remember)
-    return Check(told, all(p >= 1 - CONFIDENCE for p in again.values()))
-
-
-def _again(one: Json, level: float, remember: Remember) -> dict[int, float]:
-    """The p-values in fresh draws of those layers whose own are below the level."""
-    doubted = [layer for layer, p in enumerate(_chances(one)) if p < level]
-    if not doubted:
-        return {}
-    fresh = _chances(_fresh(one, remember))
-    return {layer: fresh[layer] for layer in doubted}
-
-
-def _fresh(one: Json, remember: Remember) -> Json:
-    """As many other draws, made where they are needed."""
-    return remember(_measurement(one["users"], one["layers"], one["draws"], ANOTHER_SEED))
-
-
-def _doubted(measured: Sequence[Json], level: float, remember: Remember) -> str:
-    """Which tests failed at first, and what the second ones say."""
-    return " ".join(
-        f"That of layer {layer + 1} of {_size(one)} did not, with p = {_chances(one)[layer]:.2g}; "
-        f"made once more with as many fresh draws, at p = {1 - CONFIDENCE:.2g}, it has p = {p:.2g}."
-        for one in measured
-        for layer, p in _again(one, level, remember).items()
-    )
 
 
 def _chances(one: Json) -> list[float]:
     """The p-value of every layer's chi-square test."""
-    return [
-        chi_square(np.array(counts), law)
-        for counts, law in zip(one["counts"], _laws(one), strict=True)
-    ]
+    pairs = zip(one["counts"], _laws(one), strict=True)
+    return [chi_square(np.array(counts), law) for counts, law in pairs]
 
 
 def chi_square(counts: Floats, law: Floats) -> float:
-    """The p-value of counts under a law, with neighbouring cells merged where little is due."""
-    expected = law * counts.sum()
+    """The p-value of counts under a law; neighbouring cells are merged where few are expected."""
     cells = [[0.0, 0.0]]
-    for seen, due in zip(counts, expected, strict=True):
+    for seen, due in zip(counts, law * counts.sum(), strict=True):
         if cells[-1][1] >= EXPECTED:
             cells.append([0.0, 0.0])
         cells[-1][0] += seen
@@ -170,22 +128,21 @@ def chi_square(counts: Floats, law: Floats) -> float:
 
 
 def _laws(one: Json) -> list[Floats]:
-    """Bin(U, l/(L+1)) of every layer, from scipy: nothing here is the library's own."""
+    """Bin(U, l/(L+1)) of every layer, from scipy rather than from the library."""
     users, layers = one["users"], one["layers"]
     k = np.arange(users + 1)
     return [stats.binom.pmf(k, users, layer / (layers + 1)) for layer in range(1, layers + 1)]
 
 
-def _matches_formula(one: Json, level: float, remember: Remember) -> Check:
+def _matches_formula(one: Json, other: Json, level: float) -> Check:
     users, layers, draws = one["users"], one["layers"], one["draws"]
     told, passed = [], True
-    for layer, counts in enumerate(one["counts"]):
-        p = (1 - (layer + 1) / (layers + 1)) ** users
+    for layer, (counts, fresh) in enumerate(zip(one["counts"], other["counts"], strict=True), 1):
+        p = (1 - layer / (layers + 1)) ** users
         holds = _may_be(p, counts[0], draws, 1 - level)
-        if not holds or layer == 0:
-            told.append(f"layer {layer + 1} {counts[0] / draws:.2g}, by the formula {p:.2g}")
-        if not holds:
-            passed &= _may_be(p, _fresh(one, remember)["counts"][layer][0], draws, CONFIDENCE)
+        if not holds or layer == 1:
+            told.append(f"layer {layer} {counts[0] / draws:.2g}, by the formula {p:.2g}")
+        passed &= holds or _may_be(p, fresh[0], draws, CONFIDENCE)
     return Check(f"{_size(one)}: {', '.join(told)}", passed)
 
 
@@ -196,7 +153,7 @@ def _may_be(p: float, seen: int, draws: int, confidence: float) -> bool:
 
 def _falls_with_layer(one: Json) -> Check:
     empty = [counts[0] / one["draws"] for counts in one["counts"]]
-    return Check(f"{_size(one)}, over the layers: {_listed(empty)}", _falls(empty))
+    return _falls(f"{_size(one)}, over the layers", empty)
 
 
 def _falls_with_users(measured: Sequence[Json]) -> list[Check]:
@@ -204,21 +161,18 @@ def _falls_with_users(measured: Sequence[Json]) -> list[Check]:
     ordered = sorted(measured, key=lambda one: (one["layers"], one["users"]))
     for layers, group in groupby(ordered, lambda one: one["layers"]):
         of_users = list(group)
+        users = ", ".join(str(one["users"]) for one in of_users)
         for layer in range(layers if len(of_users) > 1 else 0):
             empty = [one["counts"][layer][0] / one["draws"] for one in of_users]
-            users = ", ".join(str(one["users"]) for one in of_users)
-            told = f"layer {layer + 1} of {layers}, over U = {users}: {_listed(empty)}"
-            checks.append(Check(told, _falls(empty)))
+            checks.append(_falls(f"layer {layer + 1} of {layers}, over U = {users}", empty))
     return checks
 
 
-def _falls(shares: Sequence[float]) -> bool:
-    """From one to the next, until it is too rare to be seen."""
-    return all(later < earlier or earlier == later == 0 for earlier, later in pairwise(shares))
-
-
-def _listed(shares: Sequence[float]) -> str:
-    return ", ".join(f"{share:.2g}" for share in shares)
+def _falls(where: str, shares: Sequence[float]) -> Check:
+    """From each share to the next, until the event is too rare to be seen."""
+    told = ", ".join(f"{share:.2g}" for share in shares)
+    falls = all(later < earlier or earlier == later == 0 for earlier, later in pairwise(shares))
+    return Check(f"{where}: {told}", falls)
 
 
 def _size(one: Json) -> str:
@@ -241,50 +195,44 @@ def _records(one: Json) -> list[Json]:
 
 
 def _table(measured: Sequence[Json]) -> Table:
-    rows = []
-    for one in measured:
-        users, layers = one["users"], one["layers"]
-        cells = [
-            _size(one),
-            f"{min(_chances(one)):.2g}",
-            f"{one['counts'][0][0] / one['draws']:.4f}",
-            f"{(1 - 1 / (layers + 1)) ** users:.4f}",
-        ]
-        rows.append([Cell(text) for text in cells])
-    columns = ["Size", "Smallest p-value of the layers", "Layer 1 left out", "p_1 by the formula"]
-    return Table(columns, rows)
-
-
-def _figure(measured: Sequence[Json], preset: Preset) -> Spec:
-    alt = optional("altair")
-    panels = []
-    for one in (one for one in measured if (one["users"], one["layers"]) in SHOWN):
-        # What is too rare to be told from 0 would only hide the axis.
-        records = [r for r in _records(one) if max(r["binomial"], r["measured"]) > VISIBLE]
-        base = alt.Chart(alt.InlineData(records)).encode(
-            x=alt.X("reached:Q", title="Users that reached the layer")
-            .axis(tickMinStep=1)
-            .scale(domain=[0, one["users"]], padding=6),
-            color=alt.Color("layer:O", title="Layer")
-            .scale(scheme="viridis")
-            .legend(orient="right", symbolType="circle", symbolSize=90),
-        )
-        y = alt.Y("binomial:Q", title="Share of rounds")
-        line = base.mark_line(strokeWidth=1.5).encode(y=y)
-        tooltip = [
-            alt.Tooltip("layer:O", title="Layer"),
-            alt.Tooltip("reached:Q", title="Users"),
-            alt.Tooltip("measured:Q", title="Measured", format=".4f"),
-            alt.Tooltip("binomial:Q", title="Binomial", format=".4f"),
-        ]
-        points = base.mark_point(filled=True, size=36, opacity=1).encode(
-            y=alt.Y("measured:Q"), tooltip=tooltip
-        )
-        panels.append(alt.layer(line, points).properties(width=335, height=260, title=_size(one)))
-    title = alt.Title(
-        "Users that reach a layer: drawn depths (points) and Lemma 1's law (lines)",
-        subtitle=f"preset {preset.name}: {preset.draws:,} rounds of depths, uniform on 1..L+1",
-        anchor="start",
-        offset=12,
+    return Table.of(
+        ["Size", "Smallest p-value of the layers", "Layer 1 left out", "p_1 by the formula"],
+        [
+            [
+                _size(one),
+                f"{min(_chances(one)):.2g}",
+                f"{one['counts'][0][0] / one['draws']:.4f}",
+                f"{(1 - 1 / (one['layers'] + 1)) ** one['users']:.4f}",
+            ]
+            for one in measured
+        ],
     )
-    return spec(alt.hconcat(*panels, title=title).resolve_scale(color="independent"))
+
+
+def _figure(measured: Sequence[Json], size: Size) -> Spec:
+    shown = [one for one in measured if (one["users"], one["layers"]) in SHOWN]
+    layers = [f"layer {layer}" for layer in range(1, 1 + max(one["layers"] for one in shown))]
+    points = [
+        Point(
+            f"layer {record['layer']}",
+            record["reached"],
+            record["measured"],
+            reference=record["binomial"],
+            column=_size(one),
+        )
+        for one in shown
+        for record in _records(one)
+        # What is too rare to be told from 0 would hide the axis.
+        if max(record["binomial"], record["measured"]) > VISIBLE
+    ]
+    chart = Lines(
+        points,
+        [Line(*pair) for pair in zip(layers, ordered(len(layers)), strict=True)],
+        x=Axis("Users that reached the layer", free=True),
+        y=Axis("Share of rounds", free=True),
+        interval="bar",
+        joined=False,
+        reference="solid",
+        height=260,
+    )
+    return figure(chart, **heading("lemma1", size=size))

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from math import log
-from typing import Any, ClassVar
 
 import numpy as np
 from scipy import stats
@@ -15,26 +14,20 @@ from salf.methods.drop import Drop
 from salf.methods.salf import SALF
 from salf.models import build
 from salf.report import names
-from salf.report.extra import optional
-from salf.report.style import INK, Spec, spec
+from salf.report.lines import Axis, Line, Lines, Point, figure
+from salf.report.style import Spec
 from salf.report.tables import Cell, Table
-from salf.reproduction.item import Found, Item, Json, Measurement, Outcome, Remember
-from salf.reproduction.lemmas import (
-    errors_allowed,
-    images,
-    inner_products,
-    rounds_of,
-    source,
-    weights_of,
-)
-from salf.reproduction.presets import Preset
-from salf.reproduction.verdicts import Check, Finding, judge
+from salf.reproduction import lemmas
+from salf.reproduction.item import Found, Item, Json, Measurement, Outcome
+from salf.reproduction.lemmas import on_images, rounds_of, weights_of
+from salf.reproduction.sizes import Size
+from salf.reproduction.texts import about, finding, heading, text
+from salf.reproduction.verdicts import Check, Finding
 
 USERS = (2, 4, 30)
 RATIO = 0.9  # of stragglers in the experiments' mixture
 CONFIDENCE = 0.99  # that all intervals, and all regions, hold the truth
-# The smallest p_1 whose neglect the draws can show.
-VISIBLE = 0.01
+VISIBLE = 0.01  # the smallest p_1 whose neglect the draws can show
 
 # SALF, and three that are not unbiased: a test that lets them pass has no power.
 VARIANTS: Mapping[str, str] = {
@@ -48,44 +41,41 @@ VARIANTS: Mapping[str, str] = {
 class Lemma2(Item):
     """Lemma 2 [unbiasedness], on the gradients of the paper's MLP."""
 
-    name: ClassVar[str] = "lemma2"
-    title: ClassVar[str] = "Lemma 2: SALF's step is unbiased"
+    name = "lemma2"
+    title = text("lemma2", "title")
 
-    def tasks(self, preset: Preset, remember: Remember) -> Sequence[Measurement]:
+    def tasks(self, size: Size, found: Found) -> Sequence[Measurement]:
         """AS4's depths for some numbers of users, and the experiments' mixture."""
-        config = preset.configs["mlp"]
+        config = size.configs["mlp"]
         laws = [*((users, "uniform") for users in USERS), (config.users, "mixture")]
         return [
-            Measurement(
+            on_images(
                 f"lemma2-{law}-U{users}",
                 measure,
-                {
-                    **source(config),
-                    "batch_size": config.batch_size,
-                    "users": users,
-                    "law": law,
-                    "draws": preset.draws,
-                    "seed": 2,
-                },
-                work=0.5 + preset.draws * 4e-5,
+                config,
+                work=0.5 + size.draws * 4e-5,
+                users=users,
+                law=law,
+                draws=size.draws,
+                seed=2,
             )
             for users, law in laws
         ]
 
-    def outcome(self, preset: Preset, found: Found, remember: Remember) -> Outcome:
+    def outcome(self, size: Size, found: Found) -> Outcome:
         """SALF's mean step beside FedAvg's, and those of the controls."""
-        measured = [found.measured(task) for task in self.tasks(preset, remember)]
+        measured = [found.measured(task) for task in self.tasks(size, found)]
+        records = [
+            {"case": case, "variant": VARIANTS[variant], "layer": number, **layer}
+            for (case, variant), layers in _compared(measured).items()
+            for number, layer in enumerate(layers, 1)
+        ]
         return Outcome(
-            rows=_records(measured),
-            figure=_figure(measured, preset),
-            description="The mean step of each layer along FedAvg's, as a multiple of it, for "
-            "SALF and three biased variants. SALF's intervals hold 1; the others' mostly do not.",
-            caption="⟨E step, FedAvg's step⟩ / |FedAvg's step|² of each layer, with intervals that "
-            f"together have a confidence of {names.percent(CONFIDENCE)} for each variant.",
+            rows=[{k: v for k, v in record.items() if k != "agrees"} for record in records],
+            figure=_figure(records, size),
             findings=findings(measured),
-            intro="One mini-batch gradient of every user at one model, the paper's MLP, held "
-            f"fixed; {preset.draws:,} draws of the depths, and the library's own weights.",
             blocks=[_table(measured)],
+            **about("lemma2", size=size, confidence=names.percent(CONFIDENCE)),
         )
 
 
@@ -101,9 +91,9 @@ def measure(
 ) -> Json:
     """The mean over the draws of every variant's weights, against FedAvg's 1/U."""
     rng = np.random.default_rng([seed, users])
-    found = images(data, data_dir)
+    found = lemmas.images(data, data_dir)
     model = build("mlp", found.train.shape, found.classes, seed)
-    products = inner_products(model, found.train, users, batch_size, rng)
+    products = lemmas.inner_products(model, found.train, users, batch_size, rng)
     layers = len(products)
     depths = depth.parse(law, users, layers, RATIO)
     unreached = depths.unreached()
@@ -182,177 +172,135 @@ def hotelling(off: Floats, covariance: Floats) -> Json:
 
 def findings(measured: Sequence[Json]) -> list[Finding]:
     """Whether SALF is unbiased, and whether anything else would have passed too."""
-    limits = Limits.of(measured)
+    found = _compared(measured)
     uniform = [one for one in measured if one["law"] == "uniform"]
-    controls = [
-        (one, variant)
+    unseen = [str(one["users"]) for one in uniform if one["unreached"][0] < VISIBLE]
+
+    def unbiased(law: str) -> list[Check]:
+        cases = [_case(one) for one in measured if one["law"] == law]
+        return [
+            Check(
+                f"{case}: {_ratios(found[case, 'salf'])} of FedAvg's step by layer, p = "
+                f"{min(layer['region_p_value'] for layer in found[case, 'salf']):.2g} for the "
+                "worst layer's weights",
+                _agrees(found[case, "salf"]),
+            )
+            for case in cases
+        ]
+
+    biased = [
+        Check(
+            f"{_case(one)}: {VARIANTS[variant]} is {_ratios(layers)} of FedAvg's step by layer",
+            not _agrees(layers),
+        )
         for one in uniform
         for variant in one["variants"]
         if variant == "all" or (variant != "salf" and one["unreached"][0] >= VISIBLE)
+        for layers in [found[_case(one), variant]]
     ]
-    hidden = [str(one["users"]) for one in uniform if one["unreached"][0] < VISIBLE]
+    confidence, hidden = names.percent(CONFIDENCE), names.listed(unseen) or "many"
     return [
-        judge(
-            "“the global model aggregated via SALF [...] is an unbiased estimator of the one "
-            "obtained via vanilla” FedAvg, E[w̃_{t+1}] = w_{t+1} [unbiasedness].",
-            [_unbiased(one, limits) for one in uniform],
-            f"Two tests with {names.percent(CONFIDENCE)} confidence each over all layers and "
-            "numbers of users: the mean step along FedAvg's, and Hotelling's T² on the mean of "
-            "all users' weights, which covers every direction of the step.",
-        ),
-        judge(
-            "p_l is “set such that [the update] is an unbiased estimator” [salf_update_rule]: "
-            "without it, or averaged over all users, or with Drop, there is a bias.",
-            [_biased(one, variant, limits) for one, variant in controls],
-            f"With {names.listed(hidden) or 'many'} users p_l is too small to be seen in these "
-            "draws. Drop, too, is short of FedAvg by p_1 only, so under AS4 it is not the bias "
-            "that sets SALF apart from Drop with many users.",
-        ),
-        judge(
-            "With the experiments' mixture of stragglers, which is not AS4, SALF with p_l = 0 is "
-            "unbiased too (its experiments need it).",
-            [_unbiased(one, limits) for one in measured if one["law"] == "mixture"],
-            "The stragglers are drawn afresh each round, so all users are alike.",
-            ours=True,
-        ),
+        finding("lemma2", "unbiased", unbiased("uniform"), confidence=confidence),
+        finding("lemma2", "biased", biased, hidden=hidden),
+        finding("lemma2", "mixture", unbiased("mixture")),
     ]
 
 
-class Limits:
-    """What is still agreement, for all layers of all measurements at once (Bonferroni)."""
-
-    def __init__(self, tests: int) -> None:
-        self.errors = errors_allowed(CONFIDENCE, tests)
-        self.level = (1 - CONFIDENCE) / tests
-
-    @classmethod
-    def of(cls, measured: Sequence[Json]) -> "Limits":
-        """As many tests as SALF has layers in all measurements."""
-        return cls(sum(len(one["variants"]["salf"]) for one in measured))
-
-    def agrees(self, layer: Json, draws: int) -> bool:
-        """Whether 1, and the point 1/U of all weights, are in the interval and the region."""
-        in_interval = abs(layer["ratio"] - 1) <= self.errors * layer["error"]
-        return in_interval and self.region(layer, draws) >= self.level
-
-    def region(self, layer: Json, draws: int) -> float:
-        """The p-value of Hotelling's test."""
-        # What did not happen in n draws may have a chance of up to log(1/level)/n.
-        if layer["unvaried"] > log(1 / self.level) / draws:
-            return 0.0
-        rank = layer["rank"]
-        if not rank:  # nothing varied in any draw: `unvaried` says whether it is off
-            return 1.0
-        f = layer["t2"] * (draws - rank) / (rank * (draws - 1))
-        return float(stats.f.sf(f, rank, draws - rank))
+def _compared(measured: Sequence[Json]) -> dict[tuple[str, str], list[Json]]:
+    """All layers by case and variant; intervals and tests hold for all at once (Bonferroni)."""
+    tests = sum(len(one["variants"]["salf"]) for one in measured)
+    errors, level = lemmas.errors_allowed(CONFIDENCE, tests), (1 - CONFIDENCE) / tests
+    found: dict[tuple[str, str], list[Json]] = {}
+    for one in measured:
+        for variant, layers in one["variants"].items():
+            found[_case(one), variant] = [
+                {
+                    "ratio": layer["ratio"],
+                    "low": layer["ratio"] - errors * layer["error"],
+                    "high": layer["ratio"] + errors * layer["error"],
+                    "region_p_value": (p := _region(layer, one["draws"], level)),
+                    "agrees": abs(layer["ratio"] - 1) <= errors * layer["error"] and p >= level,
+                }
+                for layer in layers
+            ]
+    return found
 
 
-def _unbiased(one: Json, limits: Limits) -> Check:
-    layers = one["variants"]["salf"]
-    smallest = min(limits.region(layer, one["draws"]) for layer in layers)
-    told = f"{_case(one)}: {_ratios(layers, limits)} of FedAvg's step by layer, "
-    return Check(
-        f"{told}p = {smallest:.2g} for the worst layer's weights",
-        all(limits.agrees(layer, one["draws"]) for layer in layers),
-    )
+def _region(layer: Json, draws: int, level: float) -> float:
+    """The p-value of Hotelling's test that the mean of all weights is 1/U."""
+    # What did not happen in n draws may have a probability of up to log(1/level)/n.
+    if layer["unvaried"] > log(1 / level) / draws:
+        return 0.0
+    rank = layer["rank"]
+    if not rank:  # nothing varied in any draw: `unvaried` says whether it is off
+        return 1.0
+    f = layer["t2"] * (draws - rank) / (rank * (draws - 1))
+    return float(stats.f.sf(f, rank, draws - rank))
 
 
-def _biased(one: Json, variant: str, limits: Limits) -> Check:
-    layers = one["variants"][variant]
-    return Check(
-        f"{_case(one)}: {VARIANTS[variant]} is {_ratios(layers, limits)} of FedAvg's step by layer",
-        not all(limits.agrees(layer, one["draws"]) for layer in layers),
-    )
+def _agrees(layers: Sequence[Json]) -> bool:
+    return all(layer["agrees"] for layer in layers)
 
 
-def _ratios(layers: Sequence[Json], limits: Limits) -> str:
-    return ", ".join(_ratio(layer, limits) for layer in layers)
-
-
-def _ratio(layer: Json, limits: Limits) -> str:
-    return f"{layer['ratio']:.3f} ±{limits.errors * layer['error']:.3f}"
+def _ratios(layers: Sequence[Json], between: str = ", ") -> str:
+    return between.join(f"{one['ratio']:.3f} ±{one['high'] - one['ratio']:.3f}" for one in layers)
 
 
 def _case(one: Json) -> str:
-    if one["law"] == "uniform":
-        return f"U = {one['users']}"
-    return f"U = {one['users']}, {names.percent(RATIO)} stragglers"
-
-
-def _records(measured: Sequence[Json]) -> list[Json]:
-    limits = Limits.of(measured)
-    return [
-        {
-            "case": _case(one),
-            "variant": VARIANTS[variant],
-            "layer": number,
-            "ratio": layer["ratio"],
-            "low": layer["ratio"] - limits.errors * layer["error"],
-            "high": layer["ratio"] + limits.errors * layer["error"],
-            "region_p_value": limits.region(layer, one["draws"]),
-        }
-        for one in measured
-        for variant, layers in one["variants"].items()
-        for number, layer in enumerate(layers, 1)
-    ]
+    ratio = "" if one["law"] == "uniform" else f", {names.percent(RATIO)} stragglers"
+    return f"U = {one['users']}{ratio}"
 
 
 def _table(measured: Sequence[Json]) -> Table:
-    limits = Limits.of(measured)
-    layers = range(len(measured[0]["unreached"]))
     rows = [
         [
-            Cell(f"{_case(one)}: {VARIANTS[variant]}", bold=variant == "salf"),
-            *(Cell(_ratio(layer, limits)) for layer in found),
-            Cell("yes" if all(limits.agrees(f, one["draws"]) for f in found) else "no"),
+            Cell(f"{case}: {VARIANTS[variant]}", bold=variant == "salf"),
+            *_ratios(layers, "|").split("|"),
+            "yes" if _agrees(layers) else "no",
         ]
-        for one in measured
-        for variant, found in one["variants"].items()
+        for (case, variant), layers in _compared(measured).items()
     ]
-    columns = ["", *(f"Layer {layer + 1}" for layer in layers), "Could be unbiased"]
-    return Table(columns, rows, "The mean step along FedAvg's, as a multiple of FedAvg's")
+    columns = [f"Layer {layer + 1}" for layer in range(len(measured[0]["unreached"]))]
+    caption = "The mean step along FedAvg's, as a multiple of FedAvg's"
+    return Table.of(["", *columns, "Could be unbiased"], rows, caption)
 
 
-def _figure(measured: Sequence[Json], preset: Preset) -> Spec:
-    alt = optional("altair")
-    title = alt.Title(
-        "The mean of a step over the depths, next to FedAvg's: 1 is unbiased",
-        subtitle=f"preset {preset.name}: gradients of the MLP, {preset.draws:,} draws of depths, "
-        f"uniform (AS4) or with {names.percent(RATIO)} stragglers; intervals of "
-        f"{names.percent(CONFIDENCE)} together",
-        anchor="start",
-        offset=12,
-    )
-    whole = _panels(measured, [0, 1.1], "Mean step / FedAvg's step", height=200)
-    near = _panels(measured, [0.95, 1.05], "The same, near 1", height=150)
-    return spec(alt.vconcat(whole, near, title=title))
-
-
-def _panels(measured: Sequence[Json], domain: Sequence[float], name: str, height: int) -> Any:
-    alt = optional("altair")
-    order = list(VARIANTS.values())
-    y = {"title": name, "scale": alt.Scale(domain=list(domain), nice=False)}
-    look = alt.Legend(title=None, orient="top", columns=4, labelLimit=0, symbolSize=90)
-    base = alt.Chart().encode(
-        x=alt.X("layer:O", title="Layer", axis=alt.Axis(labelAngle=0)),
-        xOffset=alt.XOffset("variant:N", sort=order),
-        color=alt.Color("variant:N", legend=look).scale(
-            domain=order, range=["#D55E00", "#E69F00", "#56B4E9", "#0072B2"]
+def _figure(records: Sequence[Json], size: Size) -> Spec:
+    return figure(
+        _chart(records, 0, 1.1, "Mean step / FedAvg's step", height=200),
+        _chart(records, 0.95, 1.05, "The same, near 1", height=150),
+        **heading(
+            "lemma2", size=size, ratio=names.percent(RATIO), confidence=names.percent(CONFIDENCE)
         ),
-        tooltip=[
-            alt.Tooltip("variant:N", title="Variant"),
-            alt.Tooltip("layer:O", title="Layer"),
-            *(alt.Tooltip(f"{key}:Q", format=".4f") for key in ("ratio", "low", "high")),
-        ],
     )
-    dots = base.mark_point(filled=True, size=40, opacity=1, clip=True)
-    spans = base.mark_rule(strokeWidth=2, clip=True)
-    unbiased = alt.Chart().mark_rule(color=INK, strokeDash=[4, 3])
-    chart = alt.layer(
-        dots.encode(y=alt.Y("ratio:Q", axis=alt.Axis(grid=True, tickCount=5), **y)),
-        spans.encode(y=alt.Y("low:Q", **y), y2="high:Q"),
-        unbiased.encode(y=alt.YDatum(1.0, **y)),
-        data=alt.InlineData(_records(measured)),
+
+
+def _chart(records: Sequence[Json], least: float, most: float, title: str, height: int) -> Lines:
+    """The ratios from `least` to `most`: variants side by side, over the layers."""
+    variants = list(VARIANTS.values())
+    last = max(record["layer"] for record in records)
+    points = [
+        Point(
+            record["variant"],
+            record["layer"] + 0.15 * (variants.index(record["variant"]) - 1.5),
+            record["ratio"],
+            max(record["low"], least),
+            min(record["high"], most),
+            column=record["case"],
+        )
+        for record in records
+        if least <= record["ratio"] <= most
+    ]
+    cases = dict.fromkeys(record["case"] for record in records)
+    points += [Point("FedAvg", x, 1.0, column=c) for c in cases for x in (0.5, last + 0.5)]
+    colours = ("#D55E00", "#E69F00", "#56B4E9", "#0072B2")
+    lines = [Line(*pair) for pair in zip(variants, colours, strict=True)]
+    return Lines(
+        points,
+        [*lines, Line("FedAvg", "#000000", dashed=True)],
+        x=Axis("Layer", ticks=range(1, last + 1), domain=(0.5, last + 0.5)),
+        y=Axis(title, domain=(least, most)),
+        interval="bar",
+        joined=False,
+        height=height,
     )
-    columns = alt.Column("case:N", title=None, sort=[_case(one) for one in measured])
-    return chart.properties(width=185, height=height).facet(columns)

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise, product
 from math import exp, log, prod
 from statistics import fmean
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -15,23 +14,18 @@ from salf.depth import Uniform
 from salf.experiments.pool import Progress
 from salf.methods.salf import SALF
 from salf.report import names
-from salf.report.extra import optional
+from salf.report.lines import Axis, Line, Lines, Point, figure
 from salf.report.page import Block
-from salf.report.style import Spec, spec
-from salf.report.tables import Cell, Table
+from salf.report.style import Spec, ordered
+from salf.report.tables import Table
+from salf.reproduction import lemmas
 from salf.reproduction.comparisons import ABOVE_ZERO, between
-from salf.reproduction.item import Found, Item, Json, Measurement, Outcome, Remember
-from salf.reproduction.lemmas import (
-    errors_allowed,
-    images,
-    inner_products,
-    rounds_of,
-    source,
-    weights_of,
-)
-from salf.reproduction.presets import Preset
+from salf.reproduction.item import Found, Item, Json, Measurement, Outcome
+from salf.reproduction.lemmas import on_images, rounds_of, weights_of
+from salf.reproduction.sizes import Size
 from salf.reproduction.statistics import paired
-from salf.reproduction.verdicts import Check, Finding, judge
+from salf.reproduction.texts import about, finding, heading, text
+from salf.reproduction.verdicts import Check, Finding
 from salf.theory import Federation, variance_bound
 
 USERS = (2, 5, 10, 30, 100)
@@ -46,49 +40,42 @@ CONFIDENCE = 0.99  # that all intervals of variances hold the truth
 class Lemma3(Item):
     """Lemma 3 [bounded_var], on the gradients of MLPs of 1 to 16 layers."""
 
-    name: ClassVar[str] = "lemma3"
-    title: ClassVar[str] = "Lemma 3: the variance of SALF's step"
+    name = "lemma3"
+    title = text("lemma3", "title")
 
-    def tasks(self, preset: Preset, remember: Remember) -> Sequence[Measurement]:
-        """One for every number of layers, the longest first."""
-        config = preset.configs["mlp"]
+    def tasks(self, size: Size, found: Found) -> Sequence[Measurement]:
+        """One for every number of layers."""
         return [
-            Measurement(
+            on_images(
                 f"lemma3-L{layers}",
                 measure,
-                {
-                    **source(config),
-                    "batch_size": config.batch_size,
-                    "layers": layers,
-                    "users": list(USERS),
-                    "networks": NETWORKS,
-                    "draws": preset.draws,
-                    "seed": 3,
-                },
-                work=2 + preset.draws * (8e-5 + 1.2e-5 * layers),
+                size.configs["mlp"],
+                work=2 + size.draws * (8e-5 + 1.2e-5 * layers),
+                layers=layers,
+                users=list(USERS),
+                networks=NETWORKS,
+                draws=size.draws,
+                seed=3,
             )
             for layers in reversed(LAYERS)
         ]
 
-    def outcome(self, preset: Preset, found: Found, remember: Remember) -> Outcome:
+    def outcome(self, size: Size, found: Found) -> Outcome:
         """The variances beside the bound."""
-        measured = [found.measured(task) for task in self.tasks(preset, remember)]
-        points = Points.of(measured)
+        measured = [found.measured(task) for task in self.tasks(size, found)]
+        points = Points([point for one in measured for point in one["points"]])
         return Outcome(
             rows=points.records(),
-            figure=_figure(points, preset),
-            description="The variance of SALF's step over the number of users, measured and by "
-            "the bound, for networks of 1 to 16 layers and two ways to draw their weights. The "
-            "measured variance is far below the bound and falls faster.",
-            caption=f"E|w̃ − w|² / (η² G²). Points: the mean over {NETWORKS} networks, with bars "
-            "from the lowest to the highest. Dashed lines: the bound [bounded_var].",
+            figure=_figure(points, size),
             findings=findings(points),
-            intro="One mini-batch gradient of every user, held fixed, for MLPs of "
-            f"{names.listed([str(layers) for layers in LAYERS])} layers ({WIDTH} hidden units, "
-            f"{NETWORKS} draws of the weights in each of two ways); {preset.draws:,} draws of the "
-            "depths (AS4) for each number of users. G² is the largest squared norm among the "
-            "gradients in hand, and η = 1: both sides have η².",
             blocks=_blocks(points),
+            **about(
+                "lemma3",
+                size=size,
+                layers=names.listed([str(layers) for layers in LAYERS]),
+                width=WIDTH,
+                networks=NETWORKS,
+            ),
         )
 
 
@@ -104,10 +91,10 @@ def measure(
     progress: Progress,
 ) -> Json:
     """E |w~ - w|^2 for the first 2, 5, ... users, with its standard error, at eta = 1."""
-    train, classes = (found := images(data, data_dir)).train, found.classes
+    train, classes = (found := lemmas.images(data, data_dir)).train, found.classes
     users = [count for count in users if count * batch_size <= len(train)]
     products = {
-        (start, number): inner_products(
+        (start, number): lemmas.inner_products(
             network(train.shape, classes, layers, start, seed + number),
             train,
             max(users),
@@ -192,12 +179,7 @@ class Points:
         self.starts = [start for start in STARTS if any(start == size[0] for size in self.by_size)]
         self.layers = sorted({layers for _, layers, _ in self.by_size})
         self.users = sorted({users for *_, users in self.by_size})
-        self._errors = errors_allowed(CONFIDENCE, len(points))
-
-    @classmethod
-    def of(cls, measured: Sequence[Json]) -> "Points":
-        """From what the measurements gave."""
-        return cls([point for one in measured for point in one["points"]])
+        self._errors = lemmas.errors_allowed(CONFIDENCE, len(points))
 
     def over_G2(self, start: str, layers: int, users: int) -> list[float]:
         """Every network's variance over its G^2."""
@@ -235,51 +217,24 @@ def _bound(layers: int, users: int) -> float:
 def findings(points: Points) -> list[Finding]:
     """Whether the bound holds, and whether the variance does what the bound does."""
     pairs = list(product(points.starts, points.layers))
-    few, many = points.layers[0], points.layers[-1]
     times = [record["bound_over_variance"] for record in points.records()]
+    times_of = {"least": min(times), "most": max(times), "confidence": names.percent(CONFIDENCE)}
+    bounded = [_is_bounded(points, *pair) for pair in pairs]
+    linear = [_bound_is_linear(points.layers, users) for users in points.users]
+    grows = [_variance_grows(points, *pair) for pair in product(points.starts, points.users)]
+    falls = [check for pair in pairs for check in _falls_with_users(points, *pair)]
+    fewest, most = points.users[0], points.users[-1]
     return [
-        judge(
-            "“the variance of w̃_{t+1} is bounded by” [bounded_var].",
-            [_is_bounded(points, *pair) for pair in pairs],
-            f"The bound is {min(times):,.0f} to {max(times):,.0f} times the variance. What counts "
-            f"is the upper end of intervals of {names.percent(CONFIDENCE)} confidence together.",
-        ),
-        judge(
-            "C, and with it the bound on the variance, is “growing at least linearly in […] the "
-            "number of layers L” [C_constant].",
-            [_bound_is_linear(points.layers, users) for users in points.users],
-            "This is arithmetic: the formula has a factor L, and p_1 rises with L.",
-        ),
-        judge(
-            "“the growth in the variance of the stochastic estimate […] for deeper networks”: the "
-            f"variance itself, over G², is larger for {many} layers than for {few} (by more than "
-            "the interval over the networks).",
-            [
-                _variance_grows(points, start, users)
-                for start, users in product(points.starts, points.users)
-            ],
-            "The bound's factor L is the proof's: it bounds the squared norm of every layer's "
-            "gradient by G², but those of all layers sum to G² at most. What does grow with L is "
-            "the variance of the layers near the input, which fewer users reach: it makes the "
-            "whole grow where the gradient is large there, and not where it is small.",
-        ),
-        judge(
-            "The variance falls with the number of users, as the bound does.",
-            [check for pair in pairs for check in _falls_with_users(points, *pair)],
-            f"From {points.users[0]} to {points.users[-1]} users it falls like {_powers(points)}. "
-            "The bound falls too, but not below 4 L η² G²: it takes a mean over K users for as "
-            "noisy as one user's gradient.",
-            ours=True,
-        ),
+        finding("lemma3", "bounded", bounded, **times_of),
+        finding("lemma3", "linear", linear),
+        finding("lemma3", "grows", grows, few=points.layers[0], many=points.layers[-1]),
+        finding("lemma3", "falls", falls, fewest=fewest, most=most, powers=_powers(points)),
     ]
 
 
 def _is_bounded(points: Points, start: str, layers: int) -> Check:
-    records = [
-        record
-        for record in points.records()
-        if (record["weights"], record["layers"]) == (STARTS[start], layers)
-    ]
+    where = STARTS[start], layers
+    records = [r for r in points.records() if (r["weights"], r["layers"]) == where]
     nearest = max(records, key=lambda record: record["high"] / record["bound"])
     above = any(record["low"] > record["bound"] for record in records)
     return Check(
@@ -291,11 +246,9 @@ def _is_bounded(points: Points, start: str, layers: int) -> Check:
 
 def _bound_is_linear(layers: Sequence[int], users: int) -> Check:
     bounds = [_bound(count, users) for count in layers]
-    growth = [b / a for a, b in pairwise(bounds)]
-    return Check(
-        f"U = {users}: {', '.join(f'{bound:.3g}' for bound in bounds)}",
-        all(g >= b / a for g, (a, b) in zip(growth, pairwise(layers), strict=True)),
-    )
+    told = f"U = {users}: {', '.join(f'{bound:.3g}' for bound in bounds)}"
+    steps = zip(pairwise(bounds), pairwise(layers), strict=True)
+    return Check(told, all(later / earlier >= b / a for (earlier, later), (a, b) in steps))
 
 
 def _variance_grows(points: Points, start: str, users: int) -> Check:
@@ -334,78 +287,41 @@ def _blocks(points: Points) -> list[Block]:
         found = points.by_size[start, layers, users]
         variance, bound = fmean(points.over_G2(start, layers, users)), _bound(layers, users)
         layerwise = fmean(point["layerwise"] / point["G2"] for point in found)
-        cells = [
-            f"{STARTS[start]}, L = {layers}",
-            names.percent(round(fmean(point["first"] for point in found), 3)),
-            f"{variance:.3g}",
-            f"{bound:.3g}",
-            f"{bound / variance:,.0f}",
-            f"{layerwise / variance:,.0f}",
-        ]
-        rows.append([Cell(text) for text in cells])
-    columns = [
-        f"U = {users}",
-        "Of |g|² in layer 1",
-        "Variance/(η²G²)",
-        "Bound",
-        "Bound/variance",
-        "With G_l² per layer",
-    ]
+        share = names.percent(round(fmean(point["first"] for point in found), 3))
+        ratios = [f"{most / variance:,.0f}" for most in (bound, layerwise)]
+        numbers = [f"{variance:.3g}", f"{bound:.3g}", *ratios]
+        rows.append([f"{STARTS[start]}, L = {layers}", share, *numbers])
+    columns = ["Of |g|² in layer 1", "Variance/(η²G²)", "Bound", "Bound/variance"]
+    columns = [f"U = {users}", *columns, "With G_l² per layer"]
     return [
-        Table(columns, rows, "The bound and the variance, mean over the networks"),
-        "The last column is the same proof with each layer's gradient bounded by its own G_l² in "
-        "place of G²: how many times the variance that bound is. It has no factor L.",
+        Table.of(columns, rows, "The bound and the variance, mean over the networks"),
+        text("lemma3", "layerwise"),
     ]
 
 
-def _figure(points: Points, preset: Preset) -> Spec:
-    alt = optional("altair")
-    base = alt.Chart().encode(
-        x=alt.X("users:Q", title="Users, U")
-        .scale(type="log", domain=[points.users[0], points.users[-1]], nice=False, padding=14)
-        .axis(values=points.users, grid=False),
-        color=alt.Color("layers:O", title="Layers")
-        .scale(
-            domain=points.layers,
-            range=["#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00"],
+def _figure(points: Points, size: Size) -> Spec:
+    line = {layers: f"{layers} layer{'s' * (layers > 1)}" for layers in points.layers}
+    drawn = [
+        Point(
+            line[layers],
+            users,
+            fmean(values),
+            min(values),
+            max(values),
+            reference=_bound(layers, users),
+            column=STARTS[start],
         )
-        .legend(orient="right", symbolType="circle", symbolSize=90, symbolOpacity=1),
-        tooltip=[
-            alt.Tooltip("layers:O", title="L"),
-            alt.Tooltip("users:Q", title="U"),
-            *(alt.Tooltip(f"{key}:Q", format=".3g") for key in ("mean", "low", "high", "bound")),
-        ],
-    )
-    y = {
-        "title": "Variance / (η² G²)",
-        "scale": alt.Scale(type="log"),
-        "axis": alt.Axis(format="~g", tickCount=8),
-    }
-    bound = base.mark_line(strokeDash=[6, 4], strokeWidth=1.6).encode(y=alt.Y("bound:Q", **y))
-    line = base.mark_line(strokeWidth=1, opacity=0.5).encode(y=alt.Y("mean:Q", **y))
-    spans = base.mark_rule(strokeWidth=2).encode(y=alt.Y("low:Q", **y), y2="high:Q")
-    dots = base.mark_point(filled=True, size=50, opacity=1).encode(y=alt.Y("mean:Q", **y))
-    columns = alt.Column("weights:N", title=None, sort=[STARTS[key] for key in points.starts])
-    title = alt.Title(
-        "The variance of SALF's step: measured (points) and Lemma 3's bound (dashed)",
-        subtitle=f"preset {preset.name}: gradients of MLPs of {points.layers[0]} to "
-        f"{points.layers[-1]} layers, {preset.draws:,} draws of uniform depths (AS4); "
-        f"mean over {NETWORKS} networks, bars from the lowest to the highest",
-        anchor="start",
-        offset=12,
-    )
-    records = [
-        {
-            "weights": STARTS[start],
-            "layers": layers,
-            "users": users,
-            "mean": fmean(values),
-            "low": min(values),
-            "high": max(values),
-            "bound": _bound(layers, users),
-        }
         for start, layers, users in points.by_size
         for values in [points.over_G2(start, layers, users)]
     ]
-    chart = alt.layer(bound, line, spans, dots, data=alt.InlineData(records))
-    return spec(chart.properties(width=340, height=330).facet(columns).properties(title=title))
+    chart = Lines(
+        drawn,
+        [Line(*pair) for pair in zip(line.values(), ordered(len(line)), strict=True)],
+        x=Axis("Users, U", log=True, ticks=points.users),
+        y=Axis("Variance / (η² G²)", log=True),
+        interval="bar",
+        reference="dashed",
+        height=330,
+    )
+    few, many = points.layers[0], points.layers[-1]
+    return figure(chart, **heading("lemma3", size=size, few=few, many=many, networks=NETWORKS))

@@ -1,11 +1,11 @@
-"""What the three lemmas are measured on: many rounds of depths, and real gradients of one round.
+"""What the lemmas are measured on: many rounds of depths, and real gradients of one round.
 
 A step is linear in the gradients, -eta sum_u c[l, u] g_u^l, and everything the lemmas say about
 it depends on them through the inner products <g_u^l, g_v^l> alone. So gradients are computed once
 and depths, which are all that is random in the lemmas, are drawn many times.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from salf.engines import cross_entropy
 from salf.experiments.config import Config
 from salf.layers import Layers
 from salf.methods import Method
+from salf.reproduction.item import Json, Measurement
 from salf.simulation import Batches
 
 _AT_ONCE = 1000
@@ -59,13 +60,16 @@ def inner_products(
     return np.stack([(of_users @ of_users.T).numpy() for of_users in by_layer])
 
 
-def source(config: Config) -> dict[str, Any]:
-    """Where a measurement's images come from, as its arguments name it."""
-    return {"data": config.data, "data_dir": config.data_dir}
+def on_images(
+    name: str, function: Callable[..., Json], config: Config, work: float, **arguments: Any
+) -> Measurement:
+    """A measurement on the images of a config, in batches of its size."""
+    source = {"data": config.data, "data_dir": config.data_dir, "batch_size": config.batch_size}
+    return Measurement(name, function, source | arguments, work)
 
 
 def images(data: str, data_dir: str) -> DataSet:
-    """The data set of `source`."""
+    """The data set, as the arguments of a measurement name it."""
     return load(data, Path(data_dir) if data_dir else None)
 
 

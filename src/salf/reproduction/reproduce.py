@@ -1,7 +1,7 @@
-"""Do the work of the items asked for, and leave files and one page. Nothing is done twice.
+"""Make the items asked for in a folder; nothing is computed twice.
 
-A folder holds NAME.csv and figures/NAME.png and .svg of every item, reproduction.html and .md
-with all of them, and what they were made from: runs/ and measured/.
+The folder holds NAME.csv, figures/NAME.png and figures/NAME.svg of every item, all items as
+reproduction.html and reproduction.md, and what they were made from: runs/ and measured/.
 """
 
 import csv
@@ -9,61 +9,38 @@ import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from salf.data import load, placed
+from salf.data import load
 from salf.errors import SalfError, unknown
 from salf.experiments.config import Config
 from salf.experiments.folder import SUMMARY, RunFolder
 from salf.experiments.pool import Done, Job, OnProgress, Progress, run_all, run_job
 from salf.experiments.run import Result, complete, cores
 from salf.files import write_whole
-from salf.report.extra import optional
-from salf.reproduction.item import Found, Item, Json, Measurement, Outcome, Task, label
+from salf.report.style import pictures
+from salf.reproduction.item import Found, Item, Json, Measurement, Task, label
 from salf.reproduction.items import ITEMS
 from salf.reproduction.page import FIGURES, Made, page, versions
-from salf.reproduction.presets import PRESETS, Preset
+from salf.reproduction.sizes import SIZES, Settings, Size
 
 PAGE, TEXT, STATE = "reproduction.html", "reproduction.md", "reproduction.json"
 DIVERGED = "diverged.json"
 
-# Seconds a round takes on one core, roughly: only to say how much of the work is done.
+Tell = Callable[[str], None]
+
+# Rough seconds per round on one core, for the progress bar.
 _SECONDS = {"mlp": 0.005, "cnn": 0.02, "vgg11": 4.0, "vgg13": 6.0, "vgg16": 8.0, "vgg19": 10.0}
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What an item is made with, as it is remembered in the folder."""
-
-    preset: str
-    seeds: int | None = None  # of all runs; None: the preset's
-    data_dir: str = ""
-
-    def applied_to(self, preset: Preset) -> Preset:
-        """The preset with these seeds, taking from the folder the data that are there."""
-        if self.seeds is not None:
-            preset = replace(preset, seeds=self.seeds, vgg_seeds=self.seeds)
-        if not self.data_dir:
-            return preset
-        there = {
-            data: placed(data, Path(self.data_dir))
-            for data in {config.data for config in preset.configs.values()}
-        }
-        configs = {
-            name: replace(config, data_dir=self.data_dir) if there[config.data] else config
-            for name, config in preset.configs.items()
-        }
-        return replace(preset, configs=configs)
 
 
 @dataclass
 class Reproduction:
-    """What the folder holds now, in the order of the page; what this call left out, and why.
+    """The items in the folder, in the order of the page; the items and runs without a result.
 
-    `diverged` names the runs of this call whose training did, each with the reason.
+    `skipped` and `diverged` have the reasons, for this call.
     """
 
     made: dict[str, Made] = field(default_factory=dict)
@@ -73,7 +50,7 @@ class Reproduction:
 
 def reproduce(
     what: Sequence[str],
-    preset: Preset,
+    size: Size,
     out: Path,
     *,
     seeds: int | None = None,
@@ -81,50 +58,35 @@ def reproduce(
     workers: int | None = None,
     on_progress: OnProgress | None = None,
     on_item: Callable[[str, Made], None] | None = None,
-    report: Callable[[str], None] | None = None,
+    report: Tell | None = None,
 ) -> Reproduction:
-    """Make items by name, or `all`; the same call again goes on where it stopped.
+    """Make items by name, or `all`; the same call again continues where it stopped.
 
     The page has everything the folder holds, also what other calls made there. `on_item` is
-    called with each item as soon as it is there.
+    called with each item as soon as it is made.
     """
-    items = _chosen(what)
-    settings = Settings(preset.name, seeds, data_dir)
-    sized = settings.applied_to(preset)
+    items, settings = _chosen(what), Settings(size.name, seeds, data_dir)
+    sized = settings.applied_to(size)
     workshop = Workshop(out)
     with workshop.locked():
-        reproduction = Reproduction(_kept(workshop, items, preset, report or (lambda line: None)))
-        tasks = {name: item.tasks(sized, workshop.remember) for name, item in items.items()}
-        reproduction.skipped = _without_data(tasks, report)
+        made = workshop.made_before(items, size, report or (lambda line: None))
+        for measurement in [m for item in items.values() for m in item.requires(sized)]:
+            workshop.measure(measurement)
+        tasks = {name: workshop.tasks(item, sized) for name, item in items.items()}
+        reproduction = Reproduction(made, _without_data(tasks, report))
 
-        def on_ready(name: str, done: Done) -> None:
-            made = workshop.put_together(items[name], sized, settings, done)
-            workshop.write(name, made)
-            reproduction.made[name] = made
+        def on_ready(names: Sequence[str], done: Done) -> None:
+            for name in names:
+                made = workshop.put_together(items[name], sized, settings, done)
+                workshop.write(name, made)
+                reproduction.made[name] = made
+                if on_item is not None:
+                    on_item(name, made)
             workshop.write_page(reproduction)
-            if on_item is not None:
-                on_item(name, made)
 
-        there = {name: found for name, found in tasks.items() if name not in reproduction.skipped}
-        reproduction.diverged = _do_all(there, workshop, workers, on_progress, on_ready)
-        workshop.write_page(reproduction)
+        to_do = {name: some for name, some in tasks.items() if name not in reproduction.skipped}
+        reproduction.diverged = _do_all(to_do, workshop, workers, on_progress, on_ready)
         return reproduction
-
-
-def _kept(
-    workshop: "Workshop", items: Mapping[str, Item], preset: Preset, tell: Callable[[str], None]
-) -> dict[str, Made]:
-    """What earlier calls made, saying what of it will be replaced or is lost."""
-    for name, before in workshop.remembered().items():
-        if name in items and before.preset != preset.name:
-            tell(f"{name} was made with the preset {before.preset}; now with {preset.name}.")
-    made, gone = workshop.made_before({**PRESETS, preset.name: preset})
-    for name in gone - items.keys():
-        tell(
-            f"{name} is not on the page any more: it was made by another version, or some of its "
-            "runs are gone. Make it again to have it there."
-        )
-    return made
 
 
 def _do_all(
@@ -132,22 +94,28 @@ def _do_all(
     workshop: "Workshop",
     workers: int | None,
     on_progress: OnProgress | None,
-    on_ready: Callable[[str, Done], None],
+    on_ready: Callable[[Sequence[str], Done], None],
 ) -> dict[str, str]:
     """Do the tasks of all items that are not done yet; the runs that diverged, and why.
 
-    `on_ready` is called with each item as soon as all its tasks have ended.
+    `on_ready` is called with items as soon as all their tasks have ended.
     """
-    distinct = {label(task): task for found in tasks.values() for task in _longest_first(found)}
-    waiting = {name: {label(task) for task in found} for name, found in tasks.items()}
+    # The longest first, so that no core is idle for long at the end.
+    distinct = {
+        label(task): task
+        for some in tasks.values()
+        for task in sorted(some, key=_work, reverse=True)
+    }
+    waiting = {name: {label(task) for task in some} for name, some in tasks.items()}
     before = workshop.done_before(distinct)
 
     def check(now: Done) -> None:
         done = Done(before.results | now.results, before.failures | now.failures)
         ended = done.results.keys() | done.failures.keys()
-        for name in [name for name, labels in waiting.items() if labels <= ended]:
+        if ready := [name for name, labels in waiting.items() if labels <= ended]:
+            on_ready(ready, done)
+        for name in ready:
             del waiting[name]
-            on_ready(name, done)
 
     def on_done(name: str, now: Done) -> None:
         if name in now.failures:
@@ -155,11 +123,8 @@ def _do_all(
         check(now)
 
     check(Done())
-    jobs = {
-        name: workshop.job(task)
-        for name, task in distinct.items()
-        if name not in before.results and name not in before.failures
-    }
+    ended = before.results.keys() | before.failures.keys()
+    jobs = {name: workshop.job(task) for name, task in distinct.items() if name not in ended}
     if not jobs:
         return before.failures
     done = run_all(jobs, workers or min(cores(), len(jobs)), on_progress, on_done)
@@ -173,8 +138,16 @@ class Workshop:
         self.path = path
 
     def locked(self) -> AbstractContextManager[None]:
-        """Keep others out: each would leave a page without what the other made."""
+        """Keep other processes out."""
         return RunFolder(self.path).locked()
+
+    def tasks(self, item: Item, size: Size) -> Sequence[Task]:
+        """What an item consists of; only what it requires, as long as that is not done."""
+        required = {label(task): task for task in item.requires(size)}
+        found = self.done_before(required).results
+        if found.keys() < required.keys():
+            return list(required.values())
+        return item.tasks(size, Found(found))
 
     def remembered(self) -> dict[str, Settings]:
         """The items that were made here, and with what."""
@@ -184,38 +157,40 @@ class Workshop:
         except TypeError as error:
             raise _unreadable(self.path / STATE, error) from None
 
-    def made_before(self, presets: Mapping[str, Preset]) -> tuple[dict[str, Made], set[str]]:
-        """The items that are here already, put together from what they were made of.
-
-        And those some of whose tasks are not here any more: no item is shown from a part of them.
-        """
-        made, gone = {}, set()
+    def made_before(self, again: Mapping[str, Item], size: Size, tell: Tell) -> dict[str, Made]:
+        """The items in the folder; tells which will be replaced and which are not complete."""
+        made = {}
         for name, settings in self.remembered().items():
-            item, preset = ITEMS[name], presets.get(settings.preset)
-            sized = None if preset is None else settings.applied_to(preset)
-            tasks = {} if sized is None else {label(t): t for t in item.tasks(sized, self.remember)}
-            done = self.done_before(tasks)
-            if sized is None or tasks.keys() > done.results.keys() | done.failures.keys():
-                gone.add(name)
-                continue
-            made[name] = self.put_together(item, sized, settings, done)
-        return made, gone
+            if name in again and settings.size != size.name:
+                tell(f"{name} was made at size {settings.size}; now at size {size.name}.")
+            known = {**SIZES, size.name: size}.get(settings.size)
+            if known is not None:
+                sized = settings.applied_to(known)
+                tasks = {label(task): task for task in self.tasks(ITEMS[name], sized)}
+                done = self.done_before(tasks)
+                if tasks.keys() <= done.results.keys() | done.failures.keys():
+                    made[name] = self.put_together(ITEMS[name], sized, settings, done)
+            if name not in made and name not in again:
+                tell(
+                    f"{name} is no longer on the page: another version made it, or some of its "
+                    "runs were deleted. Make it again to restore it."
+                )
+        return made
 
-    def put_together(self, item: Item, sized: Preset, settings: Settings, done: Done) -> Made:
-        """An item from what its tasks gave, with the story of each."""
-        tasks = {label(task): task for task in item.tasks(sized, self.remember)}
+    def put_together(self, item: Item, size: Size, settings: Settings, done: Done) -> Made:
+        """An item from the results of its tasks."""
+        tasks = {label(task): task for task in self.tasks(item, size)}
+        noted = {name: self._versions(task) for name, task in tasks.items()}
         return Made(
             item.title,
-            item.outcome(sized, Found(done.results), self.remember),
-            **asdict(settings),
+            item.outcome(size, Found(done.results)),
+            settings,
             diverged={name: done.failures[name] for name in tasks if name in done.failures},
-            versions={
-                name: noted for name, task in tasks.items() if (noted := self._versions(task))
-            },
+            versions={name: found for name, found in noted.items() if found},
         )
 
     def done_before(self, tasks: Mapping[str, Task]) -> Done:
-        """What is here already of some tasks, also which of them diverged."""
+        """The results that are in the folder, and the runs that diverged."""
         done = Done()
         for name, task in tasks.items():
             if (result := self._result(task)) is not None:
@@ -225,30 +200,25 @@ class Workshop:
         return done
 
     def note_divergence(self, task: Task, reason: str) -> None:
-        """Remember that a run diverged: the same config would do so again."""
+        """Remember that a run diverged: the same config would diverge again."""
         if isinstance(task, Config):
             write_whole(self._folder(task) / DIVERGED, json.dumps({"reason": reason}) + "\n")
 
     def write(self, name: str, made: Made) -> None:
-        """Leave an item's files; that it is there is noted last."""
-        vl_convert, outcome = optional("vl_convert"), made.outcome
-        # All made before the first is written, so that what cannot be made leaves nothing behind.
-        files: dict[Path, str | bytes] = {
-            self.path / f"{name}.csv": _csv(outcome),
-            self.path / FIGURES / f"{name}.png": vl_convert.vegalite_to_png(
-                dict(outcome.figure), scale=2
-            ),
-            self.path / FIGURES / f"{name}.svg": vl_convert.vegalite_to_svg(dict(outcome.figure)),
-        }
+        """Write an item's files, and last that the item is made."""
+        # All are made before the first is written, so that an error leaves none behind.
+        files: dict[str, str | bytes] = {f"{name}.csv": _csv(made.outcome.rows)}
+        for kind, content in pictures(made.outcome.figure).items():
+            files[f"{FIGURES}/{name}.{kind}"] = content
+        (self.path / FIGURES).mkdir(parents=True, exist_ok=True)
         for path, content in files.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, content)
-        settings = self.remembered() | {name: Settings(made.preset, made.seeds, made.data_dir)}
+            write_whole(self.path / path, content)
+        settings = self.remembered() | {name: made.settings}
         state = {name: asdict(settings[name]) for name in ITEMS if name in settings}
         write_whole(self.path / STATE, json.dumps(state, indent=2) + "\n")
 
     def write_page(self, reproduction: Reproduction) -> None:
-        """All items in one page, and the same text in Markdown."""
+        """All items on one page, and the same text in Markdown."""
         if not reproduction.made:
             return
         reproduction.made = {n: reproduction.made[n] for n in ITEMS if n in reproduction.made}
@@ -256,9 +226,9 @@ class Workshop:
         write_whole(self.path / PAGE, made.html())
         write_whole(self.path / TEXT, made.markdown())
 
-    def remember(self, measurement: Measurement) -> Json:
-        """What a measurement gave here before; measured now, if it was not."""
-        return _measure(measurement, self._file(measurement), lambda share: None)
+    def measure(self, measurement: Measurement) -> None:
+        """Do a measurement now, unless its result is in the folder."""
+        _measure(measurement, self._file(measurement), lambda share: None)
 
     def job(self, task: Task) -> Job:
         """A task as a job whose result stays in the folder."""
@@ -274,7 +244,7 @@ class Workshop:
         return None if summary is None else Result(config, folder.history(summary), summary)
 
     def _versions(self, task: Task) -> dict[str, str]:
-        """What a task was done with, of the packages that a page names; none if it diverged."""
+        """The versions a task was done with, of the packages on which numbers depend."""
         path = self._file(task) if isinstance(task, Measurement) else self._folder(task) / SUMMARY
         noted = (_read(path) or {}).get("versions", {})
         return {package: noted[package] for package in versions() if package in noted}
@@ -294,40 +264,27 @@ def _chosen(what: Sequence[str]) -> dict[str, Item]:
     return {name: item for name, item in ITEMS.items() if everything or name in what}
 
 
-def _without_data(
-    tasks: Mapping[str, Sequence[Task]], report: Callable[[str], None] | None
-) -> dict[str, str]:
-    """The items whose data are not to be had, with the reason. Fetched once, and now."""
-    reasons: dict[tuple[str, str], str | None] = {}
+def _without_data(tasks: Mapping[str, Sequence[Task]], report: Tell | None) -> dict[str, str]:
+    """The items whose data cannot be loaded, with the reason. Data are downloaded here, once."""
+    reasons: dict[tuple[str, str], str] = {}
     skipped = {}
-    for name, found in tasks.items():
-        for task in found:
-            if isinstance(task, Config):
-                source = task.data, task.data_dir
-            elif "data" in task.arguments:
-                source = task.arguments["data"], task.arguments.get("data_dir", "")
-            else:
+    for name, some in tasks.items():
+        for task in some:
+            known = vars(task) if isinstance(task, Config) else task.arguments
+            if "data" not in known:
                 continue
+            source = data, data_dir = known["data"], known["data_dir"]
             if source not in reasons:
-                reasons[source] = _lacking(*source, report)
-            if reason := reasons[source]:
-                skipped[name] = reason
+                try:
+                    load(data, Path(data_dir) if data_dir else None, report=report)
+                    reasons[source] = ""
+                except SalfError as error:
+                    reasons[source] = str(error)
+            if reasons[source]:
+                skipped[name] = reasons[source]
     if len(skipped) == len(tasks):
         raise SalfError(next(iter(skipped.values())))
     return skipped
-
-
-def _lacking(data: str, data_dir: str, report: Callable[[str], None] | None) -> str | None:
-    try:
-        load(data, Path(data_dir) if data_dir else None, report=report)
-    except SalfError as error:
-        return str(error)
-    return None
-
-
-def _longest_first(tasks: Sequence[Task]) -> list[Task]:
-    """So that at the end no core waits long for the other."""
-    return sorted(tasks, key=_work, reverse=True)
 
 
 def _work(task: Task) -> float:
@@ -349,7 +306,7 @@ def _measure(measurement: Measurement, path: Path, progress: Progress) -> Json:
 
 
 def _read(path: Path) -> Json | None:
-    """The table in a JSON file of ours; None if there is no file."""
+    """The object in a JSON file; None if there is no file."""
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -357,18 +314,18 @@ def _read(path: Path) -> Json | None:
     except ValueError as error:
         raise _unreadable(path, error) from None
     if not isinstance(stored, dict):
-        raise _unreadable(path, "it holds no table")
+        raise _unreadable(path, "it holds no object")
     return stored
 
 
 def _unreadable(path: Path, why: object) -> SalfError:
-    return SalfError(f"{path} cannot be read ({why}). Delete it to have it made anew.")
+    return SalfError(f"{path} cannot be read ({why}). Delete it, and it is made again.")
 
 
-def _csv(outcome: Outcome) -> str:
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
     text = io.StringIO()
-    columns = list(outcome.rows[0]) if outcome.rows else []  # none if all its runs diverged
+    columns = list(rows[0]) if rows else []  # none if all runs diverged
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(outcome.rows)
+    writer.writerows(rows)
     return text.getvalue()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf, sqrt
 from statistics import mean, stdev
 
-from scipy import stats
+from scipy.special import stdtr, stdtrit
 
 CONFIDENCE = 0.95
 
@@ -37,9 +37,10 @@ class Interval:
         return str(self).replace("-", "−") if self.mean < 0 else f"+{self}"
 
     def drawn(self) -> dict[str, float]:
-        """Of an accuracy, for a figure: no interval of it is seen beyond 0 and 1."""
-        ends = {"mean": self.mean, "low": max(self.low, 0.0), "high": min(self.high, 1.0)}
-        return {name: round(value, 5) for name, value in ends.items()}
+        """Of an accuracy, for a figure: the part from 0 to 1 of the interval, if there is one."""
+        ends = {"low": max(self.low, 0.0), "high": min(self.high, 1.0)}
+        shown = {"mean": self.mean, **(ends if self.half is not None else {})}
+        return {name: round(value, 5) for name, value in shown.items()}
 
 
 def over_seeds(seeds: int) -> str:
@@ -52,7 +53,7 @@ def interval(values: Sequence[float]) -> Interval:
     centre = mean(values)  # exact, unlike fmean: of equal values it is that value
     if len(values) < 2:
         return Interval(centre, None)
-    t = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
+    t = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
     return Interval(centre, t * stdev(values) / sqrt(len(values)))
 
 
@@ -73,5 +74,6 @@ def against(values: Sequence[float], least: float = -inf, most: float = inf) -> 
     centre, error = mean(values), stdev(values) / sqrt(len(values))
     if not error:
         return float(least <= centre <= most)
-    law = stats.t(len(values) - 1)
-    return float(min(law.cdf((centre - least) / error), law.sf((centre - most) / error)))
+    freedom = len(values) - 1
+    below, above = (centre - least) / error, (most - centre) / error
+    return float(min(stdtr(freedom, below), stdtr(freedom, above)))

@@ -1,8 +1,9 @@
 """The theorem: how fast SALF converges on a strongly convex problem, against the bound."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -11,16 +12,17 @@ from salf.arrivals import Floats, Ints
 from salf.experiments.pool import Progress
 from salf.methods import method
 from salf.report import names
-from salf.report.extra import optional
-from salf.report.style import Spec, spec
-from salf.report.tables import Cell, Table
+from salf.report.lines import Axis, Lines, Point, figure, method_lines
+from salf.report.style import Spec
+from salf.report.tables import Table
 from salf.reproduction.comparisons import ABOVE_ZERO, between
-from salf.reproduction.item import Found, Item, Json, Measurement, Outcome, Remember
-from salf.reproduction.lemmas import images, source
-from salf.reproduction.presets import Preset
+from salf.reproduction.item import Found, Item, Json, Measurement, Outcome
+from salf.reproduction.lemmas import images, on_images
 from salf.reproduction.ridge import from_images, trajectories
+from salf.reproduction.sizes import Size
 from salf.reproduction.statistics import CONFIDENCE, interval, paired
-from salf.reproduction.verdicts import Check, Finding, judge
+from salf.reproduction.texts import about, finding, heading, text
+from salf.reproduction.verdicts import Check, Finding
 from salf.schedules import theorem_gamma
 from salf.theory import Constants, Federation, convergence_bound
 
@@ -29,12 +31,7 @@ USERS, LAYERS = 10, 4
 SAMPLES = 10_000
 # Heterogeneous users, so that Gamma > 0; a ridge and few features, so that kappa is small and
 # most rounds are in the asymptotic regime t >> gamma = 8 kappa.
-PROBLEM: Mapping[str, Any] = {
-    "users": USERS,
-    "features": 16,
-    "spec": "dirichlet:1",
-    "ridge": 0.5,
-}
+PROBLEM = {"users": USERS, "features": 16, "spec": "dirichlet:1", "ridge": 0.5}
 LATE = 1 / 20  # the slope is fitted from this share of the rounds on
 # How much flatter than -1 SALF's slope may be (O(1/t) does not forbid it to be steeper), and how
 # far from each other, either way, the two slopes may be.
@@ -45,61 +42,47 @@ _POINTS = 120  # of a curve, or of a fit
 class Theorem(Item):
     """The convergence bound [FL_Convergence] on ridge regression, its parameters in L blocks."""
 
-    name: ClassVar[str] = "theorem"
-    title: ClassVar[str] = "Theorem: convergence at O(1/t)"
+    name = "theorem"
+    title = text("theorem", "title")
 
-    def tasks(self, preset: Preset, remember: Remember) -> Sequence[Measurement]:
+    def tasks(self, size: Size, found: Found) -> Sequence[Measurement]:
         """SALF, and FedAvg on the same mini-batches."""
-        config = preset.configs["mlp"]
         return [
-            Measurement(
+            on_images(
                 f"theorem-{name}",
                 measure,
-                {
-                    **source(config),
-                    "method_name": name,
-                    "layers": LAYERS,
-                    "samples": SAMPLES,
-                    "batch_size": config.batch_size,
-                    "problem": dict(PROBLEM),
-                    "rounds": preset.theorem_rounds,
-                    "repeats": preset.theorem_repeats,
-                    "seed": 4,
-                },
-                work=preset.theorem_rounds * (3e-4 + 1e-4 * preset.theorem_repeats),
+                size.configs["mlp"],
+                work=size.theorem_rounds * (3e-4 + 1e-4 * size.theorem_repeats),
+                method_name=name,
+                layers=LAYERS,
+                samples=SAMPLES,
+                problem=dict(PROBLEM),
+                rounds=size.theorem_rounds,
+                repeats=size.theorem_repeats,
+                seed=4,
             )
             for name in METHODS
         ]
 
-    def outcome(self, preset: Preset, found: Found, remember: Remember) -> Outcome:
+    def outcome(self, size: Size, found: Found) -> Outcome:
         """The measured gaps beside the bounds."""
-        tasks = zip(METHODS, self.tasks(preset, remember), strict=True)
+        tasks = zip(METHODS, self.tasks(size, found), strict=True)
         measured = {name: found.measured(task) for name, task in tasks}
         records = _records(measured)
         return Outcome(
             rows=records,
-            figure=_figure(records, preset),
-            description="The gap to the optimum over the rounds, both axes logarithmic, for SALF "
-            "and FedAvg, with the theorem's bounds far above. All fall like 1/t in the end.",
-            caption="Lines: mean of F(w_t) − F(w_opt) over the repeats, with its "
-            f"{names.percent(CONFIDENCE)} interval. Dashed: [FL_Convergence], for FedAvg with "
-            "C = 0.",
+            figure=_figure(records, size),
             findings=findings(measured),
-            intro="Ridge regression (even or odd label) on whitened principal components of "
-            f"{preset.configs['mlp'].data} images: {USERS} users with Dirichlet(1) labels, "
-            f"{PROBLEM['features']} parameters in {LAYERS} blocks for layers, mini-batches of "
-            f"{preset.configs['mlp'].batch_size}, w_1 = 0, the theorem's step size, depths of "
-            "AS4; "
-            f"{preset.theorem_repeats} repeats of {preset.theorem_rounds:,} rounds.",
-            blocks=[
-                _table(measured),
-                "ρ_c, ρ_s, Γ and w_opt are exact. σ_u² and G² cannot hold on all of R^m, as AS2 "
-                "and AS3 want it: a strongly convex F_u has gradients that grow without limit, "
-                "so AS1 and AS3 contradict each other. Here they are the largest exact "
-                "expectations (over all mini-batches) at any model that any repeat visited, "
-                "which is where the proof uses them.",
-            ],
+            blocks=[_table(measured), text("theorem", "constants")],
+            **about("theorem", **_told(size)),
         )
+
+
+def _told(size: Size) -> dict[str, Any]:
+    """What the texts about the item are filled in with."""
+    config, confidence = size.configs["mlp"], names.percent(CONFIDENCE)
+    more = {"users": USERS, "layers": LAYERS, "features": PROBLEM["features"]}
+    return {"size": size, "config": config, "confidence": confidence, **more}
 
 
 def measure(
@@ -193,34 +176,31 @@ class Bound:
 
 def findings(measured: Mapping[str, Json]) -> list[Finding]:
     """Under the bound, at its rate, and what the deadline costs."""
-    bound = Bound(measured)
-    salf, fedavg = (interval(measured[name]["scales"]) for name in METHODS)
-    last = len(measured["salf"]["mean"])
-    said = bound.at(last, "salf") / bound.at(last, "fedavg")
+    bound, last = Bound(measured), len(measured["salf"]["mean"])
+    salf, fedavg = (interval(measured[name]["scales"]).mean for name in METHODS)
+    ends = {name: bound.at(last, name) for name in METHODS}
+    times = {f"{name}_times": ends[name] / measured[name]["mean"][-1] for name in METHODS}
+    said = ends["salf"] / ends["fedavg"]
+    rate = f"SALF's slope is {interval(slopes_of := measured['salf']['slopes']).signed}"
     return [
-        judge(
-            "E[F(w̃_t)] − F(w_opt) is under the bound [FL_Convergence] for all t.",
-            [_is_under(measured["salf"], bound, "salf")],
-            f"The bound is loose: {bound.at(last, 'salf') / measured['salf']['mean'][-1]:.0f} "
-            "times the gap at the end. With C = 0 and the same constants, FedAvg's is "
-            f"{bound.at(last, 'fedavg') / measured['fedavg']['mean'][-1]:.0f} times its gap.",
+        finding("theorem", "bounded", [_is_under(measured["salf"], bound, "salf")], **times),
+        finding(
+            "theorem",
+            "rate",
+            [between(rate, slopes_of, most=-1 + SLOPE_MARGIN), _same_rate(measured)],
+            late=LATE * last,
+            confidence=names.percent(CONFIDENCE),
+            margin=SLOPE_MARGIN,
         ),
-        judge(
-            "“SALF converges at a rate of O(1/t). This asymptotic rate is identical to FL schemes "
-            "with no latency limitations”.",
-            _rates(measured),
-            f"Slopes of log gap over log(γ + t) from t = {LATE * last:.0f} on, mean and "
-            f"{names.percent(CONFIDENCE)} interval over repeats. SALF's own may be up to "
-            f"{SLOPE_MARGIN} above −1, and the two up to {SLOPE_MARGIN} apart, either way.",
-        ),
-        judge(
-            "“in the non-asymptotic regime, the integration of a latency deadline influences model "
-            "convergence”, by C: a constant factor, not the rate.",
+        finding(
+            "theorem",
+            "costs",
             [*_costs(measured, said), _same_rate(measured)],
-            f"Late gaps are about {salf.mean:.3g}/(γ + t) for SALF and {fedavg.mean:.3g}/(γ + t) "
-            f"for FedAvg: SALF needs {salf.mean / fedavg.mean:.1f} times FedAvg's rounds for the "
-            f"same gap, with one user in {bound.federation.layers + 1} finishing (AS4). C suggests "
-            f"{said:.0f} times.",
+            salf=salf,
+            fedavg=fedavg,
+            times=salf / fedavg,
+            one_in=bound.federation.layers + 1,
+            said=said,
         ),
     ]
 
@@ -240,51 +220,32 @@ def _is_under(one: Json, bound: Bound, name: str) -> Check:
     )
 
 
-def _rates(measured: Mapping[str, Json]) -> list[Check]:
-    salf = measured["salf"]["slopes"]
-    told = f"SALF's slope is {interval(salf).signed}"
-    return [between(told, salf, most=-1 + SLOPE_MARGIN), _same_rate(measured)]
-
-
 def _same_rate(measured: Mapping[str, Json]) -> Check:
     salf, fedavg = (measured[name]["slopes"] for name in METHODS)
-    apart = paired(salf, fedavg)
-    return between(
-        f"SALF's slope less FedAvg's, which is {interval(fedavg).signed}, is "
-        f"{interval(apart).signed}",
-        apart,
-        -SLOPE_MARGIN,
-        SLOPE_MARGIN,
-    )
+    apart = interval(off := paired(salf, fedavg)).signed
+    told = f"SALF's slope less FedAvg's, which is {interval(fedavg).signed}, is {apart}"
+    return between(told, off, -SLOPE_MARGIN, SLOPE_MARGIN)
 
 
 def _costs(measured: Mapping[str, Json], said: float) -> list[Check]:
     """SALF's late gap is larger than FedAvg's, and no more times larger than its bound."""
     salf, fedavg = (measured[name]["scales"] for name in METHODS)
-    factor = fmean(salf) / fmean(fedavg)
+    larger = f"SALF's late gap is {fmean(salf) / fmean(fedavg):.2f} times FedAvg's"
+    bounded = f"SALF's bound is {said:.3g} times FedAvg's, which is no less"
     allowed = [said * each for each in fedavg]
     return [
-        between(
-            f"SALF's late gap is {factor:.2f} times FedAvg's",
-            paired(salf, fedavg),
-            least=ABOVE_ZERO,
-        ),
-        between(
-            f"SALF's bound is {said:.3g} times FedAvg's, which is no less",
-            paired(allowed, salf),
-            least=0.0,
-        ),
+        between(larger, paired(salf, fedavg), least=ABOVE_ZERO),
+        between(bounded, paired(allowed, salf), least=0.0),
     ]
 
 
 def _table(measured: Mapping[str, Json]) -> Table:
     bound = Bound(measured)
     constants, federation = bound.constants, bound.federation
-    kappa = constants.rho_s / constants.rho_c
     values = {
         "ρ_c, smallest eigenvalue of a user's Hessian": constants.rho_c,
         "ρ_s, largest": constants.rho_s,
-        "κ = ρ_s/ρ_c": kappa,
+        "κ = ρ_s/ρ_c": constants.rho_s / constants.rho_c,
         "γ = max(8κ, 1)": theorem_gamma(constants.rho_c, constants.rho_s),
         "Γ [psi_heterogeneity_gap]": constants.Gamma,
         "|w_1 − w_opt|²": bound.distance2,
@@ -293,60 +254,35 @@ def _table(measured: Mapping[str, Json]) -> Table:
         "B [C_constant]": constants.B(federation),
         "C [C_constant]": constants.C(federation),
     }
-    rows = [[Cell(name), Cell(f"{value:.4g}")] for name, value in values.items()]
-    return Table(["Constant", "Value"], rows, "Computed from the data, not guessed")
+    rows = [[name, f"{value:.4g}"] for name, value in values.items()]
+    return Table.of(["Constant", "Value"], rows, "Computed from the data, not guessed")
 
 
 def _records(measured: Mapping[str, Json]) -> list[Json]:
     bound = Bound(measured)
-    rounds = len(measured["salf"]["mean"])
-    records = []
-    for name, one in measured.items():
-        for t in _spaced(1, rounds).tolist():
-            mean, high = one["mean"][t - 1], one["high"][t - 1]
-            records.append(
-                {
-                    "method": names.method(name),
-                    "t": t,
-                    "gap": mean,
-                    "low": 2 * mean - high,
-                    "high": high,
-                    "bound": bound.at(t, name),
-                }
-            )
-    return records
+    return [
+        {
+            "method": names.method(name),
+            "t": t,
+            "gap": (mean := one["mean"][t - 1]),
+            "low": 2 * mean - one["high"][t - 1],
+            "high": one["high"][t - 1],
+            "bound": bound.at(t, name),
+        }
+        for name, one in measured.items()
+        for t in _spaced(1, len(one["mean"])).tolist()
+    ]
 
 
-def _figure(records: Sequence[Json], preset: Preset) -> Spec:
-    alt = optional("altair")
-    base = alt.Chart().encode(
-        x=alt.X("t:Q", title="Round, t")
-        .scale(type="log", nice=False)
-        .axis(values=[10**power for power in range(7)]),
-        color=alt.Color("method:N", title=None)
-        .scale(domain=[names.method(name) for name in METHODS], range=names.colours(METHODS))
-        .legend(orient="top", labelLimit=0, symbolType="stroke", symbolOpacity=1),
-        tooltip=[
-            alt.Tooltip("method:N", title="Method"),
-            alt.Tooltip("t:Q", title="Round"),
-            *(alt.Tooltip(f"{key}:Q", format=".3g") for key in ("gap", "low", "high", "bound")),
-        ],
+def _figure(records: Sequence[Json], size: Size) -> Spec:
+    chart = Lines(
+        [Point(*(r[k] for k in ("method", "t", "gap", "low", "high", "bound"))) for r in records],
+        # Dashed are the bounds.
+        [replace(line, dashed=False) for line in method_lines(METHODS)],
+        x=Axis("Round, t", log=True, ticks=[10**power for power in range(7)]),
+        y=Axis("F(w_t) − F(w_opt)", log=True),
+        reference="dashed",
+        height=380,
+        widest=780,
     )
-    y = {
-        "title": "F(w_t) − F(w_opt)",
-        "scale": alt.Scale(type="log"),
-        "axis": alt.Axis(format="~e", tickCount=8),
-    }
-    band = base.mark_area(opacity=0.2).encode(y=alt.Y("low:Q", **y), y2="high:Q")
-    line = base.mark_line(strokeWidth=2).encode(y=alt.Y("gap:Q", **y))
-    dashed = base.mark_line(strokeDash=[6, 4], strokeWidth=1.6).encode(y=alt.Y("bound:Q", **y))
-    title = alt.Title(
-        "Gap to the optimum: measured (lines) and the theorem's bounds (dashed)",
-        subtitle=f"preset {preset.name}: ridge regression on {preset.configs['mlp'].data}, {USERS} "
-        f"users, {LAYERS} layers, {preset.theorem_repeats} repeats; "
-        f"mean and {names.percent(CONFIDENCE)} interval",
-        anchor="start",
-        offset=12,
-    )
-    chart = alt.layer(band, dashed, line, data=alt.InlineData(list(records)))
-    return spec(chart.properties(width=780, height=380, title=title))
+    return figure(chart, **heading("theorem", **_told(size)))

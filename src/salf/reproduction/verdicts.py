@@ -109,6 +109,13 @@ def _verdict(passed: Sequence[Check], failed: Sequence[Check], unknown: Sequence
     return Verdict.FAILS if failed else Verdict.UNDECIDED
 
 
+def noted(finding: Finding, note: str) -> Finding:
+    """The finding with a note on what it rests on, if it was tested."""
+    if not note or finding.verdict is Verdict.NOT_TESTED:
+        return finding
+    return replace(finding, reason=f"{finding.reason} {note}")
+
+
 def of_a_part(finding: Finding, why: str) -> Finding:
     """Where only a part was run, what holds holds in part, and what does not may yet."""
     capped = {Verdict.HOLDS: Verdict.IN_PART, Verdict.FAILS: Verdict.UNDECIDED}

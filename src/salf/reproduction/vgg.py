@@ -1,41 +1,34 @@
 """VGG nets on CIFAR-10: does SALF converge, what does depth do, and how bad is 90 %."""
 
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import sqrt
 from statistics import fmean
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from salf.experiments.config import PRESETS as PAPER_CONFIGS
 from salf.experiments.config import Config
 from salf.report import names
-from salf.report.style import Spec
+from salf.report.lines import Line, method_lines
 from salf.reproduction import curves
-from salf.reproduction.comparisons import (
-    CONVENTIONS,
-    HEADINGS,
-    ONE_SEED,
-    Measured,
-    as_good,
-    better,
-)
-from salf.reproduction.curves import Course, Line, Point
-from salf.reproduction.item import Found, Item, Outcome, Remember
-from salf.reproduction.presets import AVERAGES, PAPER, Preset
+from salf.reproduction.comparisons import HEADINGS, Measured, as_good, better, one_seed
+from salf.reproduction.curves import Course
+from salf.reproduction.item import Found, Outcome, Trained
+from salf.reproduction.sizes import AVERAGES, PAPER, Size
 from salf.reproduction.statistics import interval, over_seeds, paired
-from salf.reproduction.verdicts import Check, Finding, judge, of_a_part
+from salf.reproduction.texts import about, finding, text
+from salf.reproduction.verdicts import Check, Finding, judge, noted, of_a_part
 
 PAPER_ROUNDS = PAPER_CONFIGS["cifar-vgg11"].rounds
 TIGHT = 0.9
 SHARES = (0.3, 0.5, 0.7)
 TRAINING_IMAGES = 50_000
 CHANCE = 0.1  # ten classes of equal size
-HALF_WAY = 0.5  # how far up from chance to FedAvg's end a training that converges gets, at least
+HALF_WAY = 0.5  # a training that converges gets at least this far from chance to FedAvg's end
 BELOW_BEST = 0.05  # a training that ends further below its best accuracy has not settled
 NEAR_THE_CEILING = 0.05  # what counts as approaching FedAvg
-LEARNED = 0.5  # before FedAvg itself is there, being near it says nothing
+LEARNED = 0.5  # being near FedAvg says nothing before FedAvg itself is there
 
 # Light to dark, around SALF's own colour.
 _SHADES = {0.3: "#F0A56B", 0.5: "#D55E00", 0.7: "#7A2E00"}
@@ -63,172 +56,96 @@ class Case(NamedTuple):
 Courses = Mapping[Case, Sequence[Course] | None]
 
 
-class _Vgg(Item):
+@dataclass(frozen=True)
+class Vgg(Trained):
     """Curves of VGG nets, a column of panels for each."""
 
-    methods: ClassVar[tuple[str, ...]]
-    stragglers: ClassVar[tuple[float, ...]]
+    name: str
+    title: str
+    methods: Sequence[str]
+    stragglers: Sequence[float]
+    nets: Callable[[Size], Sequence[str]]
+    averages: Callable[[Size], Sequence[str]]
+    claims: Callable[[Courses, str, Sequence[str], int], list[Finding]]
 
-    @abstractmethod
-    def averages(self, preset: Preset) -> Sequence[str]:
-        """The ways of averaging that are run."""
-
-    def tasks(self, preset: Preset, remember: Remember) -> Sequence[Config]:
-        """All nets, the shallow ones first."""
-        return [config for configs in self._configs(preset).values() for config in configs]
-
-    def cases(self, preset: Preset) -> list[Case]:
+    def configs(self, size: Size, found: Found) -> Mapping[Case, Sequence[Config]]:
         """FedAvg and the others, net by net."""
-        return [
-            case
-            for net in preset.nets
-            for case in (
-                Case.waiting(net),
-                *(
-                    Case(net, method, average, share)
-                    for average in self.averages(preset)
-                    for method in self.methods
-                    for share in self.stragglers
-                ),
-            )
-        ]
-
-    def _configs(self, preset: Preset) -> dict[Case, list[Config]]:
-        return {
-            case: [
-                preset.config(case.net, case.method, case.average, case.stragglers, seed)
-                for seed in range(preset.vgg_seeds)
+        cases = []
+        for net in self.nets(size):
+            cases.append(Case.waiting(net))
+            cases += [
+                Case(net, method, average, share)
+                for average in self.averages(size)
+                for method in self.methods
+                for share in self.stragglers
             ]
-            for case in self.cases(preset)
-        }
+        return {case: size.seeded(*case) for case in cases}
 
-    def _courses(self, preset: Preset, found: Found) -> dict[Case, list[Course] | None]:
-        return {
-            case: curves.courses(found, configs) for case, configs in self._configs(preset).items()
-        }
-
-
-class VggStragglers(_Vgg):
-    """Fig. [vggPrecentage]: FedAvg, and SALF with some to many stragglers."""
-
-    name: ClassVar[str] = "fig-vgg"
-    title: ClassVar[str] = "VGG nets on CIFAR-10 by share of stragglers"
-    methods: ClassVar[tuple[str, ...]] = ("salf",)
-    stragglers: ClassVar[tuple[float, ...]] = SHARES
-
-    def averages(self, preset: Preset) -> Sequence[str]:
-        """Both where there is the time."""
-        return preset.vgg_averages
-
-    def tasks(self, preset: Preset, remember: Remember) -> Sequence[Config]:
-        """The nets for which there is the time to have many shares of stragglers."""
-        return super().tasks(replace(preset, nets=preset.nets_by_share), remember)
-
-    def outcome(self, preset: Preset, found: Found, remember: Remember) -> Outcome:
-        """The curves, and whether they converge."""
-        preset = replace(preset, nets=preset.nets_by_share)
-        courses = self._courses(preset, found)
-        shares = names.listed([names.percent(share) for share in SHARES])
-        lines = {
-            0.0: Line("FedAvg, no stragglers", names.colours(["fedavg"])[0], dashed=True),
-            **{
-                share: Line(f"SALF, {names.percent(share)} stragglers", colour)
-                for share, colour in _SHADES.items()
-            },
+    def outcome(self, size: Size, found: Found) -> Outcome:
+        """The curves, and what the paper says about them."""
+        configs, nets, averages = self.configs(size, found), self.nets(size), self.averages(size)
+        courses = {case: curves.courses(found, runs) for case, runs in configs.items()}
+        several, images = len(averages) > 1, held_out_images(size)
+        points = [
+            point
+            for case, seeds in courses.items()
+            # FedAvg is in the panels of both ways of averaging.
+            for average in ([case.average] if case.average else averages)
+            for row in [HEADINGS[average] if several else ""]
+            for point in curves.points(self._line(case).name, seeds, _net(case.net), row)
+        ]
+        run = _what_was_run(size, nets)
+        averaged = "" if several else f", {names.AVERAGES[averages[0]]}"
+        users = f"{size.configs[nets[0]].users} users{averaged}; size {size.name}."
+        lines = list(dict.fromkeys(map(self._line, courses)))
+        told = {
+            "run": run,
+            "methods": names.listed([names.method(method) for method in self.methods]),
+            "shares": _shares(self.stragglers),
+            "rows": " and a row for each way of averaging" * several,
+            "lines": names.listed([line.name for line in lines]),
+            "images": images,
         }
         return Outcome(
-            rows=curves.curve_rows(found, super().tasks(preset, remember)),
-            figure=_figure(
-                preset,
-                courses,
-                self.averages(preset),
-                {case: lines[case.stragglers] for case in courses},
-                "VGG nets on CIFAR-10: SALF by share of stragglers",
-            ),
-            description="Accuracy on held-out images over the rounds, a column of panels for each "
-            f"net, with a line for FedAvg and for SALF at {shares} stragglers.",
-            caption=_caption(preset),
+            rows=curves.curve_rows(found, [run for runs in configs.values() for run in runs]),
+            figure=curves.figure(points, lines, title=self.title, subtitle=[run, users]),
             findings=[
-                _so_far(preset, finding)
-                for average in self.averages(preset)
-                for finding in findings(
-                    courses,
-                    average,
-                    preset.nets,
-                    held_out_images(preset),
-                    ONE_SEED if preset.vgg_seeds == 1 else "",
-                )
+                _so_far(size, noted(one, one_seed(size.vgg_seeds)))
+                for average in averages
+                for one in self.claims(courses, average, nets, images)
             ],
-            intro=f"{_what_was_run(preset)} SALF at {shares} stragglers beside FedAvg, which has "
-            "none.",
+            **about("vgg", **told),
         )
 
-
-class VggTightDeadline(_Vgg):
-    """Fig. [vgg90]: SALF, Drop and FedAvg at 90 % stragglers."""
-
-    name: ClassVar[str] = "fig-vgg90"
-    title: ClassVar[str] = "VGG nets on CIFAR-10 at 90 % stragglers"
-    methods: ClassVar[tuple[str, ...]] = ("drop", "salf")
-    stragglers: ClassVar[tuple[float, ...]] = (TIGHT,)
-
-    def averages(self, preset: Preset) -> Sequence[str]:
-        """Both: how Drop does depends on it."""
-        return AVERAGES
-
-    def outcome(self, preset: Preset, found: Found, remember: Remember) -> Outcome:
-        """The curves, and how far SALF is from the other two."""
-        courses = self._courses(preset, found)
-        methods = ("fedavg", *self.methods)
-        lines = dict(zip(methods, curves.method_lines(methods), strict=True))
-        return Outcome(
-            rows=curves.curve_rows(found, self.tasks(preset, remember)),
-            figure=_figure(
-                preset,
-                courses,
-                AVERAGES,
-                {case: lines[case.method] for case in courses},
-                f"VGG nets on CIFAR-10 at {names.percent(TIGHT)} stragglers",
-            ),
-            description="Accuracy on held-out images over the rounds, a column of panels for each "
-            "net and a row for each way of averaging, with lines for FedAvg, Drop and SALF.",
-            caption=_caption(preset),
-            findings=[
-                _so_far(preset, finding)
-                for average in AVERAGES
-                for finding in findings_at_90(
-                    courses, average, preset.nets, ONE_SEED if preset.vgg_seeds == 1 else ""
-                )
-            ],
-            intro=f"{_what_was_run(preset)} SALF and Drop with {names.percent(TIGHT)} of the users "
-            "stragglers in every round, beside FedAvg, which has none.",
-        )
+    def _line(self, case: Case) -> Line:
+        """By method, or by share of stragglers where there are several."""
+        (line,) = method_lines([case.method])
+        if len(self.stragglers) == 1:
+            return line
+        share = names.percent(case.stragglers) if case.stragglers else "no"
+        colour = _SHADES.get(case.stragglers, line.colour)
+        return replace(line, name=f"{line.name}, {share} stragglers", colour=colour, bold=False)
 
 
-def findings(
-    courses: Courses, average: str, nets: Sequence[str], images: int, note: str
-) -> list[Finding]:
+def findings(courses: Courses, average: str, nets: Sequence[str], images: int) -> list[Finding]:
     """What the paper says about SALF at 30, 50 and 70 %. `images` are those held out."""
-    convention = CONVENTIONS[average]
     cases = [Case(net, "salf", average, share) for net in nets for share in SHARES]
+    score = {share: _profile(courses, Case("vgg19", "salf", average, share)) for share in SHARES}
+    few, *more = SHARES
+    converges = [_converges(case, courses, images) for case in cases]
+    limits = {"above_chance": _above_chance(images), "below_best": BELOW_BEST}
+    gains = [better(score[share], score[few]) for share in (more if "vgg19" in nets else [])]
     return [
-        judge(
-            f"{convention}: “SALF converges for all considered architectures and amount of "
-            f"stragglers” (each seed ends above {_above_chance(images):.3f}, which is chance and "
-            "three standard errors, at least half as far above chance as FedAvg of the same net, "
-            f"not more than {BELOW_BEST} below its best, and with a lower training loss than it "
-            "began).",
-            [_converges(case, courses, images) for case in cases],
-            note,
-        ),
-        _slower_when_deeper(courses, average, nets, SHARES, note),
-        _gains_from_stragglers(courses, average, nets, note),
+        finding("vgg", "converges", converges, average, **limits),
+        _slower_when_deeper(courses, average, nets, SHARES),
+        finding("vgg", "gains", gains, average),
     ]
 
 
-def findings_at_90(courses: Courses, average: str, nets: Sequence[str], note: str) -> list[Finding]:
+def findings_at_90(
+    courses: Courses, average: str, nets: Sequence[str], images: int
+) -> list[Finding]:
     """What the paper says about SALF and Drop at 90 %."""
-    convention = CONVENTIONS[average]
     above_drop: list[Check] = []
     near_fedavg: list[Check] = []
     for net in nets:
@@ -237,23 +154,37 @@ def findings_at_90(courses: Courses, average: str, nets: Sequence[str], note: st
             ours, theirs = (Measured(str(case), of(courses.get(case))) for case in (salf, drop))
             above_drop.append(better(ours, theirs, where))
         near_fedavg.append(_approaches(courses, salf))
+    limits = {"near": NEAR_THE_CEILING, "learned": LEARNED}
     return [
-        judge(
-            f"{convention}: SALF is “significantly better than drop-stragglers, also for various "
-            "deep architectures” (over all rounds and at the end).",
-            above_drop,
-            note,
-            why_not=_WHY_DROP[average],
-        ),
-        judge(
-            f"{convention}: SALF is “still approaching the performance achieved with "
-            f"stragglers-free full” FedAvg (within {NEAR_THE_CEILING} of it at the end, where "
-            f"it is itself above {LEARNED}).",
-            near_fedavg,
-            note,
-        ),
-        _slower_when_deeper(courses, average, nets, (TIGHT,), note),
+        finding("vgg", "above_drop", above_drop, average),
+        finding("vgg", "near_fedavg", near_fedavg, average, **limits),
+        _slower_when_deeper(courses, average, nets, (TIGHT,)),
     ]
+
+
+BY_SHARE = Vgg(  # Fig. [vggPrecentage]
+    "fig-vgg",
+    "VGG nets on CIFAR-10 by share of stragglers",
+    methods=("salf",),
+    stragglers=SHARES,
+    nets=lambda size: size.nets_by_share,
+    averages=lambda size: size.vgg_averages,
+    claims=findings,
+)
+AT_90 = Vgg(  # Fig. [vgg90]
+    "fig-vgg90",
+    "VGG nets on CIFAR-10 at 90 % stragglers",
+    methods=("drop", "salf"),
+    stragglers=(TIGHT,),
+    nets=lambda size: size.nets,
+    averages=lambda size: AVERAGES,
+    claims=findings_at_90,
+)
+
+
+def held_out_images(size: Size) -> int:
+    """How many images of CIFAR-10 the curves are measured on."""
+    return round(TRAINING_IMAGES * size.configs[size.nets[0]].validation)
 
 
 def _approaches(courses: Courses, salf: Case) -> Check:
@@ -263,18 +194,6 @@ def _approaches(courses: Courses, salf: Case) -> Check:
     if ours.seeds and theirs.seeds and fmean(theirs.seeds) < LEARNED:
         return Check(f"{check.what} (too early)", None)
     return check
-
-
-_WHY_DROP = {
-    "reached": "Averaged over the users that finished, as the equations say, Drop's steps are of "
-    "full length, from a tenth of the users; on i.i.d. data these stand for all.",
-    "all": "",
-}
-
-
-def held_out_images(preset: Preset) -> int:
-    """How many images of CIFAR-10 the curves are measured on."""
-    return round(TRAINING_IMAGES * preset.configs[preset.nets[0]].validation)
 
 
 def _above_chance(images: int) -> float:
@@ -303,66 +222,42 @@ def _converges(case: Case, courses: Courses, images: int) -> Check:
     return Check(f"{case}: {' and '.join(told)}", passed)
 
 
+def _profile(courses: Courses, case: Case) -> Measured:
+    return Measured(str(case), curves.profiles(courses.get(case)))
+
+
 def _slower_when_deeper(
-    courses: Courses, average: str, nets: Sequence[str], shares: Sequence[float], note: str
+    courses: Courses, average: str, nets: Sequence[str], shares: Sequence[float]
 ) -> Finding:
     """Whether SALF's mean accuracy over the rounds falls with depth, and whether FedAvg's does."""
+    waiting = {net: _profile(courses, Case.waiting(net)) for net in nets}
+    salf = [
+        {net: _profile(courses, Case(net, "salf", average, share)) for net in nets}
+        for share in shares
+    ]
 
-    def score(case: Case) -> Measured:
-        return Measured(str(case), curves.profiles(courses.get(case)))
+    def slower(scores: Mapping[str, Measured]) -> list[Check]:
+        return [better(scores[a], scores[b]) for a, b in pairwise(nets)]
 
-    def slower(cases: Mapping[str, Case]) -> list[Check]:
-        return [better(score(cases[a]), score(cases[b])) for a, b in pairwise(nets)]
-
-    waiting = {net: Case.waiting(net) for net in nets}
-    by_share = {s: {net: Case(net, "salf", average, s) for net in nets} for s in shares}
-    told = []
-    if all(score(case).seeds for case in waiting.values()):
+    told = ""
+    if all(score.seeds for score in waiting.values()):
         verdict = judge("", slower(waiting)).verdict.value
-        listed = ", ".join(str(score(case)) for case in waiting.values())
-        told.append(f"Of FedAvg, without any deadline, the same {verdict}: {listed}.")
+        listed = ", ".join(map(str, waiting.values()))
+        told = f"Of FedAvg, without any deadline, the same {verdict}: {listed}."
         costs = {
             net: [
-                paired(top, ours)
-                for cases in by_share.values()
-                if (ours := score(cases[net]).seeds) and (top := score(waiting[net]).seeds)
+                paired(top.seeds, ours)
+                for ours in [scores[net].seeds for scores in salf]
+                if top.seeds and ours
             ]
-            for net in nets
+            for net, top in waiting.items()
         }
         if all(costs.values()):
-            listed = ", ".join(
-                f"{_net(net)} {interval([fmean(seed) for seed in zip(*cost, strict=True)])}"
-                for net, cost in costs.items()
-            )
-            told.append(f"What the stragglers cost, FedAvg less SALF: {listed}.")
-    checks = [check for cases in by_share.values() for check in slower(cases)]
-    return judge(
-        f"{CONVENTIONS[average]}: “low-latency FL converges slower with deeper DNNs” (SALF's mean "
-        f"accuracy over all rounds at {_shares(shares)} stragglers falls significantly from each "
-        "net to the next deeper one).",
-        checks,
-        " ".join(filter(None, [*told, note])),
-        untested="there is one net only in this preset",
-    )
-
-
-def _gains_from_stragglers(
-    courses: Courses, average: str, nets: Sequence[str], note: str
-) -> Finding:
-    few, *more = SHARES
-    cases = {share: Case("vgg19", "salf", average, share) for share in SHARES}
-    score = {
-        share: Measured(str(case), curves.profiles(courses.get(case)))
-        for share, case in cases.items()
-    }
-    return judge(
-        f"{CONVENTIONS[average]}: VGG-19: “SALF with 70 % or 50 % stragglers yields an improved "
-        "learning procedure compared with 30 %” (a significantly higher mean accuracy over all "
-        "rounds).",
-        [better(score[share], score[few]) for share in (more if "vgg19" in nets else [])],
-        note,
-        untested="VGG-19 is not run in this preset",
-    )
+            means = {net: Measured.mean("", cost).seeds or [] for net, cost in costs.items()}
+            listed = ", ".join(f"{_net(net)} {interval(mean)}" for net, mean in means.items())
+            told += f" What the stragglers cost, FedAvg less SALF: {listed}."
+    checks = [check for scores in salf for check in slower(scores)]
+    return finding("vgg", "slower", checks, average, shares=_shares(shares), told=told)
 
 
 def _shares(shares: Sequence[float]) -> str:
@@ -373,60 +268,19 @@ def _net(key: str) -> str:
     return f"VGG-{key.removeprefix('vgg')}"
 
 
-def _rounds(preset: Preset) -> int:
-    return max(preset.configs[net].rounds for net in preset.nets)
-
-
-def _so_far(preset: Preset, finding: Finding) -> Finding:
+def _so_far(size: Size, found: Finding) -> Finding:
     """The early part of the curves cannot make a claim about all of them hold, or fail."""
-    rounds = _rounds(preset)
+    rounds = size.configs[size.nets[0]].rounds
     if rounds >= PAPER_ROUNDS:
-        return finding
-    return of_a_part(
-        finding, f"So far: these are {rounds:,} of the paper's {PAPER_ROUNDS:,} rounds."
-    )
+        return found
+    return of_a_part(found, text("vgg", "so_far", rounds=rounds, all=PAPER_ROUNDS))
 
 
-def _what_was_run(preset: Preset) -> str:
+def _what_was_run(size: Size, nets: Sequence[str]) -> str:
     """Which part of the paper's experiment this is."""
-    rounds = f"{_rounds(preset):,} rounds"
-    if _rounds(preset) < PAPER_ROUNDS:
-        rounds = f"{_rounds(preset):,} of the paper's {PAPER_ROUNDS:,} rounds"
-    nets = names.listed([_net(net) for net in preset.nets])
-    if missing := [_net(net) for net in PAPER.nets if net not in preset.nets]:
-        nets += f" ({names.listed(missing)} not run)"
-    return f"{nets}, {rounds}, {over_seeds(preset.vgg_seeds)}."
-
-
-def _caption(preset: Preset) -> str:
-    held = f"{held_out_images(preset):,} training images held back"
-    return f"Accuracy on {held}. {_what_was_run(preset)}"
-
-
-def _figure(
-    preset: Preset,
-    courses: Courses,
-    averages: Sequence[str],
-    lines: Mapping[Case, Line],
-    title: str,
-) -> Spec:
-    several = len(averages) > 1
-    points = []
-    for case, seeds in courses.items():
-        # FedAvg is in the panels of both ways of averaging.
-        for average in [case.average] if case.average else averages:
-            for t, accuracy in curves.mean_curve(seeds) if seeds is not None else []:
-                row = HEADINGS[average] if several else ""
-                points.append(Point(lines[case].name, t, accuracy, _net(case.net), row))
-    heading = [_what_was_run(preset), f"{preset.configs[preset.nets[0]].users} users"]
-    if not several:
-        heading[-1] += f", {names.AVERAGES[averages[0]]}"
-    heading[-1] += f"; preset {preset.name}."
-    return curves.chart(
-        points,
-        list(dict.fromkeys(lines.values())),
-        title=title,
-        subtitle=heading,
-        x="Round",
-        y="Accuracy on held-out data",
-    )
+    rounds = size.configs[nets[0]].rounds
+    of_all = f" of the paper's {PAPER_ROUNDS:,}" * (rounds < PAPER_ROUNDS)
+    listed = names.listed([_net(net) for net in nets])
+    if missing := [_net(net) for net in PAPER.nets if net not in nets]:
+        listed += f" ({names.listed(missing)} not run)"
+    return f"{listed}, {rounds:,}{of_all} rounds, {over_seeds(size.vgg_seeds)}."

@@ -11,7 +11,7 @@ from salf.report.extra import check_extra
 from salf.report.live import charts
 from salf.report.live.run import LiveRun, Unused, answers, unused
 from salf.report.page import Block, Chart, Code, Page, Section
-from salf.report.tables import Cell, Table
+from salf.report.tables import Table
 
 PAGE = "live.html"
 _MOST_REASONS = 30
@@ -171,29 +171,18 @@ def _durations_section(run: LiveRun) -> Section:
 
 def _users_section(run: LiveRun) -> Section:
     labels = run.users
-    rows = [
-        [
-            Cell(labels[user]),
-            *(
-                Cell(f"{count:,}")
-                for count in (
-                    its.asked,
-                    its.finished,
-                    its.partial,
-                    its.nothing,
-                    its.silent,
-                    its.not_used,
-                )
-            ),
-        ]
-        for user, its in answers(run).items()
-    ]
+    rows = []
+    for user, its in answers(run).items():
+        counts = (its.asked, its.finished, its.partial, its.nothing, its.silent, its.not_used)
+        rows.append([labels[user], *(f"{count:,}" for count in counts)])
     return Section(
         "How each user's rounds went",
         [
             "Rounds in which a user was asked, and how they went: it finished, reached some "
             "layers, had no time for any, was not heard in time, or sent what could not be used.",
-            Table(["User", "Asked", "Finished", "Partial", "Nothing", "Silent", "Not used"], rows),
+            Table.of(
+                ["User", "Asked", "Finished", "Partial", "Nothing", "Silent", "Not used"], rows
+            ),
         ],
     )
 
@@ -208,7 +197,7 @@ def _unused_section(run: LiveRun) -> Section:
         blocks.append("No update that came in time was refused.")
     else:
         columns = ["Reason", "User", "Times", "First round", "Last round"]
-        blocks.append(Table(columns, [_unused_row(its) for its in found[:_MOST_REASONS]]))
+        blocks.append(Table.of(columns, [_unused_row(its) for its in found[:_MOST_REASONS]]))
     if more := found[_MOST_REASONS:]:
         times = sum(its.times for its in more)
         blocks.append(
@@ -218,13 +207,9 @@ def _unused_section(run: LiveRun) -> Section:
     return Section("What was not used", blocks)
 
 
-def _unused_row(its: Unused) -> list[Cell]:
-    numbers = (its.times, its.first, its.last)
-    return [
-        Cell(shorten(its.reason, _LONGEST_REASON, placeholder=" …")),
-        Cell(its.user),
-        *(Cell(f"{number:,}") for number in numbers),
-    ]
+def _unused_row(its: Unused) -> list[str]:
+    reason = shorten(its.reason, _LONGEST_REASON, placeholder=" …")
+    return [reason, its.user, *(f"{number:,}" for number in (its.times, its.first, its.last))]
 
 
 def _again_section(run: LiveRun, folder: Path) -> Section:

@@ -1,8 +1,10 @@
-"""How much is run: `paper` is the paper's setting, `quick` what two cores do in 40 minutes."""
+"""How much is run: `paper` is the paper's setting, `quick` takes two cores about 40 minutes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+from salf.data import placed
 from salf.experiments.config import PRESETS as CONFIGS
 from salf.experiments.config import Config
 
@@ -21,7 +23,7 @@ _PAPER_CONFIGS = {
 
 
 @dataclass(frozen=True)
-class Preset:
+class Size:
     """The size of everything. `configs` are by model, up to method, stragglers and seed."""
 
     name: str
@@ -36,10 +38,19 @@ class Preset:
     theorem_repeats: int
     configs: Mapping[str, Config] = field(default_factory=lambda: _PAPER_CONFIGS)
 
+    def seeds_of(self, model: str) -> range:
+        """The seeds of this model's runs."""
+        return range(self.vgg_seeds if model.startswith("vgg") else self.seeds)
+
+    def seeded(self, model: str, method: str, average: str, ratio: float) -> list[Config]:
+        """One run for each seed."""
+        seeds = self.seeds_of(model)
+        return [self.config(model, method, average, ratio, seed) for seed in seeds]
+
     def config(self, model: str, method: str, average: str, ratio: float, seed: int) -> Config:
-        """One run. FedAvg waits for everybody: it is one run whatever else is asked for."""
+        """One run. FedAvg waits for all users, so its run depends on model and seed only."""
         waits, base = method == "fedavg", self.configs[model]
-        # On MNIST, evaluations take as long as the training, so only what is drawn has them.
+        # On MNIST, evaluation takes as long as training, so only curves that are drawn have it.
         drawn = waits or ratio == CURVES_AT or model.startswith("vgg")
         return base.changed(
             method=method,
@@ -51,11 +62,10 @@ class Preset:
         )
 
 
-PAPER = Preset(
+PAPER = Size(
     name="paper",
     seeds=5,
-    # One seed can tell no two nets or methods apart; three may. It is a GPU's job anyway.
-    vgg_seeds=3,
+    vgg_seeds=3,  # one seed cannot tell two nets or methods apart
     nets=("vgg11", "vgg13", "vgg16", "vgg19"),
     nets_by_share=("vgg11", "vgg13", "vgg16", "vgg19"),
     vgg_averages=AVERAGES,
@@ -68,7 +78,7 @@ QUICK = replace(
     PAPER,
     name="quick",
     seeds=3,
-    vgg_seeds=1,  # what the time allows: no two curves can be told apart
+    vgg_seeds=1,
     nets=("vgg11", "vgg13"),
     nets_by_share=("vgg11",),
     vgg_averages=("reached",),
@@ -77,11 +87,34 @@ QUICK = replace(
     theorem_rounds=5_000,
     theorem_repeats=20,
     configs={
-        # Fewer images to validate on: on one core, 10,000 take as long as 7 rounds.
+        # On one core, validation on 10,000 images takes as long as 7 rounds.
         name: replace(config, rounds=60, eval_every=10, validation=0.04)
         if name.startswith("vgg")
         else config
         for name, config in _PAPER_CONFIGS.items()
     },
 )
-PRESETS: Mapping[str, Preset] = {preset.name: preset for preset in (QUICK, PAPER)}
+SIZES: Mapping[str, Size] = {size.name: size for size in (QUICK, PAPER)}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an item was made with, as the folder remembers it."""
+
+    size: str
+    seeds: int | None = None  # of all runs; None: those of the size
+    data_dir: str = ""
+
+    def applied_to(self, size: Size) -> Size:
+        """The size with these seeds, and with the data that `data_dir` holds taken from there."""
+        if self.seeds is not None:
+            size = replace(size, seeds=self.seeds, vgg_seeds=self.seeds)
+        if not self.data_dir:
+            return size
+        configs = {
+            name: replace(config, data_dir=self.data_dir)
+            if placed(config.data, Path(self.data_dir))
+            else config
+            for name, config in size.configs.items()
+        }
+        return replace(size, configs=configs)
