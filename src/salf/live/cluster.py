@@ -64,7 +64,8 @@ def cluster(address: str | None = None, federation: str = FEDERATION) -> Iterato
                 "_system_config": {"max_direct_call_object_size": _INLINE},
             }
         ray = _import()
-        stack.callback(_shut_down, ray, folder)
+        if not ray.is_initialized():  # else it is the program's own, and ray.init refuses
+            stack.callback(_shut_down, ray, folder)
         try:
             with _our_sigterm():
                 ray.init(**settings)
