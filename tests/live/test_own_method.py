@@ -1,0 +1,56 @@
+"""A method from a file outside the package: live on Ray and on Flower, and replayed."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from command import salf
+
+OWN = """
+from dataclasses import dataclass
+from salf.methods.salf import SALF
+
+@dataclass(frozen=True)
+class Halves(SALF):
+    whole: bool = False
+
+    def divisor(self, closing):
+        return super().divisor(closing) * (1 if self.whole else 2)
+"""
+BACKENDS = [
+    pytest.param("ray", 4, 60, "20ms", id="ray", marks=pytest.mark.xdist_group("ray")),
+    pytest.param("flower", 2, 2, "2s", id="flower", marks=pytest.mark.xdist_group("flower")),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("backend", "users", "rounds", "deadline"), BACKENDS)
+def test_a_method_of_ones_own_runs_live_and_is_replayed(tmp_path, backend, users, rounds, deadline):
+    pytest.importorskip("ray" if backend == "ray" else "flwr")
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    (folder / "ownmethods.py").write_text(OWN)
+    settings = f"--users {users} --rounds {rounds} --deadline {deadline} --backend {backend}"
+    chosen = "--method ownmethods:Halves --slow 0.5x8 --out run"
+    done = subprocess.run(
+        [sys.executable, "-m", "salf", "live", "digits-mlp", *settings.split(), *chosen.split()],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in (folder / "run/rounds.jsonl").read_text().splitlines()]
+    assert [row["round"] for row in rows] == list(range(1, rounds + 1))
+    slow, fast = (
+        sum(row["depths"][f"user-{number}"] for row in rows for number in some)
+        for some in (range(1, users // 2 + 1), range(users // 2 + 1, users + 1))
+    )
+    assert slow >= fast  # the slow users got no further
+
+    shown = salf("replay", "run", cwd=folder)
+    assert shown.returncode == 0, shown.stderr
+    distance = float(shown.stdout.partition("its model is ")[2].split()[0])
+    assert distance < 1e-3  # with SALF's own steps it would be near 1
