@@ -97,6 +97,16 @@ def test_a_first_round_that_is_late_after_the_forward_pass_does_not_backpropagat
     assert (partial.total, device.passed) == (3.0, [])
 
 
+def test_a_forward_pass_that_is_clearly_too_late_is_stopped():
+    model, backpropagation, device, loss = prepared(forward=0.0)
+    for module in (model[0], model[2], model[4]):
+        module.register_forward_hook(lambda *_: device.wait(1.0))
+    partial = backpropagation.within(0.95, loss)  # a near miss until the second module is run
+    assert (partial.depth, partial.total, partial.loss) == (4, 2.0, None)
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    assert backpropagation.within(None, loss).depth == 1
+
+
 def test_the_forward_pass_counts_against_the_deadline():
     depths = []
     for forward in (1.0, 2.0, 3.0, 4.0):

@@ -6,8 +6,8 @@ backward pass ends before that layer, not after it.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +20,7 @@ from salf.errors import SalfError
 from salf.layers import Layers
 
 SLOWEST = 2.0  # how much slower than usual a round may look, since one hiccup is not a slow round
+TOO_LATE = 1.1  # deadlines after which a forward pass is stopped
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class Partial:
 
     `gradients` is by parameter name, with zeros where the loss does not depend on a parameter and
     nothing for frozen ones. `layers` has the seconds of each completed layer, by its number, from
-    the completion of the layers above to its own. `loss` is None if the forward pass was not run.
+    the completion of the layers above to its own. `loss` is None if the forward pass was not run to
+    its end.
     """
 
     depth: int
@@ -65,6 +67,8 @@ class Backpropagation:
         self.times = Times(len(layers))
         self.retry = Retry()
         self._now = now
+        names = (name for layer in layers for name in layer.parameters)
+        self._modules = {model.get_submodule(name.rpartition(".")[0]) for name in names}
 
     def within(self, deadline: float | None, loss: Callable[[], Tensor]) -> Partial:
         """Run the forward pass, `loss`, and as much of its backward pass as the deadline allows.
@@ -80,12 +84,16 @@ class Backpropagation:
         value, gradients = None, {}
         chance = self.times.chance(limit)
         if limit >= 0 and self.retry.starts(chance):
-            value = loss()
-            gradients = self._backward(value, round)
-            value = value.detach()  # frees the graph, which takes time too
-            round.lap(self.times.back)
+            with suppress(_TimeIsUp), round.watching(self._modules):
+                value = loss()
+            if value is None:
+                round.lap(FORWARD)
+            else:
+                gradients = self._backward(value, round)
+                value = value.detach()  # frees the graph, which takes time too
+                round.lap(self.times.back)
         if limit >= 0:
-            self.retry.learn(chance, started=value is not None)
+            self.retry.learn(chance, started=FORWARD in round.seconds)
         self.times.learn(round.seconds)
         return Partial(
             round.depth,
@@ -172,7 +180,7 @@ class Backpropagation:
 
 
 class _TimeIsUp(Exception):
-    """How a hook ends the backward pass."""
+    """How a hook ends the forward or the backward pass."""
 
 
 class _Round:
@@ -202,6 +210,24 @@ class _Round:
         if usual := self._times.usual(stage):
             self._took += self.seconds[stage]
             self._usual += usual
+
+    @contextmanager
+    def watching(self, modules: Iterable[nn.Module]) -> Iterator[None]:
+        """Stop a forward pass that is clearly too late, before the next of these modules.
+
+        Clearly, because its time is learned: a near miss must not look the same as a slow device.
+        """
+
+        def check(*_: object) -> None:
+            if self.elapsed() > TOO_LATE * self._deadline:
+                raise _TimeIsUp
+
+        hooks = [module.register_forward_pre_hook(check) for module in modules]
+        try:
+            yield
+        finally:
+            for handle in hooks:
+                handle.remove()
 
     def _continues(self) -> bool:
         """Whether to run the next layer."""
