@@ -42,6 +42,11 @@ class Arrivals:
         """How many users there are."""
         return len(self.depth)
 
+    def only(self, user: int) -> "Arrivals":
+        """One of these users on its own."""
+        one = slice(user, user + 1)
+        return Arrivals(self.depth[one], self.straggler[one], self.age[one], self.asked)
+
     def reach(self, layers: int) -> Bools:
         """`reach[l - 1, u]`: whether user u is in U^l [ltUsers]."""
         return self.depth[None, :] <= np.arange(1, layers + 1)[:, None]

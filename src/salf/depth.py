@@ -202,7 +202,8 @@ DEPTHS = ("mixture", "mixture:P1,P2,...", "uniform", "fixed:D1,...", "probabilit
 
 def has_ratio(spec: str) -> bool:
     """Whether a distribution, as people write it, depends on the ratio of stragglers."""
-    return spec.partition(":")[0] == "mixture"
+    kind = spec.partition(":")[0]
+    return kind == "mixture" or kind not in KINDS  # one of your own may take it
 
 
 def parse(spec: str, users: int, layers: int, ratio: float) -> DepthDistribution:

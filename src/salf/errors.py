@@ -23,7 +23,7 @@ def unknown(kind: str, name: str, allowed: Iterable[str]) -> SalfError:
     best = max(alike.values(), default=0.0)
     near = [known for known in names if alike[known] == best >= 0.6]
     hint = f" Did you mean {near[0]!r}?" if len(near) == 1 else ""  # of several it is a guess
-    return SalfError(f"unknown {kind} {name!r}.{hint} Allowed: {', '.join(names)}.")
+    return SalfError(f"unknown {kind} {name!r}.{hint} Allowed: {', '.join(names) or 'none'}.")
 
 
 def in_one_line(text: object, last: bool = False) -> str:

@@ -324,4 +324,5 @@ def as_option(given: Sequence[Prefixes]) -> str:
 
 def parse_layers(text: str) -> list[str | list[str]]:
     """Layers as people write them: `stem,body+norm,head`, `+` joining several into one."""
-    return [entry.split("+") if "+" in entry else entry for entry in text.split(",")]
+    entries = ([name.strip() for name in entry.split("+")] for entry in text.split(","))
+    return [names if len(names) > 1 else names[0] for names in entries]

@@ -10,7 +10,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Any
@@ -41,11 +41,6 @@ def find(kind: str, name: str, known: Mapping[str, Any], group: str) -> Any:
     if is_path(name):
         return import_path(kind, name)
     raise unknown(kind, name, [*known, *brought, PATH])
-
-
-def names(known: Iterable[str], group: str) -> list[str]:
-    """All names that can be found, those of packages too."""
-    return [*known, *(point.name for point in entry_points(group=group))]
 
 
 def import_path(kind: str, path: str) -> Any:

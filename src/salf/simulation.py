@@ -66,7 +66,14 @@ class Simulation:
         index = self.batches.draw(rng)
         arrived, memory = self.world.arrivals(t, rng, self.memory)
         arrived = self.world.checked(arrived, t)
-        plan = self.method.plan(t, arrived, self.world.unreached(t))
+        if t == 1 and not self.method.simulated_only:
+            self.method.check_shares_are_own(arrived, self.world.layers)
+        plan = self.method.plan(t, arrived, self.world.checked_unreached(t))
+        if gone := {group.given for group in plan.groups} - {t, *self.old}:
+            raise SalfError(
+                f"a user computed on the model of round {min(gone)}, which was not kept: "
+                f"{type(self.world).__name__}.models_in_use must name it."
+            )
 
         def rows(users: Ints) -> tuple[Tensor, Tensor]:
             chosen = torch.from_numpy(index[users].reshape(-1))

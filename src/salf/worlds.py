@@ -46,16 +46,20 @@ class World(ABC):
 
     def checked(self, arrived: Arrivals, t: int) -> Arrivals:
         """The arrivals of round t, or a sentence that says what is wrong with them."""
+        if not isinstance(arrived, Arrivals):
+            raise SalfError(
+                f"{type(self).__name__} must give salf.Arrivals, not a {type(arrived).__name__}."
+            )
         shape, most = (self.users,), self.layers + 1
         for name, entries in (
             ("depth", arrived.depth),
             ("straggler", arrived.straggler),
             ("age", arrived.age),
         ):
-            if entries.shape != shape:
+            if not isinstance(entries, np.ndarray) or entries.shape != shape:
                 raise SalfError(
                     f"{type(self).__name__}.arrivals must give {self.users} users an entry in "
-                    f"{name}, not an array of shape {entries.shape}."
+                    f"{name}, an array of shape {shape}, not {np.shape(entries)}."
                 )
         if arrived.depth.min() < 1 or arrived.depth.max() > most:
             raise SalfError(
@@ -68,6 +72,16 @@ class World(ABC):
                 f"not {arrived.age.min()} to {arrived.age.max()}."
             )
         return arrived
+
+    def checked_unreached(self, t: int) -> Floats:
+        """p_l in round t, or a sentence that says what is wrong with it."""
+        unreached = np.asarray(self.unreached(t), np.float64)
+        if unreached.shape != (self.layers,) or not ((unreached >= 0) & (unreached <= 1)).all():
+            raise SalfError(
+                f"{type(self).__name__}.unreached must give {self.layers} probabilities, one for "
+                f"each layer, not {unreached}."
+            )
+        return unreached
 
     def waiting(self) -> "World":
         """The same users when the server waits for all of them."""

@@ -121,4 +121,4 @@ def test_ratios_without_a_meaning_are_refused(tiny):
 
 def test_folder_names_hold_no_separators(tiny):
     config = tiny.changed(split="dirichlet:0.1")
-    assert compare_module._label(config) == "salf-reached-dirichlet0.1-0.9-3"
+    assert compare_module._label(config) == "salf-reached-dirichlet_0.1-0.9-3"

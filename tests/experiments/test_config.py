@@ -1,7 +1,7 @@
 import pytest
 
 from salf.errors import SalfError
-from salf.experiments.config import PRESETS, Config, load_config, make_config
+from salf.experiments.config import PRESETS, Config, load_config
 
 
 def test_a_config_written_as_toml_is_read_back_the_same(tmp_path):
@@ -57,7 +57,7 @@ def test_presets_are_the_papers_settings():
 )
 def test_a_wrong_setting_is_refused_with_what_is_allowed(settings, says):
     with pytest.raises(SalfError, match=says):
-        make_config(settings)
+        PRESETS["mnist-mlp"].changed(**settings)
 
 
 def test_an_unknown_key_names_the_nearest(tmp_path):

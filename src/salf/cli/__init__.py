@@ -95,7 +95,8 @@ def _what_to_give(error: Any) -> str:
     if message.startswith("Missing") and (wanted := getattr(error.param, "help", None)):
         return f"{message.rstrip('.')}: {wanted}"
     if message and error.ctx is not None:
-        return f"{message.rstrip('.')}. See {error.ctx.command_path} --help."
+        end = "" if message.endswith("?") else "."
+        return f"{message.rstrip('.')}{end} See {error.ctx.command_path} --help."
     return message
 
 

@@ -28,6 +28,8 @@ def demo(
 
     It gets MNIST, and where that is impossible takes digits, a small data set that is part of salf.
     """
+    if data_dir is not None and not Path(data_dir).is_dir():
+        raise SalfError(f"the data folder {data_dir} does not exist.")
     preset = "mnist-mlp" if _has_mnist(data_dir) else "digits-mlp"
     base = PRESETS[preset].changed(eval_every=EVAL_EVERY, data_dir=data_dir)
     compare_and_report(
@@ -41,7 +43,8 @@ def demo(
         runs=out / base.data,  # apart, as MNIST may be within reach next time
         command=_command(preset, data_dir, out),
     )
-    tell(f"Open {out / 'report.html'} in a browser.")
+    if (out / "report.html").exists():
+        tell(f"Open {out / 'report.html'} in a browser.")
 
 
 def _command(preset: str, data_dir: str | None, out: Path) -> list[str]:

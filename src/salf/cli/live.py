@@ -14,7 +14,7 @@ from salf.cli.recorded import accuracy_text
 from salf.cli.simulation import Settings, with_options
 from salf.cli.terminal import console, say, tell
 from salf.errors import ClusterLost, SalfError
-from salf.experiments.config import Config, LiveConfig, load_config
+from salf.experiments.config import PRESETS, Config, LiveConfig, load_config
 from salf.experiments.config import live as made_live
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ def live(
     ] = False,
 ) -> None:
     """Train with real processes and a real clock: every round ends at its deadline.
+
+    A preset has 8 users here unless --users says otherwise.
 
     Examples:
 
@@ -104,7 +106,8 @@ def _live_config(source: str, settings: Settings, options: list[str] | None) -> 
         return changed
     real = {name for name in settings if name not in config.table()}
     both = {name: value for name, value in settings.items() if name not in real}
-    base = with_options(config, {"users": USERS, **both}, options)
+    users = {"users": USERS} if source in PRESETS else {}
+    base = with_options(config, {**users, **both}, options)
     return made_live(base, **{name: settings[name] for name in real})
 
 
@@ -203,7 +206,7 @@ def join(
     if not share:
         raise SalfError("which user is this? Add --share, as 7/8 for user 7 of the server's 8.")
     number, _, of = share.partition("/")
-    if not (number.isdigit() and of.isdigit() and 1 <= int(number) <= int(of)):
+    if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
         raise SalfError(f"--share is written NUMBER/USERS, as 7/8, not {share!r}.")
     config = load_config(source).changed(users=int(of), **settings)
     name = user_name(int(number))

@@ -19,7 +19,7 @@ from salf.cli.options import (
 from salf.cli.terminal import Downloads, console, progress_bar, results, say, tell
 from salf.depth import has_ratio
 from salf.errors import SalfError
-from salf.experiments.config import Config, load_config
+from salf.experiments.config import Config, load_config, simulated
 from salf.methods import find
 
 Settings = dict[str, Any]
@@ -55,7 +55,7 @@ def run(
 
     if resume and out is None:
         raise SalfError("--resume needs --out, the folder of the run to continue.")
-    config = with_options(load_config(source), settings, options)
+    config = simulated(with_options(load_config(source), settings, options))
     with progress_bar("{task.fields[accuracy]}") as progress:
         task = progress.add_task(find(config.method).name, total=config.rounds, accuracy="")
 
@@ -134,7 +134,7 @@ def compare(
         salf compare --data digits --methods fedavg,salf,mymethods:Halves
     """
     compare_and_report(
-        load_config(source).changed(**settings),
+        simulated(load_config(source).changed(**settings)),
         methods=parse_list(methods),
         stragglers=[parse_ratio(text) for text in parse_list(stragglers)],
         seeds=seeds,

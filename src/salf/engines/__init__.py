@@ -22,7 +22,9 @@ GROUP = "salf.engines"  # of entry points, for packages that bring engines
 def find(name: str) -> type[Engine] | None:
     """The class of an engine, by name or import path; None for `auto`."""
     cls = registry.find("engine", name, {**ENGINES, "auto": None}, GROUP)
-    if cls is not None and not (inspect.isclass(cls) and issubclass(cls, Engine)):
+    if cls is not None and not (
+        inspect.isclass(cls) and issubclass(cls, Engine) and not inspect.isabstract(cls)
+    ):
         raise SalfError(f"the engine {name!r} must be a class derived from salf.engines.Engine.")
     return cls
 

@@ -52,8 +52,13 @@ class Network:
 class Engine(ABC):
     """Computes plans on one model. The model's own tensors are this round's weights."""
 
-    name: str
+    name: str  # that of the class in lower case, unless it says otherwise
     why = "requested"  # the reason for choosing this engine
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if not hasattr(cls, "name"):
+            cls.name = cls.__name__.lower()
 
     def __init__(self, model: nn.Module, layers: Layers, loss: Loss = cross_entropy) -> None:
         self.model = model

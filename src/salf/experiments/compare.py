@@ -124,7 +124,7 @@ def results_csv(comparison: Comparison) -> str:
 def _check_options(options: Mapping[str, Any], wanted: Sequence[Case]) -> None:
     known = {name for case in wanted for name in _own_options(case.method)}
     for name in options:
-        if name not in known:
+        if name.replace("_", "-") not in known:
             raise unknown("option of these methods", name, known)
 
 
@@ -141,11 +141,11 @@ def _config(base: Config, case: Case, seed: int, options: Mapping[str, Any]) -> 
         stragglers=0.0 if waits else case.stragglers,
         seed=seed,
         threads=base.threads or 1,
-        options={name: value for name, value in options.items() if name in own},
+        options={name: v for name, v in options.items() if name.replace("_", "-") in own},
     )
 
 
 def _label(config: Config) -> str:
     """A name for a run within a comparison, fit for a folder."""
     parts = (config.method, config.average, config.split, f"{config.stragglers:g}", config.seed)
-    return "-".join(re.sub(r"[^\w.]", "", str(part)) for part in parts)
+    return "-".join(re.sub(r"[^\w.]", "_", str(part)) for part in parts)

@@ -1,7 +1,7 @@
 """A run's settings, each written once: the same in TOML, in Python and on the command line."""
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
@@ -128,13 +128,15 @@ class Config:
     def to_toml(self) -> str:
         """The complete config, as a file that `salf run` takes."""
         table = {_key(s.name): getattr(self, s.name) for s in fields(self) if s.name != "options"}
-        options = {name: value for name, value in self.options.items() if value is not None}
+        # TOML has no null: a setting that is None is left out, an option is written as text.
+        options = {name: "none" if v is None else v for name, v in self.options.items()}
         known = {key: value for key, value in table.items() if value is not None}
         return tomli_w.dumps({**known, "options": options})
 
     def changed(self, **settings: Any) -> "Config":
         """The same with other settings; those that are None stay as they are."""
         given = {name: value for name, value in settings.items() if value is not None}
+        check_names(given, type(self))
         if given.get("method", self.method) != self.method and "options" not in given:
             given["options"] = {}  # they were another method's
         return replace(self, **given)
@@ -157,7 +159,7 @@ class LiveConfig(Config):
     """A config of real users with a real clock. Times are in seconds, or texts such as 50ms."""
 
     deadline: float | None = setting(
-        None, "T_max, such as 50ms or 2s: a user's time a round. Needed.", duration
+        None, "T_max, such as 50ms or 2s: a user's time a round. FedAvg needs none.", duration
     )
     grace: float | None = setting(
         None, "Time for messages after T_max; by default learned from arrivals.", duration
@@ -188,6 +190,7 @@ class LiveConfig(Config):
 def live(config: Config, **settings: Any) -> LiveConfig:
     """The same federation with real users; settings that are None stay as they are."""
     given = {name: value for name, value in settings.items() if value is not None}
+    check_names(given, LiveConfig)
     return LiveConfig(**{**config.table(), **given})
 
 
@@ -214,16 +217,25 @@ def read_toml(text: str) -> Config:
     """What `Config.to_toml` wrote, or a person. A live run's settings make a `LiveConfig`."""
     table = tomllib.loads(text)
     known = {_key(each.name): each.name for each in fields(LiveConfig)}
-    return make_config({known.get(key, key): value for key, value in table.items()})
+    settings = {known.get(key, key): value for key, value in table.items()}
+    check_names(settings, LiveConfig)
+    simulated = {each.name for each in fields(Config)}
+    return Config(**settings) if settings.keys() <= simulated else LiveConfig(**settings)
 
 
-def make_config(settings: Mapping[str, Any]) -> Config:
-    """A config from settings by name, refusing names there are not."""
-    simulated, known = ({each.name for each in fields(kind)} for kind in (Config, LiveConfig))
+def check_names(settings: Iterable[str], kind: type[Config]) -> None:
+    """Refuse a setting that this kind of config does not have."""
+    known = {each.name for each in fields(kind)}
     for name in settings:
         if name not in known:
             raise unknown("setting", _key(name), map(_key, known))
-    return Config(**settings) if settings.keys() <= simulated else LiveConfig(**settings)
+
+
+def simulated(config: Config) -> Config:
+    """The config, unless it is that of a live run."""
+    if isinstance(config, LiveConfig):
+        raise SalfError("this is the config of a live run: use `salf live` or `salf replay`.")
+    return config
 
 
 def _key(name: str) -> str:

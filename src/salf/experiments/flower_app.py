@@ -20,7 +20,7 @@ from salf import rows as records
 from salf import schedules
 from salf.errors import SalfError
 from salf.experiments.config import LiveConfig, read_toml
-from salf.experiments.folder import RunFolder
+from salf.experiments.folder import RunFolder, without_last_evaluation
 from salf.experiments.live import Watcher, finish, make_share, user_name
 from salf.experiments.training import from_config
 from salf.files import temporary_folder, write_whole
@@ -145,6 +145,8 @@ def main(grid: Grid, context: Context) -> None:
     folder = RunFolder(str(context.run_config["folder"]))
     training = from_config(config)
     simulation = training.simulation
+    if rows := records.read(folder.rounds):
+        records.rewrite(folder.rounds, without_last_evaluation(rows, training))
 
     def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord | None:
         accuracy = training.accuracy_if_due(round, config.rounds) if round else None

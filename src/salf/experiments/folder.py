@@ -62,7 +62,7 @@ class RunFolder:
         Nothing is written yet, so a run that fails in its first round leaves the folder free.
         With `resume`, a run may be given more rounds than it was begun with.
         """
-        if not (self.path / CONFIG).exists():
+        if not (self.path / CONFIG).exists() or not self.is_begun():
             return config
         there = load_config(str(self.path / CONFIG))
         # Unless told otherwise, continue with as many threads as it was begun with.
@@ -78,7 +78,7 @@ class RunFolder:
                 f"{self.path} holds a run with another config (it differs in "
                 f"{', '.join(differences)}). Choose another --out."
             )
-        elif not resume and self.is_begun():
+        elif not resume:
             raise SalfError(
                 f"{self.path} already holds this run. Add --resume to continue it, or choose "
                 "another --out."
@@ -110,8 +110,10 @@ class RunFolder:
 
     def finished(self, config: Config) -> dict[str, Any] | None:
         """The summary, if the run has all rounds of the config, or ended before on purpose."""
-        found = self.summary()
-        return found if found and (found["stopped"] or found["rounds"] >= config.rounds) else None
+        if (found := self.summary()) is None:
+            return None
+        stopped = found["stopped"] and load_config(str(self.path / CONFIG)).rounds == config.rounds
+        return found if stopped or found["rounds"] >= config.rounds else None
 
     def summary(self) -> dict[str, Any] | None:
         """What summary.json says, if the run was finished."""
@@ -124,7 +126,7 @@ class RunFolder:
     def history(self, summary: dict[str, Any]) -> History:
         """The history of a finished run."""
         return History(
-            tuple(records.read_csv(self.path / METRICS)),
+            tuple(records.read(self.rounds) or records.read_csv(self.path / METRICS)),
             summary["test_accuracy"],
             summary["engine"],
             summary["why"],

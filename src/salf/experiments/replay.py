@@ -11,6 +11,7 @@ from safetensors.torch import load_model
 from torch import nn
 
 from salf import rows as records
+from salf.arrivals import Arrivals
 from salf.errors import SalfError
 from salf.experiments.config import Config, load_config
 from salf.experiments.folder import CONFIG, MODEL, ROUNDS
@@ -37,11 +38,15 @@ class Replay:
     distance: float | None  # None while the live run is not finished
 
 
-def replay(folder: Path, on_round: OnRound | None = None) -> Replay:
+def replay(folder: Path | str, on_round: OnRound | None = None) -> Replay:
     """Run the rounds a live run recorded in this folder again, in the simulator."""
+    folder = Path(folder)
     rows = recorded(folder)
     config = load_config(str(folder / CONFIG))
-    training = from_config(config, world=_world(config, rows))
+    world = _world(config, rows)
+    if not _is_nested(config, world):  # which the fused engine needs
+        config = config.changed(engine="loop")
+    training = from_config(config, world=world)
     history = run_rounds(training, len(rows), on_round=on_round)
     return Replay(history, _distance(training.simulation.model, folder / MODEL))
 
@@ -60,6 +65,15 @@ def _world(config: Config, rows: Sequence[Row]) -> Recorded:
         [np.asarray(row.unreached) for row in rows],
         [len(row.depths) for row in rows],
     )
+
+
+def _is_nested(config: Config, world: Recorded) -> bool:
+    """Whether the method counts everybody who counts in a layer in all later ones too."""
+    method = config.make_method()
+    counts = (
+        method.checked_share(Arrivals.at(depths), world.layers) > 0 for depths in world.depths
+    )
+    return all((each[:-1] <= each[1:]).all() for each in counts)
 
 
 def _distance(model: nn.Module, stored: Path) -> float | None:

@@ -131,6 +131,8 @@ def _run(
     if folder is not None:
         save(folder, training.simulation, rows)
         folder.finish(training.simulation.model, rows, result.summary)
+    if held:  # during the last evaluation
+        signal.raise_signal(held[0])
     return result
 
 

@@ -18,7 +18,7 @@ from salf.engines import Loss, RowLoss, cross_entropy
 from salf.engines import engine as make_engine
 from salf.engines.losses import checked as checked_loss
 from salf.errors import SalfError
-from salf.experiments.config import Config, make_config
+from salf.experiments.config import Config, check_names
 from salf.layers import Layers, Prefixes
 from salf.methods import Method
 from salf.models import build
@@ -29,6 +29,9 @@ from salf.worlds import AtDeadline, World
 
 # Called after each round with its row and the model; may raise StopTraining.
 OnRound = Callable[[Row, nn.Module], None]
+
+
+_EXAMPLES = {"method": "salf.method('drop')", "depth": "salf.depth.Uniform(users, layers)"}
 
 
 class StopTraining(Exception):
@@ -163,16 +166,25 @@ def train(
     else:
         tested = data.test
     given_split = None if isinstance(split, str) else split
-    config = make_config(
-        {
-            "data": data.name,
-            **({"method": method} if isinstance(method, str) else {}),
-            **({"split": split} if isinstance(split, str) else {"users": len(split)}),
-            **({"depth": depth} if isinstance(depth, str) else {}),
-            **({"layers": layers} if isinstance(layers, str) else {}),
-            **settings,
-        }
-    )
+    for name, value, kinds in (
+        ("method", method, (str, Method)),
+        ("depth", depth, (str, DepthDistribution, World)),
+    ):
+        if not isinstance(value, kinds):
+            what = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
+            raise SalfError(
+                f"{name}= takes a name or an object such as {_EXAMPLES[name]}, not {what}."
+            )
+    named: dict[str, Any] = {
+        "data": data.name,
+        **({"method": method} if isinstance(method, str) else {}),
+        **({"split": split} if isinstance(split, str) else {"users": len(split)}),
+        **({"depth": depth} if isinstance(depth, str) else {}),
+        **({"layers": layers} if isinstance(layers, str) else {}),
+        **settings,
+    }
+    check_names(named, Config)
+    config = Config(**named)
     if given_split is not None:
         _check_given_split(given_split, config, settings, tested)
     if isinstance(method, Method) and config.average not in ("reached", method.average):

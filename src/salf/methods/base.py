@@ -77,7 +77,8 @@ class Method(ABC):
     def __post_init__(self) -> None:
         kinds = get_type_hints(type(self))
         for option in fields(self):
-            what = f"the option {option.name.replace('_', '-')} of {self.name}"
+            name = option.name.replace("_", "-")
+            what = name if name == "average" else f"the option {name} of {self.name}"
             value = converted(getattr(self, option.name), kinds[option.name], what)
             object.__setattr__(self, option.name, value)
 
@@ -142,6 +143,17 @@ class Method(ABC):
             raise SalfError(f"{type(self).__name__}.share must be 0 in layers not reached.")
         return share
 
+    def check_shares_are_own(self, arrived: Arrivals, layers: int) -> None:
+        """Refuse shares that depend on other users: live, they are given one user at a time."""
+        together = self.checked_share(arrived, layers)
+        for user in range(arrived.users):
+            alone = self.checked_share(arrived.only(user), layers)[:, 0]
+            if not np.allclose(alone, together[:, user]):
+                raise SalfError(
+                    f"{type(self).__name__}.share must depend on each user's own entry only; "
+                    "compute what depends on the other users in divisor."
+                )
+
     def checked_divisor(self, closing: Closing) -> Floats:
         """`divisor`, or a sentence that says what is wrong with it."""
         divisor = np.asarray(self.divisor(closing), np.float64)
@@ -162,8 +174,9 @@ class Method(ABC):
 def make(cls: type[Method], options: Mapping[str, object]) -> Method:
     """Build a method from options by name, refusing those it does not have."""
     known = {option.name.replace("_", "-"): option.name for option in fields(cls)}
-    for name in options:
+    given = {name.replace("_", "-"): value for name, value in options.items()}
+    for name in given:
         if name not in known:
             own = [option for option in known if option != "average"]
-            raise unknown(f"option of {cls.name}", name, own or ["none"])
-    return cls(**{known[name]: value for name, value in options.items()})  # type: ignore[arg-type]
+            raise unknown(f"option of {cls.name}", name, own)
+    return cls(**{known[name]: value for name, value in given.items()})  # type: ignore[arg-type]

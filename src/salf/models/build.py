@@ -55,7 +55,7 @@ def check_fit(
             trained = model(batch)
             model.eval()
             outputs: Tensor = model(inputs)
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+    except Exception as error:  # whatever somebody else's code raises
         raise SalfError(
             f"the model {name!r} does not fit a batch of shape "
             f"{'x'.join(map(str, batch.shape))} ({batch.dtype}): {first_line(error)}."

@@ -47,8 +47,11 @@ def waits(method: str) -> bool:
 
 
 def method(key: str) -> str:
-    """A method as people write it."""
-    return _METHODS.get(key) or find(key).__name__
+    """A method as people write it; of your own, the class, or the path if that name is taken."""
+    if key in _METHODS:
+        return _METHODS[key]
+    name = find(key).__name__
+    return key if name in _METHODS.values() else name
 
 
 def data(spec: str) -> str:

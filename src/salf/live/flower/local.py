@@ -57,6 +57,8 @@ class LocalFederation:
     def __init__(self, nodes: Sequence[Mapping[str, Value]], *, simulation: bool = False) -> None:
         if not nodes:
             raise SalfError("a federation needs at least one node.")
+        if sys.platform == "win32":
+            raise SalfError("a local Flower federation needs Linux or macOS; on Windows use WSL.")
         self._configs = nodes
         self._simulation = simulation
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -68,6 +70,8 @@ class LocalFederation:
         self.home = self._open.enter_context(temporary_folder("salf-flower"))
         self._env = {
             **os.environ,
+            # Own methods, data and models are found where this program finds them.
+            "PYTHONPATH": os.pathsep.join(str(Path(folder).absolute()) for folder in sys.path),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
             "FLWR_HOME": str(self.home),
             "FLWR_TELEMETRY_ENABLED": "0",
