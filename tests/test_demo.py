@@ -1,0 +1,46 @@
+"""`salf demo`: on MNIST, and on digits, labelled as such, where MNIST is out of reach."""
+
+import pytest
+
+from command import salf
+from salf.cli import demo
+from salf.data import loading
+from salf.data.named import idx_recipe
+
+
+@pytest.fixture
+def short(monkeypatch):
+    monkeypatch.setattr(demo, "METHODS", ["salf"])
+    monkeypatch.setattr(demo, "SPLITS", ["iid"])
+    monkeypatch.setattr(demo, "AVERAGES", ["reached"])
+    monkeypatch.setattr(demo, "SEEDS", 1)
+    for name in ("mnist-mlp", "digits-mlp"):
+        monkeypatch.setitem(demo.PRESETS, name, demo.PRESETS[name].changed(rounds=3))
+
+
+def test_where_mnist_is_out_of_reach_it_says_so_in_one_line_and_shows_digits(
+    tmp_path, monkeypatch, short
+):
+    nowhere = idx_recipe("mnist", "MNIST", (), {}, ())
+    monkeypatch.setitem(loading.RECIPES, "mnist", nowhere)
+    monkeypatch.setenv("SALF_CACHE", str(tmp_path / "cache"))
+    done = salf("demo", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("MNIST is out of reach")
+    assert done.stderr.count("\n") == 1
+    assert "on digits (8x8 images)" in done.stdout
+    page = (tmp_path / "demo" / "report.html").read_text()
+    assert "digits (8x8 images)" in page
+    assert "MNIST" not in page
+    assert "salf compare digits-mlp" in page  # how to make it again
+
+    refused = salf("compare", "--data", "mnist", "--methods", "salf", cwd=tmp_path)
+    assert refused.returncode == 2  # who asks for MNIST never gets other data
+    assert "MNIST is neither here nor could it be fetched" in refused.stderr
+
+
+def test_a_data_folder_that_does_not_exist_is_an_error_and_not_other_data(tmp_path):
+    done = salf("demo", "--data-dir", "nowhere", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "salf: the data folder nowhere does not exist.\n"
+    assert not (tmp_path / "demo").exists()
