@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 CODE = """
 import importlib, pkgutil, sys
 for name in ("fcntl", "grp", "pwd", "resource", "termios"):
@@ -14,6 +16,7 @@ for module in pkgutil.walk_packages(salf.__path__, "salf."):
 """
 
 
+@pytest.mark.slow
 def test_nothing_that_is_imported_needs_a_module_of_unix():
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", CODE], capture_output=True, text=True, timeout=120

@@ -8,6 +8,8 @@ from salf.experiments.compare import cases, compare
 from salf.experiments.config import load_config
 from salf.experiments.run import run
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("compare")]  # they start processes
+
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):

@@ -156,6 +156,7 @@ def test_options_of_any_simple_type_reach_an_own_method_from_the_command_line(co
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_compare_puts_an_own_method_beside_the_others(command, own):
     chosen = ("--methods", "salf,ownparts:Halves", "--seeds", "2", "--out", "compared")
     assert command("compare", *COMMON, *chosen) == 0

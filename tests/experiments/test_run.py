@@ -194,6 +194,7 @@ def test_a_write_that_is_killed_leaves_the_checkpoint_before_it(tiny, tmp_path, 
     assert model_bytes(tmp_path / "whole") == model_bytes(tmp_path / "cut")
 
 
+@pytest.mark.slow
 def test_sigkill_at_any_moment_costs_nothing(tiny, tmp_path):
     config = tiny.changed(rounds=400, eval_every=50)
     run(config, tmp_path / "whole")

@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 APP = HERE.parents[1] / "examples" / "flower-mnist"
 SMALL = {"data": "synthetic", "num-server-rounds": 3, "lr": 0.05, "batch-size": 8}
 
-pytestmark = pytest.mark.xdist_group("flower")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower")]
 
 
 def with_path(monkeypatch):

@@ -33,7 +33,7 @@ from salf.live import cluster as cluster_module
 from salf.live import ray
 from salf.live.cluster import cluster
 
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # users' processes have no tests
 
 LR = 0.1

@@ -23,7 +23,7 @@ from salf.reproduction.sizes import QUICK, Settings
 from salf.reproduction.verdicts import Verdict
 
 # On one worker, which makes everything once.
-pytestmark = pytest.mark.xdist_group("reproduce")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("reproduce")]
 
 PNG = b"\x89PNG\r\n"
 
