@@ -92,7 +92,7 @@ class Tokens(nn.Module):
         self.head = nn.Linear(4, 3)
 
     def forward(self, value):
-        return self.head(self.cells(self.words(value))[0].mean(1))
+        return self.head(self.cells(self.words(value.long()))[0].mean(1))
 
 
 def groups(channels):

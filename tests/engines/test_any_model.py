@@ -193,10 +193,12 @@ def test_a_batch_norm_that_is_used_twice_agrees(options):
     assert chosen.name == "grouped"
 
 
-def test_tokens_agree():
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64])
+def test_tokens_agree(dtype):
+    """Also as floating point, where most numbers that the probe might try are no words."""
     torch.manual_seed(0)
     model = Tokens().double()
-    tokens, labels = torch.randint(7, (16, 5)), torch.randint(3, (16,))
+    tokens, labels = torch.randint(7, (16, 5)).to(dtype), torch.randint(3, (16,))
     rows = rows_of(tokens, labels, SIZE)
     layers = Layers.of(model, example=tokens)
     plan = plan_of("salf", [1, 2, 1, 3], len(layers))
