@@ -187,6 +187,8 @@ class Dropped(nn.Module):
     def forward(self, value):
         value = self.mix(self.dropout(self.first(value)))[:, None]
         value, _ = self.attention(value, value, value)
+        dropped = 0.5 if self.training else 0.0
+        value = F.scaled_dot_product_attention(value, value, value, dropout_p=dropped)
         value, _ = self.cells(F.dropout(value, 0.5, self.training))
         return self.last(value[:, 0])
 

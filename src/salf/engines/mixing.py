@@ -73,7 +73,10 @@ class _WithoutDropout(TorchFunctionMode):
     ) -> Any:
         if func in DROPOUT:
             return args[0]
-        return func(*args, **(kwargs or {}))
+        options = dict(kwargs or {})
+        if "dropout_p" in options:  # of attention
+            options["dropout_p"] = 0.0
+        return func(*args, **options)
 
 
 class _Probe:
