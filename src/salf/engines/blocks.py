@@ -18,10 +18,10 @@ from salf.graph import unchanged
 from salf.layers import Layers
 from salf.methods import Group
 
-# How many bytes of activations one pass may hold; more users are worked off in chunks. Small
-# enough for the caches and for memory to be reused, but some times the parameters, whose
-# gradients every pass has to add up. (Measured: benchmarks/engines.py, benchmarks/memory.py.)
-CHUNK_BYTES = 16 * 2**20
+# How many bytes one pass may save for its backward pass; more users are worked off in chunks. Small
+# enough for memory to be reused, but some times the parameters, whose gradients every pass has to
+# add up. (Measured: benchmarks/engines.py.)
+CHUNK_BYTES = 64 * 2**20
 CHUNK_PER_PARAMETER_BYTE = 4
 
 
@@ -108,7 +108,7 @@ class BlockEngine(Engine):
         self._blocks = [Block(modules, self.weights) for modules in self._modules()]
         parameter_bytes = sum(parameter.nbytes for parameter in model.parameters())
         self.chunk_bytes = chunk_bytes or max(
-            CHUNK_BYTES, CHUNK_PER_PARAMETER_BYTE * parameter_bytes
+            self._least_chunk_bytes(), CHUNK_PER_PARAMETER_BYTE * parameter_bytes
         )
         self._user_bytes: int | None = None
 
@@ -145,6 +145,9 @@ class BlockEngine(Engine):
                     if not torch.equal(buffer, before[name]):
                         raise self._refusal(f"its forward pass moves the buffer {name}")
         return max(1, self.chunk_bytes // max(1, self._user_bytes))
+
+    def _least_chunk_bytes(self) -> int:
+        return CHUNK_BYTES
 
     def _activation_bytes(self, inputs: Tensor) -> int:
         """What a forward pass saves for its backward pass, without the model's own tensors."""

@@ -31,6 +31,10 @@ from salf.layers import Layers, flatten, is_sequential
 from salf.methods import Group
 from salf.narrow import BATCH_NORMS
 
+# For a plain nn.Sequential, whose modules' outputs are counted instead. (Measured:
+# benchmarks/engines.py, benchmarks/memory.py.)
+CHUNK_OF_OUTPUTS = 16 * 2**20
+
 _POOLS = ("MaxPool", "AvgPool", "LPPool", "AdaptiveMaxPool", "AdaptiveAvgPool")
 ROWWISE: frozenset[type[nn.Module]] = frozenset(
     {
@@ -188,6 +192,9 @@ class FusedEngine(BlockEngine):
             if signals.reached[index]:
                 update |= block.moved(signals.of[index])
         return {name: moved for name, moved in update.items() if name in self.layers.index_of}
+
+    def _least_chunk_bytes(self) -> int:
+        return super()._least_chunk_bytes() if doubt(self.model) else CHUNK_OF_OUTPUTS
 
     def _activation_bytes(self, inputs: Tensor) -> int:
         if doubt(self.model):
