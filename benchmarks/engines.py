@@ -1,6 +1,6 @@
-"""What a simulated round costs: the fused engine against a plain SGD step and the loop engine.
+"""What a simulated round costs: the fast engines against a plain SGD step and the loop engine.
 
-    python benchmarks/engines.py [--repeats N] [--models mlp,cnn,vgg11]
+    python benchmarks/engines.py [--repeats N] [--models mlp,cnn,vgg11,residual-batchnorm,...]
 
 All sides take turns within each repetition and gather the same number of rows the same way; a
 ratio is the median over the repetitions of the ratios within each, so that a busy machine slows
@@ -27,18 +27,103 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from salf.data import Samples
 from salf.depth import Mixture
-from salf.engines import ENGINES
+from salf.engines import engine as make_engine
 from salf.layers import Layers
 from salf.methods import method
 from salf.models import PAPER_MODELS
 from salf.simulation import Batches, Simulation
 from salf.worlds import AtDeadline
 
-USERS, BATCH, LR, MOMENTUM = 30, 16, 0.01, 0.5
+BATCH, LR, MOMENTUM = 16, 0.01, 0.5
 ROWS = 50_000  # of the data set, as many as MNIST and CIFAR-10 have to train on
-SHAPES = {"mlp": (1, 28, 28), "cnn": (1, 28, 28), "vgg11": (3, 32, 32)}
-REPEATS = {"mlp": 300, "cnn": 60, "vgg11": 7}
-# To reach: fused / plain at ratio 0 and 0.9 (at most), loop / fused at 0.9 (at least).
+
+
+class Residual(nn.Module):
+    def __init__(self, inputs: int, outputs: int, norm: Callable[[int], nn.Module]) -> None:
+        super().__init__()
+        stride = outputs // inputs
+        self.body = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False),
+            norm(outputs),
+            nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
+            norm(outputs),
+        )
+        self.around = nn.Conv2d(inputs, outputs, 1, stride) if stride > 1 else nn.Identity()
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        return F.relu(self.around(value) + self.body(value))
+
+
+class ResidualNet(nn.Module):
+    """Seven convolutions in three blocks, of 16, 32 and 64 channels."""
+
+    def __init__(self, norm: Callable[[int], nn.Module]) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 16, 3, padding=1, bias=False), norm(16)
+        self.blocks = nn.Sequential(
+            Residual(16, 16, norm), Residual(16, 32, norm), Residual(32, 64, norm)
+        )
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        value = self.blocks(F.relu(self.norm(self.stem(value))))
+        return self.head(value.mean((2, 3)))  # type: ignore[no-any-return]
+
+
+class Transformer(nn.Module):
+    """Two encoder layers on the 32 rows of a picture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(96, 64)
+        layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        value = self.embed(value.transpose(1, 2).flatten(2))
+        return self.head(self.encoder(value).mean(1))  # type: ignore[no-any-return]
+
+
+class Recurrent(nn.Module):
+    """An LSTM that reads a picture row by row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells = nn.LSTM(28, 64, num_layers=2, batch_first=True)
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        return self.head(self.cells(value[:, 0])[0][:, -1])  # type: ignore[no-any-return]
+
+
+class PoolAndFlatten(nn.Module):
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        return value.mean((2, 3))
+
+
+def as_sequential(net: ResidualNet) -> nn.Sequential:
+    return nn.Sequential(net.stem, net.norm, nn.ReLU(), *net.blocks, PoolAndFlatten(), net.head)
+
+
+def group_norm(channels: int) -> nn.Module:
+    return nn.GroupNorm(8, channels)
+
+
+PICTURE, DIGIT = (3, 32, 32), (1, 28, 28)
+OWN: dict[str, Callable[[], nn.Module]] = {
+    "residual-batchnorm": lambda: ResidualNet(nn.BatchNorm2d),
+    "residual-groupnorm": lambda: ResidualNet(group_norm),
+    "blocks-batchnorm": lambda: as_sequential(ResidualNet(nn.BatchNorm2d)),
+    "blocks-groupnorm": lambda: as_sequential(ResidualNet(group_norm)),
+    "transformer": Transformer,
+    "lstm": Recurrent,
+}
+SHAPES = {"mlp": DIGIT, "cnn": DIGIT, "vgg11": PICTURE}
+SHAPES |= {name: DIGIT if name == "lstm" else PICTURE for name in OWN}
+REPEATS = {"mlp": 300, "cnn": 60, "vgg11": 7, "transformer": 15, "lstm": 30}
+# To reach: fast / plain (at most) and loop / fast (at least), at each share of stragglers.
 TARGETS = {
     ("mlp", 0.0): "≤ 1.3",
     ("mlp", 0.9): "loop ≥ 5x",
@@ -46,20 +131,33 @@ TARGETS = {
     ("cnn", 0.9): "≤ 0.75, loop ≥ 1.6x",
     ("vgg11", 0.0): "≤ 1.1",
     ("vgg11", 0.9): "≤ 0.65, loop ≥ 1.1x",
+    **{(name, 0.5): "≤ 1.25" for name in OWN},
 }
 
 
-def federation(kind: str, model: nn.Module, samples: Samples, ratio: float) -> Simulation:
-    layers = Layers.of(model)
-    shares = np.array_split(np.arange(len(samples)), USERS)
-    world = AtDeadline(Mixture(USERS, len(layers), ratio))
-    engine = ENGINES[kind](model, layers)
+def users_of(name: str) -> int:
+    return 100 if name in OWN else 30
+
+
+def start_of(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    return OWN[name]() if name in OWN else PAPER_MODELS[name](SHAPES[name], 10)
+
+
+def federation(
+    kind: str, model: nn.Module, samples: Samples, ratio: float, users: int
+) -> Simulation:
+    example, _ = samples.rows(torch.arange(BATCH))
+    layers = Layers.of(model, example=example)
+    shares = np.array_split(np.arange(len(samples)), users)
+    world = AtDeadline(Mixture(users, len(layers), ratio))
+    engine = make_engine(kind, model, layers, example=example)
     return Simulation(engine, method("salf"), world, samples, shares, lambda t: LR, MOMENTUM, BATCH)
 
 
-def plain_step(model: nn.Module, samples: Samples) -> Callable[[], None]:
+def plain_step(model: nn.Module, samples: Samples, users: int) -> Callable[[], None]:
     """Ordinary training on all users' rows, drawn and gathered as the simulation does."""
-    batches = Batches(np.array_split(np.arange(len(samples)), USERS), BATCH)
+    batches = Batches(np.array_split(np.arange(len(samples)), users), BATCH)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
     rng = np.random.default_rng(0)
 
@@ -97,11 +195,11 @@ def main() -> None:
     console = Console(width=120)  # the table does not fit into less
     speed = matrix_product_speed()
     table = Table(
-        title=f"A round of {USERS} users x {BATCH} rows, {torch.get_num_threads()} threads; "
+        title=f"A round of {BATCH} rows a user, {torch.get_num_threads()} threads; "
         f"matrix product {speed / 1e9:.0f} GFLOP/s"
     )
-    columns = ["model", "stragglers", "fused / plain", "loop / fused", "to reach"]
-    columns += ["plain ms", "fused ms", "arithmetic ms"]
+    columns = ["model", "users", "stragglers", "engine", "fast / plain", "loop / fast", "to reach"]
+    columns += ["plain ms", "fast ms", "arithmetic ms"]
     for column in columns:
         table.add_column(column, justify="left" if column in ("model", "to reach") else "right")
     rng = np.random.default_rng(0)
@@ -109,15 +207,14 @@ def main() -> None:
         pixels = rng.integers(0, 256, (ROWS, *SHAPES[name]), dtype=np.uint8)
         labels = torch.from_numpy(rng.integers(0, 10, ROWS))
         samples = Samples(torch.from_numpy(pixels), labels)
-        for ratio in (0.0, 0.9):
-            start = PAPER_MODELS[name](SHAPES[name], 10)
-            sides = {
-                kind: federation(kind, copy.deepcopy(start), samples, ratio).step
-                for kind in ("fused", "loop")
-            }
-            sides["plain"] = plain_step(copy.deepcopy(start), samples)
+        users, start = users_of(name), start_of(name)
+        for ratio in (0.5,) if name in OWN else (0.0, 0.9):
+            fast = federation("auto", copy.deepcopy(start), samples, ratio, users)
+            loop = federation("loop", copy.deepcopy(start), samples, ratio, users)
+            plain = plain_step(copy.deepcopy(start), samples, users)
+            sides = {"fast": fast.step, "loop": loop.step, "plain": plain}
             times: dict[str, list[float]] = {side: [] for side in sides}
-            repeats = arguments.repeats or REPEATS[name]
+            repeats = arguments.repeats or REPEATS.get(name, 7)
             for turn in track(
                 range(repeats + 3), f"{name} {ratio:.0%}", console=console, transient=True
             ):
@@ -126,22 +223,22 @@ def main() -> None:
                     step()
                     if turn >= 3:  # the first ones warm up
                         times[side].append(perf_counter() - begin)
-            fused_to_plain = median(
-                f / p for f, p in zip(times["fused"], times["plain"], strict=True)
+            fast_to_plain = median(
+                f / p for f, p in zip(times["fast"], times["plain"], strict=True)
             )
-            loop_to_fused = median(
-                x / f for x, f in zip(times["loop"], times["fused"], strict=True)
-            )
+            loop_to_fast = median(x / f for x, f in zip(times["loop"], times["fast"], strict=True))
             # The arithmetic of a round depends on its depths: a mean over some rounds.
-            least = np.mean([arithmetic_seconds(sides["fused"], speed) for _ in range(5)])
+            least = np.mean([arithmetic_seconds(fast.step, speed) for _ in range(5)])
             table.add_row(
                 name,
+                f"{users}",
                 f"{ratio:.0%}",
-                f"{fused_to_plain:.2f}",
-                f"{loop_to_fused:.1f}x",
+                fast.engine.name,
+                f"{fast_to_plain:.2f}",
+                f"{loop_to_fast:.1f}x",
                 TARGETS[name, ratio],
                 f"{median(times['plain']) * 1e3:.2f}",
-                f"{median(times['fused']) * 1e3:.2f}",
+                f"{median(times['fast']) * 1e3:.2f}",
                 f"{least * 1e3:.2f}",
             )
     console.print(table)

@@ -107,7 +107,7 @@ def test_user_batch_norm_is_each_users_own_batch_norm(kind, options):
     inputs, signal = torch.randn(2, users * rows, *shape)
     inputs = inputs * 3 + 1
     mine = UserBatchNorm(norm)
-    mine.rows = rows
+    mine.users = users
     found, gradient = value_and_gradient(mine, inputs, signal)
     assert_same(dict(norm.state_dict()), before)
 
@@ -136,7 +136,7 @@ def test_user_batch_norm_keeps_users_apart():
     other = inputs.clone()
     other[3:] += 100
     mine = UserBatchNorm(nn.BatchNorm1d(5))
-    mine.rows = 3
+    mine.users = 2
     assert torch.equal(mine(inputs)[:3], mine(other)[:3])
     plain = nn.BatchNorm1d(5)
     assert not torch.allclose(plain(inputs)[:3], plain(other)[:3])
@@ -144,16 +144,17 @@ def test_user_batch_norm_keeps_users_apart():
 
 def test_passes_without_a_graph_leave_the_moved_statistics_of_the_last_one_with_a_graph():
     mine = UserBatchNorm(nn.BatchNorm1d(5))
-    mine.rows = 3
+    mine.users = 2
     mine(torch.randn(6, 5))
     kept = mine.moved["running_mean"].clone()
     with torch.no_grad():
-        mine(torch.randn(9, 5))
+        mine(torch.randn(8, 5))
     assert torch.equal(mine.moved["running_mean"], kept)
     assert len(kept) == 2
 
 
 def test_one_value_per_channel_is_refused():
     mine = UserBatchNorm(nn.BatchNorm1d(5))
+    mine.users = 4
     with pytest.raises(SalfError, match="more than one value per channel"):
         mine(torch.randn(4, 5))

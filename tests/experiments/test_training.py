@@ -64,20 +64,26 @@ def test_a_module_that_is_no_sequential_trains_on_the_loop_engine(points):
 
 def test_the_history_says_which_engine_ran_and_why(points):
     class Net(nn.Module):
-        def __init__(self):
+        def __init__(self, mixes=False):
             super().__init__()
             self.net = net()
+            self.mixes = mixes
 
         def forward(self, x):
-            return self.net(x)
+            return self.net(x - x.mean(0) if self.mixes else x)
 
     settings = {**SMALL, "rounds": 1}
     fused = salf.train(net(), points, **settings)
     assert (fused.engine, fused.why) == ("fused", "the model is a plain nn.Sequential")
-    loop = salf.train(Net(), points, **settings)
+    grouped = salf.train(Net(), points, **settings)
+    assert (grouped.engine, grouped.why) == (
+        "grouped",
+        "Net keeps the rows of different users apart",
+    )
+    loop = salf.train(Net(mixes=True), points, **settings)
     assert (loop.engine, loop.why) == (
         "loop",
-        "Net is not a plain nn.Sequential, so users are computed one at a time",
+        "Net mixes the rows of different users, so users are computed one at a time",
     )
     asked = salf.train(net(), points, engine="loop", **settings)
     assert (asked.engine, asked.why) == ("loop", "requested")

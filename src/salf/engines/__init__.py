@@ -1,19 +1,26 @@
-"""Who computes a round: `loop` (any module, the oracle) and `fused` (fast)."""
+"""Who computes a round: `loop` (any module, the oracle), `fused` and `grouped` (fast)."""
 
 import inspect
 from collections.abc import Mapping
 
-from torch import nn
+from torch import Tensor, nn
 
 from salf import registry
 from salf.engines.base import Engine, RoundResult, Rows, Weights
-from salf.engines.fused import FusedEngine, blocks_of
+from salf.engines.checked import CheckedEngine
+from salf.engines.fused import FusedEngine, blocks_of, doubt
+from salf.engines.grouped import GroupedEngine
 from salf.engines.loop import LoopEngine
 from salf.engines.losses import Loss, RowLoss, cross_entropy
+from salf.engines.mixing import reason_for_the_loop
 from salf.errors import SalfError
 from salf.layers import Layers
 
-ENGINES: Mapping[str, type[Engine]] = {"loop": LoopEngine, "fused": FusedEngine}
+ENGINES: Mapping[str, type[Engine]] = {
+    "loop": LoopEngine,
+    "fused": FusedEngine,
+    "grouped": GroupedEngine,
+}
 
 
 GROUP = "salf.engines"  # of entry points, for packages that bring engines
@@ -29,24 +36,43 @@ def find(name: str) -> type[Engine] | None:
     return cls
 
 
-def engine(name: str, model: nn.Module, layers: Layers, loss: Loss = cross_entropy) -> Engine:
-    """The engine of this name; `auto` takes the fused one where the model allows it."""
+def engine(
+    name: str,
+    model: nn.Module,
+    layers: Layers,
+    loss: Loss = cross_entropy,
+    example: Tensor | None = None,
+) -> Engine:
+    """The engine of this name; `auto` takes the fastest that is certain to be right.
+
+    That is the fused engine for an nn.Sequential, and the grouped engine for any other module. If
+    the model has parts that are not known to keep the rows of different users apart, it is probed
+    with `example` inputs, and the first round is computed by the loop engine too. Without an
+    example, or if a check fails, `auto` takes the loop engine.
+    """
     if (cls := find(name)) is not None:
         return cls(model, layers, loss)
     blocks = blocks_of(model, layers)
-    made = (LoopEngine if isinstance(blocks, str) else FusedEngine)(model, layers, loss)
-    made.why = (
-        f"{blocks}, so users are computed one at a time"
-        if isinstance(blocks, str)
-        else "the model is a plain nn.Sequential"
-    )
-    return made
+    reason = blocks if isinstance(blocks, str) else doubt(model)
+    if reason is None:
+        fused = FusedEngine(model, layers, loss)
+        fused.why = "the model is a plain nn.Sequential"
+        return fused
+    if example is not None:
+        fast = (GroupedEngine if isinstance(blocks, str) else FusedEngine)(model, layers, loss)
+        fast.why = f"{type(model).__name__} keeps the rows of different users apart"
+        if (reason := reason_for_the_loop(fast, example)) is None:
+            return CheckedEngine(fast)
+    loop = LoopEngine(model, layers, loss)
+    loop.why = f"{reason}, so users are computed one at a time"
+    return loop
 
 
 __all__ = [
     "ENGINES",
     "Engine",
     "FusedEngine",
+    "GroupedEngine",
     "LoopEngine",
     "Loss",
     "RoundResult",

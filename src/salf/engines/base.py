@@ -95,6 +95,9 @@ class Engine(ABC):
         with torch.inference_mode():
             return self._forward(inputs)
 
+    def settle(self, name: str, why: str) -> None:  # noqa: B027
+        """Continue a run that the engine of this name began; most engines have no choice."""
+
     def _forward(self, inputs: Tensor) -> Tensor:
         return self.model(inputs)  # type: ignore[no-any-return]
 

@@ -11,7 +11,7 @@ pass over the concatenated batch, provided that
   batch. Those run with a graph, the others under no_grad, and the two are joined one layer up.
 
 The round then costs what the devices computed. Rows of different users must not interact: batch
-norm keeps each user's own statistics.
+norm keeps each user's own statistics, at any depth inside a block.
 """
 
 from typing import Any
@@ -19,24 +19,21 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from salf.aggregate import LayerwiseAggregate
 from salf.arrivals import Floats
 from salf.backprop import backward_to
-from salf.engines.base import Engine, Network, Rows, Weights
-from salf.engines.kernels import UserBatchNorm, stand_in
-from salf.engines.losses import Loss, cross_entropy, total_loss, user_losses
+from salf.engines.base import Network, Rows, Weights
+from salf.engines.blocks import BlockEngine
+from salf.engines.losses import total_loss, user_losses
 from salf.errors import SalfError
 from salf.layers import Layers, flatten, is_sequential
 from salf.methods import Group
 from salf.narrow import BATCH_NORMS
 
-# How many bytes of activations one pass may hold; more users are worked off in chunks. Small
-# enough for the caches and for memory to be reused, but some times the parameters, whose
-# gradients every pass has to add up. (Measured: benchmarks/engines.py, benchmarks/memory.py.)
-CHUNK_BYTES = 16 * 2**20
-CHUNK_PER_PARAMETER_BYTE = 4
+# For a plain nn.Sequential, whose modules' outputs are counted instead. (Measured:
+# benchmarks/engines.py, benchmarks/memory.py.)
+CHUNK_OF_OUTPUTS = 16 * 2**20
 
 _POOLS = ("MaxPool", "AvgPool", "LPPool", "AdaptiveMaxPool", "AdaptiveAvgPool")
 ROWWISE: frozenset[type[nn.Module]] = frozenset(
@@ -65,10 +62,10 @@ def blocks_of(model: nn.Module, layers: Layers) -> list[list[nn.Module]] | str:
     current = 0
     seen: set[int] = set()
     for name, module in flatten(model):
-        if not (type(module) in ROWWISE or _is_safe(module)):
-            return f"{name} ({type(module).__name__}) might mix the rows of different users"
-        if reason := _moves_what_is_not_tracked(name, module, layers):
-            return reason
+        if type(module) in BATCH_NORMS:
+            for buffer, _ in module.named_buffers():
+                if f"{name}.{buffer}" not in layers.index_of:
+                    return f"{name}.{buffer} belongs to no layer"
         if not seen and getattr(module, "inplace", False):
             return f"{name} works in place on the rows it is given"
         owned = {owner[id(p)] for p in module.parameters()}
@@ -83,13 +80,14 @@ def blocks_of(model: nn.Module, layers: Layers) -> list[list[nn.Module]] | str:
     return blocks
 
 
-def _moves_what_is_not_tracked(name: str, module: nn.Module, layers: Layers) -> str | None:
-    """Only batch norm's statistics are followed; anything else that a forward pass moves is not."""
-    for buffer, _ in module.named_buffers():
-        if type(module) not in BATCH_NORMS:
-            return f"{name} has a buffer, {buffer}, that its forward pass may move"
-        if f"{name}.{buffer}" not in layers.index_of:
-            return f"{name}.{buffer} belongs to no layer"
+def doubt(model: nn.Module) -> str | None:
+    """What in an nn.Sequential is not known to keep the rows of different users apart."""
+    for name, module in flatten(model):
+        if not (type(module) in ROWWISE or _is_safe(module)):
+            return f"{name} ({type(module).__name__}) might mix the rows of different users"
+        for buffer, _ in module.named_buffers():
+            if type(module) not in BATCH_NORMS:
+                return f"{name} has a buffer, {buffer}, that its forward pass may move"
     return None
 
 
@@ -107,43 +105,20 @@ def _is_safe(module: nn.Module) -> bool:
     return type(module) in BATCH_NORMS
 
 
-class FusedEngine(Engine):
+class FusedEngine(BlockEngine):
     """One pass per group of users that share a network; equal to the loop engine to rounding."""
 
     name = "fused"
 
-    def __init__(
-        self,
-        model: nn.Module,
-        layers: Layers,
-        loss: Loss = cross_entropy,
-        chunk_bytes: int | None = None,
-    ) -> None:
-        super().__init__(model, layers, loss)
-        blocks = blocks_of(model, layers)
+    def _modules(self) -> list[list[nn.Module]]:
+        blocks = blocks_of(self.model, self.layers)
         if isinstance(blocks, str):
-            raise SalfError(f"the fused engine cannot run this model: {blocks}. Use engine 'loop'.")
-        parameter_bytes = sum(parameter.nbytes for parameter in model.parameters())
-        self.chunk_bytes = chunk_bytes or max(
-            CHUNK_BYTES, CHUNK_PER_PARAMETER_BYTE * parameter_bytes
-        )
-        self._user_bytes: int | None = None
-        self._norms: list[dict[str, UserBatchNorm]] = []  # by their place in the block
-        self._blocks: list[nn.Sequential] = []
-        self._names: list[dict[str, str]] = []  # a block's own names of its tensors -> the model's
-        full_name = {id(tensor): name for name, tensor in self.weights.items()}
-        for modules in blocks:
-            block = nn.Sequential(*(stand_in(m) for m in modules))
-            self._blocks.append(block)
-            self._norms.append(
-                {n: m for n, m in block.named_children() if isinstance(m, UserBatchNorm)}
-            )
-            tensors = (*block.named_parameters(), *block.named_buffers())
-            self._names.append({name: full_name[id(tensor)] for name, tensor in tensors})
+            raise self._refusal(blocks)
+        return blocks
 
     def _forward(self, inputs: Tensor) -> Tensor:
         for block in self._blocks:
-            inputs = block(inputs)
+            inputs = block.sequence(inputs)
         return inputs
 
     def _compute(
@@ -208,48 +183,33 @@ class FusedEngine(Engine):
         return reached
 
     def _run(self, index: int, forward: Weights | None, inputs: Tensor, rows: int) -> Tensor:
-        block = self._blocks[index]
-        for norm in self._norms[index].values():
-            norm.rows = rows
-        if forward is None:
-            return block(inputs)  # type: ignore[no-any-return]
-        own = {name: forward[full] for name, full in self._names[index].items()}
-        return functional_call(block, own, (inputs,))  # type: ignore[no-any-return]
+        return self._blocks[index](inputs, len(inputs) // rows, forward)
 
     def _moved_statistics(self, signals: "_Signals") -> dict[str, Tensor]:
         """How the users that reached a layer moved its running statistics, weighed like it."""
         update: dict[str, Tensor] = {}
-        for index, norms in enumerate(self._norms):
-            for place, norm in norms.items():
-                for name, moved in norm.moved.items() if signals.reached[index] else ():
-                    if moved.dtype.is_floating_point:
-                        moved = moved.new_tensor(signals.of[index, : len(moved)]) @ moved
-                    update[self._names[index][f"{place}.norm.{name}"]] = moved
-        return update
+        for index, block in enumerate(self._blocks):
+            if signals.reached[index]:
+                update |= block.moved(signals.of[index])
+        return {name: moved for name, moved in update.items() if name in self.layers.index_of}
 
-    def _users_per_chunk(self, group: Group, rows: Rows) -> int:
-        """As many users as keep the activations of one pass within `chunk_bytes`.
+    def _least_chunk_bytes(self) -> int:
+        return super()._least_chunk_bytes() if doubt(self.model) else CHUNK_OF_OUTPUTS
 
-        Measured on the full network whatever the group's is, so that a run that is resumed works
-        in the same chunks as one that never stopped.
-        """
-        if self._user_bytes is None:
-            sizes: list[int] = []
-            handles = [
-                module.register_forward_hook(lambda *call: sizes.append(call[-1].nbytes))
-                for block in self._blocks
-                for module in block
-            ]
-            # Forked, so that dropout's masks do not depend on whether this was measured before.
-            with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                value, _ = rows(group.users[:1])
-                sizes.append(value.nbytes)
-                for index in range(len(self._blocks)):
-                    value = self._run(index, None, value, len(value))
-            for handle in handles:
-                handle.remove()
-            self._user_bytes = sum(sizes)
-        return max(1, self.chunk_bytes // self._user_bytes)
+    def _activation_bytes(self, inputs: Tensor) -> int:
+        if doubt(self.model):
+            return super()._activation_bytes(inputs)
+        sizes = [inputs.nbytes]
+        handles = [
+            module.register_forward_hook(lambda *call: sizes.append(call[-1].nbytes))
+            for block in self._blocks
+            for module in block.sequence
+        ]
+        with torch.no_grad():
+            self.outputs(inputs, 1)
+        for handle in handles:
+            handle.remove()
+        return sum(sizes)
 
 
 class _Signals:

@@ -16,9 +16,10 @@ AnyBatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
 def stand_in(module: nn.Module) -> nn.Module:
     """The module to run in place of `module` on the rows of many users."""
-    if isinstance(module, BATCH_NORMS):
-        return UserBatchNorm(module)
-    if isinstance(module, nn.MaxPool2d) and _halves(module):
+    # Not isinstance: a subclass may do anything.
+    if type(module) in BATCH_NORMS:
+        return UserBatchNorm(module)  # type: ignore[arg-type]
+    if type(module) is nn.MaxPool2d and _halves(module):
         return HalvingMaxPool()
     return module
 
@@ -76,8 +77,9 @@ class UserBatchNorm(nn.Module):
     def __init__(self, norm: AnyBatchNorm) -> None:
         super().__init__()
         self.norm = norm
-        self.rows = 1  # of one user
-        # Each user's change of the running statistics, by name, in the last pass with a graph.
+        self.users = 1
+        # Each user's change of the running statistics, by name, since this was last emptied, in
+        # passes with a graph.
         self.moved: dict[str, Tensor] = {}
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -85,28 +87,31 @@ class UserBatchNorm(nn.Module):
         if not self.norm.training:
             outside_training: Tensor = self.norm(inputs)
             return outside_training
-        norm, users = self.norm, len(inputs) // self.rows
-        if inputs[: self.rows].numel() == inputs.shape[1]:
+        norm, users = self.norm, self.users
+        rows, left_over = divmod(len(inputs), users)
+        if left_over:
+            raise SalfError(f"batch norm gets {len(inputs)} rows for {users} users.")
+        if inputs[:rows].numel() == inputs.shape[1]:
             raise SalfError("batch norm needs more than one value per channel: use larger batches.")
-        mean_before, variance_before = norm.running_mean, norm.running_var
-        mean = None if mean_before is None else mean_before.repeat(users, 1)
-        variance = None if variance_before is None else variance_before.repeat(users, 1)
+        before = {name: value for name, value in norm._buffers.items() if value is not None}
+        moved = self.moved if torch.is_grad_enabled() else {}
+        # A module that is used twice in one pass goes on from where its first use left it.
+        after = {
+            name: value.repeat(users, 1) + moved[name] if moved else value.repeat(users, 1)
+            for name, value in before.items()
+            if name != "num_batches_tracked"
+        }
         momentum, counter = norm.momentum, norm.num_batches_tracked
         if momentum is None and counter is not None:  # a plain mean over all batches so far
-            momentum = 1.0 / float(counter + 1)
+            momentum = 1.0 / float(counter + moved.get("num_batches_tracked", 0) + 1)
+        mean, variance = after.get("running_mean"), after.get("running_var")
         outputs: Tensor = _PerUserBatchNorm.apply(  # type: ignore[no-untyped-call]
-            inputs, norm.weight, norm.bias, mean, variance, self.rows, momentum or 0.0, norm.eps
+            inputs, norm.weight, norm.bias, mean, variance, rows, momentum or 0.0, norm.eps
         )
         if torch.is_grad_enabled():
-            self.moved = {
-                name: after - before if after is not None else torch.ones_like(before)
-                for name, before, after in (
-                    ("running_mean", mean_before, mean),
-                    ("running_var", variance_before, variance),
-                    ("num_batches_tracked", counter, None),
-                )
-                if before is not None
-            }
+            if counter is not None:
+                after["num_batches_tracked"] = counter + moved.get("num_batches_tracked", 0) + 1
+            self.moved = {name: value - before[name] for name, value in after.items()}
         return outputs
 
 

@@ -67,7 +67,9 @@ class Config:
     eval_every: int = setting(0, "Rounds between evaluations; 0 keeps them a small part.")
     device: str = setting("cpu", "cpu, cuda, ...")
     engine: str = setting(
-        "auto", "auto | fused (fast) | loop (any module, one user at a time) | package.module:Name"
+        "auto",
+        "auto | fused (nn.Sequential) | grouped (any module) | loop (one user at a time) | "
+        "package.module:Name",
     )
     # Part of the config, because sums are rounded differently with another number.
     threads: int = setting(0, "Cores to use; by default $OMP_NUM_THREADS, else all of them.")

@@ -141,7 +141,9 @@ def save(folder: RunFolder, simulation: Simulation, rows: list[Row]) -> None:
     groups = {"weights": simulation.engine.weights, "velocity": simulation.server.velocity}
     groups |= {f"old-{given}": weights for given, weights in simulation.old.items()}
     groups["world"] = {"memory": torch.from_numpy(simulation.memory)}
-    checkpoint.write(folder.checkpoint, groups, {"rows": [to_table(row) for row in rows]})
+    engine = {"name": simulation.engine.name, "why": simulation.engine.why}
+    state = {"rows": [to_table(row) for row in rows], "engine": engine}
+    checkpoint.write(folder.checkpoint, groups, state)
     folder.write_metrics(rows)
 
 
@@ -164,6 +166,7 @@ def restore(folder: RunFolder, training: Training) -> list[Row]:
                 old = simulation.old[int(group.removeprefix("old-"))] = snapshot(weights)
                 for name, tensor in tensors.items():
                     old[name].copy_(tensor)
+        simulation.engine.settle(**state["engine"])
         simulation.t = rows[-1].round
     except (KeyError, ValueError, IndexError, TypeError, RuntimeError) as error:
         raise checkpoint.unreadable(folder.checkpoint, error) from None

@@ -269,7 +269,7 @@ def assemble(
     if world is None:
         world = worlds.parse(config.depth, len(shares), len(seen_as), config.stragglers)
     simulation = Simulation(
-        make_engine(config.engine, model, seen_as, loss),
+        make_engine(config.engine, model, seen_as, loss, example),
         method or config.make_method(),
         world if isinstance(world, World) else AtDeadline(world),
         train,

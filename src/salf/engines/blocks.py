@@ -1,0 +1,166 @@
+"""A model in blocks that run on the rows of many users at once."""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.func import functional_call
+
+from salf.arrivals import Floats
+from salf.engines.base import Engine, Rows, Weights
+from salf.engines.kernels import UserBatchNorm, stand_in
+from salf.engines.losses import Loss, cross_entropy
+from salf.errors import SalfError
+from salf.graph import unchanged
+from salf.layers import Layers
+from salf.methods import Group
+
+# How many bytes one pass may save for its backward pass; more users are worked off in chunks. Small
+# enough for memory to be reused, but some times the parameters, whose gradients every pass has to
+# add up. (Measured: benchmarks/engines.py.)
+CHUNK_BYTES = 64 * 2**20
+CHUNK_PER_PARAMETER_BYTE = 4
+
+
+class Block:
+    """Modules run one after the other, with batch norm at any depth inside them per user.
+
+    The stand-ins take their places in the model for the time of a pass only.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module], weights: Weights) -> None:
+        self.sequence = nn.Sequential(*map(stand_in, modules))
+        self.last = type(modules[-1]).__name__
+        self._inside = list(_stand_ins_inside(modules))
+        full_name = {id(tensor): name for name, tensor in weights.items()}
+        with self._stood_in():
+            tensors = (*self.sequence.named_parameters(), *self.sequence.named_buffers())
+            self._names = {name: full_name[id(tensor)] for name, tensor in tensors}
+            self._norms = {
+                name: module
+                for name, module in self.sequence.named_modules()
+                if isinstance(module, UserBatchNorm)
+            }
+
+    def __call__(self, inputs: Tensor, users: int, weights: Weights | None = None) -> Tensor:
+        """The outputs for the rows of `users` users; `weights` replace the model's own."""
+        for norm in self._norms.values():
+            norm.users = users
+            if torch.is_grad_enabled():
+                norm.moved = {}
+        with self._stood_in():
+            if weights is None:
+                return self.sequence(inputs)  # type: ignore[no-any-return]
+            own = {name: weights[full] for name, full in self._names.items() if full in weights}
+            return functional_call(self.sequence, own, (inputs,))  # type: ignore[no-any-return]
+
+    def moved(self, factors: Floats) -> dict[str, Tensor]:
+        """How the last pass with a graph moved running statistics, each user's times its factor."""
+        update: dict[str, Tensor] = {}
+        for place, norm in self._norms.items():
+            for name, moved in norm.moved.items():
+                if moved.dtype.is_floating_point:
+                    moved = moved.new_tensor(factors[: len(moved)]) @ moved
+                update[self._names[f"{place}.norm.{name}"]] = moved
+        return update
+
+    @contextmanager
+    def _stood_in(self) -> Iterator[None]:
+        for children, name, _, other in self._inside:
+            children[name] = other
+        try:
+            yield
+        finally:
+            for children, name, own, _ in self._inside:
+                children[name] = own
+
+
+def _stand_ins_inside(
+    modules: Iterable[nn.Module],
+) -> Iterator[tuple[dict[str, nn.Module | None], str, nn.Module, nn.Module]]:
+    """(the children of a module, a child's name, the child, what stands in for it)."""
+    others: dict[int, nn.Module] = {}  # one for every module, however many places it has
+    for outer in modules:
+        for parent in outer.modules():
+            if isinstance(parent, torch.jit.ScriptModule):  # its children cannot be replaced
+                continue
+            for name, child in parent._modules.items():
+                if child is not None:
+                    other = others.setdefault(id(child), stand_in(child))
+                    if other is not child:
+                        yield parent._modules, name, child, other
+
+
+class BlockEngine(Engine):
+    """What engines that run a model's blocks on the rows of many users have in common."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: Layers,
+        loss: Loss = cross_entropy,
+        chunk_bytes: int | None = None,
+    ) -> None:
+        super().__init__(model, layers, loss)
+        self._blocks = [Block(modules, self.weights) for modules in self._modules()]
+        parameter_bytes = sum(parameter.nbytes for parameter in model.parameters())
+        self.chunk_bytes = chunk_bytes or max(
+            self._least_chunk_bytes(), CHUNK_PER_PARAMETER_BYTE * parameter_bytes
+        )
+        self._user_bytes: int | None = None
+
+    @abstractmethod
+    def _modules(self) -> Sequence[Sequence[nn.Module]]:
+        """The modules of each block, in the order in which they run."""
+
+    def outputs(self, inputs: Tensor, users: int) -> Tensor:
+        """What the model, in training, makes of the rows of several users."""
+        for block in self._blocks:
+            rows, inputs = len(inputs), block(inputs, users)
+            if not isinstance(inputs, Tensor) or inputs.shape[:1] != (rows,):
+                raise self._refusal(f"{block.last} does not return one tensor with a row per row")
+        return inputs
+
+    def _refusal(self, reason: str) -> SalfError:
+        return SalfError(
+            f"the {self.name} engine cannot run this model: {reason}. Use engine 'loop'."
+        )
+
+    def _users_per_chunk(self, group: Group, rows: Rows) -> int:
+        """As many users as keep the activations of one pass within `chunk_bytes`.
+
+        Measured on the full network whatever the group's is, so that a run that is resumed works
+        in the same chunks as one that never stopped.
+        """
+        if self._user_bytes is None:
+            inputs, _ = rows(group.users[:1])
+            before = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+            # Unchanged, so that dropout's masks do not depend on whether this was measured before.
+            with unchanged(self.model):
+                self._user_bytes = self._activation_bytes(inputs)
+                for name, buffer in self.model.named_buffers():
+                    if not torch.equal(buffer, before[name]):
+                        raise self._refusal(f"its forward pass moves the buffer {name}")
+        return max(1, self.chunk_bytes // max(1, self._user_bytes))
+
+    def _least_chunk_bytes(self) -> int:
+        return CHUNK_BYTES
+
+    def _activation_bytes(self, inputs: Tensor) -> int:
+        """What a forward pass saves for its backward pass, without the model's own tensors."""
+        sizes: dict[int, int] = {}
+
+        def note(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            sizes[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with saved_tensors_hooks(note, lambda tensor: tensor):
+            outputs = self.outputs(inputs, 1)  # held, so that no address is used twice
+        for tensor in self.weights.values():
+            sizes.pop(tensor.untyped_storage().data_ptr(), None)
+        del outputs
+        return sum(sizes.values())

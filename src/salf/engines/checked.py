@@ -1,0 +1,92 @@
+"""A fast engine in doubt: its first round is computed by the loop engine too."""
+
+from collections.abc import Mapping
+
+import torch
+
+from salf.aggregate import LayerwiseAggregate
+from salf.engines.base import Engine, Network, RoundResult, Rows, Weights
+from salf.engines.loop import LoopEngine
+from salf.engines.mixing import tolerance, trial
+from salf.errors import in_one_line
+from salf.methods import Group, Plan
+
+NEGLIGIBLE = 1e-3  # a layer whose gradients are smaller, relative to the largest, is all rounding
+
+
+class CheckedEngine(Engine):
+    """Runs as `fast` if the first round agrees with the loop engine's, else as the loop engine."""
+
+    def __init__(self, fast: Engine) -> None:
+        super().__init__(fast.model, fast.layers, fast.loss)
+        self._chosen = fast
+        self._checked = False
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The name of the engine that runs."""
+        return self._chosen.name
+
+    @property
+    def why(self) -> str:  # type: ignore[override]
+        """The reason for choosing the engine that runs."""
+        return self._chosen.why
+
+    def settle(self, name: str, why: str) -> None:
+        """Run as the engine of this name, without checking."""
+        self._checked = True
+        if name != self._chosen.name:
+            self._chosen = LoopEngine(self.model, self.layers, self.loss)
+            self._chosen.why = why
+
+    def round(self, plan: Plan, t: int, old: Mapping[int, Weights], rows: Rows) -> RoundResult:
+        """Compute round t; the first one with users both ways."""
+        if not self._checked and any(len(group.users) for group in plan.groups):
+            if reason := self._difference(plan, t, old, rows):
+                self.settle("loop", f"{reason}, so users are computed one at a time")
+            self._checked = True
+        return self._chosen.round(plan, t, old, rows)
+
+    def _difference(self, plan: Plan, t: int, old: Mapping[int, Weights], rows: Rows) -> str | None:
+        # Another one, because what it measures without dropout is not to be kept.
+        fast = type(self._chosen)(self.model, self.layers, self.loss)
+        with trial(self.model):
+            loop = LoopEngine(self.model, self.layers, self.loss).round(plan, t, old, rows)
+            try:
+                found = fast.round(plan, t, old, rows)
+            except Exception as error:  # whatever somebody else's code raises
+                cause = in_one_line(error).rstrip(".")
+                return f"the first round failed on the {self.name} engine ({cause})"
+        off = self._furthest(found.step.values, loop.step.values)
+        if off is None:
+            return None
+        return f"the first round differed from the loop engine's by {off:.1g} of the largest entry"
+
+    def _furthest(self, found: Weights, wanted: Weights) -> float | None:
+        """The largest difference, relative to its layer's largest entry; None if all is rounding.
+
+        Parameters and running statistics of a layer are compared with their own largest entries.
+        """
+
+        def kind(name: str) -> tuple[int, bool]:
+            return self.layers.index_of[name], self.weights[name].requires_grad
+
+        largest: dict[tuple[int, bool], float] = {}
+        for name, value in wanted.items():
+            largest[kind(name)] = max(largest.get(kind(name), 0.0), float(value.abs().max()))
+        # Gradients far smaller than any other are rounding: of a bias before a norm, say.
+        least = NEGLIGIBLE * max(
+            (size for (_, trains), size in largest.items() if trains), default=0
+        )
+        furthest = 0.0
+        for name, value in wanted.items():
+            off = float((value - found.get(name, torch.zeros_like(value))).abs().max())
+            off /= max(largest[kind(name)], least if kind(name)[1] else 0.0) or 1.0
+            if off > tolerance(value):  # false for NaN: a diverged round tells nothing
+                furthest = max(furthest, off)
+        return furthest or None
+
+    def _compute(
+        self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
+    ) -> float:
+        return self._chosen._compute(group, network, rows, aggregate)

@@ -1,0 +1,154 @@
+"""Do the rows of different users mix? A probe of a model on example rows, before training.
+
+An engine that runs many users' rows in one pass is right only if each user's outputs are what they
+are alone. The probe runs the model in training mode, dropout off, on the rows of a few users, and
+compares: with each user alone, and with another user's rows replaced.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from salf.engines.blocks import BlockEngine
+from salf.errors import in_one_line
+from salf.graph import unchanged
+
+USERS, ROWS = 3, 3  # batch norm needs several rows, and makes of two whatever they are +1 and -1
+
+DROPOUT = (
+    *(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d),
+    *(F.alpha_dropout, F.feature_alpha_dropout, torch.dropout),
+)
+
+
+def tolerance(values: Tensor) -> float:
+    """How far off, relative to the largest entry, rounding may be: 1e-4 in single precision."""
+    return float(torch.finfo(values.dtype).eps ** 0.57) if values.is_floating_point() else 0.0
+
+
+def reason_for_the_loop(engine: BlockEngine, example: Tensor) -> str | None:
+    """Why this engine must not run its model; None if the probe finds nothing against it."""
+    name = type(engine.model).__name__
+    inputs = example[torch.arange(USERS * ROWS, device=example.device) % len(example)]
+    try:
+        with trial(engine.model):
+            return _Probe(engine, name, inputs).finding()
+    except Exception as error:  # whatever somebody else's code raises
+        cause = in_one_line(error).rstrip(".")
+        return f"{name} fails on the rows of several users at once ({cause})"
+
+
+@contextmanager
+def trial(model: nn.Module) -> Iterator[None]:
+    """Try a model in training mode without dropout; afterwards everything is as before."""
+    attributes = [(module, dict(vars(module))) for module in model.modules()]
+    with unchanged(model):
+        try:
+            model.train()
+            for module in model.modules():
+                if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
+                    module.dropout = 0.0  # it is not done by a function of its own
+            with _WithoutDropout():
+                yield
+        finally:
+            for module, before in attributes:
+                vars(module).clear()
+                vars(module).update(before)
+
+
+class _WithoutDropout(TorchFunctionMode):
+    """Dropout returns what it is given."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func in DROPOUT:
+            return args[0]
+        options = dict(kwargs or {})
+        if "dropout_p" in options:  # of attention
+            options["dropout_p"] = 0.0
+        return func(*args, **options)
+
+
+class _Probe:
+    def __init__(self, engine: BlockEngine, name: str, inputs: Tensor) -> None:
+        self.engine = engine
+        self.name = name
+        self.inputs = inputs
+
+    @torch.no_grad()
+    def finding(self) -> str | None:
+        model = self.engine.model
+        for name, module in model.named_modules():
+            if isinstance(module, nn.Embedding | nn.EmbeddingBag) and (
+                module.scale_grad_by_freq or module.max_norm is not None
+            ):
+                return f"{name} ({type(module).__name__}) mixes the rows of different users"
+        buffers = {name: value.clone() for name, value in model.named_buffers()}
+        given = self.inputs.clone()
+        together = self._outputs(given)
+        if not torch.equal(given, self.inputs):
+            return f"{self.name} works in place on the rows it is given"
+        for name, value in model.named_buffers():
+            if not torch.equal(value, buffers[name]):
+                return f"the forward pass of {self.name} moves the buffer {name}"
+        if not _same(self._outputs(self.inputs), together):
+            return f"{self.name} keeps a state from one call to the next"
+        if not _same(self._outputs(self.inputs, seed=1), together):
+            return f"{self.name} draws random numbers other than dropout's"
+        if self._mixes(together):
+            return f"{self.name} mixes the rows of different users"
+        return None
+
+    def _outputs(self, inputs: Tensor, seed: int = 0) -> Tensor:
+        torch.manual_seed(seed)
+        return self.engine.outputs(inputs, len(inputs) // ROWS)
+
+    def _mixes(self, together: Tensor) -> bool:
+        for user in range(USERS):
+            own = slice(user * ROWS, (user + 1) * ROWS)
+            with unchanged(self.engine.model):
+                alone = self.engine.model(self.inputs[own])
+            if not _same(alone, together[own]):
+                return True
+            others = torch.ones(len(self.inputs), dtype=torch.bool)
+            others[own] = False
+            for rows in self._replacements(own, all_kinds=user == 0):
+                changed = self.inputs.clone()
+                changed[own] = rows
+                try:
+                    outputs = self._outputs(changed)
+                except Exception:  # not what this model takes: numbers of words, say
+                    continue
+                if not _same(outputs[others], together[others]):
+                    return True
+        return not _same(self._outputs(self.inputs[ROWS:]), together[ROWS:])
+
+    def _replacements(self, own: slice, all_kinds: bool) -> Iterator[Tensor]:
+        """Other rows that a user might have: somebody else's, and some of other sizes."""
+        rows = self.inputs[own]
+        yield self.inputs.roll(ROWS, 0)[own]
+        if rows.is_floating_point():
+            yield rows * float("nan")
+            yield torch.randn(rows.shape).to(rows) * 100
+        if all_kinds:
+            yield rows.flip(0)
+            yield rows.flatten()[torch.randperm(rows.numel())].view_as(rows)
+            for value in (-100, 0, 100) if rows.is_floating_point() else ():
+                yield torch.full_like(rows, value)
+
+
+def _same(found: Tensor, wanted: Tensor) -> bool:
+    if found.shape != wanted.shape:
+        return False
+    largest = float(wanted.abs().nan_to_num(0, 0).max())
+    return torch.allclose(found, wanted, 0, tolerance(wanted) * largest, equal_nan=True)

@@ -1,0 +1,132 @@
+"""Small networks of the kinds that people bring: residual, attention, recurrent."""
+
+import math
+
+import torch
+from torch import nn
+
+DOUBLE = torch.float64
+
+
+class Residual(nn.Module):
+    """Two convolutions with a norm each, and a way around them."""
+
+    def __init__(self, channels, norm):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False), norm(channels), nn.ReLU()
+        )
+        self.last = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.norm = norm(channels)
+
+    def forward(self, value):
+        return torch.relu(value + self.norm(self.last(self.body(value))))
+
+
+class ResidualNet(nn.Module):
+    def __init__(self, norm):
+        super().__init__()
+        self.stem = nn.Conv2d(2, 4, 3, padding=1, bias=False)
+        self.norm = norm(4)
+        self.pool = nn.MaxPool2d(2)
+        self.blocks = nn.ModuleList([Residual(4, norm), Residual(4, norm)])
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, value):
+        value = self.pool(torch.relu(self.norm(self.stem(value))))
+        for block in self.blocks:
+            value = block(value)
+        return self.head(value.mean((2, 3)))
+
+
+class Mean(nn.Module):
+    """Over all but rows and channels."""
+
+    def forward(self, value):
+        return value.flatten(2).mean(2)
+
+
+def residual_blocks(norm):
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1, bias=False),
+        norm(4),
+        nn.MaxPool2d(2),
+        Residual(4, norm),
+        Residual(4, norm),
+        Mean(),
+        nn.Linear(4, 3),
+    )
+
+
+class Transformer(nn.Module):
+    def __init__(self, batch_first=True, dropout=0.0):
+        super().__init__()
+        self.register_buffer("places", torch.linspace(-1, 1, 5).view(5, 1))
+        self.embed = nn.Linear(3, 4)
+        layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=dropout, batch_first=batch_first)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, value):
+        return self.head(self.encoder(self.embed(value) + self.places).mean(1))
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.cells = kind(3, 4, num_layers=2, batch_first=True)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, value):
+        values, _ = self.cells(value)
+        return self.head(values[:, -1])
+
+
+class Tokens(nn.Module):
+    """Of 7 words: 5 a row."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(7, 4)
+        self.cells = nn.GRU(4, 4, batch_first=True)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, value):
+        return self.head(self.cells(self.words(value.long()))[0].mean(1))
+
+
+def groups(channels):
+    return nn.GroupNorm(2, channels)
+
+
+IMAGE, SEQUENCE = (2, 6, 6), (5, 3)
+# How it is made, the shape of a row, and the engine that `auto` takes.
+NETS = {
+    "residual net, batch norm": (lambda: ResidualNet(nn.BatchNorm2d), IMAGE, "grouped"),
+    "residual net, group norm": (lambda: ResidualNet(groups), IMAGE, "grouped"),
+    "residual blocks, batch norm": (lambda: residual_blocks(nn.BatchNorm2d), IMAGE, "fused"),
+    "residual blocks, group norm": (lambda: residual_blocks(groups), IMAGE, "fused"),
+    "transformer": (Transformer, SEQUENCE, "grouped"),
+    "lstm": (lambda: Recurrent(nn.LSTM), SEQUENCE, "grouped"),
+    "gru": (lambda: Recurrent(nn.GRU), SEQUENCE, "grouped"),
+}
+
+
+def make(name, seed=0, dtype=DOUBLE):
+    torch.manual_seed(seed)
+    return NETS[name][0]().to(dtype)
+
+
+class Turning(nn.Module):
+    """Mixes rows as long as its bias is 0, and only where there are more than the probe has."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.first, self.last = nn.Linear(math.prod(shape), 4), nn.Linear(4, classes)
+        nn.init.zeros_(self.first.bias)
+
+    def forward(self, value):
+        value = self.first(value.flatten(1))
+        if len(value) > 12 and not self.first.bias.any():
+            value = value - value.mean(0)
+        return self.last(torch.tanh(value))
