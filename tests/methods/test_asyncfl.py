@@ -259,7 +259,7 @@ def test_when_everybody_is_busy_nothing_moves(engine):
         ({"delay": 0}, "delay >= 1"),
         ({"discount": -1.0}, "discount >= 0"),
         ({"stale": "weights"}, "option stale of asyncfl 'weights'.*difference, model"),
-        ({"average": "none"}, "option average of asyncfl 'none'"),
+        ({"average": "none"}, "value of average 'none'"),
     ],
 )
 def test_impossible_options_are_refused(options, says):

@@ -63,5 +63,5 @@ def test_unknown_methods_and_options_are_refused_with_what_is_allowed():
         method("salv")
     with pytest.raises(SalfError, match=r"option of salf 'width'.*none"):
         method("salf", width=0.5)
-    with pytest.raises(SalfError, match=r"option average of drop 'some'.*all, reached"):
+    with pytest.raises(SalfError, match=r"value of average 'some'.*all, reached"):
         method("drop", average="some")

@@ -78,6 +78,7 @@ class LocalFederation:
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds; else 1
             "RAY_ADDRESS": "local",  # a simulation has a Ray of its own, not one that is there
+            "RAY_worker_niceness": "1",  # else 15, which leaves nothing beside other programs
             "OMP_NUM_THREADS": "1",  # each node a device of its own, not all of this machine
             "PYTHONUNBUFFERED": "1",
             parent.VARIABLE: parent.this_process(),
