@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -74,6 +75,7 @@ def test_three_nodes_with_partial_updates_of_which_one_dies(monkeypatch, tmp_pat
     assert not home.exists()
 
 
+@pytest.mark.skipif(" " in sys.executable, reason="Ray's runtime environments break at a space")
 def test_the_same_app_in_simulation(tmp_path):
     pytest.importorskip("ray", reason="needs salf[ray]")
     rounds = tmp_path / "rounds.jsonl"
