@@ -12,6 +12,10 @@ class TrainingDiverged(SalfError):
     """A round produced a number that is not finite, so training stopped before applying it."""
 
 
+class DataUnavailable(SalfError):
+    """A data set is neither on this machine nor could it be fetched."""
+
+
 class ClusterLost(SalfError):
     """The Ray cluster of a live federation ended; the rounds closed so far are saved."""
 

@@ -43,6 +43,8 @@ class Simulation:
                 f"depths are for {world.users} users and {world.layers} layers, "
                 f"not {len(shares)} and {len(engine.layers)}."
             )
+        if not method.simulated_only:
+            method.check_shares_are_own(world.layers)
         self.engine = engine
         self.method = method
         self.world = method.world(world)
@@ -66,8 +68,6 @@ class Simulation:
         index = self.batches.draw(rng)
         arrived, memory = self.world.arrivals(t, rng, self.memory)
         arrived = self.world.checked(arrived, t)
-        if t == 1 and not self.method.simulated_only:
-            self.method.check_shares_are_own(arrived, self.world.layers)
         plan = self.method.plan(t, arrived, self.world.checked_unreached(t))
         if gone := {group.given for group in plan.groups} - {t, *self.old}:
             raise SalfError(

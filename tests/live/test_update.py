@@ -350,13 +350,15 @@ def attempt(data):
     return False
 
 
-@settings(max_examples=600)
+@pytest.mark.slow
+@settings(max_examples=1500)
 @given(st.binary(max_size=400))
 def test_random_bytes_are_rejected(data):
     assert not attempt(data)
 
 
-@settings(max_examples=1200)
+@pytest.mark.slow
+@settings(max_examples=3000)
 @given(st.integers(0, 10**6), st.integers(0, 255), st.sampled_from(["set", "cut", "insert"]))
 def test_a_damaged_update_is_rejected_or_a_whole_one(place, byte, how):
     whole = encode(good())
@@ -377,7 +379,8 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=600)
+@pytest.mark.slow
+@settings(max_examples=1500)
 @given(json_values, st.integers(-8, 8))
 def test_any_header_is_rejected_unless_it_is_an_update(header, off_by):
     text = json.dumps(header).encode()
@@ -392,7 +395,8 @@ def test_a_header_nested_without_end_is_rejected():
     assert not attempt(struct.pack("<Q", len(deep)) + deep)
 
 
-@settings(max_examples=600)
+@pytest.mark.slow
+@settings(max_examples=1500)
 @given(
     st.dictionaries(
         st.sampled_from([*WEIGHTS, "stranger", ""]),

@@ -9,7 +9,7 @@ from rich.text import Text
 from salf.cli.options import DataDir, option
 from salf.cli.simulation import compare_and_report
 from salf.cli.terminal import Downloads, console, say, tell
-from salf.errors import SalfError
+from salf.errors import DataUnavailable
 from salf.experiments.config import PRESETS
 
 METHODS = ["fedavg", "salf", "drop"]
@@ -28,8 +28,6 @@ def demo(
 
     It gets MNIST, and where that is impossible takes digits, a small data set that is part of salf.
     """
-    if data_dir is not None and not Path(data_dir).is_dir():
-        raise SalfError(f"the data folder {data_dir} does not exist.")
     preset = "mnist-mlp" if _has_mnist(data_dir) else "digits-mlp"
     base = PRESETS[preset].changed(eval_every=EVAL_EVERY, data_dir=data_dir)
     compare_and_report(
@@ -79,7 +77,7 @@ def _has_mnist(folder: str | None) -> bool:
     try:
         with console.status("looking for MNIST") as status:
             load("mnist", Path(folder) if folder else None, report=_Quiet(status))
-    except SalfError:
+    except DataUnavailable:
         say(
             "MNIST is out of reach (`salf data mnist` says why), so this demo is on digits: "
             "1,797 real images of 8x8 pixels that are part of salf."

@@ -10,7 +10,7 @@ from salf.data.files import read_bytes, sha256
 from salf.data.idx import PARTS, find_parts, parse_parts
 from salf.data.samples import DataSet, Samples
 from salf.data.sources import Source, debian, npm, web
-from salf.errors import SalfError
+from salf.errors import DataUnavailable, SalfError
 from salf.files import write_whole
 from salf.progress import Report, Reporter
 
@@ -61,7 +61,7 @@ def load_named(recipe: Recipe, folder: Path | None, cache: Path, report: Reporte
         except (SalfError, OSError) as error:
             tried.append(f"{source.name}: {_reason(error)}")
             report(f"not from there: {_reason(error)}")
-    raise SalfError(
+    raise DataUnavailable(
         f"{recipe.title} is neither here nor could it be fetched (tried {'; '.join(tried)}). "
         f"To place it by hand, put {recipe.by_hand} into {home}, "
         "or into a folder of yours and name that folder (--data-dir)."

@@ -221,8 +221,8 @@ def read_toml(text: str) -> Config:
     known = {_key(each.name): each.name for each in fields(LiveConfig)}
     settings = {known.get(key, key): value for key, value in table.items()}
     check_names(settings, LiveConfig)
-    simulated = {each.name for each in fields(Config)}
-    return Config(**settings) if settings.keys() <= simulated else LiveConfig(**settings)
+    of_both = {each.name for each in fields(Config)}
+    return Config(**settings) if settings.keys() <= of_both else LiveConfig(**settings)
 
 
 def check_names(settings: Iterable[str], kind: type[Config]) -> None:

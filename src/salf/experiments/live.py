@@ -73,7 +73,8 @@ class Share:
 
 def make_share(config: Config, number: int, slow: float = 1.0) -> Share:
     """That of user `number` of 1..U, on a device as much slower as asked for."""
-    simulation = from_config(config, method=FedAvg()).simulation  # users need to know no method
+    # A user needs to know no method, and no engine has to be probed for it.
+    simulation = from_config(config.changed(engine="loop"), method=FedAvg()).simulation
     batches, model = simulation.batches, simulation.model
     first = batches.offsets[number - 1]
     own = simulation.samples.subset(batches.samples[first : first + batches.sizes[number - 1]])

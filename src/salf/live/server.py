@@ -80,6 +80,7 @@ class LiveServer:
             raise SalfError(
                 f"{self.method.name} runs in the simulator only: {self.method.simulated_only}."
             )
+        self.method.check_shares_are_own(len(layers))
         self.layers = layers
         self.weights: dict[str, Tensor] = {
             **dict(model.named_parameters()),

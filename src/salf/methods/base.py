@@ -143,8 +143,9 @@ class Method(ABC):
             raise SalfError(f"{type(self).__name__}.share must be 0 in layers not reached.")
         return share
 
-    def check_shares_are_own(self, arrived: Arrivals, layers: int) -> None:
+    def check_shares_are_own(self, layers: int) -> None:
         """Refuse shares that depend on other users: live, they are given one user at a time."""
+        arrived = Arrivals.at(np.arange(1, layers + 2))  # one user of each depth
         together = self.checked_share(arrived, layers)
         for user in range(arrived.users):
             alone = self.checked_share(arrived.only(user), layers)[:, 0]
