@@ -20,7 +20,7 @@ class Halves(SALF):
         return super().divisor(closing) * (1 if self.whole else 2)
 """
 BACKENDS = [
-    pytest.param("ray", 4, 60, "20ms", id="ray", marks=pytest.mark.xdist_group("ray")),
+    pytest.param("ray", 2, 60, "20ms", id="ray", marks=pytest.mark.xdist_group("ray")),
     pytest.param("flower", 2, 2, "2s", id="flower", marks=pytest.mark.xdist_group("flower")),
 ]
 
