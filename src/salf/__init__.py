@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     from salf.aggregate import LayerwiseAggregate, Step
     from salf.arrivals import Arrivals, Closing
     from salf.backprop import backward_to
+    from salf.comparing import Compared, compare
     from salf.data import DataSet, Samples, from_tensors, load
     from salf.deadline import Backpropagation, Partial
     from salf.errors import SalfError, TrainingDiverged
     from salf.experiments.config import PRESETS, Config
+    from salf.experiments.own import train
     from salf.experiments.run import Result, run
-    from salf.experiments.training import History, StopTraining, train
+    from salf.experiments.training import History, StopTraining
     from salf.layers import Layer, Layers
     from salf.methods import METHODS, Method, method
     from salf.rows import Row
@@ -30,12 +32,14 @@ _HOMES = {
     "salf.aggregate": ("LayerwiseAggregate", "Step"),
     "salf.arrivals": ("Arrivals", "Closing"),
     "salf.backprop": ("backward_to",),
+    "salf.comparing": ("Compared", "compare"),
     "salf.deadline": ("Backpropagation", "Partial"),
     "salf.data": ("DataSet", "Samples", "from_tensors", "load"),
     "salf.errors": ("SalfError", "TrainingDiverged"),
     "salf.experiments.config": ("PRESETS", "Config"),
     "salf.experiments.run": ("Result", "run"),
-    "salf.experiments.training": ("History", "StopTraining", "train"),
+    "salf.experiments.own": ("train",),
+    "salf.experiments.training": ("History", "StopTraining"),
     "salf.layers": ("Layer", "Layers"),
     "salf.methods": ("METHODS", "Method", "method"),
     "salf.rows": ("Row",),
@@ -50,6 +54,7 @@ __all__ = [
     "Arrivals",
     "Backpropagation",
     "Closing",
+    "Compared",
     "Config",
     "DataSet",
     "History",
@@ -68,6 +73,7 @@ __all__ = [
     "TrainingDiverged",
     "World",
     "backward_to",
+    "compare",
     "from_tensors",
     "load",
     "method",

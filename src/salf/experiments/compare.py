@@ -42,6 +42,20 @@ class Comparison:
     results: dict[Case, list[Result]]
     failures: dict[str, str] = field(default_factory=dict)
 
+    def records(self) -> list[dict[str, Any]]:
+        """One entry per case and seed, as in results.csv."""
+        return [
+            {
+                "method": case.method,
+                "stragglers": case.stragglers,
+                **{key: result.summary[key] for key in ("seed", "test_accuracy", "best_accuracy")},
+                "split": case.split,
+                "average": case.average,
+            }
+            for case, results in self.results.items()
+            for result in results
+        ]
+
 
 def cases(
     methods: Sequence[str],
@@ -110,14 +124,10 @@ def _listed(failures: Mapping[str, str]) -> str:
 def results_csv(comparison: Comparison) -> str:
     """One line per case and seed."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    columns = ["method", "stragglers", "seed", "test_accuracy", "best_accuracy", "split", "average"]
-    writer.writerow(columns)
-    for case, results in comparison.results.items():
-        for result in results:
-            found = result.summary
-            measured = [found["seed"], found["test_accuracy"], found["best_accuracy"]]
-            writer.writerow([case.method, case.stragglers, *measured, case.split, case.average])
+    records = comparison.records()
+    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
     return text.getvalue()
 
 
@@ -147,5 +157,10 @@ def _config(base: Config, case: Case, seed: int, options: Mapping[str, Any]) -> 
 
 def _label(config: Config) -> str:
     """A name for a run within a comparison, fit for a folder."""
-    parts = (config.method, config.average, config.split, f"{config.stragglers:g}", config.seed)
+    return label(config.method, config.average, config.split, config.stragglers, config.seed)
+
+
+def label(method: str, average: str, split: str, stragglers: float, seed: int) -> str:
+    """A name for a run within a comparison, fit for a folder."""
+    parts = (method, average, split, f"{stragglers:g}", seed)
     return "-".join(re.sub(r"[^\w.]", "_", str(part)) for part in parts)

@@ -74,6 +74,8 @@ class Config:
     # Part of the config, because sums are rounded differently with another number.
     threads: int = setting(0, "Cores to use; by default $OMP_NUM_THREADS, else all of them.")
     options: Mapping[str, Any] = field(default_factory=dict)  # of the method
+    # Python objects in place of what the settings name (`salf.train`), each by a fingerprint.
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         kinds = get_type_hints(type(self))
@@ -129,11 +131,13 @@ class Config:
 
     def to_toml(self) -> str:
         """The complete config, as a file that `salf run` takes."""
-        table = {_key(s.name): getattr(self, s.name) for s in fields(self) if s.name != "options"}
+        tables = ("options", "given")
+        table = {_key(s.name): getattr(self, s.name) for s in fields(self) if s.name not in tables}
         # TOML has no null: a setting that is None is left out, an option is written as text.
         options = {name: "none" if v is None else v for name, v in self.options.items()}
         known = {key: value for key, value in table.items() if value is not None}
-        return tomli_w.dumps({**known, "options": options})
+        given = {"given": self.given} if self.given else {}
+        return tomli_w.dumps({**known, "options": options, **given})
 
     def changed(self, **settings: Any) -> "Config":
         """The same with other settings; those that are None stay as they are."""

@@ -55,8 +55,29 @@ def run(
     raise `StopTraining`, which ends the run in order; `report` gets a line when data are being
     fetched, or when there is nothing to continue.
     """
+    return run_made(
+        config,
+        lambda config: from_config(config, report),
+        out,
+        resume,
+        checkpoint_every,
+        on_round,
+        report,
+    )
+
+
+def run_made(
+    config: Config,
+    make: Callable[[Config], Training],
+    out: Path | str | None,
+    resume: bool,
+    checkpoint_every: float = 10.0,
+    on_round: OnRound | None = None,
+    report: Callable[[str], None] | None = None,
+) -> Result:
+    """Run what `make` makes of a config, as `run` does."""
     if out is None:
-        return _run(complete(config), None, checkpoint_every, on_round, report)
+        return _run(complete(config), make, None, checkpoint_every, on_round)
     folder = RunFolder(out)
     with folder.locked():
         config = complete(folder.claim(complete(config, threads=False), resume))
@@ -65,7 +86,7 @@ def run(
             return Result(config, folder.history(summary), summary)
         if resume and report is not None and not folder.checkpoint.exists():
             report(f"{out} holds no checkpoint yet: the run starts from the beginning.")
-        return _run(config, folder, checkpoint_every, on_round, report)
+        return _run(config, make, folder, checkpoint_every, on_round)
 
 
 def cores() -> int:
@@ -93,13 +114,13 @@ def complete(config: Config, *, threads: bool = True) -> Config:
 
 def _run(
     config: Config,
+    make: Callable[[Config], Training],
     folder: RunFolder | None,
     checkpoint_every: float,
     on_round: OnRound | None,
-    report: Callable[[str], None] | None,
 ) -> Result:
     torch.set_num_threads(config.threads)
-    training = from_config(config, report)
+    training = make(config)
     rows = [] if folder is None else restore(folder, training)
     begun, saved = False, monotonic()
 

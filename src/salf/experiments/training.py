@@ -132,7 +132,7 @@ def run_rounds(
     )
 
 
-def train(
+def own_federation(
     model: nn.Module,
     data: DataSet | tuple[Any, Any],
     test: tuple[Any, Any] | None = None,
@@ -142,22 +142,9 @@ def train(
     layers: str | Sequence[Prefixes] | None = None,
     depth: str | DepthDistribution | World = "mixture",
     loss: Loss = cross_entropy,
-    on_round: OnRound | None = None,
     **settings: Any,
-) -> History:
-    """Train your own model, in place, on your own tensors, with a method of your choice.
-
-    `data` is a data set, or (inputs, labels) with `test` likewise. `split` is a rule (`iid`,
-    `dirichlet:0.1`, `shards:2`) or each user's indices; then no validation part is held back, and
-    the curve is measured on the test data. `layers` names the layers, from the input on, where the
-    default view of the model is not the one you want. `depth` is a rule (`mixture`, `uniform`,
-    ...), a distribution of `salf.depth` or a world of `salf.worlds`. `loss(outputs, targets)`
-    returns one value per row, or a single value; then it is applied to each user's rows
-    separately. `on_round(row, model)` is called after each round and may raise
-    `salf.StopTraining`. Floating-point data are converted to the type of the model's parameters.
-    `settings` are those of `salf.Config`: users, stragglers, rounds, lr, momentum, batch_size,
-    seed, eval_every, engine, ...
-    """
+) -> tuple[Config, Callable[[Config], Training]]:
+    """The config of a federation of Python objects, and what makes it; see `salf.train`."""
     if not isinstance(data, DataSet):
         data = from_tensors(data, data if test is None else test)
         tested: Samples | None = None if test is None else data.test
@@ -189,9 +176,7 @@ def train(
         _check_given_split(given_split, config, settings, tested)
     if isinstance(method, Method) and config.average not in ("reached", method.average):
         raise SalfError(f"the method given has average={method.average!r}; set it there.")
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    training = assemble(
+    return config, lambda config: assemble(
         config,
         model,
         data,
@@ -203,7 +188,6 @@ def train(
         tested=tested is not None,
         model_name=type(model).__name__,
     )
-    return run_rounds(training, config.rounds, on_round=on_round)
 
 
 def _check_given_split(
@@ -230,6 +214,11 @@ def from_config(
 
     `report` gets a line when data are being fetched.
     """
+    if config.given:
+        raise SalfError(
+            f"the config is of a run from Python with its own {', '.join(config.given)}: repeat it "
+            "with salf.train."
+        )
     data = load(config.data, Path(config.data_dir) if config.data_dir else None, report=report)
     model = build(config.model, data.train.shape, data.classes, config.seed)
     return assemble(config, model, data, method=method, world=world, model_name=config.model)

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Mapping
+from dataclasses import fields
 
 from salf import registry
 from salf.errors import SalfError
@@ -22,11 +23,14 @@ def _discover() -> dict[str, type[Method]]:
 
 
 METHODS: Mapping[str, type[Method]] = _discover()
+_OBJECTS: dict[str, Method] = {}  # of this process, each by the name it is shown with
 GROUP = "salf.methods"  # of entry points, for packages that bring methods
 
 
 def find(name: str) -> type[Method]:
     """The class of a method: by its name, or by import path (`package.module:Name`)."""
+    if name in _OBJECTS:
+        return type(_OBJECTS[name])
     cls = registry.find("method", name, METHODS, GROUP)
     if not (inspect.isclass(cls) and issubclass(cls, Method)) or inspect.isabstract(cls):
         raise SalfError(f"the method {name!r} must be a class derived from salf.Method.")
@@ -38,4 +42,18 @@ def method(name: str, /, **options: object) -> Method:
     return make(find(name), options)
 
 
-__all__ = ["METHODS", "Average", "Group", "Method", "Plan", "find", "method"]
+def named(method: Method) -> str:
+    """A name for a method object, by which this process finds its class: `AsyncFL(delay=4)`."""
+    changed = [
+        f"{option.name}={getattr(method, option.name)!r}"
+        for option in fields(method)
+        if getattr(method, option.name) != option.default
+    ]
+    name = type(method).__name__ + (f"({', '.join(changed)})" if changed else "")
+    if name in _OBJECTS and type(_OBJECTS[name]) is not type(method):
+        raise SalfError(f"there are two methods called {name}: rename one of the classes.")
+    _OBJECTS[name] = method
+    return name
+
+
+__all__ = ["METHODS", "Average", "Group", "Method", "Plan", "find", "method", "named"]

@@ -34,8 +34,8 @@ def print_tables(comparison: Comparison, console: Console) -> None:
 def write_report(comparison: Comparison, out: Path, command: Sequence[str]) -> list[Path]:
     """Write a picture of the rounds (PNG and SVG) and the page `report.html` into `out`.
 
-    `command` are the arguments `salf` was called with. The picture is `accuracy`, or `loss` if
-    no accuracy was measured. Returns the files written.
+    `command` are the arguments `salf` was called with, if it was. The picture is `accuracy`, or
+    `loss` if no accuracy was measured. Returns the files written.
     """
     check_extra()
     measure = _measure(comparison)
@@ -61,7 +61,8 @@ def page(comparison: Comparison, command: Sequence[str]) -> Page:
     """The comparison as a page."""
     base, compared = comparison.base, names.listed(_methods(comparison))
     what = (
-        f"{compared} train the model {base.model} on {names.data(base.data)} with "
+        f"{compared} train the model {base.given.get('model', base.model)} on "
+        f"{names.data(base.data)} with "
         f"{base.users} users for {base.rounds} rounds, {_seeds(comparison)}."
     )
     ceilings = [
@@ -173,7 +174,7 @@ def _reach_section(comparison: Comparison) -> Section:
 def _again_section(comparison: Comparison, command: Sequence[str]) -> Section:
     summary = next(iter(comparison.results.values()))[0].summary
     blocks: list[Block] = [
-        Code(join(["salf", *command])),
+        Code(join(["salf", *command])) if command else "Made from Python, with `salf.compare`.",
         Code(comparison.base.to_toml(), "The config all runs share, up to what is compared"),
     ]
     if source := summary.get("data"):

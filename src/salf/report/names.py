@@ -18,6 +18,7 @@ _DATA = {
     "fashion-mnist": "Fashion-MNIST",
     "cifar10": "CIFAR-10",
     "digits": "digits (8x8 images)",
+    "tensors": "tensors in memory",
 }
 # Okabe and Ito's colours, which people with any kind of colour vision can tell apart. A method
 # has the same one in every chart, and SALF the one that stands out most.
@@ -51,7 +52,7 @@ def method(key: str) -> str:
     if key in _METHODS:
         return _METHODS[key]
     name = find(key).__name__
-    return key if name in _METHODS.values() else name
+    return key if name in _METHODS.values() or key.startswith(name) else name
 
 
 def data(spec: str) -> str:

@@ -1,0 +1,158 @@
+"""Compare methods on your own model and data, from Python: table, page and data frame."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from torch import nn
+
+from salf.data import DataSet
+from salf.depth import DepthDistribution
+from salf.engines import Loss, cross_entropy
+from salf.errors import SalfError, TrainingDiverged
+from salf.experiments.compare import RESULTS, Case, Comparison, cases, label, results_csv
+from salf.experiments.own import run_own
+from salf.experiments.run import Result
+from salf.files import write_whole
+from salf.layers import Prefixes
+from salf.methods import Method, find, named
+from salf.report.comparison import print_tables, write_report
+from salf.worlds import World
+
+Split = str | Sequence[Sequence[int]]
+
+
+class Compared(Comparison):
+    """The finished runs of a comparison: `print` it, save it, or take it to pandas."""
+
+    def __str__(self) -> str:
+        """The tables, as `salf compare` prints them."""
+        console = Console(width=10_000, color_system=None)
+        with console.capture() as text:
+            print_tables(self, console)
+        return text.get()
+
+    def save(self, folder: Path | str) -> list[Path]:
+        """Write results.csv, a picture (PNG and SVG) and the page report.html into a folder."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / RESULTS, results_csv(self))
+        return [folder / RESULTS, *write_report(self, folder, command=())]
+
+    def to_pandas(self) -> Any:
+        """A data frame with a row per case and seed, as in results.csv."""
+        try:
+            import pandas
+        except ImportError:
+            raise SalfError("to_pandas needs pandas: pip install pandas.") from None
+        return pandas.DataFrame(self.records())
+
+
+def compare(
+    model: nn.Module | Callable[[], nn.Module],
+    data: DataSet | tuple[Any, Any],
+    test: tuple[Any, Any] | None = None,
+    *,
+    methods: Sequence[str | Method] = ("fedavg", "drop", "salf"),
+    stragglers: Sequence[float] = (0.9,),
+    splits: Sequence[str] | Mapping[str, Split] = ("iid",),
+    averages: Sequence[str] = ("reached",),
+    seeds: int | Sequence[int] = 3,
+    layers: str | Sequence[Prefixes] | None = None,
+    depth: str | DepthDistribution | World = "mixture",
+    loss: Loss = cross_entropy,
+    out: Path | str | None = None,
+    **settings: Any,
+) -> Compared:
+    """Train every method with every ratio of stragglers, split, average and seed; see `salf.train`.
+
+    `model` is a module, which is copied for every run, or a function that makes one; it is called
+    with torch seeded by the run's seed. `methods` are names or method objects. `splits` are rules,
+    or a dictionary that names them, whose values are rules or each user's indices. With `out`, each
+    run has its folder there, an interrupted call continues when repeated, and results.csv, a
+    picture and the page report.html are saved at the end.
+    """
+    if not (methods and stragglers and splits and averages and seeds):
+        raise SalfError("there is nothing to compare: name at least one method, ratio and seed.")
+    if test is None and not isinstance(data, DataSet):
+        raise SalfError("a comparison needs test data: pass test=(inputs, labels).")
+    objects = {each if isinstance(each, str) else named(each): each for each in methods}
+    rules = splits if isinstance(splits, Mapping) else {split: split for split in splits}
+    wanted = cases([*objects], averages, [*rules], [float(ratio) for ratio in stragglers])
+    seeds = range(seeds) if isinstance(seeds, int) else seeds
+    shared = {"data": data, "test": test, "layers": layers, "depth": depth, "loss": loss}
+    runs: dict[str, Callable[[Any], Result]] = {}
+    of_case: dict[Case, list[str]] = {}
+    for case in wanted:
+        for seed in seeds:
+            waits = find(case.method).waits  # one result whatever the ratio of stragglers is
+            average = "reached" if waits else case.average
+            ratio = 0.0 if waits else case.stragglers
+            key = label(case.method, average, case.split, ratio, seed)
+            of_case.setdefault(case, []).append(key)
+            method = objects[case.method]
+            own = {"average": average} if isinstance(method, str) else {}
+            runs[key] = _run(
+                model,
+                {**shared, "method": method, "split": rules[case.split]},
+                {**settings, **own, "stragglers": ratio, "seed": seed},
+                None if out is None else Path(out) / "runs" / key,
+            )
+    done, failures = _run_all(runs, int(settings.get("rounds", 250)))
+    results = {
+        case: [done[key] for key in keys if key in done]
+        for case, keys in of_case.items()
+        if any(key in done for key in keys)
+    }
+    if not results:
+        raise TrainingDiverged("no run finished: " + " ".join(failures.values()))
+    base = next(iter(done.values())).config
+    compared = Compared(base, results, failures)
+    if out is not None:
+        compared.save(out)
+    return compared
+
+
+def _run(
+    model: nn.Module | Callable[[], nn.Module],
+    parts: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    out: Path | None,
+) -> Callable[[Any], Result]:
+    def run(on_round: Any) -> Result:
+        if isinstance(model, nn.Module):
+            fresh = deepcopy(model)
+        else:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(settings["seed"])
+                fresh = model()
+        return run_own(fresh, parts, settings, out, resume=True, on_round=on_round)
+
+    return run
+
+
+def _run_all(
+    runs: Mapping[str, Callable[[Any], Result]], rounds: int
+) -> tuple[dict[str, Result], dict[str, str]]:
+    """Run one after the other, with a bar where there is a terminal."""
+    done: dict[str, Result] = {}
+    failures: dict[str, str] = {}
+    bar = Progress(console=Console(stderr=True), transient=True)
+    with bar if sys.stderr.isatty() else nullcontext():
+        task = bar.add_task("rounds", total=len(runs) * rounds)
+        for number, (key, run) in enumerate(runs.items()):
+
+            def on_round(row: Any, model: nn.Module, before: int = number * rounds) -> None:
+                bar.update(task, completed=before + row.round)
+
+            try:
+                done[key] = run(on_round)
+            except TrainingDiverged as error:
+                failures[key] = str(error)
+    return done, failures

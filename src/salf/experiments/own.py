@@ -1,0 +1,125 @@
+"""Your own model, data, loss and method, from Python: one run, with a folder or without."""
+
+import hashlib
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_model
+from torch import Tensor, nn
+
+from salf.data import DataSet
+from salf.depth import DepthDistribution
+from salf.engines import Loss, cross_entropy
+from salf.experiments.folder import MODEL
+from salf.experiments.run import Result, run_made
+from salf.experiments.training import History, OnRound, own_federation
+from salf.layers import Prefixes
+from salf.methods import Method
+from salf.worlds import World
+
+
+def train(
+    model: nn.Module,
+    data: DataSet | tuple[Any, Any],
+    test: tuple[Any, Any] | None = None,
+    *,
+    method: str | Method = "salf",
+    split: str | Sequence[Sequence[int]] = "iid",
+    layers: str | Sequence[Prefixes] | None = None,
+    depth: str | DepthDistribution | World = "mixture",
+    loss: Loss = cross_entropy,
+    on_round: OnRound | None = None,
+    out: Path | str | None = None,
+    resume: bool = False,
+    **settings: Any,
+) -> History:
+    """Train your own model, in place, on your own tensors, with a method of your choice.
+
+    `data` is a data set, or (inputs, labels) with `test` likewise. `split` is a rule (`iid`,
+    `dirichlet:0.1`, `shards:2`) or each user's indices; then no validation part is held back, and
+    the curve is measured on the test data. `layers` names the layers, from the input on, where the
+    default view of the model is not the one you want. `depth` is a rule (`mixture`, `uniform`,
+    ...), a distribution of `salf.depth` or a world of `salf.worlds`. `loss(outputs, targets)`
+    returns one value per row, or a single value; then it is applied to each user's rows
+    separately. `on_round(row, model)` is called after each round and may raise
+    `salf.StopTraining`. Floating-point data are converted to the type of the model's parameters.
+    With `out`, the run leaves its folder there, as `salf run` does; with `resume`, it continues the
+    run in that folder if it has the same settings, data, method and loss. `settings` are those of
+    `salf.Config`: users, stragglers, rounds, lr, momentum, batch_size, seed, eval_every, ...
+    """
+    parts = {
+        "data": data,
+        "test": test,
+        "method": method,
+        "split": split,
+        "layers": layers,
+        "depth": depth,
+        "loss": loss,
+    }
+    return run_own(model, parts, settings, out, resume=resume, on_round=on_round).history
+
+
+def run_own(
+    model: nn.Module,
+    parts: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    out: Path | str | None = None,
+    *,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+) -> Result:
+    """One run of a federation of Python objects; the model is left as trained."""
+    config, make = own_federation(model, **parts, **settings)
+    given = {"model": type(model).__qualname__}
+    if out is not None:
+        given |= fingerprints(parts)
+    config = config.changed(threads=config.threads or torch.get_num_threads(), given=given)
+    result = run_made(config, make, out, resume, on_round=on_round)
+    if out is not None:  # a finished run is read from its folder
+        load_model(model, str(Path(out) / MODEL))
+    return result
+
+
+def fingerprints(parts: Mapping[str, Any]) -> dict[str, str]:
+    """What identifies each object that a setting cannot name, so that no other run continues."""
+    return {
+        name: fingerprint(value)
+        for name, value in parts.items()
+        if value is not None and value is not cross_entropy and not isinstance(value, str)
+    }
+
+
+def fingerprint(value: Any) -> str:
+    """Equal for equal objects, in this process and the next."""
+    if isinstance(value, DataSet):
+        halves = (value.train, value.test)
+        return _digest([tensor for half in halves for tensor in (half.inputs, half.labels)])
+    if isinstance(value, Tensor | np.ndarray | tuple | list):
+        return _digest([value])
+    name = getattr(value, "__qualname__", type(value).__qualname__)
+    try:
+        return f"{name} {_digest([pickle.dumps(value)])}"
+    except Exception:  # an object of a function's own class, say: its name must do
+        return str(name)
+
+
+def _digest(values: Sequence[Any]) -> str:
+    digest = hashlib.sha256()
+
+    def add(value: Any) -> None:
+        if isinstance(value, tuple | list) and value and not np.isscalar(value[0]):
+            for each in value:
+                add(each)
+        elif isinstance(value, bytes):
+            digest.update(value)
+        else:
+            array = np.ascontiguousarray(value.cpu() if isinstance(value, Tensor) else value)
+            digest.update(f"{array.dtype} {array.shape}".encode())
+            digest.update(array.data.cast("B") if array.size else b"")
+
+    add(list(values))
+    return digest.hexdigest()[:16]
