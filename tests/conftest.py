@@ -4,10 +4,13 @@ import os
 # everywhere, and xdist can use the rest.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+import functools
 import signal
 
 import torch
 from hypothesis import settings
+
+from salf.data import loading
 
 torch.set_num_threads(1)
 
@@ -16,3 +19,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("salf", deadline=None, derandomize=os.environ.get("CI") == "true")
 settings.load_profile("salf")
+
+# Made once per process: every federation of a test that has no data of its own loads it.
+loading.synthetic = functools.cache(loading.synthetic)

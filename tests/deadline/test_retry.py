@@ -119,6 +119,7 @@ NOISE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", NOISE)
 def test_users_that_are_equally_slow_are_served_alike(noise):
     """The least served of them has at least half of the rounds of the most served."""

@@ -112,6 +112,7 @@ def plan_with(name, users, layers):
     return Plan((Group.of(both[0], 2), Group.of(both[1], 1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(DOUBLE, 1e-10), (SINGLE, 1e-5)], ids=["double", "single"]
@@ -135,6 +136,7 @@ def test_one_round_of_vgg11_agrees(name, dtype, tolerance):
     assert_close(fused.step.values, loop.step.values, tolerance)
 
 
+@pytest.mark.slow
 def test_two_rounds_of_vgg11_with_momentum_agree():
     users, size, ends = 3, 2, []
     for engine in ("loop", "fused"):

@@ -151,6 +151,7 @@ def replies_within(seconds, mail_):
     return sorted(nodes)
 
 
+@pytest.mark.slow
 def test_a_node_that_stalls_delays_others_once_where_pulls_are_shared(monkeypatch):
     monkeypatch.setattr(mail, "PATIENCE", 0.1)
     monkeypatch.setattr(mail, "GROUPS", 2)
@@ -178,6 +179,7 @@ def test_pulls_do_not_pile_up(monkeypatch):
     assert_same(result.arrays, stepped([gradients(1, node) for node in honest]))
 
 
+@pytest.mark.slow
 def test_a_hundred_nodes_need_few_pulls_and_threads():
     grid = FakeGrid({node: sends() for node in range(100)}, dict.fromkeys(range(100), 1.0))
     result = start(salf(deadline=5.0), grid)
@@ -249,6 +251,7 @@ def test_p_l_is_learned_where_it_is_not_given():
         torch.testing.assert_close(tensor, before[name] - LR * step)
 
 
+@pytest.mark.slow
 def test_all_nodes_gone_is_waited_out_and_said(caplog):
     grid = FakeGrid({1: sends(1, seed=1)})
     nodes, grid.nodes = grid.nodes, {}
@@ -476,6 +479,7 @@ def test_a_round_does_not_wait_for_nodes_at_work_on_earlier_ones():
     assert [metrics[t]["users"] for t in (1, 2)] == [2, 2]
 
 
+@pytest.mark.slow
 def test_the_grace_period_learns_from_late_replies():
     slow = FakeGrid({node: sends(1) for node in range(1, 10)}, dict.fromkeys(range(1, 10), 0.25))
     salf_ = salf(deadline=0.05, grace=None)

@@ -249,6 +249,7 @@ def test_a_learned_grace_period_follows_the_messages_and_not_the_work():
     assert federation.grace.seconds == pytest.approx(1.5 * 0.2)
 
 
+@pytest.mark.slow
 def test_the_grace_period_learns_from_late_answers_so_that_it_can_grow():
     federation, _, _ = rounds({"a": 0.1, "far": 6.0}, deadline=1.0, grace=None, work=0.1)
     for _ in range(300):
@@ -320,6 +321,7 @@ def test_a_user_that_hangs_does_not_hide_that_all_others_fail():
     assert len(said) == 6
 
 
+@pytest.mark.slow
 def test_that_nobody_gets_anywhere_is_said_and_not_too_often():
     said = []
     federation, link, _ = rounds({"a": 0.1, "b": 0.1}, on_wait=said.append)
@@ -430,6 +432,7 @@ def test_users_who_are_late_do_not_make_a_failure_of_one_a_failure_of_all():
     assert said == []
 
 
+@pytest.mark.slow
 def test_a_user_that_lies_about_its_round_does_not_stretch_the_grace_period():
     federation, link, _ = rounds({"a": 0.1, "liar": 0.1}, deadline=0.2, grace=None)
     answer = link.answer

@@ -128,6 +128,7 @@ def test_the_best_is_bold_in_a_terminal(both, monkeypatch):
     assert "\x1b[1m0.9300 ±0.0141\x1b[0m" not in out
 
 
+@pytest.mark.slow
 def test_a_report_is_two_pictures_and_a_page(both, tmp_path):
     out = tmp_path / "new" / "folder"
     written = write_report(both, out, ["compare", "--out", "my <folder>"])
@@ -149,6 +150,7 @@ def test_the_chart_over_ratios_needs_several():
     assert "over the ratio" not in page(compared, []).html()
 
 
+@pytest.mark.slow
 def test_without_accuracy_the_loss_is_shown(tmp_path):
     compared = comparison({case("salf"): [None]}, accuracies=[None, None, None])
     written = write_report(compared, tmp_path, [])
@@ -179,6 +181,7 @@ def test_without_the_extra_a_report_says_how_to_get_it(both, tmp_path, monkeypat
         check_extra()
 
 
+@pytest.mark.slow
 def test_tables_do_without_the_extra():
     code = (
         "import sys\n"

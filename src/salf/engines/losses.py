@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -107,8 +108,10 @@ def _reshape(outputs: Tensor, targets: Tensor) -> str:
 def _evaluate(loss: Loss, outputs: Tensor, targets: Tensor) -> tuple[Tensor, bool]:
     """The values on all rows, and whether outputs and targets were broadcast to each other."""
     outputs = outputs.detach().requires_grad_()
-    largest = _Largest()  # type: ignore[no-untyped-call]
-    with warnings.catch_warnings(record=True) as caught, largest:
+    same_count = outputs.shape != targets.shape and outputs.numel() == targets.numel() > 1
+    # Only where it is of use: the mode imports torch._dynamo, which takes seconds.
+    largest = _Largest() if same_count else None  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings(record=True) as caught, largest or nullcontext():
         warnings.simplefilter("always")
         values = loss(outputs, targets)
         if not isinstance(values, Tensor):
@@ -118,8 +121,7 @@ def _evaluate(loss: Loss, outputs: Tensor, targets: Tensor) -> tuple[Tensor, boo
         torch.autograd.grad(values.sum(), outputs, allow_unused=True)
         if len(outputs) > 2:  # the number of rows may fit by coincidence
             loss(outputs[:-1], targets[:-1])
-    same_count = outputs.shape != targets.shape and outputs.numel() == targets.numel() > 1
-    squared = same_count and largest.elements >= len(outputs) * outputs.numel()
+    squared = largest is not None and largest.elements >= len(outputs) * outputs.numel()
     return values.detach(), squared or any("target size" in str(w.message) for w in caught)
 
 
