@@ -253,13 +253,13 @@ def _of_users(data: Any, users: int | None) -> Shares | None:
 def _check_evaluation(settings: dict[str, Any], test: Samples | None) -> None:
     if settings.get("validation"):
         raise SalfError(
-            "validation cannot be held back from what users are given: leave samples out and "
-            "pass them as test=."
+            "validation cannot be held back from a split by indices or from users' own data: leave "
+            "samples out and pass them as test=."
         )
     if settings.get("eval_every") and test is None:
         raise SalfError(
-            "eval_every needs test= to evaluate on, since nothing is held back from what users "
-            "are given."
+            "with a split given by indices, or with users' own data, eval_every needs test= to "
+            "evaluate on."
         )
 
 
