@@ -212,10 +212,10 @@ class LiveConfig(Config):
         check_max_norm(self.max_norm)
         Grace(self.grace)  # which checks it
         slowness(self.slow, self.users)
-        if self.weigh != "equally":
+        if self.weigh != "equally" or self.cohort_by != "uniform":
             raise SalfError(
-                "live users count equally: the server cannot check how many samples they have. "
-                "Leave out weigh."
+                "a live server does not know how many samples its users have: weigh and cohort-by "
+                "cannot be samples."
             )
         method = methods.find(self.method)
         if method.simulated_only:

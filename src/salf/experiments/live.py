@@ -288,7 +288,15 @@ def serve(
         server.restore(folder.checkpoint)
         rows = without_last_evaluation(records.resume(folder.rounds, server.t), training)
         records.rewrite(folder.rounds, rows)
-    rounds = Rounds(server, link, config.deadline, Grace(config.grace), on_wait=watcher.say)
+    rounds = Rounds(
+        server,
+        link,
+        config.deadline,
+        Grace(config.grace),
+        cohort=None if config.cohort == "all" else config.cohort_size(config.users),
+        seed=config.seed,
+        on_wait=watcher.say,
+    )
     stopped = False
     while server.t < config.rounds and not stopped:
         row = training.measured(rounds.next(), config.rounds)
