@@ -138,7 +138,7 @@ class Config:
         if not isinstance(self.cohort, str):
             if 0 < self.cohort < 1:
                 return max(1, round(self.cohort * users))
-            if self.cohort.is_integer() and 1 <= self.cohort <= users:
+            if 1 <= self.cohort <= users and self.cohort == int(self.cohort):
                 return int(self.cohort)
         raise SalfError(
             f"cohort must be all, a share below 1, or a whole number from 1 to {users} (users), "
