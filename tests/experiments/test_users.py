@@ -81,7 +81,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(data, settings, said):
 @pytest.mark.parametrize(("cohort", "size"), [("all", 30), (7, 7), (1, 1), (0.1, 3), (0.01, 1)])
 def test_a_cohort_is_a_number_or_a_share_of_the_users(cohort, size):
     config = salf.Config(cohort=cohort, data="digits", threads=1)
-    assert config.cohort_size(30) == size
+    assert config.cohort_size() == size
     assert from_config(config).simulation.cohort.size == size
 
 

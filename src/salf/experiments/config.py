@@ -111,7 +111,7 @@ class Config:
             raise SalfError(f"validation must be a share in [0, 1), not {self.validation}.")
         if self.cohort == "all" and self.cohort_by != "uniform":
             raise SalfError("cohort-by needs a cohort, as in --cohort 100.")
-        self.cohort_size(self.users)
+        self.cohort_size()  # which checks it
         schedules.schedule(self.lr, self.rounds)
         worlds.check(self.depth, self.users, self.stragglers)
         self._check_names()
@@ -131,8 +131,9 @@ class Config:
             engines.find(self.engine)
         self.given_layers()
 
-    def cohort_size(self, users: int) -> int:
-        """How many of so many users take part in a round."""
+    def cohort_size(self) -> int:
+        """How many users take part in a round."""
+        users = self.users
         if self.cohort == "all":
             return users
         if not isinstance(self.cohort, str):

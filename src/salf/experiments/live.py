@@ -293,7 +293,7 @@ def serve(
         link,
         config.deadline,
         Grace(config.grace),
-        cohort=None if config.cohort == "all" else config.cohort_size(config.users),
+        cohort=None if config.cohort == "all" else config.cohort_size(),
         seed=config.seed,
         on_wait=watcher.say,
     )

@@ -348,7 +348,7 @@ def _cohort(config: Config, shares: Shares) -> Cohort:
     weights = None
     if config.cohort_by == "samples":
         weights = shares.sizes(np.arange(users)).astype(float)
-    return Cohort(users, config.cohort_size(users), weights)
+    return Cohort(users, config.cohort_size(), weights)
 
 
 def _example(samples: Samples, batch_size: int) -> Samples:
