@@ -163,8 +163,8 @@ def _reach_section(comparison: Comparison) -> Section:
             Chart(
                 charts.reach(comparison),
                 "Users whose update each layer got, by method and layer.",
-                f"Users, of {comparison.base.cohort_size()}, whose update a layer got: mean over rounds "
-                "and seeds.",
+                f"Users, of {comparison.base.cohort_size()}, whose update a layer got: mean over "
+                "rounds and seeds.",
             ),
         ],
     )
