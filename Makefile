@@ -27,6 +27,7 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/engines.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/users.py
 
 # With nothing else going on: deadlines of 50 ms, and percents of them, are measured.
 bench-live: $(READY)

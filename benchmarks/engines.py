@@ -13,6 +13,7 @@ here: what is left to gain by better kernels.
 import argparse
 import copy
 from collections.abc import Callable
+from itertools import count
 from statistics import median
 from time import perf_counter
 
@@ -25,13 +26,15 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from salf.data import Samples
+from salf.data import Samples, Split
 from salf.depth import Mixture
+from salf.draws import Keyed
 from salf.engines import engine as make_engine
 from salf.layers import Layers
 from salf.methods import method
 from salf.models import PAPER_MODELS
-from salf.simulation import Batches, Simulation
+from salf.sampling import Batches
+from salf.simulation import Simulation
 from salf.worlds import AtDeadline
 
 BATCH, LR, MOMENTUM = 16, 0.01, 0.5
@@ -149,21 +152,20 @@ def federation(
 ) -> Simulation:
     example, _ = samples.rows(torch.arange(BATCH))
     layers = Layers.of(model, example=example)
-    shares = np.array_split(np.arange(len(samples)), users)
+    shares = Split(samples, np.array_split(np.arange(len(samples)), users))
     world = AtDeadline(Mixture(users, len(layers), ratio))
     engine = make_engine(kind, model, layers, example=example)
-    return Simulation(engine, method("salf"), world, samples, shares, lambda t: LR, MOMENTUM, BATCH)
+    return Simulation(engine, method("salf"), world, shares, lambda t: LR, MOMENTUM, BATCH)
 
 
 def plain_step(model: nn.Module, samples: Samples, users: int) -> Callable[[], None]:
     """Ordinary training on all users' rows, drawn and gathered as the simulation does."""
-    batches = Batches(np.array_split(np.arange(len(samples)), users), BATCH)
+    shares = Split(samples, np.array_split(np.arange(len(samples)), users))
+    batches, everybody, rounds = Batches(shares, BATCH), np.arange(users), count(1)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
-    rng = np.random.default_rng(0)
 
     def step() -> None:
-        index = batches.draw(rng)
-        inputs, labels = samples.rows(torch.from_numpy(index.reshape(-1)))
+        inputs, labels = batches.rows(Keyed(0, next(rounds)), everybody)
         optimizer.zero_grad()
         F.cross_entropy(model(inputs), labels).backward()
         optimizer.step()

@@ -13,7 +13,7 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from salf.data import Samples
+from salf.data import Samples, Split
 from salf.depth import Mixture
 from salf.engines import FusedEngine
 from salf.layers import Layers
@@ -37,7 +37,7 @@ def main() -> None:
     pixels = torch.from_numpy(rng.integers(0, 256, (SAMPLES, 1, 28, 28), dtype=np.uint8))
     samples = Samples(pixels, torch.from_numpy(rng.integers(0, 10, SAMPLES)))
     # Each user has 64 samples; with so many users they share some.
-    shares = [(np.arange(64) + 6 * user) % SAMPLES for user in range(users)]
+    shares = Split(samples, [(np.arange(64) + 6 * user) % SAMPLES for user in range(users)])
     print(f"before the round: {peak():.2f} GiB at most")
     weights = []
     for chunk_bytes in (None, 256 * 2**20):
@@ -47,7 +47,7 @@ def main() -> None:
         world = AtDeadline(Mixture(users, len(layers), 0.9))
         engine = FusedEngine(model, layers)
         engine.chunk_bytes = chunk_bytes or engine.chunk_bytes
-        simulation = Simulation(engine, method("salf"), world, samples, shares, lambda t: 0.1)
+        simulation = Simulation(engine, method("salf"), world, shares, lambda t: 0.1)
         start = perf_counter()
         simulation.step()
         print(

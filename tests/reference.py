@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from salf.arrivals import Arrivals
-from salf.data import Samples
+from salf.data import Samples, Split
 from salf.depth import DepthDistribution
+from salf.draws import Keyed, Unkeyed
 from salf.engines import ENGINES, cross_entropy
 from salf.layers import Layers
-from salf.methods import method
+from salf.methods import Group, method
+from salf.sampling import Cohort
 from salf.simulation import Simulation
 from salf.worlds import AtDeadline
 
@@ -36,28 +38,45 @@ class Scripted(DepthDistribution):
     def users(self) -> int:  # type: ignore[override]
         return len(self.rounds[0])
 
-    def draw(self, rng, busy=None):
+    def draw(self, draws, users, busy=0):
         t = len(self.drawn)
         self.drawn.append(t)
-        depth = np.array(self.rounds[t])
+        depth = np.array(self.rounds[t])[users]
         straggler = depth > 1
         if self.stragglers is not None:
-            straggler = np.isin(np.arange(self.users), self.stragglers[t])
-        return Arrivals.at(depth, straggler if busy is None else straggler | busy)
+            straggler = np.isin(users, self.stragglers[t])
+        return Arrivals.at(depth, straggler, len(users) + busy, user=users)
 
     def reach_law(self, layer):
         raise NotImplementedError
 
-    def unreached(self):
+    def unreached(self, users):
         return np.zeros(self.layers) if self.p is None else np.array(self.p)
 
 
-def plan_of(name, depths, layers, p=None, t=1, rng=None, **options):
+def plan_of(name, depths, layers, p=None, t=1, **options):
     """The plan of one round of a method without memory, for depths that are known."""
     made = method(name, **options)
     world = made.world(AtDeadline(Scripted([depths], layers, p)))
-    arrived, _ = world.arrivals(t, rng or np.random.default_rng(0), world.start())
-    return made.plan(t, arrived, world.unreached(t))
+    users = np.arange(len(depths))
+    arrived, _ = world.arrivals(t, Keyed(0, t), users, world.start())
+    return made.plan(t, arrived, world.unreached(t, users))
+
+
+def draw_all(law, rng, busy=0):
+    """One round of a law in which all users but the busy ones take part."""
+    return law.draw(Unkeyed(rng), np.arange(law.users - busy), busy)
+
+
+def unreached(law):
+    """p_l when all users take part."""
+    return law.unreached(np.arange(law.users))
+
+
+def group(weights, given):
+    """Of a matrix over all users; those with no weight in any layer compute nothing."""
+    users = np.flatnonzero(weights.any(axis=0))
+    return Group(users, weights[:, users], given)
 
 
 def tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -132,13 +151,25 @@ def simulate(
     batch=2,
     seed=0,
     engine="loop",
+    cohort=None,
+    by_samples=False,
     options: Mapping[str, object] | None = None,
     **engine_options,
 ) -> Simulation:
     made = ENGINES[engine](model, Layers.of(model), **engine_options)
     rule = method(name, **(options or {}))
-    world, held = AtDeadline(depth), Samples(*samples)
-    return Simulation(made, rule, world, held, shares, lambda t: rate, momentum, batch, seed)
+    return Simulation(
+        made,
+        rule,
+        AtDeadline(depth),
+        Split(Samples(*samples), shares),
+        lambda t: rate,
+        momentum,
+        batch,
+        seed,
+        None if cohort is None else Cohort(len(shares), cohort),
+        by_samples,
+    )
 
 
 def equal_shares(users, size):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from reference import draw_all, unreached
 from salf.arrivals import Arrivals
 from salf.depth import Mixture, PerUser, Uniform, fixed, given, parse
 from salf.errors import SalfError
@@ -62,7 +63,7 @@ def p_value_of_counts(law: np.ndarray, drawn: np.ndarray) -> float:
 def reach_sizes(law, rounds, seed):
     """|U^l| of many rounds: [rounds, L]."""
     rng = np.random.default_rng(seed)
-    return np.array([law.draw(rng).reach(law.layers).sum(1) for _ in range(rounds)])
+    return np.array([draw_all(law, rng).reach(law.layers).sum(1) for _ in range(rounds)])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -86,7 +87,7 @@ def test_the_chi_square_test_has_power(wrong):
 def test_uniform_depths_are_uniform_on_1_to_L_plus_1_and_independent_between_users(seed):
     """Per user and for the pair of the first two users; each at ALPHA."""
     rng = np.random.default_rng(seed)
-    depth = np.array([Uniform(3, 4).draw(rng).depth for _ in range(4000)])
+    depth = np.array([draw_all(Uniform(3, 4), rng).depth for _ in range(4000)])
     assert depth.min() == 1
     assert depth.max() == 5
     for user in range(3):
@@ -100,8 +101,8 @@ def test_every_user_is_equally_often_a_straggler_of_the_mixture(seed):
     """Counts per user have the covariance of sampling S of U; chi-square with U - 1 at ALPHA."""
     law, rounds = Mixture(8, 3, 0.5), 3000
     rng = np.random.default_rng(seed)
-    counts = sum(law.draw(rng).straggler.astype(int) for _ in range(rounds))
-    share = law.stragglers / law.users
+    counts = sum(draw_all(law, rng).straggler.astype(int) for _ in range(rounds))
+    share = law.stragglers(8) / law.users
     variance = rounds * share * (1 - share) * law.users / (law.users - 1)
     statistic = ((counts - rounds * share) ** 2).sum() / variance
     assert stats.chi2.sf(statistic, law.users - 1) > ALPHA
@@ -110,7 +111,7 @@ def test_every_user_is_equally_often_a_straggler_of_the_mixture(seed):
 @pytest.mark.parametrize("name", LAWS)
 def test_p_l_is_the_chance_of_an_empty_reach_and_the_law_sums_to_1(name):
     law = LAWS[name]
-    for layer, p in enumerate(law.unreached(), 1):
+    for layer, p in enumerate(unreached(law), 1):
         assert law.reach_law(layer).shape == (law.users + 1,)
         assert law.reach_law(layer).sum() == pytest.approx(1, abs=1e-12)
         assert (law.reach_law(layer) >= 0).all()
@@ -119,10 +120,10 @@ def test_p_l_is_the_chance_of_an_empty_reach_and_the_law_sums_to_1(name):
 
 def test_p_constant_in_numbers():
     """[p_constant] for U = 3, L = 3: (3/4)^3, (2/4)^3, (1/4)^3."""
-    np.testing.assert_allclose(Uniform(3, 3).unreached(), [0.421875, 0.125, 0.015625], rtol=1e-15)
+    np.testing.assert_allclose(unreached(Uniform(3, 3)), [0.421875, 0.125, 0.015625], rtol=1e-15)
     # U = 30 users and the L = 3 layers of the MLP: (3/4)^30, (1/2)^30, (1/4)^30.
     np.testing.assert_allclose(
-        Uniform(30, 3).unreached(),
+        unreached(Uniform(30, 3)),
         [1.7858209e-4, 9.3132257e-10, 8.6736174e-19],
         rtol=1e-7,
     )
@@ -154,13 +155,13 @@ def test_mixture_reach_is_shifted_by_the_users_who_finish():
 @pytest.mark.parametrize("ratio", [0.0, 0.3, 0.9, 0.98])
 def test_mixture_p_is_zero_as_long_as_one_user_finishes(ratio):
     law = Mixture(30, 3, ratio)
-    assert law.stragglers < 30
-    assert law.unreached().tolist() == [0, 0, 0]
+    assert law.stragglers(30) < 30
+    assert unreached(law).tolist() == [0, 0, 0]
 
 
 def test_mixture_of_only_stragglers_has_p_constant():
-    np.testing.assert_array_equal(Mixture(3, 3, 1.0).unreached(), Uniform(3, 3).unreached())
-    np.testing.assert_allclose(Mixture(3, 3, 1.0).unreached()[0], 0.421875, rtol=1e-15)
+    np.testing.assert_array_equal(unreached(Mixture(3, 3, 1.0)), unreached(Uniform(3, 3)))
+    np.testing.assert_allclose(unreached(Mixture(3, 3, 1.0))[0], 0.421875, rtol=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -169,10 +170,10 @@ def test_mixture_of_only_stragglers_has_p_constant():
 )
 def test_mixture_straggler_count_is_the_ratio_in_every_round(users, ratio, stragglers):
     law = Mixture(users, 3, ratio)
-    assert law.stragglers == stragglers
+    assert law.stragglers(users) == stragglers
     rng = np.random.default_rng(0)
     for _ in range(50):
-        draw = law.draw(rng)
+        draw = draw_all(law, rng)
         assert draw.straggler.sum() == stragglers
         assert (draw.depth[~draw.straggler] == 1).all()
 
@@ -180,7 +181,7 @@ def test_mixture_straggler_count_is_the_ratio_in_every_round(users, ratio, strag
 def test_mixture_straggler_depths_are_uniform():
     """Including depth 1, which a straggler may reach; chi-square at ALPHA."""
     rng, law = np.random.default_rng(4), Mixture(10, 3, 0.5)
-    draws = [law.draw(rng) for _ in range(800)]
+    draws = [draw_all(law, rng) for _ in range(800)]
     late = np.concatenate([draw.depth[draw.straggler] for draw in draws])
     assert stats.chisquare(np.bincount(late - 1, minlength=4)).pvalue > ALPHA
 
@@ -188,26 +189,23 @@ def test_mixture_straggler_depths_are_uniform():
 def test_busy_users_count_among_the_stragglers():
     law = Mixture(10, 3, 0.5)
     rng = np.random.default_rng(0)
-    busy = np.zeros(10, bool)
-    busy[[1, 4, 7]] = True
     for _ in range(30):
-        draw = law.draw(rng, busy)
-        assert draw.straggler[busy].all()
-        assert draw.straggler.sum() == 5
-    busy[:8] = True  # more are busy than the ratio asks for: nobody is added
-    assert law.draw(rng, busy).straggler.tolist() == busy.tolist()
-    assert busy.sum() == 8  # the caller's array is not written to
+        draw = draw_all(law, rng, busy=3)
+        assert (draw.users, draw.asked) == (7, 10)
+        assert draw.straggler.sum() == 2
+    # More are busy than the ratio asks for: nobody is added.
+    assert draw_all(law, rng, busy=8).straggler.tolist() == [False, False]
 
 
 def test_per_user_p_is_the_product_of_the_users_chances():
     law = PerUser(np.array([[0.5, 0.25, 0.25], [0.1, 0.0, 0.9]]))
-    np.testing.assert_allclose(law.unreached(), [0.5 * 0.9, 0.25 * 0.9], rtol=1e-14)
+    np.testing.assert_allclose(unreached(law), [0.5 * 0.9, 0.25 * 0.9], rtol=1e-14)
     np.testing.assert_allclose(law.reach_law(1), [0.45, 0.5, 0.05], rtol=1e-12)
 
 
 def test_per_user_of_equal_users_is_the_uniform_law():
     same = given([0.25] * 4, 5)
-    np.testing.assert_allclose(same.unreached(), Uniform(5, 3).unreached(), rtol=1e-12)
+    np.testing.assert_allclose(unreached(same), unreached(Uniform(5, 3)), rtol=1e-12)
     for layer in (1, 2, 3):
         np.testing.assert_allclose(
             same.reach_law(layer), Uniform(5, 3).reach_law(layer), rtol=1e-10
@@ -218,10 +216,10 @@ def test_fixed_depths_never_change_and_p_is_0_or_1():
     law = fixed([3, 2, 4, 4], 3)
     rng = np.random.default_rng(0)
     for _ in range(20):
-        assert law.draw(rng).depth.tolist() == [3, 2, 4, 4]
-    assert law.unreached().tolist() == [1, 0, 0]
+        assert draw_all(law, rng).depth.tolist() == [3, 2, 4, 4]
+    assert unreached(law).tolist() == [1, 0, 0]
     assert law.reach_law(3).tolist() == [0, 0, 1, 0, 0]
-    assert law.draw(rng).straggler.all()
+    assert draw_all(law, rng).straggler.all()
 
 
 @pytest.mark.parametrize("law", [Uniform(10_000, 3), Mixture(10_000, 3, 0.9)])
@@ -231,10 +229,10 @@ def test_ten_thousand_users_do_not_overflow(law):
         assert np.isfinite(found).all()
         assert found.sum() == pytest.approx(1, abs=1e-8)
         mean = (np.arange(10_001) * found).sum()
-        late = getattr(law, "stragglers", 10_000)
+        late = law.stragglers(10_000) if isinstance(law, Mixture) else 10_000
         assert mean == pytest.approx(10_000 - late + late * layer / 4, rel=1e-8)
-    assert np.isfinite(law.unreached()).all()
-    assert law.draw(np.random.default_rng(0)).users == 10_000
+    assert np.isfinite(unreached(law)).all()
+    assert draw_all(law, np.random.default_rng(0)).users == 10_000
 
 
 def test_reach_is_the_set_of_users_at_or_below_the_layer_and_nested():
@@ -265,15 +263,15 @@ def test_impossible_laws_are_refused_with_the_value(make, says):
 @pytest.mark.parametrize("name", LAWS)
 def test_draws_come_from_the_generator_that_was_passed_in(name):
     law = LAWS[name]
-    one, two, other = (law.draw(np.random.default_rng(s)).depth for s in (1, 1, 2))
+    one, two, other = (draw_all(law, np.random.default_rng(s)).depth for s in (1, 1, 2))
     assert one.tolist() == two.tolist()
-    many = [law.draw(np.random.default_rng(s)).depth.tolist() for s in range(20)]
+    many = [draw_all(law, np.random.default_rng(s)).depth.tolist() for s in range(20)]
     assert any(depth != one.tolist() for depth in [*many, other.tolist()])
 
 
 def test_a_mixture_with_equal_chances_is_the_mixture():
     equal = Mixture(10, 3, 1.0, (0.25,) * 4)
-    assert equal.unreached() == pytest.approx(Mixture(10, 3, 1.0).unreached())
+    assert unreached(equal) == pytest.approx(unreached(Mixture(10, 3, 1.0)))
     for layer in (1, 2, 3):
         law = Mixture(10, 3, 0.7, (0.25,) * 4).reach_law(layer)
         assert law == pytest.approx(Mixture(10, 3, 0.7).reach_law(layer))

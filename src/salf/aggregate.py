@@ -43,9 +43,9 @@ class LayerwiseAggregate:
         self._layers = layers
         self._like = like
         self._sums: dict[str, Tensor] = {}
-        # How many users hold each entry, for names that came in parts; else it is |U^l|.
+        # The weight of the users that hold each entry, for names that came in parts.
         self._holders: dict[str, Tensor] = {}
-        self._senders: dict[str, int] = {}  # how many users sent the name whole
+        self._senders: dict[str, float] = {}  # the weight of the users that sent the name whole
         self.reached: npt.NDArray[np.int64] = np.zeros(len(layers), np.int64)  # |U^l|
 
     def add(
@@ -53,13 +53,15 @@ class LayerwiseAggregate:
         update: Update,
         weights: PerLayer | None = None,
         users: Sequence[int] | npt.NDArray[np.int64] | None = None,
+        total: PerLayer | None = None,
         held: Held | None = None,
     ) -> None:
         """Add one user's layers, each times its weight (c[l, u]; 1 if not given).
 
         A layer of weight 0 is left out, and does not count as reached. Where a tensor already is
-        the sum over several users, `users` counts them per layer. `held` says where the entries of
-        a narrower network lie in the full tensors.
+        the sum over several users, `users` counts them per layer, and `total` is the sum of their
+        weights if these differ. `held` says where the entries of a narrower network lie in the
+        full tensors.
         """
         indices = {name: self._index(name) for name in update}
         if weights is not None:
@@ -68,10 +70,11 @@ class LayerwiseAggregate:
             value = update[name]
             weight = 1.0 if weights is None else float(weights[index])
             count = 1 if users is None else int(users[index])
+            of_all = weight * count if total is None else float(total[index])
             if held is None:
-                self._add_whole(name, value, weight, count)
+                self._add_whole(name, value, weight, of_all)
             else:
-                self._add_part(name, value, weight, count, held[name])
+                self._add_part(name, value, weight, of_all, held[name])
         for index in set(indices.values()):
             self.reached[index] += 1 if users is None else users[index]
 
@@ -95,7 +98,7 @@ class LayerwiseAggregate:
         return step
 
     def average(self, unreached: PerLayer | None = None) -> Step:
-        """[salf_update_rule] as a step: the mean over U^l, divided by 1 - p_l.
+        """[salf_update_rule] as a step: the weighted mean over U^l, divided by 1 - p_l.
 
         An entry that only some networks hold is averaged over the users who hold it (HeteroFL).
         """
@@ -109,7 +112,7 @@ class LayerwiseAggregate:
             elif holders is None:
                 step.values[name] = value / (self._senders[name] * reached)
             else:
-                step.values[name] = value / (holders.clamp(min=1) * reached)
+                step.values[name] = value / (torch.where(holders > 0, holders, 1) * reached)
         return step
 
     def _held(self) -> dict[str, Tensor]:
@@ -121,7 +124,7 @@ class LayerwiseAggregate:
         except KeyError:
             raise SalfError(f"the update names {name!r}, which is in no layer.") from None
 
-    def _add_whole(self, name: str, value: Tensor, weight: float, count: int) -> None:
+    def _add_whole(self, name: str, value: Tensor, weight: float, total: float) -> None:
         if _is_counter(value):  # a counter has no mean: the furthest user's count stands
             known = self._sums.get(name)
             self._sums[name] = value.clone() if known is None else torch.maximum(known, value)
@@ -129,21 +132,21 @@ class LayerwiseAggregate:
             self._sums[name].add_(value, alpha=weight)
         else:
             self._sums[name] = value * weight
-        self._senders[name] = self._senders.get(name, 0) + count
+        self._senders[name] = self._senders.get(name, 0.0) + total
         if name in self._holders:
-            self._holders[name] += count
+            self._holders[name] += total
 
     def _add_part(
-        self, name: str, value: Tensor, weight: float, count: int, where: tuple[slice, ...]
+        self, name: str, value: Tensor, weight: float, total: float, where: tuple[slice, ...]
     ) -> None:
         full = self._like[name]
         if name not in self._holders:
-            before = float(self._senders.get(name, 0))
+            before = self._senders.get(name, 0.0)
             self._holders[name] = torch.full_like(full, before, requires_grad=False)
         if name not in self._sums:
             self._sums[name] = torch.zeros_like(full, requires_grad=False)
         self._sums[name][where].add_(value, alpha=weight)
-        self._holders[name][where] += count
+        self._holders[name][where] += total
 
 
 def _is_counter(value: Tensor) -> bool:

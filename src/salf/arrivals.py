@@ -1,6 +1,6 @@
 """Who arrived at a step of the server, and how far: what a world makes and a method weighs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,32 +20,58 @@ class Arrivals:
     computed on; 0 is this round's.
     """
 
+    user: Ints  # their numbers among all users, from 0
     depth: Ints
     straggler: Bools
     age: Ints
+    weight: Floats  # how much each counts; all 1 if they count equally
     asked: int  # how many users were; some may have no entry
 
     @classmethod
     def at(
-        cls, depth: Ints, straggler: Bools | None = None, asked: int | None = None
+        cls,
+        depth: Ints,
+        straggler: Bools | None = None,
+        asked: int | None = None,
+        *,
+        user: Ints | None = None,
+        age: Ints | None = None,
     ) -> "Arrivals":
-        """Users of these depths on this round's model; who did not finish is a straggler."""
+        """Users of these depths that count equally.
+
+        Without more, they are users 0, 1, ..., who did not finish is a straggler, and all have
+        computed on this round's model.
+        """
         return cls(
+            np.arange(len(depth)) if user is None else user,
             depth,
             depth > 1 if straggler is None else straggler,
-            np.zeros_like(depth),
+            np.zeros_like(depth) if age is None else age,
+            np.ones(len(depth)),
             len(depth) if asked is None else asked,
         )
 
     @property
     def users(self) -> int:
-        """How many users there are."""
+        """How many users have an entry."""
         return len(self.depth)
 
+    @property
+    def asked_weight(self) -> float:
+        """The weight of all users asked, those without an entry being like the others."""
+        return self.asked * float(self.weight.mean()) if self.users else float(self.asked)
+
     def only(self, user: int) -> "Arrivals":
-        """One of these users on its own."""
+        """The entry of one of these users on its own."""
         one = slice(user, user + 1)
-        return Arrivals(self.depth[one], self.straggler[one], self.age[one], self.asked)
+        return replace(
+            self,
+            user=self.user[one],
+            depth=self.depth[one],
+            straggler=self.straggler[one],
+            age=self.age[one],
+            weight=self.weight[one],
+        )
 
     def reach(self, layers: int) -> Bools:
         """`reach[l - 1, u]`: whether user u is in U^l [ltUsers]."""
@@ -56,7 +82,12 @@ class Arrivals:
 class Closing:
     """What is known when a step closes. The arrays have an entry per layer."""
 
-    users: int  # how many were asked
+    users: float  # the weight of all users asked: how many, if they count equally
     reached: Ints  # how many users have a share in the layer: |U^l| for SALF
-    shares: Floats  # the sum of these shares
+    shares: Floats  # the sum of these shares, each times its user's weight
     unreached: Floats  # p_l, the chance that nobody reaches the layer
+
+    @property
+    def weight(self) -> Floats:
+        """The sum of the shares, to divide by: 1 in a layer in which nobody has one."""
+        return np.where(self.shares > 0, self.shares, 1.0)

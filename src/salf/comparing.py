@@ -56,7 +56,7 @@ class Compared(Comparison):
 
 def compare(
     model: nn.Module | Callable[[], nn.Module],
-    data: DataSet | tuple[Any, Any],
+    data: DataSet | tuple[Any, Any] | Sequence[Any] | Callable[[int], Any],
     test: tuple[Any, Any] | None = None,
     *,
     methods: Sequence[str | Method] = ("fedavg", "drop", "salf"),

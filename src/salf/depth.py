@@ -11,7 +11,8 @@ from math import floor, lgamma, log, log1p
 
 import numpy as np
 
-from salf.arrivals import Arrivals, Bools, Floats, Ints
+from salf.arrivals import Arrivals, Floats, Ints
+from salf.draws import Draws, Purpose
 from salf.errors import SalfError, unknown
 
 
@@ -22,16 +23,24 @@ class DepthDistribution(ABC):
     layers: int
 
     @abstractmethod
-    def draw(self, rng: np.random.Generator, busy: Bools | None = None) -> Arrivals:
-        """Draw one round. Users who are `busy` with an earlier round stay stragglers."""
+    def draw(self, draws: Draws, users: Ints, busy: int = 0) -> Arrivals:
+        """Draw one round of these users.
+
+        `busy` more are still at work on an earlier round; they have no entry, and are stragglers.
+        """
 
     @abstractmethod
     def reach_law(self, layer: int) -> Floats:
-        """The law of |U^l| (Lemma 1): entry k is P(|U^l| = k), k = 0..U."""
+        """The law of |U^l| if all users take part (Lemma 1): entry k is P(|U^l| = k), k = 0..U."""
 
     @abstractmethod
-    def unreached(self) -> Floats:
-        """p_l for l = 1..L: the chance that nobody reaches the layer."""
+    def unreached(self, users: Ints) -> Floats:
+        """p_l for l = 1..L: the chance that none of these users reaches the layer."""
+
+    @property
+    def everybody(self) -> Ints:
+        """All users."""
+        return np.arange(self.users)
 
 
 @dataclass(frozen=True)
@@ -44,19 +53,19 @@ class Uniform(DepthDistribution):
     def __post_init__(self) -> None:
         _check_counts(self.users, self.layers)
 
-    def draw(self, rng: np.random.Generator, busy: Bools | None = None) -> Arrivals:
+    def draw(self, draws: Draws, users: Ints, busy: int = 0) -> Arrivals:
         """Draw every user's depth."""
-        depth = rng.integers(1, self.layers + 1, self.users, endpoint=True)
-        return _with_busy(depth, depth > 1, busy)
+        depth = _uniform(draws.uniform(users, Purpose.DEPTH)[:, 0], self.layers)
+        return Arrivals.at(depth, asked=len(users) + busy, user=users)
 
     def reach_law(self, layer: int) -> Floats:
         """[binom_rv]: |U^l| ~ Bin(U, l/(L+1))."""
         return _binomial(self.users, layer / (self.layers + 1))
 
-    def unreached(self) -> Floats:
-        """[p_constant]: p_l = (1 - l/(L+1))^U."""
+    def unreached(self, users: Ints) -> Floats:
+        """[p_constant]: p_l = (1 - l/(L+1))^U, U being the users that take part."""
         layer = np.arange(1, self.layers + 1)
-        return np.asarray((1 - layer / (self.layers + 1)) ** self.users)
+        return np.asarray((1 - layer / (self.layers + 1)) ** len(users))
 
 
 @dataclass(frozen=True)
@@ -79,33 +88,33 @@ class Mixture(DepthDistribution):
             given(self.chances, self.users)  # checks that they are probabilities
             _check_length(self.chances, self.layers)
 
-    @property
-    def stragglers(self) -> int:
-        """How many users are stragglers in every round."""
-        return floor(self.ratio * self.users + 0.5)
+    def stragglers(self, users: int) -> int:
+        """How many of so many users are stragglers, in every round."""
+        return floor(self.ratio * users + 0.5)
 
-    def draw(self, rng: np.random.Generator, busy: Bools | None = None) -> Arrivals:
-        """Draw idle users until the stragglers, busy ones included, are the ratio asked for."""
-        straggler = np.zeros(self.users, np.bool_) if busy is None else busy.copy()
-        missing = max(0, self.stragglers - int(straggler.sum()))
-        straggler[rng.permutation(np.flatnonzero(~straggler))[:missing]] = True
+    def draw(self, draws: Draws, users: Ints, busy: int = 0) -> Arrivals:
+        """Make as many users stragglers as are missing from the ratio, busy ones included."""
+        score, place = draws.uniform(users, Purpose.DEPTH, 2).T
+        missing = max(0, self.stragglers(len(users) + busy) - busy)
+        straggler = np.zeros(len(users), np.bool_)
+        straggler[np.argsort(score, kind="stable")[:missing]] = True
         if self.chances:
-            depth = given(self.chances, self.users).draw(rng).depth
+            depth = 1 + np.searchsorted(np.cumsum(self.chances)[:-1], place, side="right")
         else:
-            depth = rng.integers(1, self.layers + 1, self.users, endpoint=True)
-        return Arrivals.at(np.where(straggler, depth, 1), straggler)
+            depth = _uniform(place, self.layers)
+        return Arrivals.at(np.where(straggler, depth, 1), straggler, len(users) + busy, user=users)
 
     def reach_law(self, layer: int) -> Floats:
         """U - S users reach every layer, the S stragglers as in Lemma 1."""
-        finished = self.users - self.stragglers
-        late = _binomial(self.stragglers, float(self._reach()[layer - 1]))
-        return np.concatenate([np.zeros(finished), late])
+        stragglers = self.stragglers(self.users)
+        late = _binomial(stragglers, float(self._reach()[layer - 1]))
+        return np.concatenate([np.zeros(self.users - stragglers), late])
 
-    def unreached(self) -> Floats:
+    def unreached(self, users: Ints) -> Floats:
         """0 as long as one user finishes; with only stragglers, [p_constant]."""
-        if self.stragglers < self.users:
+        if self.stragglers(len(users)) < len(users):
             return np.zeros(self.layers)
-        return np.asarray((1 - self._reach()) ** self.users)
+        return np.asarray((1 - self._reach()) ** len(users))
 
     def _reach(self) -> Floats:
         """The chance that a straggler reaches layer l, l = 1..L."""
@@ -138,11 +147,11 @@ class PerUser(DepthDistribution):
         """How many layers there are."""
         return int(self.probabilities.shape[1]) - 1
 
-    def draw(self, rng: np.random.Generator, busy: Bools | None = None) -> Arrivals:
+    def draw(self, draws: Draws, users: Ints, busy: int = 0) -> Arrivals:
         """Draw every user's depth by inverting its cumulative probabilities."""
-        cumulative = self.probabilities.cumsum(1)[:, :-1]
-        depth = 1 + (rng.random((self.users, 1)) >= cumulative).sum(1)
-        return _with_busy(depth, depth > 1, busy)
+        cumulative = self.probabilities[users].cumsum(1)[:, :-1]
+        depth = 1 + (draws.uniform(users, Purpose.DEPTH) >= cumulative).sum(1)
+        return Arrivals.at(depth, asked=len(users) + busy, user=users)
 
     def reach_law(self, layer: int) -> Floats:
         """The Poisson-binomial law, by convolving one user at a time."""
@@ -151,9 +160,9 @@ class PerUser(DepthDistribution):
             law = np.convolve(law, [1 - chance, chance])
         return law
 
-    def unreached(self) -> Floats:
+    def unreached(self, users: Ints) -> Floats:
         """p_l = prod_u P(d_u > l)."""
-        return np.asarray((1 - self.probabilities.cumsum(1)[:, :-1]).clip(0, 1).prod(0))
+        return np.asarray((1 - self.probabilities[users].cumsum(1)[:, :-1]).clip(0, 1).prod(0))
 
 
 def given(probabilities: Sequence[float], users: int) -> PerUser:
@@ -174,8 +183,9 @@ def _check_counts(users: int, layers: int) -> None:
         raise SalfError(f"users and layers must be at least 1, not {users} and {layers}.")
 
 
-def _with_busy(depth: Ints, straggler: Bools, busy: Bools | None) -> Arrivals:
-    return Arrivals.at(depth, straggler if busy is None else straggler | busy)
+def _uniform(place: Floats, layers: int) -> Ints:
+    """Numbers in [0, 1) as depths on {1..L+1}."""
+    return np.asarray(1 + (place * (layers + 1)).astype(np.int64))
 
 
 def _check_length(chances: Sequence[float], layers: int) -> None:

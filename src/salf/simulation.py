@@ -1,42 +1,49 @@
 """The simulated federation: one round after the other, reproducible from a seed.
 
-Every random draw of round t comes from a generator made of (seed, t), so a simulation that is
-stopped after any round and set up again goes on exactly as it would have.
+Every random draw of round t is keyed by (seed, t) and, where it is one user's, by the user. So a
+simulation that is stopped after any round and set up again continues exactly as it would have.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from math import isfinite
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from salf.arrivals import Ints
-from salf.data import Samples
+from salf.data import Samples, Shares
+from salf.draws import Keyed
 from salf.engines import Engine, RoundResult
 from salf.errors import SalfError, TrainingDiverged
 from salf.methods import Method, Plan
 from salf.rows import Row
+from salf.sampling import Batches, Cohort
 from salf.schedules import Schedule
 from salf.server import Server
 from salf.worlds import World
 
 
 class Simulation:
-    """U users, their shares of the data, one method and one server."""
+    """U users, their shares of the data, one method and one server.
+
+    With a `cohort`, only the users drawn for a round are asked. Users count equally, or, with
+    `by_samples`, in proportion to the number of their samples.
+    """
 
     def __init__(
         self,
         engine: Engine,
         method: Method,
         world: World,
-        samples: Samples,
-        shares: Sequence[Ints],
+        shares: Shares,
         schedule: Schedule,
         momentum: float = 0.0,
         batch_size: int = 16,
         seed: int = 0,
+        cohort: Cohort | None = None,
+        by_samples: bool = False,
     ) -> None:
         if len(shares) != world.users or len(engine.layers) != world.layers:
             raise SalfError(
@@ -48,8 +55,10 @@ class Simulation:
         self.engine = engine
         self.method = method
         self.world = method.world(world)
-        self.samples = samples
+        self.shares = shares
         self.batches = Batches(shares, batch_size)
+        self.cohort = cohort or Cohort(len(shares), len(shares))
+        self.by_samples = by_samples
         self.seed = seed
         self.server = Server(engine.weights, schedule, momentum)
         self.t = 0  # rounds done
@@ -62,13 +71,16 @@ class Simulation:
         return self.engine.model
 
     def step(self) -> Row:
-        """Run one round: draw the batches, see who arrives, weigh, compute, take the step."""
+        """Run one round: ask users, see who arrives, weigh, compute, take the step."""
         t = self.t + 1
-        rng, torch_seed = round_rng(self.seed, t)
-        index = self.batches.draw(rng)
-        arrived, memory = self.world.arrivals(t, rng, self.memory)
+        draws = Keyed(self.seed, t)
+        asked = self.cohort.draw(draws, self.world.busy(t, self.memory))
+        arrived, memory = self.world.arrivals(t, draws, asked, self.memory)
         arrived = self.world.checked(arrived, t)
-        plan = self.method.plan(t, arrived, self.world.checked_unreached(t))
+        if self.by_samples:
+            arrived = replace(arrived, weight=self.shares.sizes(arrived.user).astype(float))
+        unreached = self.world.checked_unreached(t, asked)
+        plan = self.method.plan(t, arrived, unreached, self.batches.sizes(arrived.user))
         if gone := {group.given for group in plan.groups} - {t, *self.old}:
             raise SalfError(
                 f"a user computed on the model of round {min(gone)}, which was not kept: "
@@ -76,10 +88,9 @@ class Simulation:
             )
 
         def rows(users: Ints) -> tuple[Tensor, Tensor]:
-            chosen = torch.from_numpy(index[users].reshape(-1))
-            return self.samples.rows(chosen.to(self.samples.inputs.device))
+            return self.batches.rows(draws, users)
 
-        with seeded(torch_seed):
+        with seeded(draws.torch_seed):
             result = self.engine.round(plan, t, self.old, rows)
         self._check_finite(result, t)
 
@@ -125,49 +136,6 @@ class Simulation:
                 f"training diverged in round {t}: the update of layer {index + 1} "
                 f"({layers[index].name}) is not finite. Try a smaller learning rate."
             )
-
-
-class Batches:
-    """Every user's mini-batch of every round: uniform from its share, without replacement."""
-
-    def __init__(self, shares: Sequence[Ints], batch_size: int) -> None:
-        self.sizes = np.array([len(share) for share in shares])
-        if batch_size < 1 or self.sizes.min() < batch_size:
-            raise SalfError(
-                f"a batch of {batch_size} does not fit: the smallest user has "
-                f"{self.sizes.min()} samples. Use fewer users or a batch size from 1 to that."
-            )
-        self.batch_size = batch_size
-        self.samples = np.concatenate(shares)
-        self.offsets = np.concatenate([[0], self.sizes.cumsum()[:-1]])
-
-    def draw(self, rng: np.random.Generator) -> Ints:
-        """One round: [users, batch size] indices of samples."""
-        return np.asarray(self.samples[self.offsets[:, None] + self.picks(rng)])
-
-    def picks(self, rng: np.random.Generator) -> Ints:
-        """The same, as places in each user's own share."""
-        shape = (len(self.sizes), self.batch_size)
-        picks = (rng.random(shape) * self.sizes[:, None]).astype(np.int64)
-        # A batch with a repeated sample is drawn again, which leaves batches without repetition
-        # uniform; where that would take long, the user's whole share is permuted instead.
-        for user in np.flatnonzero(self.sizes < self.batch_size**2 // 4):
-            picks[user] = rng.permutation(self.sizes[user])[: self.batch_size]
-        while len(again := np.flatnonzero(_has_repetition(picks))):
-            fresh = rng.random((len(again), self.batch_size)) * self.sizes[again, None]
-            picks[again] = fresh.astype(np.int64)
-        return np.asarray(picks)
-
-
-def round_rng(seed: int, t: int) -> tuple[np.random.Generator, int]:
-    """What round t draws from: a generator, and a seed for what torch itself draws."""
-    rng = np.random.default_rng([seed, t])
-    return rng, int(rng.integers(2**63))
-
-
-def _has_repetition(picks: Ints) -> np.ndarray:
-    ordered = np.sort(picks, axis=1)
-    return np.asarray((ordered[:, 1:] == ordered[:, :-1]).any(axis=1))
 
 
 @contextmanager

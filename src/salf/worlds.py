@@ -15,6 +15,7 @@ import numpy as np
 from salf import depth, registry
 from salf.arrivals import Arrivals, Floats, Ints
 from salf.depth import DepthDistribution
+from salf.draws import Draws
 from salf.errors import SalfError
 
 
@@ -29,12 +30,16 @@ class World(ABC):
     layers: int
 
     @abstractmethod
-    def arrivals(self, t: int, rng: np.random.Generator, memory: Ints) -> tuple[Arrivals, Ints]:
-        """Who arrives in round t, and what to remember after it."""
+    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Ints) -> tuple[Arrivals, Ints]:
+        """Who arrives in round t, in which these users are asked; and what to remember after it."""
 
     @abstractmethod
-    def unreached(self, t: int) -> Floats:
-        """p_l in round t, for l = 1..L: the chance that nobody reaches the layer."""
+    def unreached(self, t: int, users: Ints) -> Floats:
+        """p_l in round t, for l = 1..L: the chance that none of these users reaches the layer."""
+
+    def busy(self, t: int, memory: Ints) -> Ints:
+        """The users at work on an earlier round, who are asked only if others are too few."""
+        return np.empty(0, np.int64)
 
     def start(self) -> Ints:
         """The memory before round 1."""
@@ -50,17 +55,21 @@ class World(ABC):
             raise SalfError(
                 f"{type(self).__name__} must give salf.Arrivals, not a {type(arrived).__name__}."
             )
-        shape, most = (self.users,), self.layers + 1
-        for name, entries in (
-            ("depth", arrived.depth),
-            ("straggler", arrived.straggler),
-            ("age", arrived.age),
-        ):
-            if not isinstance(entries, np.ndarray) or entries.shape != shape:
+        shape, most = np.shape(arrived.user), self.layers + 1
+        for name in ("user", "depth", "straggler", "age", "weight"):
+            entries = getattr(arrived, name)
+            if not isinstance(entries, np.ndarray) or entries.shape != shape or len(shape) != 1:
                 raise SalfError(
-                    f"{type(self).__name__}.arrivals must give {self.users} users an entry in "
-                    f"{name}, an array of shape {shape}, not {np.shape(entries)}."
+                    f"{type(self).__name__}.arrivals must give {arrived.users} users an entry in "
+                    f"{name}, an array of shape {(arrived.users,)}, not {np.shape(entries)}."
                 )
+        if not arrived.users:
+            return arrived
+        if arrived.user.min() < 0 or arrived.user.max() >= self.users:
+            raise SalfError(
+                f"{type(self).__name__}.arrivals must number users from 0 to {self.users - 1}, not "
+                f"{arrived.user.min()} to {arrived.user.max()}."
+            )
         if arrived.depth.min() < 1 or arrived.depth.max() > most:
             raise SalfError(
                 f"{type(self).__name__}.arrivals must give depths from 1 to {most}, not "
@@ -73,9 +82,9 @@ class World(ABC):
             )
         return arrived
 
-    def checked_unreached(self, t: int) -> Floats:
+    def checked_unreached(self, t: int, users: Ints) -> Floats:
         """p_l in round t, or a sentence that says what is wrong with it."""
-        unreached = np.asarray(self.unreached(t), np.float64)
+        unreached = np.asarray(self.unreached(t, users), np.float64)
         if unreached.shape != (self.layers,) or not ((unreached >= 0) & (unreached <= 1)).all():
             raise SalfError(
                 f"{type(self).__name__}.unreached must give {self.layers} probabilities, one for "
@@ -97,15 +106,14 @@ class AtDeadline(World):
 
     def __init__(self, law: DepthDistribution) -> None:
         self.law, self.users, self.layers = law, law.users, law.layers
-        self._unreached = law.unreached()
 
-    def arrivals(self, t: int, rng: np.random.Generator, memory: Ints) -> tuple[Arrivals, Ints]:
+    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Ints) -> tuple[Arrivals, Ints]:
         """Draw every user's depth."""
-        return self.law.draw(rng), memory
+        return self.law.draw(draws, users), memory
 
-    def unreached(self, t: int) -> Floats:
-        """p_l of the law, the same in every round."""
-        return self._unreached
+    def unreached(self, t: int, users: Ints) -> Floats:
+        """p_l of the law, for these users."""
+        return self.law.unreached(users)
 
     def late(self, delay: int) -> World:
         """AsyncFL's users."""
@@ -118,14 +126,18 @@ class Finishing(World):
     def __init__(self, world: World) -> None:
         self.world, self.users, self.layers = world, world.users, world.layers
 
-    def arrivals(self, t: int, rng: np.random.Generator, memory: Ints) -> tuple[Arrivals, Ints]:
+    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Ints) -> tuple[Arrivals, Ints]:
         """All users with all layers; who is a straggler is still known."""
-        arrived, memory = self.world.arrivals(t, rng, memory)
+        arrived, memory = self.world.arrivals(t, draws, users, memory)
         return replace(arrived, depth=np.ones_like(arrived.depth)), memory
 
-    def unreached(self, t: int) -> Floats:
+    def unreached(self, t: int, users: Ints) -> Floats:
         """0: everybody reaches every layer."""
         return np.zeros(self.layers)
+
+    def busy(self, t: int, memory: Ints) -> Ints:
+        """Those of the world itself."""
+        return self.world.busy(t, memory)
 
     def start(self) -> Ints:
         """The memory of the world itself."""
@@ -154,41 +166,53 @@ class Late(AtDeadline):
         """Nobody is busy: [given, due] x users, 0 for idle."""
         return np.zeros((2, self.users), np.int64)
 
+    def busy(self, t: int, memory: Ints) -> Ints:
+        """Stragglers whose update is not due yet."""
+        return np.flatnonzero(memory[DUE] > t)
+
     def models_in_use(self, memory: Ints) -> set[int]:
         """The models given to users who have not delivered."""
         return set(memory[GIVEN][memory[DUE] > 0].tolist())
 
-    def arrivals(self, t: int, rng: np.random.Generator, memory: Ints) -> tuple[Arrivals, Ints]:
-        """Users on time, and those whose old update is due."""
-        delivers, busy = memory[DUE] == t, memory[DUE] > t
-        drawn = self.law.draw(rng, busy)
-        starts = drawn.straggler & ~busy
-        arrives = delivers | ~drawn.straggler
+    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Ints) -> tuple[Arrivals, Ints]:
+        """Users on time, and those whose old update is due, whether they are asked again or not."""
+        delivers, works = memory[DUE] == t, memory[DUE] > t
+        idle = users[~works[users]]
+        drawn = self.law.draw(draws, idle, busy=len(users) - len(idle))
+        starts = idle[drawn.straggler]
         after = memory.copy()
         after[:, delivers] = 0
-        after[GIVEN, starts], after[DUE, starts] = t, t + self.delay * drawn.depth[starts]
-        return Arrivals(
-            np.where(arrives, 1, self.layers + 1),
-            drawn.straggler | delivers,
-            np.where(delivers, t - memory[GIVEN], 0),
-            self.users,
+        after[GIVEN, starts], after[DUE, starts] = t, t + self.delay * drawn.depth[drawn.straggler]
+        straggler = delivers.copy()
+        straggler[starts] = True
+        arrived = np.union1d(idle, np.flatnonzero(delivers))
+        return Arrivals.at(
+            np.where(straggler & ~delivers, self.layers + 1, 1)[arrived],
+            straggler[arrived],
+            len(users),
+            user=arrived,
+            age=np.where(delivers, t - memory[GIVEN], 0)[arrived],
         ), after
 
 
 class Recorded(World):
-    """Arrivals that were written down, round by round: depths, p_l, and how many were asked."""
+    """Arrivals that were written down, round by round: who was asked, their depths, and p_l."""
 
     def __init__(
-        self, depths: Sequence[Ints], chances: Sequence[Floats], asked: Sequence[int]
+        self,
+        users: int,
+        asked: Sequence[Ints],
+        depths: Sequence[Ints],
+        chances: Sequence[Floats],
     ) -> None:
-        self.depths, self.chances, self.asked = depths, chances, asked
-        self.users, self.layers = len(depths[0]), len(chances[0])
+        self.users, self.asked, self.depths, self.chances = users, asked, depths, chances
+        self.layers = len(chances[0])
 
-    def arrivals(self, t: int, rng: np.random.Generator, memory: Ints) -> tuple[Arrivals, Ints]:
-        """Those of the recorded round t."""
-        return Arrivals.at(self.depths[t - 1], asked=self.asked[t - 1]), memory
+    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Ints) -> tuple[Arrivals, Ints]:
+        """Those of the recorded round t, whoever is asked now."""
+        return Arrivals.at(self.depths[t - 1], user=self.asked[t - 1]), memory
 
-    def unreached(self, t: int) -> Floats:
+    def unreached(self, t: int, users: Ints) -> Floats:
         """The p_l that was used in round t."""
         return self.chances[t - 1]
 

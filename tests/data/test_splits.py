@@ -1,9 +1,12 @@
+import itertools
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given as cases
 from hypothesis import settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from salf.data import given, holdout, split
 from salf.errors import SalfError
@@ -31,9 +34,9 @@ def test_every_sample_goes_to_exactly_one_user_in_equal_shares(spec, request):
     labels, users, seed = request
     fair = len(labels) // users
     batch = fair if spec != "shards:2" else 2 * (len(labels) // (2 * users))
-    shares = split(spec, labels, users, rng(seed), batch_size=batch)
+    shares = split(spec, labels, users, rng(seed))
     assert len(shares) == users
-    assert sorted(np.concatenate(shares).tolist()) == list(range(len(labels)))
+    assert sorted(np.concatenate([*shares]).tolist()) == list(range(len(labels)))
     sizes = [len(share) for share in shares]
     assert min(sizes) >= batch
     assert max(sizes) - min(sizes) <= (2 if spec == "shards:2" else 1)
@@ -72,7 +75,8 @@ def test_dirichlet_mixes_follow_the_distribution_while_classes_last():
     labels = torch.arange(40_000) % classes
     seen = []
     for seed in range(40):
-        for share in split(f"dirichlet:{alpha}", labels, 100, rng(seed))[:10]:
+        shares = split(f"dirichlet:{alpha}", labels, 100, rng(seed))
+        for share in itertools.islice(shares, 10):
             mix = np.bincount(labels[share], minlength=classes) / len(share)
             seen.append((mix**2).sum())
     assert np.mean(seen) == pytest.approx((alpha + 1) / (classes * alpha + 1), abs=0.06)
@@ -81,7 +85,7 @@ def test_dirichlet_mixes_follow_the_distribution_while_classes_last():
 @pytest.mark.parametrize("seed", range(10))
 def test_thirty_users_with_few_classes_each_still_have_full_batches(seed):
     labels = torch.arange(600) % 10
-    shares = split("dirichlet:0.1", labels, 30, rng(seed), batch_size=16)
+    shares = split("dirichlet:0.1", labels, 30, rng(seed))
     assert min(len(share) for share in shares) == 20
 
 
@@ -102,29 +106,33 @@ def test_iid_needs_no_classes():
 
 
 @pytest.mark.parametrize(
-    ("spec", "users", "batch", "message"),
+    ("spec", "users", "message"),
     [
-        ("iid", 21, 1, "21 users cannot share 20 samples"),
-        ("iid", 0, 1, "0 users"),
-        ("iid", 4, 0, "batch size is 0"),
-        ("iid", 4, 6, "has 5 samples, less than one batch of 6; use fewer users or a smaller"),
-        ("dirichlet:0.1", 3, 7, "has 6 samples, less than one batch of 7"),
-        ("dirichlet:0", 2, 1, "needs a number above 0, as in dirichlet:0.5"),
-        ("dirichlet:-1", 2, 1, "needs a number above 0"),
-        ("dirichlet:nan", 2, 1, "needs a number above 0"),
-        ("dirichlet:inf", 2, 1, "needs a number above 0"),
-        ("dirichlet", 2, 1, "needs a number above 0"),
-        ("shards:0", 2, 1, "needs a number above 0, as in shards:2"),
-        ("shards:1.5", 2, 1, "must be whole"),
-        ("shards:11", 2, 1, "need 22 samples, but there are 20"),
-        ("dirichle:0.1", 2, 1, "Did you mean 'dirichlet:ALPHA'"),
-        ("iid:3", 2, 1, "unknown split 'iid:3'"),
-        ("", 2, 1, "unknown split"),
+        (
+            "iid",
+            21,
+            "21 users cannot share 20 samples; use at most 20 users, or .* shared:K",
+        ),
+        ("iid", 0, "0 users"),
+        ("dirichlet:0", 2, "needs a number above 0, as in dirichlet:0.5"),
+        ("dirichlet:-1", 2, "needs a number above 0"),
+        ("dirichlet:nan", 2, "needs a number above 0"),
+        ("dirichlet:inf", 2, "needs a number above 0"),
+        ("dirichlet", 2, "needs a number above 0"),
+        ("shards:0", 2, "needs a number above 0, as in shards:2"),
+        ("shards:1.5", 2, "must be whole"),
+        ("shards:11", 2, "need 22 samples, but there are 20"),
+        ("shared", 2, "needs a number above 0, as in shared:100"),
+        ("shared:1.5", 2, "must be whole"),
+        ("shared:21", 2, "needs 21 samples, but there are 20"),
+        ("dirichle:0.1", 2, "Did you mean 'dirichlet:ALPHA'"),
+        ("iid:3", 2, "unknown split 'iid:3'"),
+        ("", 2, "unknown split"),
     ],
 )
-def test_impossible_splits_are_refused(spec, users, batch, message):
+def test_impossible_splits_are_refused(spec, users, message):
     with pytest.raises(SalfError, match=message):
-        split(spec, torch.arange(20) % 4, users, rng(), batch)
+        split(spec, torch.arange(20) % 4, users, rng())
 
 
 @pytest.mark.parametrize("labels", [torch.randn(20), torch.zeros(20, 2, dtype=torch.int64)])
@@ -132,6 +140,31 @@ def test_impossible_splits_are_refused(spec, users, batch, message):
 def test_a_split_by_label_needs_classes(spec, labels):
     with pytest.raises(SalfError, match="needs one class label a sample"):
         split(spec, labels, 2, rng())
+
+
+def test_users_of_a_shared_split_hold_k_samples_each_however_many_users_there_are():
+    shares = split("shared:5", torch.arange(20), 10**9, rng(1))
+    assert len(shares) == 10**9
+    users = np.array([0, 7, 10**9 - 1])
+    assert shares.sizes(users).tolist() == [5, 5, 5]
+    held = shares.at(users, np.tile(np.arange(5), (3, 1)))
+    for user, own in zip(users, held, strict=True):
+        assert sorted(own.tolist()) == shares[user].tolist()
+        assert len(set(own.tolist())) == 5
+        assert own.min() >= 0
+        assert own.max() < 20
+        assert shares.at(np.array([user]), np.array([[3]])) == own[3]  # the same on its own
+    assert len({tuple(own) for own in held.tolist()}) == 3
+    other = split("shared:5", torch.arange(20), 10**9, rng(2))
+    assert other[0].tolist() != shares[0].tolist()
+
+
+def test_every_sample_is_held_equally_often_in_a_shared_split():
+    """Chi-square at 1e-4; each user holds 3 of 10 without repetition."""
+    shares = split("shared:3", torch.arange(10), 2000, rng(1))
+    counts = np.bincount(np.concatenate([*shares]), minlength=10)
+    statistic = ((counts - 600) ** 2).sum() / (2000 * 0.3 * 0.7 * 10 / 9)
+    assert stats.chi2.sf(statistic, 9) > 1e-4
 
 
 def test_given_indices_are_sorted_and_may_overlap():
@@ -149,12 +182,11 @@ def test_given_indices_are_sorted_and_may_overlap():
         ([[-1]], "user 0 is given sample -1"),
         ([[0.5]], "whole numbers"),
         ([[True, False]], "whole numbers"),
-        ([[0, 1], [2]], "user 1 has 1 samples, less than one batch of 2"),
     ],
 )
 def test_given_indices_that_do_not_fit_are_refused(indices, message):
     with pytest.raises(SalfError, match=message):
-        given(indices, samples=4, batch_size=2 if "batch" in message else 1)
+        given(indices, samples=4)
 
 
 @cases(st.integers(1, 300), st.floats(0, 0.9), st.integers(0, 99))

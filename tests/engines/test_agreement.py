@@ -16,6 +16,7 @@ from reference import (
     copy_of,
     data,
     equal_shares,
+    group,
     plan_of,
     rows_of,
     simulate,
@@ -109,7 +110,7 @@ def plan_with(name, users, layers):
         return plan_of(name, depths, layers, [0.2 / n for n in range(1, layers + 1)])
     late = np.arange(users) % 2 == 1
     both = [np.tile(np.where(who, 1 / users, 0), (layers, 1)) for who in (~late, late)]
-    return Plan((Group.of(both[0], 2), Group.of(both[1], 1)))
+    return Plan((group(both[0], 2), group(both[1], 1)))
 
 
 @pytest.mark.slow

@@ -8,8 +8,17 @@ from hypothesis import strategies as st
 from torch import nn
 
 from nets import NETS, SEQUENCE, Tokens, make
-from reference import assert_close, assert_same, copy_of, data, equal_shares, plan_of, rows_of
-from salf.data import Samples
+from reference import (
+    assert_close,
+    assert_same,
+    copy_of,
+    data,
+    equal_shares,
+    group,
+    plan_of,
+    rows_of,
+)
+from salf.data import Samples, Split
 from salf.depth import Mixture
 from salf.engines import ENGINES, GroupedEngine, LoopEngine, engine
 from salf.errors import SalfError
@@ -32,8 +41,7 @@ def trained(kind, name, of_method="salf", rounds=3, **options):
         made or engine("auto", model, layers, example=inputs[:8]),
         method(of_method),
         AtDeadline(Mixture(USERS, len(layers), 0.7)),
-        Samples(inputs, labels),
-        equal_shares(USERS, SIZE),
+        Split(Samples(inputs, labels), equal_shares(USERS, SIZE)),
         lambda t: 0.1,
         0.5,
         3,
@@ -110,7 +118,7 @@ def test_users_on_an_older_model_agree(name):
     layers = Layers.of(model, example=rows(np.arange(1))[0])
     now, late = np.zeros((2, len(layers), USERS))
     now[:, :3], late[:, 3:] = 0.2, 0.1
-    plan = Plan((Group.of(now, 2), Group.of(late, 1)))
+    plan = Plan((group(now, 2), group(late, 1)))
     old = {1: {**dict(older.named_parameters()), **dict(older.named_buffers())}}
     before = copy_of(older)
     loop = LoopEngine(model, layers).round(plan, 2, old, rows)

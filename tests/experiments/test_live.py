@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from salf import rows as record
+from salf.draws import Keyed
 from salf.errors import SalfError
 from salf.experiments import live as live_module
 from salf.experiments.config import Config, LiveConfig
@@ -257,18 +258,16 @@ def test_what_was_not_used_is_in_the_log_of_the_run(tmp_path, monkeypatch):
 
 def test_users_have_shares_of_their_own_and_the_simulators_batches():
     training = from_config(SMALL)
-    batches = training.simulation.batches
+    users, held = np.arange(4), training.simulation.shares
     shares = [make_share(SMALL, number) for number in range(1, 5)]
     sizes = [len(share.samples) for share in shares]
-    assert sizes == list(batches.sizes)
-    rng = np.random.default_rng([SMALL.seed, 3])
-    rng.integers(2**63)
-    index = batches.draw(rng)
-    for share, chosen in zip(shares, index, strict=True):
-        inputs, labels = training.simulation.samples.rows(torch.from_numpy(chosen))
-        own_inputs, own_labels = share.batch(3)
-        assert torch.equal(inputs, own_inputs)
-        assert torch.equal(labels, own_labels)
+    assert sizes == held.sizes(users).tolist()
+    inputs, labels = training.simulation.batches.rows(Keyed(SMALL.seed, 3), users)
+    own_inputs, own_labels = (
+        torch.cat(half) for half in zip(*(s.batch(3) for s in shares), strict=True)
+    )
+    assert torch.equal(inputs, own_inputs)
+    assert torch.equal(labels, own_labels)
 
 
 def test_what_torch_draws_is_each_users_own_in_each_round_and_the_same_every_time():

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -156,10 +157,10 @@ class Odd(World):
     def __init__(self, arrived, unreached=(0.0, 0.0)):
         self.arrived, self.chances = arrived, unreached
 
-    def arrivals(self, t, rng, memory):
+    def arrivals(self, t, draws, users, memory):
         return self.arrived, memory
 
-    def unreached(self, t):
+    def unreached(self, t, users):
         return self.chances
 
 
@@ -170,7 +171,7 @@ ONES = np.ones(3, np.int64)
     ("world", "said"),
     [
         (Odd(ONES), "Odd must give salf.Arrivals, not a ndarray"),
-        (Odd(salf.Arrivals([1, 1, 1], ONES > 1, ONES * 0, 3)), "3 users an entry in depth"),
+        (Odd(replace(salf.Arrivals.at(ONES), depth=[1, 1, 1])), "3 users an entry in depth"),
         (Odd(salf.Arrivals.at(ONES), (0.0,)), "unreached must give 2 probabilities"),
     ],
 )
@@ -181,9 +182,9 @@ def test_a_world_that_gives_something_else_is_refused_in_a_sentence(world, said)
 
 def test_a_model_that_was_not_kept_is_said():
     class Old(Odd):
-        def arrivals(self, t, rng, memory):
+        def arrivals(self, t, draws, users, memory):
             age = np.array([0, 0, t - 1])
-            return salf.Arrivals(ONES, ONES > 1, age, 3), memory
+            return salf.Arrivals.at(ONES, age=age), memory
 
     with pytest.raises(salf.SalfError, match="the model of round 1, which was not kept"):
         salf.train(net(), DATA, depth=Old(None), method=SALF(), **SMALL)

@@ -61,12 +61,12 @@ class TurnTaking(World):
     users: int
     layers: int
 
-    def arrivals(self, t, rng, memory):
+    def arrivals(self, t, draws, users, memory):
         depth = np.full(self.users, self.layers)
         depth[t % self.users] = 1
         return salf.Arrivals.at(depth), memory
 
-    def unreached(self, t):
+    def unreached(self, t, users):
         return np.zeros(self.layers)
 
 

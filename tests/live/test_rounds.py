@@ -468,3 +468,18 @@ def test_when_the_last_user_goes_just_before_it_is_asked_the_server_goes_on():
     assert federation.next().depths == {}
     assert federation.next().depths == {"a": 1}
     assert clock.time == pytest.approx(100.2)
+
+
+def test_a_cohort_is_drawn_from_the_free_users_anew_each_round():
+    users = [f"u{n}" for n in range(8)]
+    federation, _, _ = rounds(dict.fromkeys(users, 0.1) | {"slow": 5.0}, cohort=3)
+    asked = [set(federation.next().depths) for _ in range(30)]
+    assert {len(each) for each in asked} == {3}
+    assert len({frozenset(each) for each in asked}) > 10
+    assert set().union(*asked) == {*users, "slow"}
+    assert all(asked.count(each) < 10 for each in asked)
+
+
+def test_a_cohort_larger_than_the_users_present_is_all_of_them():
+    federation, _, _ = rounds({"a": 0.1, "b": 0.1}, cohort=3)
+    assert set(federation.next().depths) == {"a", "b"}

@@ -16,6 +16,7 @@ from reference import (
     small_normed,
 )
 from salf.depth import Mixture
+from salf.draws import Keyed
 from salf.engines import ENGINES
 from salf.errors import SalfError
 from salf.methods import method
@@ -139,8 +140,9 @@ def plans(options, law=None, rounds=ROUNDS, seed=0):
     memory = world.start()
     for t in range(1, rounds + 1):
         before = memory
-        arrived, memory = world.arrivals(t, np.random.default_rng([seed, t]), memory)
-        yield t, rule.plan(t, arrived, world.unreached(t)), before, memory, world
+        users = np.arange(law.users)
+        arrived, memory = world.arrivals(t, Keyed(seed, t), users, memory)
+        yield t, rule.plan(t, arrived, world.unreached(t, users)), before, memory, world
 
 
 def test_a_straggler_of_depth_d_delivers_2d_rounds_later_on_the_model_it_was_given():
@@ -205,7 +207,7 @@ def test_stragglers_busy_ones_included_are_the_ratio_in_every_round(ratio):
     law = Mixture(20, 3, ratio)
     for t, plan, _, memory, _ in plans({}, law, rounds=60):
         busy = memory[1] > t  # those still at it and those who start now
-        assert busy.sum() == law.stragglers
+        assert busy.sum() == law.stragglers(20)
         on_time = sum((group.users.size for group in plan.groups if group.given == t), 0)
         delivering = sum((group.users.size for group in plan.groups if group.given < t), 0)
         assert on_time <= 20 - law.stragglers
@@ -234,7 +236,7 @@ def test_planning_does_not_write_to_the_memory_it_was_given():
     rule = method("asyncfl")
     world = rule.world(AtDeadline(script()))
     memory = world.start()
-    world.arrivals(1, np.random.default_rng(0), memory)
+    world.arrivals(1, Keyed(0, 1), np.arange(world.users), memory)
     assert not memory.any()
 
 

@@ -1,8 +1,10 @@
 import numpy as np
 import pytest
 
+from reference import draw_all
 from salf.arrivals import Arrivals
 from salf.depth import Uniform, fixed, given
+from salf.draws import Keyed
 from salf.errors import SalfError
 from salf.methods import METHODS, method
 from salf.methods.drop import Drop
@@ -19,8 +21,11 @@ def depths(*values, stragglers=()):
 
 def test_fedavg_waits_so_that_everybody_counts_alike_whatever_their_depth():
     world = FedAvg().world(AtDeadline(fixed([1, 4, 2, 3], 3)))
-    arrived, _ = world.arrivals(1, np.random.default_rng(0), world.start())
-    assert FedAvg().weights(arrived, world.unreached(1)).tolist() == [[0.25] * 4] * 3
+    arrived, _ = world.arrivals(1, Keyed(0, 1), np.arange(world.users), world.start())
+    assert (
+        FedAvg().weights(arrived, world.unreached(1, np.arange(world.users))).tolist()
+        == [[0.25] * 4] * 3
+    )
     assert FedAvg.waits
 
 
@@ -47,7 +52,7 @@ def test_drop_with_nobody_finished_weighs_nobody():
 @pytest.mark.parametrize("law", [Uniform(6, 3), given([0.4, 0.3, 0.2, 0.1], 6)])
 def test_outside_the_mixture_a_straggler_is_who_did_not_reach_depth_1(law):
     for seed in range(20):
-        drawn = law.draw(np.random.default_rng(seed))
+        drawn = draw_all(law, np.random.default_rng(seed))
         finished = drawn.depth == 1
         wanted = np.tile(finished / max(1, finished.sum()), (3, 1))
         np.testing.assert_allclose(Drop().weights(drawn, P), wanted)

@@ -23,6 +23,7 @@ from reference import (
     tensors,
 )
 from salf.depth import Mixture
+from salf.draws import Keyed
 from salf.engines import ENGINES
 from salf.errors import SalfError
 from salf.layers import Layers
@@ -207,8 +208,8 @@ def test_a_lucky_straggler_still_trains_the_narrow_network():
     script = Scripted([[1, 1, 3]], 3, stragglers=[[1, 2]])
     rule = method("heterofl")
     world = rule.world(AtDeadline(script))
-    arrived, _ = world.arrivals(1, np.random.default_rng(0), world.start())
-    plan = rule.plan(1, arrived, world.unreached(1))
+    arrived, _ = world.arrivals(1, Keyed(0, 1), np.arange(world.users), world.start())
+    plan = rule.plan(1, arrived, world.unreached(1, np.arange(world.users)))
     assert [(group.users.tolist(), group.width) for group in plan.groups] == [
         ([0], 1.0),
         ([1, 2], 0.5),

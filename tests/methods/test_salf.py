@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 from torch import nn
 
-from reference import data, gradients, plan_of, rows_of, small_mlp
+from reference import data, draw_all, gradients, plan_of, rows_of, small_mlp, unreached
 from salf.aggregate import LayerwiseAggregate
 from salf.arrivals import Arrivals
 from salf.depth import Uniform
@@ -156,19 +156,19 @@ def expected_weights(rule, users, layers, p):
 @pytest.mark.parametrize(("users", "layers"), [(1, 2), (2, 3), (3, 3), (4, 2)])
 def test_lemma_2_exactly_the_expected_weight_is_1_over_U(users, layers):
     """Over every depth vector; no sampling at all."""
-    p = Uniform(users, layers).unreached()
+    p = unreached(Uniform(users, layers))
     found = expected_weights(SALF(), users, layers, p)
     np.testing.assert_allclose(found, np.full((layers, users), 1 / users), rtol=0, atol=1e-12)
 
 
 def test_without_the_correction_the_expected_weight_is_short_by_1_minus_p():
-    p = Uniform(3, 3).unreached()
+    p = unreached(Uniform(3, 3))
     found = expected_weights(SALF(), 3, 3, np.zeros(3))
     np.testing.assert_allclose(found, np.tile((1 - p)[:, None] / 3, (1, 3)), atol=1e-12)
 
 
 def test_averaging_over_all_users_shrinks_layer_l_to_its_chance_of_being_reached():
-    found = expected_weights(SALF(average="all"), 3, 3, Uniform(3, 3).unreached())
+    found = expected_weights(SALF(average="all"), 3, 3, unreached(Uniform(3, 3)))
     wanted = np.tile(np.array([1, 2, 3])[:, None] / 4 / 3, (1, 3))
     np.testing.assert_allclose(found, wanted, atol=1e-12)
 
@@ -202,7 +202,7 @@ def steps_of(rule, p, seed):
     law = Uniform(users, layers)
     steps = []
     for _ in range(ROUNDS):
-        c = rule.weights(law.draw(rng), p)
+        c = rule.weights(draw_all(law, rng), p)
         steps.append(np.concatenate([c[index] @ g for index, g in enumerate(by_layer)]))
     depths = Arrivals.at(np.ones(users, np.int64), np.zeros(users, bool))
     full = FedAvg().weights(depths, p)
@@ -219,7 +219,7 @@ def smallest_p_value(steps, wanted):
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_lemma_2_the_mean_salf_step_is_fedavgs(seed):
-    steps, wanted = steps_of(SALF(), Uniform(3, 3).unreached(), seed)
+    steps, wanted = steps_of(SALF(), unreached(Uniform(3, 3)), seed)
     assert smallest_p_value(steps, wanted) > ALPHA
 
 
@@ -227,9 +227,9 @@ def test_lemma_2_the_mean_salf_step_is_fedavgs(seed):
     ("rule", "p"),
     [
         (SALF(), np.zeros(3)),
-        (SALF(average="all"), Uniform(3, 3).unreached()),
+        (SALF(average="all"), unreached(Uniform(3, 3))),
         (Drop(), np.zeros(3)),
-        (SALF(), Uniform(3, 3).unreached()[::-1]),
+        (SALF(), unreached(Uniform(3, 3))[::-1]),
     ],
     ids=["p left out", "over all users", "drop", "layers counted from the wrong end"],
 )
@@ -244,7 +244,7 @@ def test_lemma_2_through_the_engine_over_every_depth_vector():
     model = small_mlp()
     engine = ENGINES["fused"](model, Layers.of(model))
     rows = rows_of(*data(users, 2, (4,)), 2)
-    p = Uniform(users, layers).unreached()
+    p = unreached(Uniform(users, layers))
     wanted = engine.round(plan_of("fedavg", [1] * users, layers), 1, {}, rows).step.values
     mean = {name: torch.zeros_like(value) for name, value in wanted.items()}
     every = list(product(range(1, layers + 2), repeat=users))

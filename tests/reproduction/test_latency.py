@@ -8,6 +8,7 @@ import torch
 import vl_convert
 from made_up_runs import found
 
+from reference import draw_all
 from salf.depth import parse
 from salf.experiments.config import Config
 from salf.experiments.run import run
@@ -95,7 +96,7 @@ def test_depths_by_the_layers_times_are_those_of_users_with_a_uniform_speed():
 @pytest.mark.parametrize("deadline", [1, 2, 3, 7])
 def test_stragglers_by_the_layers_times_never_finish(deadline):
     law = parse(timed_depths(deadline, layer_shares([7.1, 3.4, 1.61, 1.26])), 30, 4, 0.5)
-    depths = law.draw(np.random.default_rng(0))
+    depths = draw_all(law, np.random.default_rng(0))
     assert depths.straggler.sum() == 15
     assert ((depths.depth > 1) == depths.straggler).all()
     assert sum(law.chances) == pytest.approx(1)

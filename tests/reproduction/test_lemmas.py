@@ -9,10 +9,11 @@ import pytest
 import torch
 from scipy import stats
 
-from reference import gradients
+from reference import draw_all, gradients, unreached
 from salf.arrivals import Arrivals
 from salf.data import split, synthetic
 from salf.depth import Uniform
+from salf.draws import Unkeyed
 from salf.layers import Layers
 from salf.methods.drop import Drop
 from salf.methods.salf import SALF
@@ -21,7 +22,7 @@ from salf.reproduction.item import Found, label
 from salf.reproduction.lemmas import errors_allowed, inner_products, rounds_of, weights_of
 from salf.reproduction.sizes import QUICK
 from salf.reproduction.verdicts import Verdict
-from salf.simulation import Batches
+from salf.sampling import places
 
 TINY = replace(
     QUICK,
@@ -65,7 +66,7 @@ def test_rounds_are_drawn_by_the_law_itself_as_many_as_asked_for():
         d.depth.tolist() for some in rounds_of(law, 2300, np.random.default_rng(5)) for d in some
     ]
     rng = np.random.default_rng(5)
-    assert found == [law.draw(rng).depth.tolist() for _ in range(2300)]
+    assert found == [draw_all(law, rng).depth.tolist() for _ in range(2300)]
 
 
 def test_inner_products_are_those_of_every_users_own_gradient():
@@ -74,9 +75,11 @@ def test_inner_products_are_those_of_every_users_own_gradient():
     found = inner_products(model, data.train, 3, 4, np.random.default_rng(1))
 
     rng = np.random.default_rng(1)
-    shares = split("iid", data.train.labels, 3, rng, 4)
+    shares = split("iid", data.train.labels, 3, rng)
     by_user = []
-    for batch in Batches(shares, 4).draw(rng):
+    everybody = np.arange(3)
+    drawn = places(Unkeyed(rng), everybody, shares.sizes(everybody), 4)
+    for batch in shares.at(everybody, drawn):
         inputs, labels = data.train.rows(torch.from_numpy(batch))
         by_user.append(gradients(model.double(), inputs.double(), labels))
     for layer, names in enumerate([("1.weight", "1.bias"), ("2.weight", "2.bias")]):
@@ -219,7 +222,7 @@ def exact_comparison(rule, unreached, users, layers, gradients):
 @pytest.mark.parametrize(("users", "layers"), [(2, 3), (4, 2)])
 def test_over_all_depths_salf_is_fedavg_exactly_and_the_controls_are_short_of_it(users, layers):
     g = random_gradients(layers, users)
-    p = Uniform(users, layers).unreached()
+    p = unreached(Uniform(users, layers))
     wanted = {
         (SALF(), "p"): np.ones(layers),
         (SALF(), "0"): 1 - p,
@@ -227,8 +230,8 @@ def test_over_all_depths_salf_is_fedavg_exactly_and_the_controls_are_short_of_it
         (Drop(), "p"): np.full(layers, 1 - p[0]),
     }
     for (rule, division), ratios in wanted.items():
-        unreached = p if division == "p" else np.zeros(layers)
-        found = exact_comparison(rule, unreached, users, layers, g)
+        chances = p if division == "p" else np.zeros(layers)
+        found = exact_comparison(rule, chances, users, layers, g)
         assert [layer["ratio"] for layer in found] == pytest.approx(ratios, rel=1e-12)
         t2 = [layer["t2"] for layer in found]
         assert (max(t2) < 1e-20) == (ratios == 1).all()
@@ -239,7 +242,7 @@ def test_the_ratio_and_its_error_are_those_of_the_steps_themselves():
     g = random_gradients(layers, users)
     law = Uniform(users, layers)
     (rounds,) = rounds_of(law, 200, np.random.default_rng(0))
-    c = weights_of(SALF(), rounds, law.unreached())
+    c = weights_of(SALF(), rounds, unreached(law))
     steps = np.einsum("nlu,lum->nlm", c, g)
     moments = lemma2.Moments(layers, users)
     for part in (c[:70], c[70:]):
@@ -345,7 +348,7 @@ def exact_variance(products, users, layers):
 @pytest.mark.parametrize(("users", "layers"), [(2, 1), (2, 4), (5, 2), (4, 3)])
 def test_over_all_depths_the_variance_is_the_exact_one(users, layers):
     g = random_gradients(layers, users)
-    weights = weights_of(SALF(), every_round(users, layers), Uniform(users, layers).unreached())
+    weights = weights_of(SALF(), every_round(users, layers), unreached(Uniform(users, layers)))
     found = lemma3.squared_norms(weights - 1 / users, products_of(g)).mean()
     assert found == pytest.approx(exact_variance(products_of(g), users, layers), rel=1e-10)
 
@@ -373,7 +376,7 @@ def test_the_layerwise_bound_is_above_the_variance_whatever_the_gradients():
     for seed, (users, layers) in product(range(5), [(2, 1), (2, 6), (10, 3)]):
         products = products_of(random_gradients(layers, users, seed=seed))
         norms = np.einsum("luu->lu", products).max(1)
-        bound = lemma3.layerwise_bound(norms, users, Uniform(users, layers).unreached())
+        bound = lemma3.layerwise_bound(norms, users, unreached(Uniform(users, layers)))
         assert exact_variance(products, users, layers) <= bound
 
 
@@ -413,7 +416,7 @@ def test_errors_are_those_of_the_mean_over_the_draws():
     found = lemma3.measure("synthetic", "", 4, 1, [2], 1, 4000, 1, silent)["points"][0]
     model = lemma3.network((1, 28, 28), 10, 1, "default", 1)
     products = inner_products(model, synthetic(0).train, 2, 4, np.random.default_rng([1, 0]))
-    weights = weights_of(SALF(), every_round(2, 1), Uniform(2, 1).unreached())
+    weights = weights_of(SALF(), every_round(2, 1), unreached(Uniform(2, 1)))
     squares = lemma3.squared_norms(weights - 1 / 2, products)
     assert found["error"] == pytest.approx(squares.std() / np.sqrt(4000), rel=0.1)
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from salf.data import Samples, synthetic
+from salf.data import Parts, Samples, Split, synthetic
 from salf.depth import Uniform
+from salf.draws import Keyed
 from salf.engines import LoopEngine
 from salf.layers import Layers
 from salf.methods import method
@@ -20,8 +21,9 @@ from salf.reproduction.ridge import Ridge, from_images, trajectories
 from salf.reproduction.sizes import QUICK
 from salf.reproduction.statistics import interval
 from salf.reproduction.verdicts import Verdict
+from salf.sampling import places
 from salf.schedules import theorem_rate
-from salf.simulation import Batches, Simulation
+from salf.simulation import Simulation
 from salf.worlds import AtDeadline
 
 TINY = replace(
@@ -42,7 +44,7 @@ def ridge():
     rng = np.random.default_rng(0)
     inputs = rng.normal(size=(16, 6)) * np.linspace(0.5, 1.5, 6)
     shares = [np.arange(5), np.arange(5, 10), np.arange(10, 16)]
-    return Ridge(inputs, rng.normal(size=16), shares, ridge=0.3, batch_size=2)
+    return Ridge(inputs, rng.normal(size=16), Parts.of(shares), ridge=0.3, batch_size=2)
 
 
 def objective(ridge, share, w):
@@ -132,10 +134,10 @@ def test_a_trajectory_is_that_of_a_plain_loop(ridge, name):
     w = np.zeros(6)
     for t in range(1, rounds + 1):
         assert found[t - 1] == pytest.approx(w, rel=1e-9, abs=1e-12)
-        rng = np.random.default_rng([seed, t])
-        rng.integers(2**63)
-        batches = Batches(ridge.shares, 2).draw(rng)
-        depth = rng.integers(1, layers + 1, users, endpoint=True)
+        draws, everybody = Keyed(seed, t), np.arange(users)
+        drawn = places(draws, everybody, ridge.shares.sizes(everybody), 2)
+        batches = [share[some] for share, some in zip(ridge.shares, drawn, strict=True)]
+        depth = Uniform(users, layers).draw(draws, everybody).depth
         g = [gradient(ridge, batch, w) for batch in batches]
         eta = 2 / (rho_c * (max(8 * rho_s / rho_c, 1) + t))
         after = w.copy()
@@ -179,8 +181,9 @@ def test_a_trajectory_is_that_of_the_simulation_with_its_seed(ridge, name):
         LoopEngine(model, Layers.of(model, [f"blocks.{i}" for i in range(layers)]), loss),
         method(name),
         AtDeadline(Uniform(3, layers)),
-        Samples(torch.from_numpy(ridge.inputs), torch.from_numpy(ridge.targets)),
-        ridge.shares,
+        Split(
+            Samples(torch.from_numpy(ridge.inputs), torch.from_numpy(ridge.targets)), ridge.shares
+        ),
         theorem_rate(*ridge.rho),
         batch_size=2,
         seed=seed,

@@ -3,6 +3,7 @@ from math import e, inf, nan
 import numpy as np
 import pytest
 
+from reference import draw_all, unreached
 from salf.depth import Uniform
 from salf.errors import SalfError
 from salf.methods import method
@@ -49,7 +50,7 @@ def test_the_variance_of_real_steps_is_below_lemma_3(users, layers):
     G2 = (gradients**2).sum(axis=(0, 2)).max()
     squares = []
     for _ in range(4000):
-        c = method("salf").weights(depth.draw(rng), depth.unreached())
+        c = method("salf").weights(draw_all(depth, rng), unreached(depth))
         step = np.einsum("lu,lud->ld", c, gradients)
         squares.append(((step - full) ** 2).sum())
     assert 0 < np.mean(squares) < variance_bound(Federation(users, layers), 1.0, G2)

@@ -105,7 +105,7 @@ def from_tensors(
 
     Integer labels are classes 0, 1, ...; labels of floats are targets of a regression.
     """
-    trained, tested = _samples("training", train), _samples("test", test)
+    trained, tested = samples_of("training", train), samples_of("test", test)
     labels = (trained.labels, tested.labels)
     if labels[0].is_floating_point() != labels[1].is_floating_point():
         raise SalfError("training and test labels must both be integers or both be floats.")
@@ -118,7 +118,8 @@ def from_tensors(
     return DataSet(name, trained, tested, classes, source="tensors in memory")
 
 
-def _samples(half: str, pair: tuple[Array, Array]) -> Samples:
+def samples_of(half: str, pair: Sequence[Array]) -> Samples:
+    """A pair of inputs and labels as samples; `half` is what they are called in errors."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise SalfError(f"{half} data must be a pair (inputs, labels), not a {_kind(pair)}.")
     inputs, labels = _tensor(f"{half} inputs", pair[0]), _tensor(f"{half} labels", pair[1])

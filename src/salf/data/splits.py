@@ -4,46 +4,52 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
+from salf.data.shares import Index, Parts, SharedParts
 from salf.errors import SalfError, unknown
 
-Index = NDArray[np.int64]
 
-
-def split(
-    spec: str, labels: Tensor, users: int, rng: np.random.Generator, batch_size: int = 1
-) -> list[Index]:
-    """Share all samples out among users: each sample to one user, each user's indices sorted.
+def split(spec: str, labels: Tensor, users: int, rng: np.random.Generator) -> Parts:
+    """Share the samples out among users: the sorted indices of each user's.
 
     `iid`              at random.
     `dirichlet:ALPHA`  at random by label: each user has its own mix of classes; the smaller ALPHA,
                        the fewer classes a user has.
     `shards:K`         sorted by label, cut into K pieces a user, dealt at random.
+    `shared:K`         K at random for each user; a sample may be several users' or nobody's.
 
-    Shares are equal to within one sample (to within K for shards), also for `dirichlet`, because
-    the paper's analysis takes users' data sets to be of one size.
+    All but the last give each sample to one user, and shares are equal to within one sample (to
+    within K for shards), because the paper's analysis takes users' data sets to be of one size.
     """
     name, _, value = spec.partition(":")
     count = len(labels)
-    _check_users(users, count, batch_size)
+    if users < 1:
+        raise SalfError(f"there are {users} users, but there must be at least 1.")
+    if name == "shared":
+        size = _whole(spec, value, "shared:100")
+        if size > count:
+            raise SalfError(f"the split {spec!r} needs {size} samples, but there are {count}.")
+        return SharedParts(users, count, size, key=int(rng.integers(2**63)))
+    if users > count:
+        raise SalfError(
+            f"{users} users cannot share {count} samples; use at most {count} users, or the split "
+            "shared:K, in which users may hold the same samples."
+        )
     if spec == "iid":
-        shares = np.array_split(rng.permutation(count), users)
-    elif name == "dirichlet":
+        return _iid(count, users, rng)
+    if name == "dirichlet":
         alpha = _number(spec, value, "dirichlet:0.5")
         shares = _dirichlet(_classes(spec, labels), users, alpha, rng)
     elif name == "shards":
-        pieces = _number(spec, value, "shards:2")
-        if pieces != int(pieces):
-            raise SalfError(f"the number in {spec!r} must be whole, as in shards:2.")
-        shares = _shards(_classes(spec, labels), users, int(pieces), rng)
+        pieces = _whole(spec, value, "shards:2")
+        shares = _shards(_classes(spec, labels), users, pieces, rng)
     else:
-        raise unknown("split", spec, ["iid", "dirichlet:ALPHA", "shards:K"])
-    return _checked(shares, batch_size)
+        raise unknown("split", spec, ["iid", "dirichlet:ALPHA", "shards:K", "shared:K"])
+    return Parts.of([np.sort(share) for share in shares])
 
 
-def given(indices: Sequence[Sequence[int]], samples: int, batch_size: int = 1) -> list[Index]:
+def given(indices: Sequence[Sequence[int]], samples: int) -> Parts:
     """Use a split made elsewhere: the indices of each user's samples. Users may share samples."""
     if len(indices) == 0:
         raise SalfError("the split given has no users.")
@@ -59,8 +65,8 @@ def given(indices: Sequence[Sequence[int]], samples: int, batch_size: int = 1) -
             raise SalfError(
                 f"user {user} is given sample {outside[0]}, but samples are 0 to {samples - 1}."
             )
-        shares.append(share)
-    return _checked(shares, batch_size)
+        shares.append(np.sort(share.astype(np.int64)))
+    return Parts.of(shares)
 
 
 def holdout(count: int, share: float, rng: np.random.Generator) -> tuple[Index, Index]:
@@ -72,6 +78,14 @@ def holdout(count: int, share: float, rng: np.random.Generator) -> tuple[Index, 
         raise SalfError(f"holding out {share} of {count} samples leaves none.")
     order = rng.permutation(count)
     return np.sort(order[held:]), np.sort(order[:held])
+
+
+def _iid(count: int, users: int, rng: np.random.Generator) -> Parts:
+    order = rng.permutation(count)
+    sizes = np.full(users, count // users)
+    sizes[: count % users] += 1
+    owner = np.repeat(np.arange(users), sizes)
+    return Parts(order[np.lexsort((order, owner))], sizes)
 
 
 def _dirichlet(classes: Index, users: int, alpha: float, rng: np.random.Generator) -> list[Index]:
@@ -136,20 +150,8 @@ def _number(spec: str, value: str, example: str) -> float:
     return number
 
 
-def _check_users(users: int, count: int, batch_size: int) -> None:
-    if users < 1:
-        raise SalfError(f"there are {users} users, but there must be at least 1.")
-    if batch_size < 1:
-        raise SalfError(f"the batch size is {batch_size}, but must be at least 1.")
-    if users > count:
-        raise SalfError(f"{users} users cannot share {count} samples; use at most {count} users.")
-
-
-def _checked(shares: Sequence[NDArray[np.integer]], batch_size: int) -> list[Index]:
-    smallest = min(range(len(shares)), key=lambda user: len(shares[user]))
-    if len(shares[smallest]) < batch_size:
-        raise SalfError(
-            f"user {smallest} has {len(shares[smallest])} samples, less than one batch of "
-            f"{batch_size}; use fewer users or a smaller batch."
-        )
-    return [np.sort(share.astype(np.int64)) for share in shares]
+def _whole(spec: str, value: str, example: str) -> int:
+    number = _number(spec, value, example)
+    if number != int(number):
+        raise SalfError(f"the number in {spec!r} must be whole, as in {example}.")
+    return int(number)

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
-from salf.arrivals import Floats
-from salf.engines.base import Engine, Rows, Weights
+from salf.aggregate import LayerwiseAggregate
+from salf.arrivals import Floats, Ints
+from salf.engines.base import Engine, Network, Rows, Weights
 from salf.engines.kernels import UserBatchNorm, stand_in
 from salf.engines.losses import Loss, cross_entropy
 from salf.errors import SalfError
@@ -110,7 +111,7 @@ class BlockEngine(Engine):
         self.chunk_bytes = chunk_bytes or max(
             self._least_chunk_bytes(), CHUNK_PER_PARAMETER_BYTE * parameter_bytes
         )
-        self._user_bytes: int | None = None
+        self._user_bytes: dict[int, int] = {}  # by the number of rows
 
     @abstractmethod
     def _modules(self) -> Sequence[Sequence[nn.Module]]:
@@ -124,6 +125,33 @@ class BlockEngine(Engine):
                 raise self._refusal(f"{block.last} does not return one tensor with a row per row")
         return inputs
 
+    @abstractmethod
+    def _sets(self, weights: Floats) -> Iterable[Ints]:
+        """The columns of c[l, u] that one pass may take together, in order."""
+
+    @abstractmethod
+    def _one_pass(
+        self,
+        c: Floats,
+        network: Network,
+        inputs: Tensor,
+        targets: Tensor,
+        aggregate: LayerwiseAggregate,
+    ) -> float:
+        """Add the updates of some users of one set; return the sum of their losses."""
+
+    def _compute(
+        self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
+    ) -> float:
+        total = 0.0
+        chunk = self._users_per_chunk(group, rows)
+        for columns in self._sets(group.weights):
+            for start in range(0, len(columns), chunk):
+                some = columns[start : start + chunk]
+                inputs, targets = rows(group.users[some])
+                total += self._one_pass(group.weights[:, some], network, inputs, targets, aggregate)
+        return total
+
     def _refusal(self, reason: str) -> SalfError:
         return SalfError(
             f"the {self.name} engine cannot run this model: {reason}. Use engine 'loop'."
@@ -135,16 +163,16 @@ class BlockEngine(Engine):
         Measured on the full network whatever the group's is, so that a run that is resumed works
         in the same chunks as one that never stopped.
         """
-        if self._user_bytes is None:
+        if group.rows not in self._user_bytes:
             inputs, _ = rows(group.users[:1])
             before = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
             # Unchanged, so that dropout's masks do not depend on whether this was measured before.
             with unchanged(self.model):
-                self._user_bytes = self._activation_bytes(inputs)
+                self._user_bytes[group.rows] = self._activation_bytes(inputs)
                 for name, buffer in self.model.named_buffers():
                     if not torch.equal(buffer, before[name]):
                         raise self._refusal(f"its forward pass moves the buffer {name}")
-        return max(1, self.chunk_bytes // max(1, self._user_bytes))
+        return max(1, self.chunk_bytes // max(1, self._user_bytes[group.rows]))
 
     def _least_chunk_bytes(self) -> int:
         return CHUNK_BYTES

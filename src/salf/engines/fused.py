@@ -21,14 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from salf.aggregate import LayerwiseAggregate
-from salf.arrivals import Floats
+from salf.arrivals import Floats, Ints
 from salf.backprop import backward_to
-from salf.engines.base import Network, Rows, Weights
+from salf.engines.base import Network, Weights
 from salf.engines.blocks import BlockEngine
-from salf.engines.losses import total_loss, user_losses
+from salf.engines.losses import total_and_objective
 from salf.errors import SalfError
 from salf.layers import Layers, flatten, is_sequential
-from salf.methods import Group
 from salf.narrow import BATCH_NORMS
 
 # For a plain nn.Sequential, whose modules' outputs are counted instead. (Measured:
@@ -121,24 +120,15 @@ class FusedEngine(BlockEngine):
             inputs = block.sequence(inputs)
         return inputs
 
-    def _compute(
-        self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
-    ) -> float:
-        reach = group.weights > 0
+    def _sets(self, weights: Floats) -> list[Ints]:
+        """All users; who got furthest comes first, so that every U^l is the first rows."""
+        reach = weights > 0
         if (reach[:-1] & ~reach[1:]).any():
             raise SalfError(
                 "the fused engine needs weights that are nested: whoever counts in a layer counts "
                 "in all later ones. Use engine 'loop'."
             )
-        # Who got furthest comes first, so that every U^l is the first rows of the batch.
-        order = np.argsort(np.argmax(reach, axis=0), kind="stable")
-        total = 0.0
-        chunk = self._users_per_chunk(group, rows)
-        for start in range(0, len(order), chunk):
-            some = order[start : start + chunk]
-            inputs, targets = rows(group.users[some])
-            total += self._one_pass(group.weights[:, some], network, inputs, targets, aggregate)
-        return total
+        return [np.argsort(np.argmax(reach, axis=0), kind="stable")]
 
     def _one_pass(
         self,
@@ -148,18 +138,13 @@ class FusedEngine(BlockEngine):
         targets: Tensor,
         aggregate: LayerwiseAggregate,
     ) -> float:
-        """Add the updates of users, sorted by depth, and return the sum of their losses."""
         signals = _Signals(c)
         outputs = self._outputs(signals, network.forward_weights(), inputs)
-        if signals.all_ones:
-            total = objective = total_loss(self.loss, outputs, targets, signals.users)
-        else:
-            losses = user_losses(self.loss, outputs, targets, signals.users)
-            total, objective = losses.sum(), (losses * losses.new_tensor(signals.of[-1])).sum()
+        total, objective = total_and_objective(self.loss, outputs, targets, signals.of[-1])
         update = backward_to(signals.depth, objective, network.leaves, self.layers)
         if network.narrow is None:
             update |= self._moved_statistics(signals)
-        aggregate.add(update, weights=signals.scale, users=signals.reached, held=network.held)
+        aggregate.add(update, signals.scale, signals.reached, c.sum(1), network.held)
         return float(total.item())
 
     def _outputs(self, signals: "_Signals", forward: Weights | None, inputs: Tensor) -> Tensor:

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from salf.aggregate import LayerwiseAggregate
 from salf.arrivals import Floats, Ints
 from salf.backprop import backward_to
-from salf.engines.base import Network, Rows
+from salf.engines.base import Network
 from salf.engines.blocks import BlockEngine
-from salf.engines.losses import total_loss, user_losses
-from salf.methods import Group
+from salf.engines.losses import total_and_objective
 
 
 class GroupedEngine(BlockEngine):
@@ -26,17 +25,11 @@ class GroupedEngine(BlockEngine):
     def _modules(self) -> list[list[nn.Module]]:
         return [[self.model]]
 
-    def _compute(
-        self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
-    ) -> float:
-        total = 0.0
-        chunk = self._users_per_chunk(group, rows)
-        for alike in _alike(group.weights):
-            for start in range(0, len(alike), chunk):
-                some = alike[start : start + chunk]
-                inputs, targets = rows(group.users[some])
-                total += self._one_pass(group.weights[:, some], network, inputs, targets, aggregate)
-        return total
+    def _sets(self, weights: Floats) -> list[Ints]:
+        """Columns that are equal up to a factor."""
+        shapes = np.round(weights / weights.max(axis=0), 12)
+        _, which = np.unique(shapes, axis=1, return_inverse=True)
+        return [np.flatnonzero(which == each) for each in range(which.max() + 1)]
 
     def _one_pass(
         self,
@@ -46,27 +39,15 @@ class GroupedEngine(BlockEngine):
         targets: Tensor,
         aggregate: LayerwiseAggregate,
     ) -> float:
-        """Add the updates of users with proportional weights; return the sum of their losses."""
         scale, users = c.max(1), c.shape[1]
         depth = 1 + int(np.argmax(scale > 0))
         factors = c[depth - 1] / scale[depth - 1]
         (block,) = self._blocks
         outputs = block(inputs, users, network.forward_weights())
-        if (factors == 1).all():
-            total = objective = total_loss(self.loss, outputs, targets, users)
-        else:
-            losses = user_losses(self.loss, outputs, targets, users)
-            total, objective = losses.sum(), (losses * losses.new_tensor(factors)).sum()
+        total, objective = total_and_objective(self.loss, outputs, targets, factors)
         update = backward_to(depth, objective, network.leaves, self.layers)
         if network.narrow is None:
             moved = block.moved(factors)
             update |= {name: value for name, value in moved.items() if name in self.layers.index_of}
-        aggregate.add(update, weights=scale, users=(c > 0).sum(1), held=network.held)
+        aggregate.add(update, scale, (c > 0).sum(1), c.sum(1), network.held)
         return float(total.item())
-
-
-def _alike(weights: Floats) -> list[Ints]:
-    """The columns in sets that are equal up to a factor."""
-    shapes = np.round(weights / weights.max(axis=0), 12)
-    _, which = np.unique(shapes, axis=1, return_inverse=True)
-    return [np.flatnonzero(which == each) for each in range(which.max() + 1)]

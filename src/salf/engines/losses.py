@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from salf.arrivals import Floats
 from salf.errors import SalfError, in_one_line
 
 # Called with outputs and targets of one user. If it returns several values, the user's loss is
@@ -44,15 +45,23 @@ def user_losses(loss: Loss, outputs: Tensor, targets: Tensor, users: int) -> Ten
     return torch.stack([loss(*pair).mean() for pair in pairs])
 
 
-def total_loss(loss: Loss, outputs: Tensor, targets: Tensor, users: int) -> Tensor:
-    """The sum of the users' losses."""
+def total_and_objective(
+    loss: Loss, outputs: Tensor, targets: Tensor, factors: Floats
+) -> tuple[Tensor, Tensor]:
+    """The sum of the users' losses, and the same with each user's times its factor."""
+    users = len(factors)
+    if not (factors == 1).all():
+        losses = user_losses(loss, outputs, targets, users)
+        return losses.sum(), (losses * losses.new_tensor(factors)).sum()
     if loss is cross_entropy and not targets.is_floating_point():
         # One operation instead of three: small models are measurably faster.
-        return F.cross_entropy(outputs, targets, reduction="sum") * (users / targets.numel())
-    if isinstance(loss, RowLoss):
+        total = F.cross_entropy(outputs, targets, reduction="sum") * (users / targets.numel())
+    elif isinstance(loss, RowLoss):
         values = loss(outputs, targets)
-        return values.sum() * (users / values.numel())
-    return user_losses(loss, outputs, targets, users).sum()
+        total = values.sum() * (users / values.numel())
+    else:
+        total = user_losses(loss, outputs, targets, users).sum()
+    return total, total
 
 
 def checked(loss: Loss, outputs: Tensor, targets: Tensor) -> Loss:

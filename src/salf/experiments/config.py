@@ -34,7 +34,9 @@ class Config:
         "package.module:Name",
     )
     data_dir: str = setting("", "A folder to look for the data set's files in.")
-    split: str = setting("iid", "Who holds which samples: iid | dirichlet:0.1 | shards:2")
+    split: str = setting(
+        "iid", "Who holds which samples: iid | dirichlet:0.1 | shards:2 | shared:100"
+    )
     model: str = setting("mlp", f"{' | '.join(PAPER_MODELS)} | package.module:Name")
     layers: str = setting(
         "",
@@ -53,13 +55,24 @@ class Config:
         "AS4) | fixed:D1,D2,... | probabilities:P1,... | package.module:Name",
     )
     users: int = setting(30, "Number of users.")
+    cohort: float | str = setting(
+        "all", "How many users take part in a round: all | a number, as 100 | a share, as 0.1"
+    )
+    cohort_by: Literal["uniform", "samples"] = setting(
+        "uniform", "How a cohort is drawn: uniform | samples (users with more samples more often)"
+    )
+    weigh: Literal["equally", "samples"] = setting(
+        "equally", "How users count: equally | samples (in proportion to their number of samples)"
+    )
     stragglers: float = setting(0.9, "The ratio of stragglers, in [0, 1].")
     rounds: int = setting(250, "Number of rounds.")
     lr: float | str = setting(
         0.05, "Learning rate: 0.05 | cosine:RATE | step:RATE,EVERY,FACTOR | theorem:RHO_C,RHO_S"
     )
     momentum: float = setting(0.5, "The server's momentum.")
-    batch_size: int = setting(16, "Samples per user and round.")
+    batch_size: int = setting(
+        16, "Samples per user and round; a user that has fewer uses all of them."
+    )
     validation: float = setting(
         1 / 6, "The share of the training data held back to measure the accuracy during training."
     )
@@ -98,6 +111,9 @@ class Config:
             raise SalfError(f"stragglers must be a ratio in [0, 1], not {self.stragglers}.")
         if not 0 <= self.validation < 1:
             raise SalfError(f"validation must be a share in [0, 1), not {self.validation}.")
+        if self.cohort == "all" and self.cohort_by != "uniform":
+            raise SalfError("cohort-by needs a cohort, as in --cohort 100.")
+        self.cohort_size()  # which checks it
         schedules.schedule(self.lr, self.rounds)
         worlds.check(self.depth, self.users, self.stragglers)
         self._check_names()
@@ -116,6 +132,21 @@ class Config:
 
             engines.find(self.engine)
         self.given_layers()
+
+    def cohort_size(self) -> int:
+        """How many users take part in a round."""
+        users = self.users
+        if self.cohort == "all":
+            return users
+        if not isinstance(self.cohort, str):
+            if 0 < self.cohort < 1:
+                return max(1, round(self.cohort * users))
+            if 1 <= self.cohort <= users and self.cohort == int(self.cohort):
+                return int(self.cohort)
+        raise SalfError(
+            f"cohort must be all, a share below 1, or a whole number from 1 to {users} (users), "
+            f"not {self.cohort}."
+        )
 
     def make_method(self) -> Method:
         """The method, with its options."""
@@ -186,6 +217,11 @@ class LiveConfig(Config):
         check_max_norm(self.max_norm)
         Grace(self.grace)  # which checks it
         slowness(self.slow, self.users)
+        if self.weigh != "equally" or self.cohort_by != "uniform":
+            raise SalfError(
+                "a live server does not know how many samples its users have: weigh and cohort-by "
+                "cannot be samples."
+            )
         method = methods.find(self.method)
         if method.simulated_only:
             raise SalfError(f"{method.name} runs in the simulator only: {method.simulated_only}.")

@@ -164,6 +164,9 @@ def main(grid: Grid, context: Context) -> None:
         state=folder.checkpoint,
         record=folder.rounds,
         min_available_nodes=config.users,
+        fraction_train=config.cohort_size() / config.users,
+        min_train_nodes=config.cohort_size(),
+        seed=config.seed,
         fraction_evaluate=0.0,
     )
     strategy.names = json.loads(str(context.run_config["names"]))

@@ -13,12 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from salf import rows as records
 from salf import schedules
 from salf.data import Samples
+from salf.draws import Keyed
 from salf.engines import cross_entropy
 from salf.errors import SalfError
 from salf.experiments.config import Config, LiveConfig
@@ -33,7 +35,8 @@ from salf.live.slow import Slowdown, slowness
 from salf.live.user import User
 from salf.methods.fedavg import FedAvg
 from salf.rows import Row
-from salf.simulation import Batches, round_rng, seeded
+from salf.sampling import places
+from salf.simulation import seeded
 
 log = logging.getLogger("salf.live")
 
@@ -54,33 +57,30 @@ class Share:
     model: nn.Module
     layers: Layers
     samples: Samples
-    batches: Batches
+    batch_size: int
 
     def batch(self, round: int) -> tuple[Tensor, Tensor]:
         """Its mini-batch of a round, the one it has in the simulator."""
-        rng, _ = round_rng(self.seed, round)
-        picks = torch.from_numpy(self.batches.picks(rng)[self.number - 1])
-        return self.samples.rows(picks.to(self.samples.inputs.device))
+        user, size = np.array([self.number - 1]), np.array([len(self.samples)])
+        drawn = places(Keyed(self.seed, round), user, size, self.batch_size)[0]
+        return self.samples.rows(torch.from_numpy(drawn).to(self.samples.inputs.device))
 
     def draws(self, round: int) -> AbstractContextManager[None]:
         """Let what torch itself draws (dropout) be this user's own in this round, and no other's.
 
         In the simulator all users draw from one sequence, so such a model replays in law only.
         """
-        _, seed = round_rng(self.seed, round)
-        return seeded((seed + self.number) % 2**63)
+        return seeded((Keyed(self.seed, round).torch_seed + self.number) % 2**63)
 
 
 def make_share(config: Config, number: int, slow: float = 1.0) -> Share:
     """That of user `number` of 1..U, on a device as much slower as asked for."""
     # A user needs to know no method, and no engine has to be probed for it.
     simulation = from_config(config.changed(engine="loop"), method=FedAvg()).simulation
-    batches, model = simulation.batches, simulation.model
-    first = batches.offsets[number - 1]
-    own = simulation.samples.subset(batches.samples[first : first + batches.sizes[number - 1]])
+    model, own = simulation.model, simulation.shares.own(number - 1)
     if slow != 1:
         Slowdown(model, slow)
-    return Share(config.seed, number, model, simulation.engine.layers, own, batches)
+    return Share(config.seed, number, model, simulation.engine.layers, own, config.batch_size)
 
 
 def make_user(config: Config, number: int, slow: float = 1.0) -> User:
@@ -288,7 +288,15 @@ def serve(
         server.restore(folder.checkpoint)
         rows = without_last_evaluation(records.resume(folder.rounds, server.t), training)
         records.rewrite(folder.rounds, rows)
-    rounds = Rounds(server, link, config.deadline, Grace(config.grace), on_wait=watcher.say)
+    rounds = Rounds(
+        server,
+        link,
+        config.deadline,
+        Grace(config.grace),
+        cohort=None if config.cohort == "all" else config.cohort_size(),
+        seed=config.seed,
+        on_wait=watcher.say,
+    )
     stopped = False
     while server.t < config.rounds and not stopped:
         row = training.measured(rounds.next(), config.rounds)

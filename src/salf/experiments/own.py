@@ -2,7 +2,8 @@
 
 import hashlib
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from salf.worlds import World
 
 def train(
     model: nn.Module,
-    data: DataSet | tuple[Any, Any],
+    data: DataSet | tuple[Any, Any] | Sequence[Any] | Callable[[int], Any],
     test: tuple[Any, Any] | None = None,
     *,
     method: str | Method = "salf",
@@ -39,14 +40,18 @@ def train(
 ) -> History:
     """Train your own model, in place, on your own tensors, with a method of your choice.
 
-    `data` is a data set, or (inputs, labels) with `test` likewise. `split` is a rule (`iid`,
-    `dirichlet:0.1`, `shards:2`) or each user's indices; then no validation part is held back, and
-    the curve is measured on the test data. `layers` names the layers, from the input on, where the
-    default view of the model is not the one you want. `depth` is a rule (`mixture`, `uniform`,
-    ...), a distribution of `salf.depth` or a world of `salf.worlds`. `loss(outputs, targets)`
-    returns one value per row, or a single value; then it is applied to each user's rows
-    separately. `on_round(row, model)` is called after each round and may raise
-    `salf.StopTraining`. Floating-point data are converted to the type of the model's parameters.
+    `data` is a data set, or (inputs, labels) with `test` likewise, shared out by `split`: a rule
+    (`iid`, `dirichlet:0.1`, `shards:2`) or each user's indices. Or it is what each user has: a list
+    with an (inputs, labels) tuple or a `torch.utils.data.Dataset` per user, or a function that
+    gives one of these for user 0, 1, ... (with `users=`). With indices, and with data of the users'
+    own, no validation part is held back, and the curve is measured on the test data. `layers` names
+    the layers, from the input on, where the default view of the model is not the one you want.
+    `depth` is a rule (`mixture`, `uniform`, ...), a distribution of `salf.depth` or a world of
+    `salf.worlds`. `loss(outputs, targets)` returns one value per row, or a single value; then it is
+    applied to each user's rows separately. `on_round(row, model)` is called after each round and
+    may raise `salf.StopTraining`. Floating-point data are converted to the type of the model's
+    parameters.
+
     With `out`, the run leaves its folder there, as `salf run` does; with `resume`, it continues the
     run in that folder if it has the same settings, data, method and loss. `settings` are those of
     `salf.Config`: users, stragglers, rounds, lr, momentum, batch_size, seed, eval_every, ...
@@ -95,31 +100,24 @@ def fingerprints(parts: Mapping[str, Any]) -> dict[str, str]:
 
 def fingerprint(value: Any) -> str:
     """Equal for equal objects, in this process and the next."""
-    if isinstance(value, DataSet):
-        halves = (value.train, value.test)
-        return _digest([tensor for half in halves for tensor in (half.inputs, half.labels)])
-    if isinstance(value, Tensor | np.ndarray | tuple | list):
-        return _digest([value])
-    name = getattr(value, "__qualname__", type(value).__qualname__)
-    try:
-        return f"{name} {_digest([pickle.dumps(value)])}"
-    except Exception:  # an object of a function's own class, say: its name must do
-        return str(name)
-
-
-def _digest(values: Sequence[Any]) -> str:
     digest = hashlib.sha256()
+    for part in _parts(value):
+        digest.update(part)
+    name = getattr(value, "__qualname__", type(value).__qualname__)
+    return f"{name} {digest.hexdigest()[:16]}"
 
-    def add(value: Any) -> None:
-        if isinstance(value, tuple | list) and value and not np.isscalar(value[0]):
-            for each in value:
-                add(each)
-        elif isinstance(value, bytes):
-            digest.update(value)
-        else:
-            array = np.ascontiguousarray(value.cpu() if isinstance(value, Tensor) else value)
-            digest.update(f"{array.dtype} {array.shape}".encode())
-            digest.update(array.data.cast("B") if array.size else b"")
 
-    add(list(values))
-    return digest.hexdigest()[:16]
+def _parts(value: Any) -> Iterator[bytes]:
+    """The contents of an object, piece by piece."""
+    if isinstance(value, DataSet):
+        value = (value.train.inputs, value.train.labels, value.test.inputs, value.test.labels)
+    if isinstance(value, tuple | list) and value and not np.isscalar(value[0]):
+        for each in value:
+            yield from _parts(each)
+    elif isinstance(value, Tensor | np.ndarray | tuple | list):
+        array = np.ascontiguousarray(value.cpu() if isinstance(value, Tensor) else value)
+        yield f"{array.dtype} {array.shape}".encode()
+        yield array.tobytes()
+    else:
+        with suppress(Exception):  # of a class inside a function, say: the name must do
+            yield pickle.dumps(value)

@@ -52,18 +52,22 @@ def replay(folder: Path | str, on_round: OnRound | None = None) -> Replay:
 
 
 def _world(config: Config, rows: Sequence[Row]) -> Recorded:
-    """What was recorded, as a world; a user that was not asked counts as one that sent nothing."""
-    names = [user_name(number) for number in range(1, config.users + 1)]
+    """What was recorded, as a world."""
+    numbers = {user_name(number): number - 1 for number in range(1, config.users + 1)}
     for row in rows:
-        if strangers := sorted(row.depths.keys() - set(names)):
+        if strangers := sorted(row.depths.keys() - numbers.keys()):
             raise SalfError(
                 f"{strangers[0]!r} took part with data of its own, so the run cannot be replayed."
             )
-    nothing = len(rows[0].reached) + 1
+    asked = [sorted(row.depths, key=numbers.__getitem__) for row in rows]
     return Recorded(
-        [np.array([row.depths.get(name, nothing) for name in names]) for row in rows],
+        config.users,
+        [np.array([numbers[name] for name in names], np.int64) for names in asked],
+        [
+            np.array([r.depths[n] for n in names], np.int64)
+            for r, names in zip(rows, asked, strict=True)
+        ],
         [np.asarray(row.unreached) for row in rows],
-        [len(row.depths) for row in rows],
     )
 
 

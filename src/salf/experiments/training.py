@@ -10,9 +10,23 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.data import Dataset
 
 from salf import schedules, worlds
-from salf.data import DataSet, Samples, from_tensors, given, holdout, load, split
+from salf.data import (
+    DataSet,
+    Own,
+    Samples,
+    Shares,
+    Split,
+    from_tensors,
+    given,
+    holdout,
+    joined,
+    load,
+    some,
+    split,
+)
 from salf.depth import DepthDistribution
 from salf.engines import Loss, RowLoss, cross_entropy
 from salf.engines import engine as make_engine
@@ -24,6 +38,7 @@ from salf.methods import Method
 from salf.models import build
 from salf.models.build import check_fit
 from salf.rows import Row
+from salf.sampling import Cohort
 from salf.simulation import Simulation, accuracy
 from salf.worlds import AtDeadline, World
 
@@ -134,7 +149,7 @@ def run_rounds(
 
 def own_federation(
     model: nn.Module,
-    data: DataSet | tuple[Any, Any],
+    data: DataSet | tuple[Any, Any] | Sequence[Any] | Callable[[int], Any],
     test: tuple[Any, Any] | None = None,
     *,
     method: str | Method = "salf",
@@ -145,8 +160,16 @@ def own_federation(
     **settings: Any,
 ) -> tuple[Config, Callable[[Config], Training]]:
     """The config of a federation of Python objects, and what makes it; see `salf.train`."""
+    shares = None
     if not isinstance(data, DataSet):
-        data = from_tensors(data, data if test is None else test)
+        if (shares := _of_users(data, settings.get("users"))) is not None:
+            if split != "iid":
+                raise SalfError("split= does not apply to data of the users' own: leave it out.")
+            settings["users"] = len(shares)
+            seen = shares.samples if isinstance(shares, Split) else some(shares, 64)
+            data = (seen.inputs, seen.labels)
+        pair: Any = data
+        data = from_tensors(pair, pair if test is None else test)
         tested: Samples | None = None if test is None else data.test
     elif test is not None:
         raise SalfError("a data set has test data of its own: leave out test=.")
@@ -172,8 +195,10 @@ def own_federation(
     }
     check_names(named, Config)
     config = Config(**named)
-    if given_split is not None:
-        _check_given_split(given_split, config, settings, tested)
+    if given_split is not None and config.users != len(given_split):
+        raise SalfError(f"the split is for {len(given_split)} users, and users is {config.users}.")
+    if given_split is not None or shares is not None:
+        _check_evaluation(settings, tested)
     if isinstance(method, Method) and config.average not in ("reached", method.average):
         raise SalfError(f"the method given has average={method.average!r}; set it there.")
     return config, lambda config: assemble(
@@ -182,6 +207,7 @@ def own_federation(
         data,
         method=method if isinstance(method, Method) else None,
         indices=given_split,
+        shares=shares,
         layers=None if isinstance(layers, str) else layers,
         world=None if isinstance(depth, str) else depth,
         loss=loss,
@@ -190,18 +216,33 @@ def own_federation(
     )
 
 
-def _check_given_split(
-    split: Sequence[Sequence[int]], config: Config, settings: dict[str, Any], test: Samples | None
-) -> None:
-    if config.users != len(split):
-        raise SalfError(f"the split is for {len(split)} users, and users is {config.users}.")
+def _of_users(data: Any, users: int | None) -> Shares | None:
+    """What each user has; None if the data are yet to be shared out."""
+    if isinstance(data, list) and data:
+        if users not in (None, len(data)):
+            raise SalfError(f"the data are of {len(data)} users, and users is {users}.")
+        if all(isinstance(each, tuple) and len(each) == 2 for each in data):
+            return joined(data)
+        if all(isinstance(each, Dataset) for each in data):
+            return Own(data.__getitem__, len(data))
+    if callable(data) and not isinstance(data, Dataset):
+        if users is None:
+            raise SalfError("data is a function of the user's number: say how many with users=.")
+        return Own(data, users)
+    return None
+
+
+def _check_evaluation(settings: dict[str, Any], test: Samples | None) -> None:
     if settings.get("validation"):
         raise SalfError(
-            "validation cannot be held back from a split given by indices: leave samples out of "
-            "the split and pass them as test=."
+            "validation cannot be held back from a split by indices or from users' own data: leave "
+            "samples out and pass them as test=."
         )
     if settings.get("eval_every") and test is None:
-        raise SalfError("with a split given by indices, eval_every needs test= to evaluate on.")
+        raise SalfError(
+            "with a split given by indices, or with users' own data, eval_every needs test= to "
+            "evaluate on."
+        )
 
 
 def from_config(
@@ -231,13 +272,17 @@ def assemble(
     *,
     method: Method | None = None,
     indices: Sequence[Sequence[int]] | None = None,
+    shares: Shares | None = None,
     layers: Sequence[Prefixes] | None = None,
     world: DepthDistribution | World | None = None,
     loss: Loss = cross_entropy,
     tested: bool = True,
     model_name: str = "",
 ) -> Training:
-    """Put a federation together; what is not given is made from the config."""
+    """Put a federation together; what is not given is made from the config.
+
+    With `shares`, the training data of `data` are an example of what users have.
+    """
     device = _device(config.device)
     model.to(device)
     dtype = next((each.dtype for each in model.parameters() if each.is_floating_point()), None)
@@ -248,12 +293,17 @@ def assemble(
 
     rng = np.random.default_rng([config.seed, 0])  # rounds are numbered from 1
     # Indices are the caller's own and may name any sample, so then nothing is held back.
-    kept, held = holdout(len(data.train), config.validation if indices is None else 0.0, rng)
-    train = data.train.subset(kept).to(device, dtype)
-    if indices is None:
-        shares = split(config.split, train.labels, config.users, rng, config.batch_size)
-    else:
-        shares = given(indices, len(train), config.batch_size)
+    own = shares is not None or indices is not None
+    kept, held = holdout(len(data.train), 0.0 if own else config.validation, rng)
+    if shares is None:
+        train = data.train.subset(kept)
+        parts = (
+            split(config.split, train.labels, config.users, rng)
+            if indices is None
+            else given(indices, len(train))
+        )
+        shares = Split(train, parts)
+    shares = shares.to(device, dtype)
     seen_as = Layers.of(model, layers or config.given_layers(), example)
     if world is None:
         world = worlds.parse(config.depth, len(shares), len(seen_as), config.stragglers)
@@ -261,20 +311,31 @@ def assemble(
         make_engine(config.engine, model, seen_as, loss, example),
         method or config.make_method(),
         world if isinstance(world, World) else AtDeadline(world),
-        train,
         shares,
         schedules.schedule(config.lr, config.rounds),
         config.momentum,
         config.batch_size,
         config.seed,
+        _cohort(config, shares),
+        config.weigh == "samples",
     )
     test = data.test.to(device, dtype) if tested else None
     watched = data.train.subset(held).to(device, dtype) if len(held) else test
     # A round's backward pass costs about two forward passes more than an evaluation of as many
     # rows, so evaluating once every so many rounds is at most a third of the work.
     measured = 0 if watched is None else len(watched)
-    every = config.eval_every or max(1, ceil(measured / (len(shares) * config.batch_size)))
+    every = config.eval_every or max(
+        1, ceil(measured / (simulation.cohort.size * config.batch_size))
+    )
     return Training(simulation, watched, test, every, data.source)
+
+
+def _cohort(config: Config, shares: Shares) -> Cohort:
+    users = len(shares)
+    weights = None
+    if config.cohort_by == "samples":
+        weights = shares.sizes(np.arange(users)).astype(float)
+    return Cohort(users, config.cohort_size(), weights)
 
 
 def _example(samples: Samples, batch_size: int) -> Samples:

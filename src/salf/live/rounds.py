@@ -4,6 +4,7 @@ The round ends T_max and a grace period after it began, or when nobody is left w
 """
 
 import logging
+import random
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -112,7 +113,8 @@ def check_deadline(seconds: float | None) -> None:
 class Rounds:
     """One round after the other, between a server and the users at the other end of a link.
 
-    `on_wait` is called with a sentence when there is nobody to ask. `now` is the clock.
+    With a `cohort`, each round asks that many of the free users, drawn from `seed`. `on_wait` is
+    called with a sentence when there is nobody to ask. `now` is the clock.
     """
 
     def __init__(
@@ -122,6 +124,8 @@ class Rounds:
         deadline: float | None,
         grace: Grace | None = None,
         *,
+        cohort: int | None = None,
+        seed: int = 0,
         on_wait: Callable[[str], None] | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -132,6 +136,7 @@ class Rounds:
         self.link = link
         self.deadline = None if server.method.waits else deadline
         self.grace = grace or Grace()
+        self.cohort, self.seed = cohort, seed
         self._on_wait = on_wait or log.warning
         self._now = now
         self._began: dict[int, float] = {}  # when rounds did, lately: for answers that come late
@@ -144,7 +149,7 @@ class Rounds:
     def next(self) -> Row:
         """Run one round, from asking to the new model."""
         late = self._wait_for_somebody()
-        users = self.link.users()
+        users = self._choose()
         t = self.server.open(users)
         began = self._began[t] = self._now()
         self._began.pop(t - 100, None)
@@ -165,6 +170,15 @@ class Rounds:
         self._slow_down_if_all_failed(row, asked, failed)
         self._say_if_nobody_gets_anywhere(row)
         return replace(row, seconds=closed - began, limit=limit if isfinite(limit) else None)
+
+    def _choose(self) -> Collection[str]:
+        """Who is asked in the next round."""
+        if self.cohort is None:
+            return self.link.users()
+        free = sorted(self.link.free())
+        # By round, so that a server that starts again does not begin with the same users again.
+        rng = random.Random(f"{self.seed}:{self.server.t + 1}")
+        return rng.sample(free, min(self.cohort, len(free)))
 
     def _listen(self, began: float, until: float) -> float:
         """Take answers until time is up or nobody is awaited; return when it last listened."""

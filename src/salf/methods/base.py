@@ -22,27 +22,22 @@ Average = Literal["reached", "all"]
 
 @dataclass(frozen=True)
 class Group:
-    """Users who compute on the same network: one version of the model, one width."""
+    """Users who compute alike: on one version of the model, of one width, with as many rows."""
 
-    users: Ints
+    users: Ints  # their numbers
     weights: Floats  # c[l - 1, i] is the weight of users[i] in layer l
     given: int  # the round whose model they were given
     width: float = 1.0
-
-    @classmethod
-    def of(cls, weights: Floats, given: int, width: float = 1.0) -> "Group":
-        """From a matrix over all users; those with no weight in any layer compute nothing."""
-        users = np.flatnonzero(weights.any(axis=0))
-        return cls(users, weights[:, users], given, width)
+    rows: int = 0  # of each user's batch; 0 if all users of all groups have as many
 
 
 @dataclass(frozen=True)
 class Plan:
     """One round: who computes what, and how it is put together.
 
-    With `entrywise`, the weights are counts and each entry of a parameter is averaged over the
-    users whose network holds it. With `average_models`, users on older models contribute those
-    models themselves, not only the difference they made to them.
+    With `entrywise`, each entry of a parameter is averaged over the users whose network holds it.
+    With `average_models`, users on older models contribute those models themselves, not only the
+    difference they made to them.
     """
 
     groups: tuple[Group, ...]
@@ -115,25 +110,26 @@ class Method(ABC):
         """c[l, u] of a step whose arrivals and p_l are known."""
         layers = len(unreached)
         share = self.checked_share(arrived, layers)
-        closing = Closing(arrived.asked, (share > 0).sum(axis=1), share.sum(axis=1), unreached)
+        reached, share = (share > 0).sum(axis=1), share * arrived.weight
+        closing = Closing(arrived.asked_weight, reached, share.sum(axis=1), unreached)
         return np.asarray(share / self.checked_divisor(closing)[:, None])
 
-    def plan(self, t: int, arrived: Arrivals, unreached: Floats) -> Plan:
-        """Round t for an engine: users grouped by the network they compute on."""
-        weights, width, given = (
-            self.weights(arrived, unreached),
-            self.widths(arrived),
-            t - arrived.age,
-        )
+    def plan(self, t: int, arrived: Arrivals, unreached: Floats, rows: Ints | None = None) -> Plan:
+        """Round t for an engine: users grouped by their network and the `rows` of their batches.
+
+        Users with no weight in any layer compute nothing.
+        """
+        weights = self.weights(arrived, unreached)
+        rows = np.zeros(arrived.users, np.int64) if rows is None else rows
+        alike = np.stack([t - arrived.age, -self.widths(arrived), -rows])
         takes_part = weights.any(axis=0)
-        networks = sorted(
-            set(zip(given[takes_part].tolist(), (-width[takes_part]).tolist(), strict=True))
-        )
-        groups = tuple(
-            Group.of(np.where((given == g) & (width == -w), weights, 0.0), g, -w)
-            for g, w in networks
-        )
-        return Plan(groups, self.entrywise, self.average_models)
+        groups = []
+        for given, width, count in sorted(set(zip(*alike[:, takes_part].tolist(), strict=True))):
+            some = takes_part & (np.array([given, width, count]) == alike.T).all(axis=1)
+            groups.append(
+                Group(arrived.user[some], weights[:, some], int(given), -width, int(-count))
+            )
+        return Plan(tuple(groups), self.entrywise, self.average_models)
 
     def checked_share(self, arrived: Arrivals, layers: int) -> Floats:
         """`share`, or a sentence that says what is wrong with it."""

@@ -30,5 +30,5 @@ class Drop(Method):
 
     def divisor(self, closing: Closing) -> Floats:
         """[fl_updateStr]: c[l, u] = 1[u in U_t] / |U_t|, U_t the users that met the deadline."""
-        everybody = np.full(len(closing.reached), float(closing.users))
-        return everybody if self.average == "all" else np.maximum(1.0, closing.reached)
+        everybody = np.full(len(closing.shares), float(closing.users))
+        return everybody if self.average == "all" else closing.weight

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from salf.arrivals import Closing, Floats
 from salf.methods.base import Method
 
@@ -18,4 +16,4 @@ class FedAvg(Method):
 
     def divisor(self, closing: Closing) -> Floats:
         """[FedAvg_update]: c[l, u] = 1/U; live, a user that failed is not one of them."""
-        return np.maximum(1.0, closing.reached)
+        return closing.weight

@@ -31,7 +31,7 @@ class HeteroFL(Method):
             raise SalfError(f"the width of HeteroFL must be in (0, 1], not {self.width}.")
 
     def divisor(self, closing: Closing) -> Floats:
-        """1: shares are counts, which each entry's holders divide; or U, whoever holds what."""
+        """1: each entry is divided by the weight of its holders; or U, whoever holds what."""
         return np.full(len(closing.reached), 1.0 if self.entrywise else float(closing.users))
 
     def widths(self, arrived: Arrivals) -> Floats:

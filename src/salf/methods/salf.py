@@ -17,8 +17,7 @@ class SALF(Method):
 
     def divisor(self, closing: Closing) -> Floats:
         """[salf_update_rule]: c[l, u] = 1[d_u <= l] / (|U^l| (1 - p_l))."""
-        size = closing.reached  # |U^l|
         if self.average == "all":  # the authors' script, which has no p_l either
-            return np.full(len(size), float(closing.users))
+            return np.full(len(closing.shares), float(closing.users))
         # An empty U^l has no weight to divide; only such a layer may have p_l = 1.
-        return np.where(size > 0, np.maximum(size, 1) * (1 - closing.unreached), 1.0)
+        return np.where(closing.shares > 0, closing.shares * (1 - closing.unreached), 1.0)

@@ -113,7 +113,7 @@ def reach(comparison: Comparison) -> Spec:
     )
     # Light enough for dark text on all of it.
     shades = alt.Scale(
-        domain=[0, comparison.base.users], range=["#ffffff", "#56B4E9"], interpolate="rgb"
+        domain=[0, comparison.base.cohort_size()], range=["#ffffff", "#56B4E9"], interpolate="rgb"
     )
     cells = base.mark_rect(stroke="white").encode(
         color=alt.Color("users:Q", scale=shades, legend=None),
@@ -169,7 +169,7 @@ def _title(comparison: Comparison, panels: Panels) -> dict[str, Any]:
     base, count = comparison.base, seeds(comparison)
     spread = f"mean of {count} seeds, band from the lowest to the highest"
     return {
-        "title": f"{base.model} on {names.data(base.data)}, {base.users} users",
+        "title": f"{base.model} on {names.data(base.data)}, {names.users(base)}",
         "subtitle": ["; ".join([*panels.shared(), spread if count > 1 else "one seed"])],
     }
 

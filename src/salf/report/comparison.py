@@ -62,8 +62,8 @@ def page(comparison: Comparison, command: Sequence[str]) -> Page:
     base, compared = comparison.base, names.listed(_methods(comparison))
     what = (
         f"{compared} train the model {base.given.get('model', base.model)} on "
-        f"{names.data(base.data)} with "
-        f"{base.users} users for {base.rounds} rounds, {_seeds(comparison)}."
+        f"{names.data(base.data)} with {names.users(base)} for {base.rounds} rounds, "
+        f"{_seeds(comparison)}."
     )
     ceilings = [
         f"{name} has no deadline: in every round it waits for all users. The "
@@ -164,8 +164,8 @@ def _reach_section(comparison: Comparison) -> Section:
             Chart(
                 charts.reach(comparison),
                 "Users whose update each layer got, by method and layer.",
-                f"Users, of {comparison.base.users}, whose update a layer got: mean over rounds "
-                "and seeds.",
+                f"Users, of {comparison.base.cohort_size()}, whose update a layer got: mean over "
+                "rounds and seeds.",
             ),
         ],
     )

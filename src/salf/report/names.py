@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 
 from salf.depth import has_ratio
+from salf.experiments.config import Config
 from salf.methods import find
 
 _METHODS = {
@@ -53,6 +54,12 @@ def method(key: str) -> str:
         return _METHODS[key]
     name = find(key).__name__
     return key if name in _METHODS.values() or key.startswith(name) else name
+
+
+def users(config: Config) -> str:
+    """How many users a run has, and how many of them take part in a round."""
+    some = "" if config.cohort == "all" else f" ({config.cohort_size()} a round)"
+    return f"{config.users} users{some}"
 
 
 def data(spec: str) -> str:

@@ -96,7 +96,7 @@ def measure(
     products = lemmas.inner_products(model, found.train, users, batch_size, rng)
     layers = len(products)
     depths = depth.parse(law, users, layers, RATIO)
-    unreached = depths.unreached()
+    unreached = depths.unreached(depths.everybody)
     rules: dict[str, tuple[Method, Floats]] = {
         "salf": (SALF(), unreached),
         "undivided": (SALF(), np.zeros(layers)),

@@ -111,7 +111,7 @@ def measure(
         sums = {key: np.zeros(2) for key in products}  # of the squared distances, and their squares
         drawn = 0
         for rounds in rounds_of(law, draws, np.random.default_rng([seed, layers, count])):
-            off = weights_of(SALF(), rounds, law.unreached()) - 1 / count
+            off = weights_of(SALF(), rounds, law.unreached(law.everybody)) - 1 / count
             for key, chosen in first.items():
                 squares = squared_norms(off, chosen)
                 sums[key] += squares.sum(), (squares**2).sum()
@@ -129,7 +129,7 @@ def measure(
                     "G2": float(norms.sum(0).max()),
                     "variance": float(mean),
                     "error": float(np.sqrt((mean_square - mean**2) / (draws - 1))),
-                    "layerwise": layerwise_bound(norms.max(1), count, law.unreached()),
+                    "layerwise": layerwise_bound(norms.max(1), count, law.unreached(law.everybody)),
                     "first": float(norms[0].sum() / norms.sum()),  # layer 1's share of |g|^2
                 }
             )

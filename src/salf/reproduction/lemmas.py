@@ -18,12 +18,13 @@ from salf.arrivals import Arrivals, Floats
 from salf.backprop import backward_to
 from salf.data import DataSet, Samples, load, split
 from salf.depth import DepthDistribution
+from salf.draws import Unkeyed
 from salf.engines import cross_entropy
 from salf.experiments.config import Config
 from salf.layers import Layers
 from salf.methods import Method
 from salf.reproduction.item import Json, Measurement
-from salf.simulation import Batches
+from salf.sampling import places
 
 _AT_ONCE = 1000
 
@@ -33,7 +34,7 @@ def rounds_of(
 ) -> Iterator[list[Arrivals]]:
     """As many rounds of depths, some at a time."""
     for start in range(0, draws, _AT_ONCE):
-        yield [law.draw(rng) for _ in range(min(_AT_ONCE, draws - start))]
+        yield [law.draw(Unkeyed(rng), law.everybody) for _ in range(min(_AT_ONCE, draws - start))]
 
 
 def weights_of(rule: Method, rounds: Sequence[Arrivals], unreached: Floats) -> Floats:
@@ -47,9 +48,11 @@ def inner_products(
     """<g_u^l, g_v^l> as [L, U, U], of one mini-batch of every user, in double precision."""
     model = model.double()
     layers, tensors = Layers.of(model), dict(model.named_parameters())
-    shares = split("iid", samples.labels, users, rng, batch_size)
+    shares = split("iid", samples.labels, users, rng)
+    everybody = np.arange(users)
+    drawn = places(Unkeyed(rng), everybody, shares.sizes(everybody), batch_size)
     gradients = []
-    for batch in Batches(shares, batch_size).draw(rng):
+    for batch in shares.at(everybody, drawn):
         inputs, labels = samples.rows(torch.from_numpy(batch))
         loss = cross_entropy(model(inputs.double()), labels).mean()
         found = backward_to(1, loss, tensors, layers)

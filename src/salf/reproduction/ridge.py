@@ -14,11 +14,12 @@ import torch
 from torch.nn.functional import adaptive_avg_pool2d
 
 from salf.arrivals import Floats, Ints
-from salf.data import Samples, split
+from salf.data import Parts, Samples, split
 from salf.depth import Uniform
+from salf.draws import Keyed
 from salf.methods import Method
+from salf.sampling import places
 from salf.schedules import theorem_rate
-from salf.simulation import Batches, round_rng
 from salf.worlds import AtDeadline
 
 
@@ -29,7 +30,7 @@ class Ridge:
 
     inputs: Floats  # [samples, m]
     targets: Floats
-    shares: Sequence[Ints]  # the samples of every user
+    shares: Parts  # the samples of every user
     ridge: float
     batch_size: int
 
@@ -116,7 +117,7 @@ def from_images(
     return Ridge(
         inputs=centred @ leading,
         targets=parity - parity.mean(),
-        shares=split(spec, labels, users, rng, batch_size),
+        shares=split(spec, labels, users, rng),
         ridge=ridge,
         batch_size=batch_size,
     )
@@ -131,8 +132,9 @@ def trajectories(
     """
     features = ridge.inputs.shape[1]
     layer_of = np.arange(features) * layers // features
-    batches = Batches(ridge.shares, ridge.batch_size)
-    world = rule.world(AtDeadline(Uniform(len(ridge.shares), layers)))
+    parts, users = ridge.shares, np.arange(len(ridge.shares))
+    sizes = parts.sizes(users)
+    world = rule.world(AtDeadline(Uniform(len(users), layers)))
     memories = [world.start() for _ in seeds]
     rate = theorem_rate(*ridge.rho)
     models = np.zeros((len(seeds), features))
@@ -140,10 +142,10 @@ def trajectories(
         yield models
         index, weights = [], []
         for repeat, seed in enumerate(seeds):
-            rng, _ = round_rng(seed, t)
-            index.append(batches.draw(rng))
-            arrived, memories[repeat] = world.arrivals(t, rng, memories[repeat])
-            weights.append(rule.weights(arrived, world.unreached(t)))
+            draws = Keyed(seed, t)
+            index.append(parts.at(users, places(draws, users, sizes, ridge.batch_size)))
+            arrived, memories[repeat] = world.arrivals(t, draws, users, memories[repeat])
+            weights.append(rule.weights(arrived, world.unreached(t, users)))
         gradients = ridge.batch_gradients(models, np.stack(index))
         c = np.stack(weights)[:, layer_of]  # [repeats, m, users]
         models = models - rate(t) * np.einsum("rmu,rum->rm", c, gradients)

@@ -1,0 +1,119 @@
+"""Random draws keyed by (seed, round, user), so that each user's draws depend on nobody else.
+
+A user that takes no part costs nothing, and a live user draws its own batch alone. The numbers come
+from Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), a function
+of a key and a counter that has no state, computed here for many users at once.
+"""
+
+from enum import IntEnum
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from salf.arrivals import Floats, Ints
+
+Words = npt.NDArray[np.uint64]  # of 32 bits each, in 64, so that products do not overflow
+
+_MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
+_KEY_STEPS = 0x9E3779B9, 0xBB67AE85
+_LOW, _BITS = np.array(0xFFFFFFFF, np.uint64), np.array(32, np.uint64)
+
+
+class Purpose(IntEnum):
+    """What numbers are drawn for. Draws for different purposes are independent."""
+
+    BATCH = 0
+    DEPTH = 1
+    COHORT = 2
+    SHARE = 3
+
+
+class Draws(Protocol):
+    """The random numbers of one round."""
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """A generator of the round, for draws that several users have in common."""
+
+    def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
+        """`n` numbers in [0, 1) for each user, in local step `step`: [users, n]."""
+
+
+class Keyed:
+    """The draws of round t. Equal arguments give equal numbers, in any order of calls."""
+
+    def __init__(self, seed: int, t: int) -> None:
+        self.seed, self.t = seed, t
+
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        """A generator made of (seed, t)."""
+        return np.random.default_rng([self.seed, self.t])
+
+    @property
+    def torch_seed(self) -> int:
+        """The seed of what torch itself draws, such as dropout."""
+        state = np.random.SeedSequence([self.seed, self.t]).generate_state(1, np.uint64)
+        return int(state[0] >> np.uint64(1))
+
+    def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
+        """`n` numbers in [0, 1) for each user, in local step `step`: [users, n]."""
+        blocks = -(-n // 2)  # a block of four words makes two numbers
+        counter = np.empty((4, len(users), blocks), np.uint64)
+        counter[0], counter[1], counter[2] = self.t, users[:, None], step
+        counter[3] = (purpose << 24) + np.arange(blocks)
+        words = philox(counter, self.seed).reshape(2, 2, len(users), blocks)
+        high, low = words[:, 0] >> np.uint64(5), words[:, 1] >> np.uint64(6)
+        numbers = (high * 2.0**26 + low) * 2.0**-53
+        return np.asarray(numbers.transpose(1, 2, 0).reshape(len(users), -1)[:, :n])
+
+
+class Unkeyed:
+    """Draws one after the other from a generator, for many draws of what users do in one round."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng = rng
+
+    def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
+        """`n` numbers in [0, 1) for each user: [users, n]."""
+        return self.rng.random((len(users), n))
+
+
+def philox(counter: Words, key: int) -> Words:
+    """Philox4x32-10: four random words for every four words of `counter`, [4, ...]."""
+    words = counter.reshape(4, -1)
+    even, odd = words[0::2].copy(), words[1::2].copy()
+    # At full size, because NumPy multiplies and combines arrays of one shape much faster.
+    multipliers, keys, steps = (
+        np.repeat(np.array(pair, np.uint64)[:, None], words.shape[1], axis=1)
+        for pair in (_MULTIPLIERS, (key & 0xFFFFFFFF, key >> 32), _KEY_STEPS)
+    )
+    for _ in range(10):
+        even *= multipliers
+        high, odd, even = even[::-1] >> _BITS, even[::-1] & _LOW, odd
+        even ^= high
+        even ^= keys
+        keys += steps
+        keys &= _LOW
+    return np.stack([even[0], odd[0], even[1], odd[1]]).reshape(counter.shape)
+
+
+def distinct(uniforms: Floats, sizes: Ints) -> Ints:
+    """`n` different places of 0..sizes[u]-1 for each user: every set of them is equally likely.
+
+    Floyd's algorithm on numbers in [0, 1), [users, n]: the k-th pick is uniform on the first
+    sizes - n + k + 1 places, and if it was picked before, the last of these places replaces it.
+    """
+    n = uniforms.shape[1]
+    last = sizes[:, None] - n + np.arange(n)
+    picks = (uniforms * (last + 1)).astype(np.int64)
+    ordered = np.sort(picks, axis=1)
+    repeated = np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1))
+    some, last = picks[repeated], last[repeated]
+    for k in range(1, n if len(repeated) else 0):
+        again = (some[:, :k] == some[:, k, None]).any(axis=1)
+        some[again, k] = last[again, k]
+    picks[repeated] = some
+    return np.asarray(picks)
