@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from reference import (
     assert_same,
@@ -14,13 +15,15 @@ from reference import (
     small_mlp,
     small_normed,
 )
+from salf import evaluation
 from salf.data import Samples, Split
 from salf.depth import Mixture, Uniform
 from salf.engines import ENGINES
 from salf.errors import SalfError, TrainingDiverged
+from salf.evaluation import evaluate
 from salf.layers import Layers
 from salf.methods import METHODS, method
-from salf.simulation import Simulation, accuracy
+from salf.simulation import Simulation
 from salf.worlds import AtDeadline
 
 USERS, SIZE = 5, 8
@@ -144,11 +147,11 @@ def test_measuring_accuracy_between_rounds_changes_nothing(make):
         sim = simulation(make=make, engine=engine)
         for _ in range(4):
             sim.step()
-            accuracy(sim.engine, sim.shares.samples)
+            evaluate(sim.engine, sim.shares.samples)
         assert_same(copy_of(sim.model), plain)
 
 
-def test_accuracy_is_the_share_of_right_labels_in_evaluation_mode():
+def test_accuracy_is_the_share_of_right_labels_in_evaluation_mode(monkeypatch):
     sim = simulation(make=small_normed)
     sim.step()
     inputs, labels = sim.shares.samples.rows()
@@ -156,9 +159,12 @@ def test_accuracy_is_the_share_of_right_labels_in_evaluation_mode():
     twin.load_state_dict(sim.model.state_dict())
     wanted = (twin(inputs).argmax(1) == labels).double().mean().item()
     for rows in (7, 1000):
-        assert accuracy(sim.engine, sim.shares.samples, rows) == pytest.approx(wanted)
+        monkeypatch.setattr(evaluation, "ROWS_AT_ONCE", rows)
+        found = evaluate(sim.engine, sim.shares.samples)
+        assert found["accuracy"] == pytest.approx(wanted)
+        assert found["loss"] == pytest.approx(F.cross_entropy(twin(inputs), labels).item())
     fused = ENGINES["fused"](sim.model, sim.engine.layers)
-    assert accuracy(fused, sim.shares.samples) == pytest.approx(wanted)
+    assert evaluate(fused, sim.shares.samples)["accuracy"] == pytest.approx(wanted)
 
 
 def test_the_reach_of_a_record_is_that_of_the_depths():

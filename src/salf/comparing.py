@@ -16,6 +16,7 @@ from salf.data import DataSet
 from salf.depth import DepthDistribution
 from salf.engines import Loss, cross_entropy
 from salf.errors import SalfError, TrainingDiverged
+from salf.evaluation import Metric
 from salf.experiments.compare import RESULTS, Case, Comparison, cases, label, results_csv
 from salf.experiments.own import run_own
 from salf.experiments.run import Result
@@ -67,6 +68,7 @@ def compare(
     layers: str | Sequence[Prefixes] | None = None,
     depth: str | DepthDistribution | World = "mixture",
     loss: Loss = cross_entropy,
+    metrics: Mapping[str, Metric] | None = None,
     out: Path | str | None = None,
     **settings: Any,
 ) -> Compared:
@@ -86,7 +88,14 @@ def compare(
     rules = splits if isinstance(splits, Mapping) else {split: split for split in splits}
     wanted = cases([*objects], averages, [*rules], [float(ratio) for ratio in stragglers])
     seeds = range(seeds) if isinstance(seeds, int) else seeds
-    shared = {"data": data, "test": test, "layers": layers, "depth": depth, "loss": loss}
+    shared = {
+        "data": data,
+        "test": test,
+        "layers": layers,
+        "depth": depth,
+        "loss": loss,
+        "metrics": metrics,
+    }
     runs: dict[str, Callable[[Any], Result]] = {}
     of_case: dict[Case, list[str]] = {}
     for case in wanted:

@@ -5,7 +5,7 @@ import io
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,19 @@ from typing import Any
 from salf.errors import SalfError
 from salf.files import write_whole
 
+MEASURED = "held_out_"  # what columns of metrics.csv begin with
+
 
 @dataclass(frozen=True)
 class Row:
-    """One round. What follows `seconds` is known of live rounds only."""
+    """One round. What follows `metrics` is known of live rounds only."""
 
     round: int
     train_loss: float  # the mean over the users that took part; NaN if none did
     reached: tuple[int, ...]  # users whose update layer l got, l = 1..L
     accuracy: float | None = None  # on held-out data, where it was measured
     seconds: float = 0.0  # that the round took
+    metrics: Mapping[str, float] = field(default_factory=dict)  # others, measured with the accuracy
     limit: float | None = None  # that it was to take at most: T_max and the grace period
     depths: Mapping[str, int] = field(default_factory=dict)  # of every user asked; L + 1 if unheard
     unreached: tuple[float, ...] = ()  # p_l
@@ -31,10 +34,17 @@ class Row:
     silent: Sequence[str] = ()  # users of whom no update came in time
 
 
+def with_metrics(row: Row, measured: Mapping[str, float]) -> Row:
+    """The row with what was measured after it, the accuracy and others."""
+    others = {name: value for name, value in measured.items() if name != "accuracy"}
+    return replace(row, accuracy=measured.get("accuracy"), metrics=others)
+
+
 def to_table(row: Row) -> dict[str, Any]:
     """A row as JSON has it, which knows no NaN."""
     table = asdict(row)
-    table["train_loss"] = row.train_loss if isfinite(row.train_loss) else None
+    table["train_loss"] = _finite(row.train_loss)
+    table["metrics"] = {name: _finite(value) for name, value in row.metrics.items()}
     return table
 
 
@@ -43,11 +53,20 @@ def from_table(table: Mapping[str, Any]) -> Row:
     if unknown := table.keys() - {each.name for each in fields(Row)}:
         raise ValueError(f"it has {sorted(unknown)[0]!r}, which no round has")
     values = dict(table)
-    values["train_loss"] = float("nan") if table["train_loss"] is None else table["train_loss"]
+    values["train_loss"] = _number(table["train_loss"])
+    values["metrics"] = {name: _number(value) for name, value in table["metrics"].items()}
     for name in ("reached", "silent", "unreached"):
         values[name] = tuple(values[name])
     values["rejected"] = tuple((user, reason) for user, reason in values["rejected"])
     return Row(**values)
+
+
+def _finite(value: float) -> float | None:
+    return value if isfinite(value) else None
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value
 
 
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
@@ -55,10 +74,14 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     reached = [f"reached_{layer}" for layer in range(1, len(rows[0].reached) + 1)]
-    writer.writerow(["round", "train_loss", "accuracy", *reached, "seconds"])
+    names = list(dict.fromkeys(name for row in rows for name in row.metrics))
+    columns = [f"{MEASURED}{name}" for name in names]
+    writer.writerow(["round", "train_loss", "accuracy", *columns, *reached, "seconds"])
     for row in rows:
         accuracy = "" if row.accuracy is None else row.accuracy
-        writer.writerow([row.round, row.train_loss, accuracy, *row.reached, f"{row.seconds:.6f}"])
+        measured = [row.metrics.get(name, "") for name in names]
+        seconds = f"{row.seconds:.6f}"
+        writer.writerow([row.round, row.train_loss, accuracy, *measured, *row.reached, seconds])
     write_whole(path, text.getvalue())
 
 
@@ -72,6 +95,11 @@ def read_csv(path: Path) -> list[Row]:
                 tuple(int(n) for key, n in line.items() if key.startswith("reached_")),
                 float(line["accuracy"]) if line["accuracy"] else None,
                 float(line["seconds"]),
+                {
+                    key.removeprefix(MEASURED): float(value)
+                    for key, value in line.items()
+                    if key.startswith(MEASURED) and value
+                },
             )
             for line in csv.DictReader(stream)
         ]

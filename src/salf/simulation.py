@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from salf.arrivals import Ints
-from salf.data import Samples, Shares
+from salf.data import Shares
 from salf.draws import Keyed
 from salf.engines import Engine, RoundResult
 from salf.errors import SalfError, TrainingDiverged
@@ -158,17 +158,3 @@ def snapshot(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         name: tensor.detach().clone().requires_grad_(tensor.requires_grad)
         for name, tensor in weights.items()
     }
-
-
-def accuracy(engine: Engine, samples: Samples, rows_at_once: int = 500) -> float:
-    """The share of labels that are the largest output, in evaluation mode.
-
-    500 rows at once: with 1,000 the CNN's activations outgrow memory that is reused, and an
-    evaluation takes twice as long.
-    """
-    correct = 0
-    for start in range(0, len(samples), rows_at_once):
-        stop = min(start + rows_at_once, len(samples))
-        inputs, labels = samples.rows(torch.arange(start, stop, device=samples.inputs.device))
-        correct += int((engine.predict(inputs).argmax(1) == labels).sum())
-    return correct / samples.labels.numel()

@@ -118,19 +118,19 @@ def test_the_history_of_a_finished_live_run_has_every_user_s_depth(tmp_path):
     folder = RunFolder(tmp_path)
     salf.rows.append(folder.rounds, row)
     folder.write_metrics([row])
-    summary = {"test_accuracy": 0.5, "engine": "ray", "why": "", "stopped": False, "loss": ""}
+    summary = {"test": {"accuracy": 0.5}, "engine": "ray", "why": "", "stopped": False, "loss": ""}
     assert folder.history(summary).rows[0].depths == {"user-1": 1}
 
 
 @pytest.mark.skipif(os.name == "nt", reason="sends a signal to itself")
 def test_ctrl_c_during_the_last_evaluation_is_not_lost(tmp_path, monkeypatch):
-    before = training_module.Training.test_accuracy
+    before = training_module.Training.tested
 
     def interrupted(self):
         signal.raise_signal(signal.SIGINT)
         return before(self)
 
-    monkeypatch.setattr(training_module.Training, "test_accuracy", interrupted)
+    monkeypatch.setattr(training_module.Training, "tested", interrupted)
     config = salf.Config(data="digits", **SMALL)
     with pytest.raises(KeyboardInterrupt):
         salf.run(config, tmp_path / "r")

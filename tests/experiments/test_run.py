@@ -133,7 +133,7 @@ def interrupted_in(config, folder, monkeypatch, where, on_call, number=signal.SI
 
 @pytest.mark.parametrize(
     "where",
-    [(Server, "apply"), (training_module, "accuracy"), (Simulation, "step")],
+    [(Server, "apply"), (training_module, "evaluate"), (Simulation, "step")],
     ids=["server's step", "evaluation", "round"],
 )
 def test_ctrl_c_at_any_moment_resumes_to_the_same_model(tiny, tmp_path, monkeypatch, where):

@@ -27,7 +27,9 @@ def result(
         "versions": {"salf": "0.1.0", "torch": "2.13.0"},
         **summary,
     }
-    return Result(Config(), History(rows, test_accuracy), found)
+    return Result(
+        Config(), History(rows, {} if test_accuracy is None else {"accuracy": test_accuracy}), found
+    )
 
 
 def comparison(

@@ -387,7 +387,13 @@ def test_without_the_extra_a_run_ends_well_and_says_how_to_get_its_page(
 def finished(path):
     """A finished run in this folder, and the command that asks for it again."""
     summary = {
-        **{"test_accuracy": 0.5, "rounds": 1, "stopped": False, "seconds": 0.04},
+        **{
+            "test_accuracy": 0.5,
+            "test": {"accuracy": 0.5},
+            "rounds": 1,
+            "stopped": False,
+            "seconds": 0.04,
+        },
         **{"method": "salf", "engine": "ray", "why": "", "loss": ""},
         **{"finished": 0.5, "partial": 0.25, "nothing": 0.25, "empty": 0},
         **{"late": 0, "rejected": 0, "rounds_in_time": 1.0},

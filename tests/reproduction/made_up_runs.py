@@ -16,7 +16,7 @@ def result(config: Config, accuracies: Sequence[float], losses: Sequence[float] 
         Row(t, loss, (1,), accuracy, float(t))
         for t, (accuracy, loss) in enumerate(zip(accuracies, losses, strict=True), 1)
     )
-    return Result(config, History(rows, accuracies[-1]), {})
+    return Result(config, History(rows, {"accuracy": accuracies[-1]}), {})
 
 
 def found(tasks: Sequence[Task], accuracies: Callable[[Config], Sequence[float] | None]) -> Found:

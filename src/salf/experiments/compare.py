@@ -49,6 +49,11 @@ class Comparison:
                 "method": case.method,
                 "stragglers": case.stragglers,
                 **{key: result.summary[key] for key in ("seed", "test_accuracy", "best_accuracy")},
+                **{
+                    f"test_{name}": value
+                    for name, value in result.history.test.items()
+                    if name != "accuracy"
+                },
                 "split": case.split,
                 "average": case.average,
             }

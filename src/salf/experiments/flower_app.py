@@ -149,8 +149,8 @@ def main(grid: Grid, context: Context) -> None:
         records.rewrite(folder.rounds, without_last_evaluation(rows, training))
 
     def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord | None:
-        accuracy = training.accuracy_if_due(round, config.rounds) if round else None
-        return None if accuracy is None else MetricRecord({"accuracy": accuracy})
+        measured = training.evaluated_if_due(round, config.rounds) if round else None
+        return MetricRecord(dict(measured)) if measured else None
 
     strategy = Named(
         simulation.model,

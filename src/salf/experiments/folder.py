@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib.metadata import version
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ class RunFolder:
         """The history of a finished run."""
         return History(
             tuple(records.read(self.rounds) or records.read_csv(self.path / METRICS)),
-            summary["test_accuracy"],
+            {name: nan if value is None else value for name, value in summary["test"].items()},
             summary["engine"],
             summary["why"],
             summary["stopped"],
@@ -153,7 +154,7 @@ class RunFolder:
 def without_last_evaluation(rows: Sequence[Row], training: Training) -> list[Row]:
     """The rows of a run that continues: its last round may have been evaluated as the last."""
     if rows and not training.is_due(rows[-1].round):
-        return [*rows[:-1], replace(rows[-1], accuracy=None)]
+        return [*rows[:-1], replace(rows[-1], accuracy=None, metrics={})]
     return list(rows)
 
 
@@ -162,6 +163,7 @@ def summarise(config: Config, history: History, training: Training) -> dict[str,
     layers = training.simulation.engine.layers
     return {
         "test_accuracy": history.test_accuracy,
+        "test": {name: value if isfinite(value) else None for name, value in history.test.items()},
         "best_accuracy": history.best_accuracy,
         "rounds": len(history.rows),
         "stopped": history.stopped,

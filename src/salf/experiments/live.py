@@ -322,7 +322,7 @@ def finish(
 ) -> Result:
     """What a live run leaves when its rounds are over."""
     history = History(
-        tuple(rows), training.test_accuracy(), config.backend, "users are real processes", stopped
+        tuple(rows), training.tested(), config.backend, "users are real processes", stopped
     )
     summary = summarise(config, history, training) | _counted(config, training, rows)
     if folder is not None:

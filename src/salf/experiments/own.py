@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from salf.data import DataSet
 from salf.depth import DepthDistribution
 from salf.engines import Loss, cross_entropy
+from salf.evaluation import Metric
 from salf.experiments.folder import MODEL
 from salf.experiments.run import Result, run_made
 from salf.experiments.training import History, OnRound, own_federation
@@ -33,6 +34,7 @@ def train(
     layers: str | Sequence[Prefixes] | None = None,
     depth: str | DepthDistribution | World = "mixture",
     loss: Loss = cross_entropy,
+    metrics: Mapping[str, Metric] | None = None,
     on_round: OnRound | None = None,
     out: Path | str | None = None,
     resume: bool = False,
@@ -48,7 +50,9 @@ def train(
     the layers, from the input on, where the default view of the model is not the one you want.
     `depth` is a rule (`mixture`, `uniform`, ...), a distribution of `salf.depth` or a world of
     `salf.worlds`. `loss(outputs, targets)` returns one value per row, or a single value; then it is
-    applied to each user's rows separately. `on_round(row, model)` is called after each round and
+    applied to each user's rows separately. `metrics` are functions of outputs and targets by name,
+    evaluated on held-out data beside the loss and, for classes, the accuracy: `row.metrics`,
+    `history.curve_of(name)`, `history.test`. `on_round(row, model)` is called after each round and
     may raise `salf.StopTraining`. Floating-point data are converted to the type of the model's
     parameters.
 
@@ -64,6 +68,7 @@ def train(
         "layers": layers,
         "depth": depth,
         "loss": loss,
+        "metrics": metrics,
     }
     return run_own(model, parts, settings, out, resume=resume, on_round=on_round).history
 
@@ -94,7 +99,10 @@ def fingerprints(parts: Mapping[str, Any]) -> dict[str, str]:
     return {
         name: fingerprint(value)
         for name, value in parts.items()
-        if value is not None and value is not cross_entropy and not isinstance(value, str)
+        if name != "metrics"  # which change nothing
+        and value is not None
+        and value is not cross_entropy
+        and not isinstance(value, str)
     }
 
 

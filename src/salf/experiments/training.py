@@ -1,6 +1,6 @@
 """From settings to a federation that trains, one row of metrics after each round."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 from pathlib import Path
@@ -32,14 +32,16 @@ from salf.engines import Loss, RowLoss, cross_entropy
 from salf.engines import engine as make_engine
 from salf.engines.losses import checked as checked_loss
 from salf.errors import SalfError
+from salf.evaluation import Metric, evaluate
+from salf.evaluation import check_names as check_metrics
 from salf.experiments.config import Config, check_names
 from salf.layers import Layers, Prefixes
 from salf.methods import Method
 from salf.models import build
 from salf.models.build import check_fit
-from salf.rows import Row
+from salf.rows import Row, with_metrics
 from salf.sampling import Cohort
-from salf.simulation import Simulation, accuracy
+from salf.simulation import Simulation
 from salf.worlds import AtDeadline, World
 
 # Called after each round with its row and the model; may raise StopTraining.
@@ -62,6 +64,7 @@ class Training:
     test: Samples | None
     eval_every: int
     source: str = ""
+    metrics: Mapping[str, Metric] = field(default_factory=dict)  # your own
 
     def rows(self, rounds: int) -> Iterator[Row]:
         """Train up to round `rounds`."""
@@ -71,38 +74,43 @@ class Training:
             yield replace(row, seconds=perf_counter() - start)
 
     def measured(self, row: Row, rounds: int) -> Row:
-        """The row of a round that was just run, with the accuracy if an evaluation is due."""
-        return replace(row, accuracy=self.accuracy_if_due(row.round, rounds))
+        """The row of a round that was just run, with what is measured if an evaluation is due."""
+        return with_metrics(row, self.evaluated_if_due(row.round, rounds))
 
-    def accuracy_if_due(self, t: int, rounds: int) -> float | None:
-        """The accuracy after round t of `rounds`, if an evaluation is due."""
+    def evaluated_if_due(self, t: int, rounds: int) -> dict[str, float]:
+        """What is measured after round t of `rounds`; nothing if no evaluation is due."""
         due = self.is_due(t) or t == rounds
-        return self._accuracy(self.validation) if due else None
+        return self._evaluated(self.validation) if due else {}
 
     def is_due(self, t: int) -> bool:
         """Whether round t is one of those after which the model is always evaluated."""
         return t % self.eval_every == 0
 
-    def test_accuracy(self) -> float | None:
-        """The accuracy of the model as it is now on the test data."""
-        return self._accuracy(self.test)
+    def tested(self) -> dict[str, float]:
+        """What is measured of the model as it is now on the test data."""
+        return self._evaluated(self.test)
 
-    def _accuracy(self, samples: Samples | None) -> float | None:
-        if samples is None or samples.labels.is_floating_point():
-            return None
-        return accuracy(self.simulation.engine, samples)
+    def _evaluated(self, samples: Samples | None) -> dict[str, float]:
+        if samples is None:
+            return {}
+        return evaluate(self.simulation.engine, samples, self.metrics)
 
 
 @dataclass(frozen=True)
 class History:
-    """What a training run leaves: a row per round, the accuracy at the end, and how it was run."""
+    """What a training run leaves: a row per round, metrics at the end, and how it was run."""
 
     rows: tuple[Row, ...] = field(repr=False)
-    test_accuracy: float | None
+    test: Mapping[str, float]  # by the name of the metric, on the test data
     engine: str = ""
     why: str = ""  # this engine
     stopped: bool = False  # by `on_round`, before all rounds were run
     loss: str = "one value per row"  # or "one value per user": what the loss returns
+
+    @property
+    def test_accuracy(self) -> float | None:
+        """The accuracy at the end on the test data, if labels are classes."""
+        return self.test.get("accuracy")
 
     @property
     def best_accuracy(self) -> float | None:
@@ -113,6 +121,10 @@ class History:
     def curve(self) -> list[tuple[int, float]]:
         """(round, accuracy) wherever it was measured."""
         return [(row.round, row.accuracy) for row in self.rows if row.accuracy is not None]
+
+    def curve_of(self, metric: str) -> list[tuple[int, float]]:
+        """(round, value) of `loss` on held-out data, or of a metric of your own."""
+        return [(row.round, row.metrics[metric]) for row in self.rows if metric in row.metrics]
 
     @property
     def seconds(self) -> float:
@@ -139,7 +151,7 @@ def run_rounds(
     engine = simulation.engine
     return History(
         tuple(rows),
-        training.test_accuracy(),
+        training.tested(),
         engine.name,
         engine.why,
         stopped,
@@ -157,6 +169,7 @@ def own_federation(
     layers: str | Sequence[Prefixes] | None = None,
     depth: str | DepthDistribution | World = "mixture",
     loss: Loss = cross_entropy,
+    metrics: Mapping[str, Metric] | None = None,
     **settings: Any,
 ) -> tuple[Config, Callable[[Config], Training]]:
     """The config of a federation of Python objects, and what makes it; see `salf.train`."""
@@ -211,6 +224,7 @@ def own_federation(
         layers=None if isinstance(layers, str) else layers,
         world=None if isinstance(depth, str) else depth,
         loss=loss,
+        metrics=metrics,
         tested=tested is not None,
         model_name=type(model).__name__,
     )
@@ -276,6 +290,7 @@ def assemble(
     layers: Sequence[Prefixes] | None = None,
     world: DepthDistribution | World | None = None,
     loss: Loss = cross_entropy,
+    metrics: Mapping[str, Metric] | None = None,
     tested: bool = True,
     model_name: str = "",
 ) -> Training:
@@ -283,6 +298,7 @@ def assemble(
 
     With `shares`, the training data of `data` are an example of what users have.
     """
+    check_metrics(metrics or {})
     device = _device(config.device)
     model.to(device)
     dtype = next((each.dtype for each in model.parameters() if each.is_floating_point()), None)
@@ -327,7 +343,7 @@ def assemble(
     every = config.eval_every or max(
         1, ceil(measured / (simulation.cohort.size * config.batch_size))
     )
-    return Training(simulation, watched, test, every, data.source)
+    return Training(simulation, watched, test, every, data.source, metrics or {})
 
 
 def _cohort(config: Config, shares: Shares) -> Cohort:

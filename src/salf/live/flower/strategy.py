@@ -5,7 +5,6 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from salf.live.rounds import Grace, Rounds, Task, check_deadline
 from salf.live.server import LiveServer
 from salf.live.update import Rejected, size_of
 from salf.methods import Method
-from salf.rows import Row
+from salf.rows import Row, with_metrics
 from salf.schedules import Schedule
 
 log = logging.getLogger("flwr").log  # where all of Flower's own strategies write
@@ -266,9 +265,8 @@ class SALF(FedAvg):
         """The state comes last: a round that it does not have is run again."""
         if self.record is not None:
             measured = result.evaluate_metrics_serverapp.get(row.round, MetricRecord())
-            accuracy = measured.get("accuracy")
-            known = accuracy if isinstance(accuracy, float) else None
-            records.append(self.record, replace(row, accuracy=known))
+            known = {name: value for name, value in measured.items() if isinstance(value, float)}
+            records.append(self.record, with_metrics(row, known))
         if self.state is not None:
             self.server.save(self.state)
 
