@@ -39,21 +39,27 @@ def test_a_batch_is_of_the_users_own_samples_and_all_of_them_if_they_are_fewer()
     batches = Batches(shares, 5)
     assert batches.sizes(np.arange(3)).tolist() == [5, 3, 5]
     for t in range(1, 50):
-        _, labels = batches.rows(Keyed(1, t), np.array([0, 2]))
+        rows = batches.of_round(Keyed(1, t), np.arange(3))
+        _, labels = rows(np.array([0, 2]))
         first, second = labels.tolist()[:5], labels.tolist()[5:]
         assert len(set(first)) == len(set(second)) == 5
         assert set(first) <= set(range(9))
         assert set(second) <= set(range(12, 32))
-        assert sorted(batches.rows(Keyed(1, t), np.array([1]))[1].tolist()) == [9, 10, 11]
+        assert sorted(rows(np.array([1]))[1].tolist()) == [9, 10, 11]
 
 
 def test_a_users_batch_depends_on_nobody_else_and_differs_by_round_and_step():
     shares = split_of(30, 30, 30)
     batches, draws = Batches(shares, 4), Keyed(1, 1)
-    together = batches.rows(draws, np.arange(3))[1].reshape(3, 4)
-    assert batches.rows(draws, np.array([2]))[1].tolist() == together[2].tolist()
-    assert batches.rows(draws, np.array([2]), step=2)[1].tolist() != together[2].tolist()
-    assert batches.rows(Keyed(1, 2), np.array([2]))[1].tolist() != together[2].tolist()
+    rows, two = batches.of_round(draws, np.arange(3)), np.array([2])
+    together = rows(np.arange(3))[1].reshape(3, 4)
+    assert rows(two)[1].tolist() == together[2].tolist()
+    assert rows(np.array([2, 0]))[1].tolist() == [*together[2].tolist(), *together[0].tolist()]
+    alone = batches.of_round(draws, two)
+    assert alone(two)[1].tolist() == together[2].tolist()
+    assert alone(two, step=2)[1].tolist() == rows(two, step=2)[1].tolist()
+    assert alone(two, step=2)[1].tolist() != together[2].tolist()
+    assert batches.of_round(Keyed(1, 2), two)(two)[1].tolist() != together[2].tolist()
 
 
 def test_a_batch_size_below_1_is_refused():
@@ -278,5 +284,5 @@ def test_only_the_users_asked_make_their_data():
     assert len(shares) == users
     batches = Batches(shares, 2)
     asked = Cohort(users, 5).draw(Keyed(0, 1), NOBODY)
-    batches.rows(Keyed(0, 1), asked)
+    batches.of_round(Keyed(0, 1), asked)(asked)
     assert sorted(made) == asked.tolist()  # once each

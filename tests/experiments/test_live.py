@@ -262,7 +262,7 @@ def test_users_have_shares_of_their_own_and_the_simulators_batches():
     shares = [make_share(SMALL, number) for number in range(1, 5)]
     sizes = [len(share.samples) for share in shares]
     assert sizes == held.sizes(users).tolist()
-    inputs, labels = training.simulation.batches.rows(Keyed(SMALL.seed, 3), users)
+    inputs, labels = training.simulation.batches.of_round(Keyed(SMALL.seed, 3), users)(users)
     own_inputs, own_labels = (
         torch.cat(half) for half in zip(*(s.batch(3) for s in shares), strict=True)
     )
