@@ -78,6 +78,14 @@ def test_what_cannot_be_is_refused_in_a_sentence(data, settings, said):
         trained(data, **settings)
 
 
+def test_a_user_with_too_few_samples_for_batch_norm_is_said_before_training():
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    with pytest.raises(salf.SalfError, match=r"does not fit a batch of shape 1x6"):
+        salf.train(model, pairs(), **SMALL)
+    enough = [pair for pair in pairs() if len(pair[0]) > 1]
+    assert len(salf.train(model, enough, **SMALL).rows) == 4
+
+
 @pytest.mark.parametrize(("cohort", "size"), [("all", 30), (7, 7), (1, 1), (0.1, 3), (0.01, 1)])
 def test_a_cohort_is_a_number_or_a_share_of_the_users(cohort, size):
     config = salf.Config(cohort=cohort, data="digits", threads=1)

@@ -317,6 +317,9 @@ def assemble(
         )
         shares = Split(train, parts)
     shares = shares.to(device, dtype)
+    if isinstance(shares, Split):  # whose sizes are known: batch norm refuses a single row
+        smallest = int(shares.sizes(np.arange(len(shares))).min())
+        check_fit(model, example, classes, model_name, min(smallest, config.batch_size))
     seen_as = Layers.of(model, layers or config.given_layers(), example)
     if world is None:
         world = worlds.parse(config.depth, len(shares), len(seen_as), config.stragglers)
