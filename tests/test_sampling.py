@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-from reference import assert_close, copy_of, data, gradients, simulate, small_mlp
+from reference import assert_close, copy_of, data, gradients, simulate, small_mlp, small_normed
 from salf.arrivals import Arrivals
 from salf.data import Own, Samples, Split
 from salf.depth import Mixture, PerUser, Uniform
@@ -146,12 +146,11 @@ def test_given_the_cohort_salf_is_fedavg_over_it_on_average(law, seed):
 SIZES = (9, 2, 5, 1, 9, 3, 9, 4)
 
 
-def unequal(**options):
-    inputs, labels = data(sum(SIZES), 1, (4,))
+def unequal(make=small_mlp, **options):
+    inputs, labels = data(sum(SIZES), 1, (4,) if make is small_mlp else (2, 4, 4))
     shares = np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1])
-    model = small_mlp()
     return simulate(
-        model,
+        make(),
         options.pop("name", "salf"),
         options.pop("law", Mixture(len(SIZES), 3, 0.6)),
         (inputs, labels),
@@ -165,13 +164,15 @@ def unequal(**options):
 @pytest.mark.parametrize("by_samples", [False, True], ids=["equally", "by samples"])
 @pytest.mark.parametrize("cohort", [None, 5])
 @pytest.mark.parametrize("average", ["reached", "all"])
+@pytest.mark.parametrize("make", [small_mlp, small_normed])
 @pytest.mark.parametrize("name", METHODS)
-def test_the_engines_agree_on_cohorts_with_unequal_batches(name, average, cohort, by_samples):
+def test_the_engines_agree_on_cohorts_with_unequal_batches(name, make, average, cohort, by_samples):
     options = {"average": average} if name != "fedavg" else {}
     ends, rows = {}, {}
     for engine, chunk_bytes in (("loop", 0), ("fused", 1), ("fused", 2**28), ("grouped", 2**28)):
         more = {"chunk_bytes": chunk_bytes} if chunk_bytes else {}
         sim = unequal(
+            make,
             name=name,
             engine=engine,
             cohort=cohort,
