@@ -51,6 +51,13 @@ def test_all_ways_to_give_users_their_data_train_the_same_model(method):
         assert torch.equal(found, wanted)
 
 
+def test_a_list_of_inputs_and_labels_is_data_to_split():
+    inputs, labels = (torch.cat(half) for half in zip(*pairs(), strict=True))
+    _, wanted = trained((inputs, labels), users=4)
+    for x, y in ((inputs, labels), (inputs.tolist(), labels.tolist())):
+        assert torch.equal(trained([x, y], users=4)[1], wanted)
+
+
 def test_users_data_are_measured_on_test_data():
     history, _ = trained(pairs(), test=pairs()[0], eval_every=2)
     assert [t for t, _ in history.curve] == [2, 4]

@@ -178,7 +178,7 @@ def train(
     shares = None
     if not isinstance(data, DataSet):
         if (shares := _of_users(data, settings.get("users"))) is not None:
-            if split != "iid":
+            if not isinstance(split, str) or split != "iid":
                 raise SalfError("split= does not apply to data of the users' own: leave it out.")
             settings["users"] = len(shares)
             seen = shares.samples if isinstance(shares, Split) else some(shares, 64)
@@ -237,12 +237,11 @@ def train(
 def _of_users(data: Any, users: int | None) -> Shares | None:
     """What each user has; None if the data are yet to be shared out."""
     if isinstance(data, list) and data:
-        if users not in (None, len(data)):
-            raise SalfError(f"the data are of {len(data)} users, and users is {users}.")
-        if all(isinstance(each, tuple) and len(each) == 2 for each in data):
-            return joined(data)
-        if all(isinstance(each, Dataset) for each in data):
-            return Own(data.__getitem__, len(data))
+        pairs = all(isinstance(each, tuple) and len(each) == 2 for each in data)
+        if pairs or all(isinstance(each, Dataset) for each in data):
+            if users not in (None, len(data)):
+                raise SalfError(f"the data are of {len(data)} users, and users is {users}.")
+            return joined(data) if pairs else Own(data.__getitem__, len(data))
     if callable(data) and not isinstance(data, Dataset):
         if users is None:
             raise SalfError("data is a function of the user's number: say how many with users=.")
