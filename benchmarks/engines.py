@@ -165,7 +165,7 @@ def plain_step(model: nn.Module, samples: Samples, users: int) -> Callable[[], N
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
 
     def step() -> None:
-        inputs, labels = batches.rows(Keyed(0, next(rounds)), everybody)
+        inputs, labels = batches.of_round(Keyed(0, next(rounds)), everybody)(everybody)
         optimizer.zero_grad()
         F.cross_entropy(model(inputs), labels).backward()
         optimizer.step()

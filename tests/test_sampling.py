@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-from reference import assert_close, copy_of, data, gradients, simulate, small_mlp
+from reference import assert_close, copy_of, data, gradients, simulate, small_mlp, small_normed
 from salf.arrivals import Arrivals
 from salf.data import Own, Samples, Split
 from salf.depth import Mixture, PerUser, Uniform
@@ -39,21 +39,27 @@ def test_a_batch_is_of_the_users_own_samples_and_all_of_them_if_they_are_fewer()
     batches = Batches(shares, 5)
     assert batches.sizes(np.arange(3)).tolist() == [5, 3, 5]
     for t in range(1, 50):
-        _, labels = batches.rows(Keyed(1, t), np.array([0, 2]))
+        rows = batches.of_round(Keyed(1, t), np.arange(3))
+        _, labels = rows(np.array([0, 2]))
         first, second = labels.tolist()[:5], labels.tolist()[5:]
         assert len(set(first)) == len(set(second)) == 5
         assert set(first) <= set(range(9))
         assert set(second) <= set(range(12, 32))
-        assert sorted(batches.rows(Keyed(1, t), np.array([1]))[1].tolist()) == [9, 10, 11]
+        assert sorted(rows(np.array([1]))[1].tolist()) == [9, 10, 11]
 
 
 def test_a_users_batch_depends_on_nobody_else_and_differs_by_round_and_step():
     shares = split_of(30, 30, 30)
     batches, draws = Batches(shares, 4), Keyed(1, 1)
-    together = batches.rows(draws, np.arange(3))[1].reshape(3, 4)
-    assert batches.rows(draws, np.array([2]))[1].tolist() == together[2].tolist()
-    assert batches.rows(draws, np.array([2]), step=2)[1].tolist() != together[2].tolist()
-    assert batches.rows(Keyed(1, 2), np.array([2]))[1].tolist() != together[2].tolist()
+    rows, two = batches.of_round(draws, np.arange(3)), np.array([2])
+    together = rows(np.arange(3))[1].reshape(3, 4)
+    assert rows(two)[1].tolist() == together[2].tolist()
+    assert rows(np.array([2, 0]))[1].tolist() == [*together[2].tolist(), *together[0].tolist()]
+    alone = batches.of_round(draws, two)
+    assert alone(two)[1].tolist() == together[2].tolist()
+    assert alone(two, step=2)[1].tolist() == rows(two, step=2)[1].tolist()
+    assert alone(two, step=2)[1].tolist() != together[2].tolist()
+    assert batches.of_round(Keyed(1, 2), two)(two)[1].tolist() != together[2].tolist()
 
 
 def test_a_batch_size_below_1_is_refused():
@@ -140,12 +146,11 @@ def test_given_the_cohort_salf_is_fedavg_over_it_on_average(law, seed):
 SIZES = (9, 2, 5, 1, 9, 3, 9, 4)
 
 
-def unequal(**options):
-    inputs, labels = data(sum(SIZES), 1, (4,))
+def unequal(make=small_mlp, **options):
+    inputs, labels = data(sum(SIZES), 1, (4,) if make is small_mlp else (2, 4, 4))
     shares = np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1])
-    model = small_mlp()
     return simulate(
-        model,
+        make(),
         options.pop("name", "salf"),
         options.pop("law", Mixture(len(SIZES), 3, 0.6)),
         (inputs, labels),
@@ -159,13 +164,15 @@ def unequal(**options):
 @pytest.mark.parametrize("by_samples", [False, True], ids=["equally", "by samples"])
 @pytest.mark.parametrize("cohort", [None, 5])
 @pytest.mark.parametrize("average", ["reached", "all"])
+@pytest.mark.parametrize("make", [small_mlp, small_normed])
 @pytest.mark.parametrize("name", METHODS)
-def test_the_engines_agree_on_cohorts_with_unequal_batches(name, average, cohort, by_samples):
+def test_the_engines_agree_on_cohorts_with_unequal_batches(name, make, average, cohort, by_samples):
     options = {"average": average} if name != "fedavg" else {}
     ends, rows = {}, {}
     for engine, chunk_bytes in (("loop", 0), ("fused", 1), ("fused", 2**28), ("grouped", 2**28)):
         more = {"chunk_bytes": chunk_bytes} if chunk_bytes else {}
         sim = unequal(
+            make,
             name=name,
             engine=engine,
             cohort=cohort,
@@ -278,5 +285,5 @@ def test_only_the_users_asked_make_their_data():
     assert len(shares) == users
     batches = Batches(shares, 2)
     asked = Cohort(users, 5).draw(Keyed(0, 1), NOBODY)
-    batches.rows(Keyed(0, 1), asked)
+    batches.of_round(Keyed(0, 1), asked)(asked)
     assert sorted(made) == asked.tolist()  # once each

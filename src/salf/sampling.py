@@ -1,6 +1,7 @@
 """Who is asked in a round, and which of its samples each user computes on."""
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from torch import Tensor
@@ -8,6 +9,7 @@ from torch import Tensor
 from salf.arrivals import Floats, Ints
 from salf.data import Shares
 from salf.draws import Draws, Keyed, Purpose, distinct
+from salf.engines import Rows
 from salf.errors import SalfError
 
 
@@ -49,10 +51,29 @@ class Batches:
         """How many rows these users' batches have."""
         return np.minimum(self.batch_size, self.shares.sizes(users))
 
-    def rows(self, draws: Draws, users: Ints, step: int = 1) -> tuple[Tensor, Tensor]:
-        """The batches of these users, which are of one size, one after the other."""
-        sizes = self.shares.sizes(users)
-        return self.shares.rows(users, places(draws, users, sizes, self.batch_size, step))
+    def of_round(self, draws: Draws, users: Ints) -> Rows:
+        """The batches of a round's users, as a function of some of them and the local step.
+
+        Those some have batches of one size, and come one after the other. All users' places are
+        drawn together when the first is asked for, which is much faster than one by one.
+        """
+        users = np.sort(users)
+        held, sizes = self.shares.sizes(users), self.sizes(users)
+
+        @cache
+        def drawn(step: int) -> Ints:
+            found = np.zeros((len(users), int(sizes.max())), np.int64)
+            for size in np.unique(sizes):
+                alike = sizes == size
+                own = places(draws, users[alike], held[alike], self.batch_size, step)
+                found[alike, :size] = own
+            return found
+
+        def rows(some: Ints, step: int = 1) -> tuple[Tensor, Tensor]:
+            at = np.searchsorted(users, some)
+            return self.shares.rows(some, drawn(step)[at, : sizes[at[0]]])
+
+        return rows
 
 
 def places(draws: Draws, users: Ints, sizes: Ints, batch_size: int, step: int = 1) -> Ints:

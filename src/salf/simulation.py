@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from math import isfinite
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from salf.arrivals import Ints
 from salf.data import Shares
 from salf.draws import Keyed
 from salf.engines import Engine, RoundResult
@@ -87,9 +87,9 @@ class Simulation:
                 f"{type(self.world).__name__}.models_in_use must name it."
             )
 
-        def rows(users: Ints) -> tuple[Tensor, Tensor]:
-            return self.batches.rows(draws, users)
-
+        # Users without a share compute nothing, so nothing is drawn for them.
+        computing = [group.users for group in plan.groups]
+        rows = self.batches.of_round(draws, np.concatenate(computing or [asked[:0]]))
         with seeded(draws.torch_seed):
             result = self.engine.round(plan, t, self.old, rows)
         self._check_finite(result, t)

@@ -77,8 +77,8 @@ class Here:
         rng = np.random.default_rng([7, task.round])
         for name, user in sorted(self.members.items()):
             depth = int(rng.integers(1, len(layers) + 2))
-            if rng.random() < 0.2:
-                continue  # lost on the way
+            if rng.random() < 0.2 or name not in users:
+                continue  # lost on the way, or not asked
             update = user.train(task.round, None, task.weights)
             if task.deadline is not None:
                 kept = {n for layer in layers.reached(depth) for n in layer.parameters}
@@ -128,6 +128,19 @@ def test_the_simulator_gets_to_the_same_model_with_the_recorded_depths(
     assert [row.reached for row in rows] == [row.reached for row in replayed.history.rows]
     depths = {depth for row in rows for depth in row.depths.values()}
     assert len(depths) > 1  # there was something to agree about
+
+
+@pytest.mark.parametrize("method", ["salf", "fedavg"])
+@pytest.mark.parametrize("average", ["reached", "all"])
+def test_a_run_of_cohorts_asks_as_many_users_and_is_replayed(tmp_path, method, average):
+    config = SMALL.changed(method=method, cohort=2, average=average, batch_size=2000)
+    live(config, tmp_path / "run")
+    rows = record.read(tmp_path / "run" / ROUNDS)
+    assert {len(row.depths) for row in rows} == {2}
+    assert len({tuple(row.depths) for row in rows}) > 1
+    replayed = replay(tmp_path / "run")
+    assert replayed.distance < 1e-4
+    assert [row.reached for row in rows] == [row.reached for row in replayed.history.rows]
 
 
 def test_the_replay_of_another_run_is_far_away(tmp_path):
@@ -262,7 +275,7 @@ def test_users_have_shares_of_their_own_and_the_simulators_batches():
     shares = [make_share(SMALL, number) for number in range(1, 5)]
     sizes = [len(share.samples) for share in shares]
     assert sizes == held.sizes(users).tolist()
-    inputs, labels = training.simulation.batches.rows(Keyed(SMALL.seed, 3), users)
+    inputs, labels = training.simulation.batches.of_round(Keyed(SMALL.seed, 3), users)(users)
     own_inputs, own_labels = (
         torch.cat(half) for half in zip(*(s.batch(3) for s in shares), strict=True)
     )

@@ -51,6 +51,13 @@ def test_all_ways_to_give_users_their_data_train_the_same_model(method):
         assert torch.equal(found, wanted)
 
 
+def test_a_list_of_inputs_and_labels_is_data_to_split():
+    inputs, labels = (torch.cat(half) for half in zip(*pairs(), strict=True))
+    _, wanted = trained((inputs, labels), users=4)
+    for x, y in ((inputs, labels), (inputs.tolist(), labels.tolist())):
+        assert torch.equal(trained([x, y], users=4)[1], wanted)
+
+
 def test_users_data_are_measured_on_test_data():
     history, _ = trained(pairs(), test=pairs()[0], eval_every=2)
     assert [t for t, _ in history.curve] == [2, 4]
@@ -76,6 +83,14 @@ def test_users_data_are_measured_on_test_data():
 def test_what_cannot_be_is_refused_in_a_sentence(data, settings, said):
     with pytest.raises(salf.SalfError, match=said):
         trained(data, **settings)
+
+
+def test_a_user_with_too_few_samples_for_batch_norm_is_said_before_training():
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    with pytest.raises(salf.SalfError, match=r"does not fit a batch of shape 1x6"):
+        salf.train(model, pairs(), **SMALL)
+    enough = [pair for pair in pairs() if len(pair[0]) > 1]
+    assert len(salf.train(model, enough, **SMALL).rows) == 4
 
 
 @pytest.mark.parametrize(("cohort", "size"), [("all", 30), (7, 7), (1, 1), (0.1, 3), (0.01, 1)])

@@ -176,7 +176,7 @@ def own_federation(
     shares = None
     if not isinstance(data, DataSet):
         if (shares := _of_users(data, settings.get("users"))) is not None:
-            if split != "iid":
+            if not isinstance(split, str) or split != "iid":
                 raise SalfError("split= does not apply to data of the users' own: leave it out.")
             settings["users"] = len(shares)
             seen = shares.samples if isinstance(shares, Split) else some(shares, 64)
@@ -233,12 +233,11 @@ def own_federation(
 def _of_users(data: Any, users: int | None) -> Shares | None:
     """What each user has; None if the data are yet to be shared out."""
     if isinstance(data, list) and data:
-        if users not in (None, len(data)):
-            raise SalfError(f"the data are of {len(data)} users, and users is {users}.")
-        if all(isinstance(each, tuple) and len(each) == 2 for each in data):
-            return joined(data)
-        if all(isinstance(each, Dataset) for each in data):
-            return Own(data.__getitem__, len(data))
+        pairs = all(isinstance(each, tuple) and len(each) == 2 for each in data)
+        if pairs or all(isinstance(each, Dataset) for each in data):
+            if users not in (None, len(data)):
+                raise SalfError(f"the data are of {len(data)} users, and users is {users}.")
+            return joined(data) if pairs else Own(data.__getitem__, len(data))
     if callable(data) and not isinstance(data, Dataset):
         if users is None:
             raise SalfError("data is a function of the user's number: say how many with users=.")
@@ -320,6 +319,9 @@ def assemble(
         )
         shares = Split(train, parts)
     shares = shares.to(device, dtype)
+    if isinstance(shares, Split):  # whose sizes are known: batch norm refuses a single row
+        smallest = int(shares.sizes(np.arange(len(shares))).min())
+        check_fit(model, example, classes, model_name, min(smallest, config.batch_size))
     seen_as = Layers.of(model, layers or config.given_layers(), example)
     if world is None:
         world = worlds.parse(config.depth, len(shares), len(seen_as), config.stragglers)
