@@ -31,6 +31,7 @@ from salf.engines import engine as make_engine
 from salf.layers import Layers
 from salf.methods import method
 from salf.models import PAPER_MODELS
+from salf.server import SGD
 from salf.simulation import Batches, Simulation
 from salf.worlds import AtDeadline
 
@@ -152,7 +153,8 @@ def federation(
     shares = np.array_split(np.arange(len(samples)), users)
     world = AtDeadline(Mixture(users, len(layers), ratio))
     engine = make_engine(kind, model, layers, example=example)
-    return Simulation(engine, method("salf"), world, samples, shares, lambda t: LR, MOMENTUM, BATCH)
+    server = SGD(MOMENTUM)
+    return Simulation(engine, method("salf"), world, samples, shares, lambda t: LR, server, BATCH)
 
 
 def plain_step(model: nn.Module, samples: Samples, users: int) -> Callable[[], None]:

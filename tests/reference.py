@@ -15,8 +15,12 @@ from salf.depth import DepthDistribution
 from salf.engines import ENGINES, cross_entropy
 from salf.layers import Layers
 from salf.methods import method
-from salf.simulation import Simulation
+from salf.server import SGD
+from salf.simulation import ONE_STEP, Simulation
 from salf.worlds import AtDeadline
+
+# Those that run batch norm and dropout, too; tests/engines/test_local_steps.py has the other one.
+ANY_MODEL = [name for name in ENGINES if name != "stacked"]
 
 
 @dataclass(frozen=True)
@@ -83,11 +87,15 @@ def gradients(model: nn.Module, inputs, targets, loss=cross_entropy, weights=Non
 def rows_of(inputs: Tensor, targets: Tensor, size: int):
     """User u's batch is the u-th run of `size` rows."""
 
-    def rows(users):
-        index = torch.cat([torch.arange(u * size, (u + 1) * size) for u in users.tolist()])
-        return inputs[index], targets[index]
+    class Rows:
+        def __call__(self, users, step=1):
+            index = torch.cat([torch.arange(u * size, (u + 1) * size) for u in users.tolist()])
+            return inputs[index], targets[index]
 
-    return rows
+        def sizes(self, users, step=1):
+            return np.full(len(users), size)
+
+    return Rows()
 
 
 def data(users, size, shape, classes=3, dtype=torch.float64, seed=0):
@@ -133,12 +141,16 @@ def simulate(
     seed=0,
     engine="loop",
     options: Mapping[str, object] | None = None,
+    local=ONE_STEP,
     **engine_options,
 ) -> Simulation:
     made = ENGINES[engine](model, Layers.of(model), **engine_options)
     rule = method(name, **(options or {}))
     world, held = AtDeadline(depth), Samples(*samples)
-    return Simulation(made, rule, world, held, shares, lambda t: rate, momentum, batch, seed)
+    server = SGD(momentum)
+    return Simulation(
+        made, rule, world, held, shares, lambda t: rate, server, batch, seed, local=local
+    )
 
 
 def equal_shares(users, size):

@@ -1,6 +1,6 @@
 """Who arrived at a step of the server, and how far: what a world makes and a method weighs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -17,25 +17,36 @@ class Arrivals:
     A depth d in {1..L+1} means that the gradients of layers d..L arrived: 1 is all of them, L + 1
     none. In the experiments' mixture a straggler's depth may happen to be 1, so `straggler` is not
     the same as `depth > 1`. `age` is how many rounds ago the model was handed out that the user
-    computed on; 0 is this round's.
+    computed on; 0 is this round's. With several local steps, `depth` is that of the last step
+    begun, the `steps`-th of the `planned` ones; earlier steps are complete.
     """
 
     depth: Ints
     straggler: Bools
     age: Ints
     asked: int  # how many users were; some may have no entry
+    steps: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # by default one each
+    planned: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "planned"):
+            if not len(getattr(self, name)):
+                object.__setattr__(self, name, np.ones_like(self.depth))
 
     @classmethod
     def at(
-        cls, depth: Ints, straggler: Bools | None = None, asked: int | None = None
+        cls,
+        depth: Ints,
+        straggler: Bools | None = None,
+        asked: int | None = None,
+        steps: Ints | None = None,
+        planned: Ints | None = None,
     ) -> "Arrivals":
         """Users of these depths on this round's model; who did not finish is a straggler."""
-        return cls(
-            depth,
-            depth > 1 if straggler is None else straggler,
-            np.zeros_like(depth),
-            len(depth) if asked is None else asked,
-        )
+        steps, planned = (np.ones_like(depth) if n is None else n for n in (steps, planned))
+        late = (depth > 1) | (steps < planned) if straggler is None else straggler
+        asked = len(depth) if asked is None else asked
+        return cls(depth, late, np.zeros_like(depth), asked, steps, planned)
 
     @property
     def users(self) -> int:
@@ -45,11 +56,28 @@ class Arrivals:
     def only(self, user: int) -> "Arrivals":
         """One of these users on its own."""
         one = slice(user, user + 1)
-        return Arrivals(self.depth[one], self.straggler[one], self.age[one], self.asked)
+        return Arrivals(
+            self.depth[one],
+            self.straggler[one],
+            self.age[one],
+            self.asked,
+            self.steps[one],
+            self.planned[one],
+        )
+
+    @property
+    def finished(self) -> Bools:
+        """Whether each user completed all layers of all local steps."""
+        return np.asarray((self.depth == 1) & (self.steps == self.planned))
+
+    def gradients(self, layers: int) -> Ints:
+        """`gradients[l - 1, u]`: how many local steps' gradients user u has of layer l."""
+        complete = self.depth[None, :] <= np.arange(1, layers + 1)[:, None]
+        return np.asarray(self.steps - 1 + complete)
 
     def reach(self, layers: int) -> Bools:
         """`reach[l - 1, u]`: whether user u is in U^l [ltUsers]."""
-        return self.depth[None, :] <= np.arange(1, layers + 1)[:, None]
+        return np.asarray(self.gradients(layers) > 0)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ stopped after any round and set up again goes on exactly as it would have.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import zip_longest
 from math import isfinite
 
 import numpy as np
@@ -19,8 +21,29 @@ from salf.errors import SalfError, TrainingDiverged
 from salf.methods import Method, Plan
 from salf.rows import Row
 from salf.schedules import Schedule
-from salf.server import Server
+from salf.server import Optimiser, Server
 from salf.worlds import World
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """What every user does in a round: local steps, or epochs through its share.
+
+    `rate` is the users' own learning rate; by default they use the server's.
+    """
+
+    steps: int = 1
+    epochs: int = 0  # instead of steps
+    rate: float | None = None
+
+    def planned(self, sizes: Ints, batch_size: int) -> Ints:
+        """The local steps of users with so many samples."""
+        if self.epochs:
+            return np.asarray(self.epochs * -(-sizes // batch_size))
+        return np.full(len(sizes), self.steps)
+
+
+ONE_STEP = LocalWork()
 
 
 class Simulation:
@@ -34,9 +57,11 @@ class Simulation:
         samples: Samples,
         shares: Sequence[Ints],
         schedule: Schedule,
-        momentum: float = 0.0,
+        optimiser: Optimiser | None = None,
         batch_size: int = 16,
         seed: int = 0,
+        *,
+        local: LocalWork = ONE_STEP,
     ) -> None:
         if len(shares) != world.users or len(engine.layers) != world.layers:
             raise SalfError(
@@ -50,8 +75,10 @@ class Simulation:
         self.world = method.world(world)
         self.samples = samples
         self.batches = Batches(shares, batch_size)
+        self.planned = local.planned(self.batches.sizes, batch_size)
+        self.local = local
         self.seed = seed
-        self.server = Server(engine.weights, schedule, momentum)
+        self.server = Server(engine.weights, schedule, optimiser, local.rate)
         self.t = 0  # rounds done
         self.memory = self.world.start()
         self.old: dict[int, dict[str, Tensor]] = {}  # models users still compute on, by round
@@ -65,22 +92,19 @@ class Simulation:
         """Run one round: draw the batches, see who arrives, weigh, compute, take the step."""
         t = self.t + 1
         rng, torch_seed = round_rng(self.seed, t)
-        index = self.batches.draw(rng)
+        rows = RoundRows(self.samples, self.batches.draws(rng, self.planned, self.local.epochs))
         arrived, memory = self.world.arrivals(t, rng, self.memory)
+        arrived = self.world.in_steps(arrived, self.planned, rng)
         arrived = self.world.checked(arrived, t)
-        plan = self.method.plan(t, arrived, self.world.checked_unreached(t))
+        plan = self.method.plan(t, arrived, self.world.unreached_in_steps(t, self.planned))
         if gone := {group.given for group in plan.groups} - {t, *self.old}:
             raise SalfError(
                 f"a user computed on the model of round {min(gone)}, which was not kept: "
                 f"{type(self.world).__name__}.models_in_use must name it."
             )
 
-        def rows(users: Ints) -> tuple[Tensor, Tensor]:
-            chosen = torch.from_numpy(index[users].reshape(-1))
-            return self.samples.rows(chosen.to(self.samples.inputs.device))
-
         with seeded(torch_seed):
-            result = self.engine.round(plan, t, self.old, rows)
+            result = self.engine.round(plan, t, self.old, rows, self.server.local_rate)
         self._check_finite(result, t)
 
         in_use = self.world.models_in_use(memory)
@@ -127,6 +151,26 @@ class Simulation:
             )
 
 
+class RoundRows:
+    """The mini-batches of one round; `index[step - 1][user]` are the indices of samples."""
+
+    def __init__(self, samples: Samples, index: Sequence[Ints | Sequence[Ints]]) -> None:
+        self._samples, self._index = samples, index
+
+    def __call__(self, users: Ints, step: int = 1) -> tuple[Tensor, Tensor]:
+        """The rows of some users in a local step, one user after the other."""
+        index = self._index[step - 1]
+        if isinstance(index, np.ndarray):
+            chosen = index[users].reshape(-1)
+        else:
+            chosen = np.concatenate([index[user] for user in users])
+        return self._samples.rows(torch.from_numpy(chosen).to(self._samples.inputs.device))
+
+    def sizes(self, users: Ints, step: int = 1) -> Ints:
+        """How many rows each of these users has in a local step."""
+        return np.array([len(self._index[step - 1][user]) for user in users])
+
+
 class Batches:
     """Every user's mini-batch of every round: uniform from its share, without replacement."""
 
@@ -142,11 +186,39 @@ class Batches:
         self.offsets = np.concatenate([[0], self.sizes.cumsum()[:-1]])
 
     def draw(self, rng: np.random.Generator) -> Ints:
-        """One round: [users, batch size] indices of samples."""
+        """One mini-batch of every user: [users, batch size] indices of samples."""
         return np.asarray(self.samples[self.offsets[:, None] + self.picks(rng)])
 
+    def draws(
+        self, rng: np.random.Generator, planned: Ints, epochs: int = 0
+    ) -> Sequence[Ints | Sequence[Ints]]:
+        """All local steps of a round: `[step - 1][user]` are indices of samples."""
+        if not epochs:
+            return [self.draw(rng) for _ in range(planned.max())]
+        return [
+            [self.samples[first + own] for first, own in zip(self.offsets, picks, strict=True)]
+            for picks in self.step_picks(rng, planned, epochs)
+        ]
+
+    def step_picks(
+        self, rng: np.random.Generator, planned: Ints, epochs: int = 0
+    ) -> Sequence[Ints | Sequence[Ints]]:
+        """The same, as places in each user's own share.
+
+        Epochs pass through a permutation of the share; the last batch of each may be smaller.
+        """
+        if not epochs:
+            return [self.picks(rng) for _ in range(planned.max())]
+        size = self.batch_size
+        of_users = []
+        for samples in self.sizes:
+            orders = [rng.permutation(samples) for _ in range(epochs)]
+            of_users.append([o[at : at + size] for o in orders for at in range(0, samples, size)])
+        nothing = np.empty(0, np.int64)
+        return [list(step) for step in zip_longest(*of_users, fillvalue=nothing)]
+
     def picks(self, rng: np.random.Generator) -> Ints:
-        """The same, as places in each user's own share."""
+        """The same as `draw`, as places in each user's own share."""
         shape = (len(self.sizes), self.batch_size)
         picks = (rng.random(shape) * self.sizes[:, None]).astype(np.int64)
         # A batch with a repeated sample is drawn again, which leaves batches without repetition

@@ -44,6 +44,18 @@ class World(ABC):
         """The rounds whose models some user is still computing on."""
         return set()
 
+    def in_steps(self, arrived: Arrivals, planned: Ints, rng: np.random.Generator) -> Arrivals:
+        """The same arrivals with local steps: a straggler stops in any of the `planned` alike."""
+        if (planned == 1).all():
+            return arrived
+        stopped = rng.integers(1, planned, endpoint=True)
+        steps = np.where(arrived.straggler, stopped, planned)
+        return replace(arrived, steps=steps, planned=planned)
+
+    def unreached_in_steps(self, t: int, planned: Ints) -> Floats:
+        """p_l with local steps: nobody reaches the layer if all users also stop in their first."""
+        return self.checked_unreached(t) / np.prod(planned, dtype=np.float64)
+
     def checked(self, arrived: Arrivals, t: int) -> Arrivals:
         """The arrivals of round t, or a sentence that says what is wrong with them."""
         if not isinstance(arrived, Arrivals):
@@ -55,6 +67,8 @@ class World(ABC):
             ("depth", arrived.depth),
             ("straggler", arrived.straggler),
             ("age", arrived.age),
+            ("steps", arrived.steps),
+            ("planned", arrived.planned),
         ):
             if not isinstance(entries, np.ndarray) or entries.shape != shape:
                 raise SalfError(
@@ -70,6 +84,11 @@ class World(ABC):
             raise SalfError(
                 f"{type(self).__name__}.arrivals must give ages from 0 to {t - 1} in round {t}, "
                 f"not {arrived.age.min()} to {arrived.age.max()}."
+            )
+        if (arrived.steps < 1).any() or (arrived.steps > arrived.planned).any():
+            raise SalfError(
+                f"{type(self).__name__} must give every user local steps from 1 to the number "
+                "planned."
             )
         return arrived
 
@@ -123,6 +142,10 @@ class Finishing(World):
         arrived, memory = self.world.arrivals(t, rng, memory)
         return replace(arrived, depth=np.ones_like(arrived.depth)), memory
 
+    def in_steps(self, arrived: Arrivals, planned: Ints, rng: np.random.Generator) -> Arrivals:
+        """All users do all steps."""
+        return _all_or_nothing(arrived, planned)
+
     def unreached(self, t: int) -> Floats:
         """0: everybody reaches every layer."""
         return np.zeros(self.layers)
@@ -174,19 +197,42 @@ class Late(AtDeadline):
             self.users,
         ), after
 
+    def in_steps(self, arrived: Arrivals, planned: Ints, rng: np.random.Generator) -> Arrivals:
+        """Who arrives did all steps."""
+        return _all_or_nothing(arrived, planned)
+
+
+def _all_or_nothing(arrived: Arrivals, planned: Ints) -> Arrivals:
+    """The arrivals with all local steps of users who finished, and none of the others."""
+    return replace(arrived, steps=np.where(arrived.depth == 1, planned, 1), planned=planned)
+
 
 class Recorded(World):
-    """Arrivals that were written down, round by round: depths, p_l, and how many were asked."""
+    """Arrivals that were written down: depths, p_l, how many were asked, and local steps."""
 
     def __init__(
-        self, depths: Sequence[Ints], chances: Sequence[Floats], asked: Sequence[int]
+        self,
+        depths: Sequence[Ints],
+        chances: Sequence[Floats],
+        asked: Sequence[int],
+        steps: Sequence[Ints] | None = None,
     ) -> None:
         self.depths, self.chances, self.asked = depths, chances, asked
+        self.steps = [np.ones_like(depth) for depth in depths] if steps is None else steps
         self.users, self.layers = len(depths[0]), len(chances[0])
 
     def arrivals(self, t: int, rng: np.random.Generator, memory: Ints) -> tuple[Arrivals, Ints]:
         """Those of the recorded round t."""
-        return Arrivals.at(self.depths[t - 1], asked=self.asked[t - 1]), memory
+        steps, asked = self.steps[t - 1], self.asked[t - 1]
+        return Arrivals.at(self.depths[t - 1], asked=asked, steps=steps, planned=steps), memory
+
+    def in_steps(self, arrived: Arrivals, planned: Ints, rng: np.random.Generator) -> Arrivals:
+        """The recorded steps."""
+        return Arrivals.at(arrived.depth, None, arrived.asked, arrived.steps, planned)
+
+    def unreached_in_steps(self, t: int, planned: Ints) -> Floats:
+        """The p_l that was used in round t."""
+        return self.checked_unreached(t)
 
     def unreached(self, t: int) -> Floats:
         """The p_l that was used in round t."""

@@ -15,6 +15,7 @@ from salf.engines import ENGINES, GroupedEngine, LoopEngine, engine
 from salf.errors import SalfError
 from salf.layers import Layers
 from salf.methods import METHODS, Group, Plan, method
+from salf.server import SGD
 from salf.simulation import Simulation
 from salf.worlds import AtDeadline
 
@@ -35,7 +36,7 @@ def trained(kind, name, of_method="salf", rounds=3, **options):
         Samples(inputs, labels),
         equal_shares(USERS, SIZE),
         lambda t: 0.1,
-        0.5,
+        SGD(0.5),
         3,
     )
     rows = [simulation.step() for _ in range(rounds)]

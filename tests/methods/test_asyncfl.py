@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from reference import (
+    ANY_MODEL,
     Scripted,
     assert_close,
     copy_of,
@@ -16,7 +17,6 @@ from reference import (
     small_normed,
 )
 from salf.depth import Mixture
-from salf.engines import ENGINES
 from salf.errors import SalfError
 from salf.methods import method
 from salf.worlds import AtDeadline
@@ -82,7 +82,7 @@ def slow_asyncfl(
     return history
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ANY_MODEL)
 @pytest.mark.parametrize("make", [small_mlp, small_normed])
 @pytest.mark.parametrize(
     "options",
@@ -238,7 +238,7 @@ def test_planning_does_not_write_to_the_memory_it_was_given():
     assert not memory.any()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ANY_MODEL)
 def test_when_everybody_is_busy_nothing_moves(engine):
     """All four straggle at depth 1 in round 1, so nobody takes part in rounds 1 and 2."""
     law = Scripted([[1] * 4] * 3, 3, stragglers=[[0, 1, 2, 3], [], []])

@@ -155,7 +155,7 @@ def main(grid: Grid, context: Context) -> None:
     strategy = Named(
         simulation.model,
         lr=schedules.schedule(config.lr, config.rounds),
-        momentum=config.momentum,
+        optimiser=config.make_optimiser(),
         deadline=config.deadline,
         grace=config.grace,
         max_norm=config.max_norm,

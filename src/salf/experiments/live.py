@@ -280,7 +280,7 @@ def serve(
         simulation.engine.layers,
         schedules.schedule(config.lr, config.rounds),
         method=config.make_method(),
-        momentum=config.momentum,
+        optimiser=config.make_optimiser(),
         max_norm=config.max_norm,
     )
     rows: list[Row] = []

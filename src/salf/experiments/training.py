@@ -24,7 +24,8 @@ from salf.methods import Method
 from salf.models import build
 from salf.models.build import check_fit
 from salf.rows import Row
-from salf.simulation import Simulation, accuracy
+from salf.schedules import Schedule
+from salf.simulation import LocalWork, Simulation, accuracy
 from salf.worlds import AtDeadline, World
 
 # Called after each round with its row and the model; may raise StopTraining.
@@ -141,6 +142,7 @@ def train(
     split: str | Sequence[Sequence[int]] = "iid",
     layers: str | Sequence[Prefixes] | None = None,
     depth: str | DepthDistribution | World = "mixture",
+    lr: float | str | Schedule | None = None,
     loss: Loss = cross_entropy,
     on_round: OnRound | None = None,
     **settings: Any,
@@ -151,12 +153,13 @@ def train(
     `dirichlet:0.1`, `shards:2`) or each user's indices; then no validation part is held back, and
     the curve is measured on the test data. `layers` names the layers, from the input on, where the
     default view of the model is not the one you want. `depth` is a rule (`mixture`, `uniform`,
-    ...), a distribution of `salf.depth` or a world of `salf.worlds`. `loss(outputs, targets)`
-    returns one value per row, or a single value; then it is applied to each user's rows
-    separately. `on_round(row, model)` is called after each round and may raise
+    ...), a distribution of `salf.depth` or a world of `salf.worlds`. `lr` is a learning rate, a
+    schedule by name (`cosine:0.1`, ...) or a function of the round (1, 2, ...).
+    `loss(outputs, targets)` returns one value per row, or a single value; then it is applied to
+    each user's rows separately. `on_round(row, model)` is called after each round and may raise
     `salf.StopTraining`. Floating-point data are converted to the type of the model's parameters.
-    `settings` are those of `salf.Config`: users, stragglers, rounds, lr, momentum, batch_size,
-    seed, eval_every, engine, ...
+    `settings` are those of `salf.Config`: users, stragglers, rounds, momentum, batch_size,
+    local_steps, client_lr, server, seed, eval_every, engine, ...
     """
     if not isinstance(data, DataSet):
         data = from_tensors(data, data if test is None else test)
@@ -181,6 +184,7 @@ def train(
         **({"split": split} if isinstance(split, str) else {"users": len(split)}),
         **({"depth": depth} if isinstance(depth, str) else {}),
         **({"layers": layers} if isinstance(layers, str) else {}),
+        **({} if lr is None or callable(lr) else {"lr": lr}),
         **settings,
     }
     check_names(named, Config)
@@ -200,6 +204,7 @@ def train(
         layers=None if isinstance(layers, str) else layers,
         world=None if isinstance(depth, str) else depth,
         loss=loss,
+        schedule=lr if callable(lr) else None,
         tested=tested is not None,
         model_name=type(model).__name__,
     )
@@ -245,6 +250,7 @@ def assemble(
     layers: Sequence[Prefixes] | None = None,
     world: DepthDistribution | World | None = None,
     loss: Loss = cross_entropy,
+    schedule: Schedule | None = None,
     tested: bool = True,
     model_name: str = "",
 ) -> Training:
@@ -268,23 +274,27 @@ def assemble(
     seen_as = Layers.of(model, layers or config.given_layers(), example)
     if world is None:
         world = worlds.parse(config.depth, len(shares), len(seen_as), config.stragglers)
+    local = LocalWork(config.local_steps, config.local_epochs, config.client_lr)
+    longest = local.planned(np.array([max(map(len, shares))]), config.batch_size).item()
     simulation = Simulation(
-        make_engine(config.engine, model, seen_as, loss, example),
+        make_engine(config.engine, model, seen_as, loss, example, longest),
         method or config.make_method(),
         world if isinstance(world, World) else AtDeadline(world),
         train,
         shares,
-        schedules.schedule(config.lr, config.rounds),
-        config.momentum,
+        schedule or schedules.schedule(config.lr, config.rounds),
+        config.make_optimiser(),
         config.batch_size,
         config.seed,
+        local=local,
     )
     test = data.test.to(device, dtype) if tested else None
     watched = data.train.subset(held).to(device, dtype) if len(held) else test
     # A round's backward pass costs about two forward passes more than an evaluation of as many
     # rows, so evaluating once every so many rounds is at most a third of the work.
     measured = 0 if watched is None else len(watched)
-    every = config.eval_every or max(1, ceil(measured / (len(shares) * config.batch_size)))
+    rows = int(simulation.planned.sum()) * config.batch_size
+    every = config.eval_every or max(1, ceil(measured / rows))
     return Training(simulation, watched, test, every, data.source)
 
 

@@ -27,7 +27,7 @@ from salf.methods import Method
 from salf.methods import method as make_method
 from salf.rows import Row
 from salf.schedules import Schedule
-from salf.server import Server
+from salf.server import Optimiser, Server
 
 log = logging.getLogger("salf.live")
 
@@ -71,7 +71,7 @@ class LiveServer:
         schedule: Schedule,
         *,
         method: Method | str = "salf",
-        momentum: float = 0.0,
+        optimiser: Optimiser | None = None,
         unreached: Sequence[float] | None = None,
         max_norm: float | None = None,
     ) -> None:
@@ -86,7 +86,7 @@ class LiveServer:
             **dict(model.named_parameters()),
             **dict(model.named_buffers()),
         }
-        self.server = Server(self.weights, schedule, momentum)
+        self.server = Server(self.weights, schedule, optimiser)
         self.inspection = Inspection(layers, self.weights, max_norm)
         if unreached is not None and (
             len(unreached) != len(layers) or not all(0 <= p < 1 for p in unreached)
@@ -204,7 +204,7 @@ class LiveServer:
             "rounds": self.reach.rounds,
             "norms": self.inspection.state(),
         }
-        groups = {"weights": self.weights, "velocity": self.server.velocity}
+        groups = {"weights": self.weights, **self.server.state}
         checkpoint.write(path, groups, state)
 
     def restore(self, path: Path) -> None:
@@ -214,17 +214,13 @@ class LiveServer:
         groups, state = found
         try:
             weights = {name: groups["weights"][name] for name in self.weights}
-            velocity = {
-                name: tensor
-                for name, tensor in groups.get("velocity", {}).items()
-                if name in self.weights
-            }
-            for name, tensor in (*weights.items(), *velocity.items()):
+            for name, tensor in weights.items():
                 if tensor.shape != self.weights[name].shape:
                     raise ValueError(f"{name!r} has another shape")
             empty = np.asarray(state["empty"], np.float64)
             if empty.shape != (len(self.layers),):
                 raise ValueError("it has other layers")
+            self.server.load_state(groups)
             self.inspection.load_state(state["norms"])
             self.reach.rounds, self.t = float(state["rounds"]), int(state["round"])
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
@@ -233,8 +229,6 @@ class LiveServer:
         with torch.no_grad():
             for name, tensor in weights.items():
                 self.weights[name].copy_(tensor)
-        for name, tensor in velocity.items():
-            self.server.velocity[name] = tensor.to(self.weights[name].device)
 
     def _use(self, update: Update) -> None:
         self.round.used += 1

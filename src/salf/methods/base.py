@@ -1,8 +1,9 @@
 """What a method is: a rule that turns who arrived, and how far, into weights c[l, u].
 
-The step of layer l is -eta * sum_u c[l, u] g_u^l, with c[l, u] = share[l, u] / divisor[l]. A share
-is known when its user arrives, a divisor when the step closes: so a server that gets one update at
-a time needs no more than sums, and the simulator and the live server run the same methods.
+The step of layer l is -eta * sum_u c[l, u] g_u^l, with c[l, u] = share[l, u] / divisor[l]. With
+several local steps g_u^l is the sum of the user's gradients. A share is known when its user
+arrives, a divisor when the step closes: so a server that gets one update at a time needs no more
+than sums, and the simulator and the live server run the same methods.
 """
 
 from abc import ABC, abstractmethod
@@ -28,12 +29,29 @@ class Group:
     weights: Floats  # c[l - 1, i] is the weight of users[i] in layer l
     given: int  # the round whose model they were given
     width: float = 1.0
+    # How many local steps' gradients users[i] has of layer l; one of each layer with weight.
+    gradients: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def __post_init__(self) -> None:
+        if not self.gradients.size:
+            object.__setattr__(self, "gradients", (self.weights > 0).astype(np.int64))
 
     @classmethod
-    def of(cls, weights: Floats, given: int, width: float = 1.0) -> "Group":
-        """From a matrix over all users; those with no weight in any layer compute nothing."""
+    def of(cls, weights: Floats, given: int, width: float, gradients: Ints) -> "Group":
+        """From matrices over all users; those with no weight in any layer compute nothing."""
         users = np.flatnonzero(weights.any(axis=0))
-        return cls(users, weights[:, users], given, width)
+        counted = np.where(weights > 0, gradients, 0)[:, users]
+        return cls(users, weights[:, users], given, width, counted)
+
+    @property
+    def steps(self) -> Ints:
+        """The local steps of each user."""
+        return np.asarray(self.gradients.max(axis=0))
+
+    @property
+    def depth(self) -> Ints:
+        """The depth at which each user's last local step stops."""
+        return np.asarray(1 + np.argmax(self.gradients == self.steps, axis=0))
 
 
 @dataclass(frozen=True)
@@ -125,12 +143,13 @@ class Method(ABC):
             self.widths(arrived),
             t - arrived.age,
         )
+        gradients = arrived.gradients(len(unreached))
         takes_part = weights.any(axis=0)
         networks = sorted(
             set(zip(given[takes_part].tolist(), (-width[takes_part]).tolist(), strict=True))
         )
         groups = tuple(
-            Group.of(np.where((given == g) & (width == -w), weights, 0.0), g, -w)
+            Group.of(np.where((given == g) & (width == -w), weights, 0.0), g, -w, gradients)
             for g, w in networks
         )
         return Plan(groups, self.entrywise, self.average_models)
@@ -145,7 +164,9 @@ class Method(ABC):
 
     def check_shares_are_own(self, layers: int) -> None:
         """Refuse shares that depend on other users: live, they are given one user at a time."""
-        arrived = Arrivals.at(np.arange(1, layers + 2))  # one user of each depth
+        # One user of each depth, in the first of two local steps and in the last.
+        depths, steps = np.tile(np.arange(1, layers + 2), 2), np.repeat([1, 2], layers + 1)
+        arrived = Arrivals.at(depths, steps=steps, planned=np.full_like(steps, 2))
         together = self.checked_share(arrived, layers)
         for user in range(arrived.users):
             alone = self.checked_share(arrived.only(user), layers)[:, 0]

@@ -33,6 +33,7 @@ from salf.live.update import Rejected, size_of
 from salf.methods import Method
 from salf.rows import Row
 from salf.schedules import Schedule
+from salf.server import SGD, Optimiser
 
 log = logging.getLogger("flwr").log  # where all of Flower's own strategies write
 
@@ -60,13 +61,13 @@ class SALF(FedAvg):
 
     `method` is "salf", "drop" (only nodes that finished count), "fedavg" (which waits, and for
     which the deadline is None), or a method of your own: a `salf.Method` or its import path.
-    `momentum` is the server's. `layers` and `example` say what a
-    layer is where the model does not (see `Layers.of`). `max_norm` bounds the norm of each
-    layer's gradient; by default the bound is learned. With `state`, a file, every closed round is
-    kept there, and a new start goes on after the last one. With `record`, a file, every round
-    leaves a line of JSON there. `evaluate_timeout` is how long federated evaluation may take, in
-    seconds. All else is what FedAvg takes: `fraction_train` (whose sample comes from `seed`),
-    `min_available_nodes`, ...
+    `momentum` is the server's; `optimiser` replaces it: `salf.server.Adam()`, `Yogi()` or
+    `Adagrad()`. `layers` and `example` say what a layer is where the model does not (see
+    `Layers.of`). `max_norm` bounds the norm of each layer's gradient; by default the bound is
+    learned. With `state`, a file, every closed round is kept there, and a new start goes on after
+    the last one. With `record`, a file, every round leaves a line of JSON there.
+    `evaluate_timeout` is how long federated evaluation may take, in seconds. All else is what
+    FedAvg takes: `fraction_train` (whose sample comes from `seed`), `min_available_nodes`, ...
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class SALF(FedAvg):
         lr: float | Schedule,
         deadline: float | None,
         momentum: float = 0.0,
+        optimiser: Optimiser | None = None,
         method: Method | str = "salf",
         grace: float | None = None,
         layers: Sequence[Prefixes] | None = None,
@@ -102,7 +104,7 @@ class SALF(FedAvg):
             Layers.of(model, layers, example),
             lr if callable(lr) else lambda t: lr,
             method=method,
-            momentum=momentum,
+            optimiser=optimiser or SGD(momentum),
             unreached=unreached,
             max_norm=max_norm,
         )
