@@ -109,9 +109,8 @@ def test_users_on_an_older_model_agree(name):
             buffer.add_(1)
     rows = rows_of(*data(USERS, SIZE, shape), SIZE)
     layers = Layers.of(model, example=rows(np.arange(1))[0])
-    now, late = np.zeros((2, len(layers), USERS))
-    now[:, :3], late[:, 3:] = 0.2, 0.1
-    plan = Plan((Group.of(now, 2), Group.of(late, 1)))
+    now, late = np.full((len(layers), 3), 0.2), np.full((len(layers), USERS - 3), 0.1)
+    plan = Plan((Group(np.arange(3), now, 2), Group(np.arange(3, USERS), late, 1)))
     old = {1: {**dict(older.named_parameters()), **dict(older.named_buffers())}}
     before = copy_of(older)
     loop = LoopEngine(model, layers).round(plan, 2, old, rows)
