@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from salf import rows as records
 from salf import schedules
+from salf.arrivals import Ints
 from salf.data import Samples
 from salf.engines import cross_entropy
 from salf.errors import SalfError
@@ -55,20 +56,28 @@ class Share:
     layers: Layers
     samples: Samples
     batches: Batches
+    planned: Ints  # local steps of all users
+    epochs: int = 0
 
-    def batch(self, round: int) -> tuple[Tensor, Tensor]:
-        """Its mini-batch of a round, the one it has in the simulator."""
+    @property
+    def steps(self) -> int:
+        """Its local steps in a round."""
+        return int(self.planned[self.number - 1])
+
+    def batch(self, round: int, step: int = 1) -> tuple[Tensor, Tensor]:
+        """Its mini-batch of a local step of a round, the one it has in the simulator."""
         rng, _ = round_rng(self.seed, round)
-        picks = torch.from_numpy(self.batches.picks(rng)[self.number - 1])
-        return self.samples.rows(picks.to(self.samples.inputs.device))
+        picks = self.batches.step_picks(rng, self.planned, self.epochs)[step - 1]
+        own = torch.from_numpy(picks[self.number - 1])
+        return self.samples.rows(own.to(self.samples.inputs.device))
 
-    def draws(self, round: int) -> AbstractContextManager[None]:
+    def draws(self, round: int, step: int = 1) -> AbstractContextManager[None]:
         """Let what torch itself draws (dropout) be this user's own in this round, and no other's.
 
         In the simulator all users draw from one sequence, so such a model replays in law only.
         """
         _, seed = round_rng(self.seed, round)
-        return seeded((seed + self.number) % 2**63)
+        return seeded((seed + self.number + ((step - 1) << 32)) % 2**63)
 
 
 def make_share(config: Config, number: int, slow: float = 1.0) -> Share:
@@ -80,19 +89,28 @@ def make_share(config: Config, number: int, slow: float = 1.0) -> Share:
     own = simulation.samples.subset(batches.samples[first : first + batches.sizes[number - 1]])
     if slow != 1:
         Slowdown(model, slow)
-    return Share(config.seed, number, model, simulation.engine.layers, own, batches)
+    return Share(
+        config.seed,
+        number,
+        model,
+        simulation.engine.layers,
+        own,
+        batches,
+        simulation.planned,
+        config.local_epochs,
+    )
 
 
 def make_user(config: Config, number: int, slow: float = 1.0) -> User:
     """User `number` of 1..U, with its share of the data and nothing of the others'."""
     share = make_share(config, number, slow)
 
-    def loss(round: int) -> Tensor:
-        inputs, targets = share.batch(round)
-        with share.draws(round):
+    def loss(round: int, step: int) -> Tensor:
+        inputs, targets = share.batch(round, step)
+        with share.draws(round, step):
             return cross_entropy(share.model(inputs), targets).mean()
 
-    return User(user_name(number), share.model, share.layers, loss)
+    return User(user_name(number), share.model, share.layers, loss, steps=share.steps)
 
 
 @dataclass(frozen=True)
@@ -282,6 +300,8 @@ def serve(
         method=config.make_method(),
         optimiser=config.make_optimiser(),
         max_norm=config.max_norm,
+        local_steps=int(simulation.planned.max()),
+        client_lr=config.client_lr,
     )
     rows: list[Row] = []
     if folder is not None:
@@ -316,24 +336,25 @@ def finish(
     history = History(
         tuple(rows), training.test_accuracy(), config.backend, "users are real processes", stopped
     )
-    summary = summarise(config, history, training) | _counted(config, training, rows)
+    summary = summarise(config, history, training) | _counted(config, rows)
     if folder is not None:
         folder.finish(training.simulation.model, rows, summary)
     return Result(config, history, summary)
 
 
-def _counted(config: LiveConfig, training: Training, rows: Sequence[Row]) -> dict[str, Any]:
+def _counted(config: LiveConfig, rows: Sequence[Row]) -> dict[str, Any]:
     """What only live runs have: how far users came, and how rounds kept their limit."""
-    layers = len(training.simulation.engine.layers)
-    depths = [depth for row in rows for depth in row.depths.values()]
-    asked = max(1, len(depths))
+    answers = [(row, user) for row in rows for user in row.depths]
+    asked = max(1, len(answers))
+    finished = sum(row.finished(user) for row, user in answers)
+    delivered = sum(row.delivered(user) for row, user in answers)
     limited = [row for row in rows if row.limit is not None]
     in_time = sum(row.seconds <= (row.limit or 0.0) for row in limited)
     return {
         "deadline": config.deadline,
-        "finished": sum(depth == 1 for depth in depths) / asked,
-        "partial": sum(1 < depth <= layers for depth in depths) / asked,
-        "nothing": sum(depth > layers for depth in depths) / asked,
+        "finished": finished / asked,
+        "partial": (delivered - finished) / asked,
+        "nothing": (len(answers) - delivered) / asked,
         "late": sum(row.late for row in rows),
         "rejected": sum(len(row.rejected) for row in rows),
         "empty": sum(not any(row.reached) for row in rows),  # rounds in which nobody came anywhere

@@ -47,6 +47,7 @@ class OpenRound:
 
     aggregate: LayerwiseAggregate
     depths: dict[str, int]  # of every user asked; L + 1 until it is heard
+    steps: dict[str, tuple[int, int]]  # local steps of every user asked: begun and planned
     shares: Floats  # the sum of the shares of every layer
     answered: set[str] = field(default_factory=set)
     losses: list[float] = field(default_factory=list)
@@ -61,7 +62,8 @@ class LiveServer:
 
     `method` is a method or its name. `unreached` are p_l; without them they are learned from the
     reach seen so far. `max_norm` bounds every layer's gradient; without it the bound is learned,
-    too.
+    too. `local_steps` is what users are asked for and the most they may do, `client_lr` the rate
+    of these steps (see `salf.server`).
     """
 
     def __init__(
@@ -74,6 +76,8 @@ class LiveServer:
         optimiser: Optimiser | None = None,
         unreached: Sequence[float] | None = None,
         max_norm: float | None = None,
+        local_steps: int = 1,
+        client_lr: float | None = None,
     ) -> None:
         self.method = make_method(method) if isinstance(method, str) else method
         if self.method.simulated_only:
@@ -86,8 +90,9 @@ class LiveServer:
             **dict(model.named_parameters()),
             **dict(model.named_buffers()),
         }
-        self.server = Server(self.weights, schedule, optimiser)
-        self.inspection = Inspection(layers, self.weights, max_norm)
+        self.server = Server(self.weights, schedule, optimiser, client_lr)
+        self.inspection = Inspection(layers, self.weights, max_norm, local_steps)
+        self.local_steps = local_steps
         if unreached is not None and (
             len(unreached) != len(layers) or not all(0 <= p < 1 for p in unreached)
         ):
@@ -112,6 +117,7 @@ class LiveServer:
         self._round = OpenRound(
             LayerwiseAggregate(self.layers, self.weights),
             dict.fromkeys(users, len(self.layers) + 1),
+            dict.fromkeys(users, (1, self.local_steps)),
             np.zeros(len(self.layers)),
         )
         return self.t + 1
@@ -183,7 +189,9 @@ class LiveServer:
         if round.used or missing:  # else all failed, or nobody was asked: time was enough
             # Who reached a layer, not whom the method counted: p_l is about the former.
             depths = np.array(list(round.depths.values()))
-            self.reach.learn(Arrivals.at(depths).reach(len(self.layers)).sum(axis=1).tolist())
+            steps = np.array([begun for begun, _ in round.steps.values()])
+            arrived = Arrivals.at(depths, steps=steps)
+            self.reach.learn(arrived.reach(len(self.layers)).sum(axis=1).tolist())
         self.t, self._round = t, None
         return Row(
             t,
@@ -194,6 +202,7 @@ class LiveServer:
             late=round.late,
             rejected=tuple(round.rejected),
             silent=tuple(sorted(missing)),
+            steps=round.steps if self.local_steps > 1 else {},
         )
 
     def save(self, path: Path) -> None:
@@ -233,9 +242,11 @@ class LiveServer:
     def _use(self, update: Update) -> None:
         self.round.used += 1
         self.round.depths[update.user] = update.depth
-        if update.depth <= len(self.layers):
+        self.round.steps[update.user] = update.steps, update.planned
+        depth, steps, planned = np.array([[update.depth], [update.steps], [update.planned]])
+        arrived = Arrivals.at(depth, steps=steps, planned=planned)
+        if arrived.reach(len(self.layers)).any():
             self.round.losses.append(update.loss)
-        arrived = Arrivals.at(np.array([update.depth]))
         share = self.method.checked_share(arrived, len(self.layers))[:, 0]
         self.round.aggregate.add(update.tensors, share)
         self.round.shares += share

@@ -62,12 +62,14 @@ class SALF(FedAvg):
     `method` is "salf", "drop" (only nodes that finished count), "fedavg" (which waits, and for
     which the deadline is None), or a method of your own: a `salf.Method` or its import path.
     `momentum` is the server's; `optimiser` replaces it: `salf.server.Adam()`, `Yogi()` or
-    `Adagrad()`. `layers` and `example` say what a layer is where the model does not (see
-    `Layers.of`). `max_norm` bounds the norm of each layer's gradient; by default the bound is
-    learned. With `state`, a file, every closed round is kept there, and a new start goes on after
-    the last one. With `record`, a file, every round leaves a line of JSON there.
-    `evaluate_timeout` is how long federated evaluation may take, in seconds. All else is what
-    FedAvg takes: `fraction_train` (whose sample comes from `seed`), `min_available_nodes`, ...
+    `Adagrad()`. Nodes take up to `local_steps` steps a round with the rate `client_lr`, and `lr`
+    multiplies their mean update; without `client_lr` they step with `lr`. `layers` and `example`
+    say what a layer is where the model does not (see `Layers.of`). `max_norm` bounds the norm of
+    each layer's gradient; by default the bound is learned. With `state`, a file, every closed
+    round is kept there, and a new start goes on after the last one. With `record`, a file, every
+    round leaves a line of JSON there. `evaluate_timeout` is how long federated evaluation may
+    take, in seconds. All else is what FedAvg takes: `fraction_train` (whose sample comes from
+    `seed`), `min_available_nodes`, ...
     """
 
     def __init__(
@@ -78,6 +80,8 @@ class SALF(FedAvg):
         deadline: float | None,
         momentum: float = 0.0,
         optimiser: Optimiser | None = None,
+        local_steps: int = 1,
+        client_lr: float | None = None,
         method: Method | str = "salf",
         grace: float | None = None,
         layers: Sequence[Prefixes] | None = None,
@@ -107,6 +111,8 @@ class SALF(FedAvg):
             optimiser=optimiser or SGD(momentum),
             unreached=unreached,
             max_norm=max_norm,
+            local_steps=local_steps,
+            client_lr=client_lr,
         )
         self.seed = seed
 
@@ -170,9 +176,9 @@ class SALF(FedAvg):
         present = sorted(grid.get_node_ids())
         nodes = self._choose(present, present)
         log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(nodes), len(present))
-        t = self.server.open([str(node) for node in nodes])
+        self.server.open([str(node) for node in nodes])
         deadline = None if self.server.method.waits else self.deadline
-        return self._messages(Task(t, deadline, self.server.weights), nodes, config, 3600)
+        return self._messages(Task.of(self.server, deadline), nodes, config, 3600)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -233,7 +239,10 @@ class SALF(FedAvg):
         node that is dead or hangs is asked again after that.
         """
         names = [[*layer.parameters, *layer.buffers] for layer in self.server.layers]
-        sent = ConfigRecord({**config, "server-round": task.round, "layers": json.dumps(names)})
+        asked = {"local-steps": task.steps, "local-rate": task.rate}
+        sent = ConfigRecord(
+            {**config, **asked, "server-round": task.round, "layers": json.dumps(names)}
+        )
         if task.deadline is not None:
             sent["deadline"] = task.deadline
         content = RecordDict(
