@@ -14,7 +14,7 @@ from torch import Tensor
 
 from salf.errors import in_one_line
 
-_FORMAT = "salf-2"
+_FORMAT = "salf-1"
 _HEADER = struct.Struct("<Q")  # how safetensors begins: the length of the JSON that follows
 _DTYPES = {
     torch.float64: "F64",

@@ -168,13 +168,12 @@ class Method(ABC):
         depths, steps = np.tile(np.arange(1, layers + 2), 2), np.repeat([1, 2], layers + 1)
         arrived = Arrivals.at(depths, steps=steps, planned=np.full_like(steps, 2))
         together = self.checked_share(arrived, layers)
-        for user in range(arrived.users):
-            alone = self.checked_share(arrived.only(user), layers)[:, 0]
-            if not np.allclose(alone, together[:, user]):
-                raise SalfError(
-                    f"{type(self).__name__}.share must depend on each user's own entry only; "
-                    "compute what depends on the other users in divisor."
-                )
+        each = (self.checked_share(arrived.only(user), layers) for user in range(arrived.users))
+        if not np.allclose(np.hstack(list(each)), together):
+            raise SalfError(
+                f"{type(self).__name__}.share must depend on each user's own entry only; "
+                "compute what depends on the other users in divisor."
+            )
 
     def checked_divisor(self, closing: Closing) -> Floats:
         """`divisor`, or a sentence that says what is wrong with it."""
