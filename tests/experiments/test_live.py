@@ -147,7 +147,9 @@ def test_the_simulator_gets_to_the_same_model_with_the_recorded_depths(
     assert len(depths) > 1  # there was something to agree about
 
 
-@pytest.mark.parametrize("work", [{"local_steps": 3}, {"local_epochs": 1}], ids=str)
+@pytest.mark.parametrize(
+    "work", [{"local_steps": 3}, {"local_epochs": 1, "batch_size": 200}], ids=str
+)
 @pytest.mark.parametrize("method", ["salf", "drop", "fedavg"])
 def test_local_steps_replay_to_the_same_model(tmp_path, method, work):
     config = SMALL.changed(method=method, lr=0.01, client_lr=0.05, server="yogi", **work)

@@ -24,7 +24,7 @@ from salf.narrow import CONVOLUTIONS
 
 # How many bytes of weights, gradients and activations a stack may have; more users are worked off
 # in chunks. (Measured: benchmarks/local_steps.py.)
-CHUNK_BYTES = 32 * 2**20
+CHUNK_BYTES = 64 * 2**20
 COPIES = 3  # of a user's weights: the weights, their gradients, and the sum of these
 
 RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU)
