@@ -34,6 +34,7 @@ from salf.layers import Layers
 from salf.methods import method
 from salf.models import PAPER_MODELS
 from salf.sampling import Batches
+from salf.server import SGD
 from salf.simulation import Simulation
 from salf.worlds import AtDeadline
 
@@ -155,7 +156,8 @@ def federation(
     shares = Split(samples, np.array_split(np.arange(len(samples)), users))
     world = AtDeadline(Mixture(users, len(layers), ratio))
     engine = make_engine(kind, model, layers, example=example)
-    return Simulation(engine, method("salf"), world, shares, lambda t: LR, MOMENTUM, BATCH)
+    server = SGD(MOMENTUM)
+    return Simulation(engine, method("salf"), world, shares, lambda t: LR, server, BATCH)
 
 
 def plain_step(model: nn.Module, samples: Samples, users: int) -> Callable[[], None]:

@@ -16,9 +16,13 @@ from salf.draws import Keyed, Unkeyed
 from salf.engines import ENGINES, cross_entropy
 from salf.layers import Layers
 from salf.methods import Group, method
-from salf.sampling import Cohort
+from salf.sampling import ONE_STEP, Cohort
+from salf.server import SGD
 from salf.simulation import Simulation
 from salf.worlds import AtDeadline
+
+# Those that run batch norm and dropout, too; tests/engines/test_local_steps.py has the other one.
+ANY_MODEL = [name for name in ENGINES if name != "stacked"]
 
 
 @dataclass(frozen=True)
@@ -102,11 +106,15 @@ def gradients(model: nn.Module, inputs, targets, loss=cross_entropy, weights=Non
 def rows_of(inputs: Tensor, targets: Tensor, size: int):
     """User u's batch is the u-th run of `size` rows."""
 
-    def rows(users):
-        index = torch.cat([torch.arange(u * size, (u + 1) * size) for u in users.tolist()])
-        return inputs[index], targets[index]
+    class Rows:
+        def __call__(self, users, step=1):
+            index = torch.cat([torch.arange(u * size, (u + 1) * size) for u in users.tolist()])
+            return inputs[index], targets[index]
 
-    return rows
+        def sizes(self, users, step=1):
+            return np.full(len(users), size)
+
+    return Rows()
 
 
 def data(users, size, shape, classes=3, dtype=torch.float64, seed=0):
@@ -154,6 +162,7 @@ def simulate(
     cohort=None,
     by_samples=False,
     options: Mapping[str, object] | None = None,
+    local=ONE_STEP,
     **engine_options,
 ) -> Simulation:
     made = ENGINES[engine](model, Layers.of(model), **engine_options)
@@ -164,11 +173,12 @@ def simulate(
         AtDeadline(depth),
         Split(Samples(*samples), shares),
         lambda t: rate,
-        momentum,
+        SGD(momentum),
         batch,
         seed,
         None if cohort is None else Cohort(len(shares), cohort),
         by_samples,
+        local,
     )
 
 

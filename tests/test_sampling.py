@@ -264,7 +264,7 @@ def test_a_resumed_simulation_of_cohorts_continues_exactly(name):
     for _ in range(3):
         first.step()
     second.model.load_state_dict(first.model.state_dict())
-    second.server.velocity = {key: v.clone() for key, v in first.server.velocity.items()}
+    second.server.load_state(first.server.state)
     second.t, second.memory, second.old = first.t, first.memory, first.old
     for _ in range(3):
         second.step()

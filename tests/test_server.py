@@ -9,7 +9,7 @@ from torch import nn
 from salf.aggregate import Step
 from salf.errors import SalfError
 from salf.schedules import schedule, theorem_rate
-from salf.server import Server
+from salf.server import SGD, Adagrad, Adam, Server, Yogi
 
 
 def one(value):
@@ -28,19 +28,19 @@ def weights():
 def test_momentum_in_numbers():
     """m = 0.5, rate 0.1, gradients 1, 1, 2: velocities 1, 1.5, 2.75."""
     held = weights()
-    server = Server(held, lambda t: 0.1, 0.5)
+    server = Server(held, lambda t: 0.1, SGD(0.5))
     found = []
     for t, gradient in enumerate((1.0, 1.0, 2.0), 1):
         server.apply(Step({"w": one(gradient)}), t)
         found.append(held["w"].item())
     assert found == pytest.approx([0.9, 0.75, 0.475], rel=1e-14)
     assert held["v"].item() == 1
-    assert "v" not in server.velocity
+    assert "v" not in server.state["velocity"]
 
 
 def test_momentum_is_torchs_own():
     held, twin = weights(), nn.Parameter(one(1.0))
-    server = Server(held, lambda t: 0.1, 0.9)
+    server = Server(held, lambda t: 0.1, SGD(0.9))
     optimiser = torch.optim.SGD([twin], 0.1, 0.9)
     for t in range(1, 8):
         twin.grad = one(float(t % 3) - 0.7)
@@ -51,24 +51,24 @@ def test_momentum_is_torchs_own():
 
 def test_the_rate_is_the_schedules_for_the_round():
     held = weights()
-    server = Server(held, lambda t: {3: 0.5}[t], 0.0)
+    server = Server(held, lambda t: {3: 0.5}[t], SGD(0.0))
     server.apply(Step({"w": one(1.0)}), 3)
     assert held["w"].item() == 0.5
 
 
 def test_buffers_get_their_difference_without_rate_or_momentum():
     held = weights()
-    server = Server(held, lambda t: 0.1, 0.5)
+    server = Server(held, lambda t: 0.1, SGD(0.5))
     for t in (1, 2):
         server.apply(Step({"mean": one(3.0), "count": torch.tensor(1)}), t)
     assert held["mean"].item() == 6
     assert held["count"].item() == 2
-    assert not server.velocity
+    assert not server.state["velocity"]
 
 
 def test_the_steps_own_tensors_are_not_changed():
     gradient = one(1.0)
-    server = Server(weights(), lambda t: 0.1, 0.5)
+    server = Server(weights(), lambda t: 0.1, SGD(0.5))
     for t in (1, 2):
         server.apply(Step({"w": gradient}), t)
     assert gradient.item() == 1
@@ -77,7 +77,7 @@ def test_the_steps_own_tensors_are_not_changed():
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_entries_nobody_holds_stay_and_so_does_their_momentum(momentum):
     held = {"w": nn.Parameter(torch.ones(2, dtype=torch.float64))}
-    server = Server(held, lambda t: 0.1, momentum)
+    server = Server(held, lambda t: 0.1, SGD(momentum))
     gradient = torch.ones(2, dtype=torch.float64)
     server.apply(Step({"w": gradient}), 1)
     mask = torch.tensor([True, False])
@@ -85,13 +85,63 @@ def test_entries_nobody_holds_stay_and_so_does_their_momentum(momentum):
     wanted = 0.9 - 0.1 * (1 + momentum)
     assert held["w"].tolist() == pytest.approx([wanted, 0.9], rel=1e-14)
     if momentum:
-        assert server.velocity["w"].tolist() == [1.5, 1.0]
+        assert server.state["velocity"]["w"].tolist() == [1.5, 1.0]
 
 
 @pytest.mark.parametrize("momentum", [-0.1, 1.0, 2.0, float("nan")])
 def test_impossible_momentum_is_refused(momentum):
     with pytest.raises(SalfError, match=r"in \[0, 1\)"):
-        Server(weights(), lambda t: 0.1, momentum)
+        Server(weights(), lambda t: 0.1, SGD(momentum))
+
+
+GRADIENTS = [[1.0, -2.0], [0.5, 0.0], [-0.3, 4.0], [0.01, -0.02]]
+
+
+@pytest.mark.parametrize("kind", [Adam, Yogi, Adagrad])
+@pytest.mark.parametrize("client_lr", [None, 0.5])
+def test_adaptive_optimisers_are_those_of_the_paper(kind, client_lr):
+    """Reddi et al., Algorithm 2, number by number: v_0 = tau^2 and no bias correction."""
+    held = {"w": nn.Parameter(torch.zeros(2, dtype=torch.float64))}
+    server = Server(held, lambda t: 0.1, kind(), client_lr)
+    beta1, beta2, tau = (0.0 if kind is Adagrad else 0.9), 0.99, 1e-3
+    w, m, v = [0.0, 0.0], [0.0, 0.0], [tau**2, tau**2]
+    for t, found in enumerate(GRADIENTS, 1):
+        server.apply(Step({"w": torch.tensor(found, dtype=torch.float64)}), t)
+        for i, g in enumerate(found):
+            g *= client_lr or 1
+            m[i] = beta1 * m[i] + (1 - beta1) * g
+            if kind is Adagrad:
+                v[i] += g**2
+            elif kind is Adam:
+                v[i] = beta2 * v[i] + (1 - beta2) * g**2
+            else:
+                v[i] -= (1 - beta2) * g**2 * (1 if v[i] > g**2 else -1)
+            w[i] -= 0.1 * m[i] / (v[i] ** 0.5 + tau)
+        assert held["w"].tolist() == pytest.approx(w, rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", [Adam, Yogi, Adagrad])
+def test_entries_nobody_holds_keep_what_an_adaptive_optimiser_knows(kind):
+    held = {"w": nn.Parameter(torch.zeros(2, dtype=torch.float64))}
+    server = Server(held, lambda t: 0.1, kind())
+    server.apply(Step({"w": torch.ones(2, dtype=torch.float64)}), 1)
+    before = held["w"][1].item()
+    known = {slot: kept["w"].clone() for slot, kept in server.state.items()}
+    mask = torch.tensor([True, False])
+    server.apply(Step({"w": mask.double()}, {"w": mask}), 2)
+    assert held["w"][1].item() == before != held["w"][0].item()
+    for slot, kept in server.state.items():
+        assert kept["w"][1] == known[slot][1]
+    assert server.state["variance"]["w"][0] != known["variance"][0]
+
+
+def test_the_clients_rate_multiplies_the_update_and_is_that_of_local_steps():
+    held = weights()
+    server = Server(held, lambda t: 0.5, client_lr=0.1)
+    server.apply(Step({"w": one(2.0)}), 1)
+    assert held["w"].item() == pytest.approx(1 - 0.5 * 0.1 * 2)
+    assert server.local_rate(1) == 0.1
+    assert Server(held, lambda t: 0.5 / t).local_rate(2) == 0.25
 
 
 def test_the_theorems_rate():

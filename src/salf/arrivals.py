@@ -1,6 +1,6 @@
 """Who arrived at a step of the server, and how far: what a world makes and a method weighs."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,8 @@ class Arrivals:
     A depth d in {1..L+1} means that the gradients of layers d..L arrived: 1 is all of them, L + 1
     none. In the experiments' mixture a straggler's depth may happen to be 1, so `straggler` is not
     the same as `depth > 1`. `age` is how many rounds ago the model was handed out that the user
-    computed on; 0 is this round's.
+    computed on; 0 is this round's. With several local steps, `depth` is that of the last step
+    begun, the `steps`-th of the `planned` ones; earlier steps are complete.
     """
 
     user: Ints  # their numbers among all users, from 0
@@ -26,6 +27,13 @@ class Arrivals:
     age: Ints
     weight: Floats  # how much each counts; all 1 if they count equally
     asked: int  # how many users were; some may have no entry
+    steps: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # by default one each
+    planned: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "planned"):
+            if not len(getattr(self, name)):
+                object.__setattr__(self, name, np.ones_like(self.depth))
 
     @classmethod
     def at(
@@ -36,19 +44,24 @@ class Arrivals:
         *,
         user: Ints | None = None,
         age: Ints | None = None,
+        steps: Ints | None = None,
+        planned: Ints | None = None,
     ) -> "Arrivals":
         """Users of these depths that count equally.
 
         Without more, they are users 0, 1, ..., who did not finish is a straggler, and all have
-        computed on this round's model.
+        computed one local step on this round's model.
         """
+        steps, planned = (np.ones_like(depth) if n is None else n for n in (steps, planned))
         return cls(
             np.arange(len(depth)) if user is None else user,
             depth,
-            depth > 1 if straggler is None else straggler,
+            (depth > 1) | (steps < planned) if straggler is None else straggler,
             np.zeros_like(depth) if age is None else age,
             np.ones(len(depth)),
             len(depth) if asked is None else asked,
+            steps,
+            planned,
         )
 
     @property
@@ -71,11 +84,23 @@ class Arrivals:
             straggler=self.straggler[one],
             age=self.age[one],
             weight=self.weight[one],
+            steps=self.steps[one],
+            planned=self.planned[one],
         )
+
+    @property
+    def finished(self) -> Bools:
+        """Whether each user completed all layers of all local steps."""
+        return np.asarray((self.depth == 1) & (self.steps == self.planned))
+
+    def gradients(self, layers: int) -> Ints:
+        """`gradients[l - 1, u]`: how many local steps' gradients user u has of layer l."""
+        complete = self.depth[None, :] <= np.arange(1, layers + 1)[:, None]
+        return np.asarray(self.steps - 1 + complete)
 
     def reach(self, layers: int) -> Bools:
         """`reach[l - 1, u]`: whether user u is in U^l [ltUsers]."""
-        return self.depth[None, :] <= np.arange(1, layers + 1)[:, None]
+        return np.asarray(self.gradients(layers) > 0)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ class Purpose(IntEnum):
     DEPTH = 1
     COHORT = 2
     SHARE = 3
+    STEP = 4
+    EPOCH = 5
 
 
 class Draws(Protocol):

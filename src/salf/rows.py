@@ -32,6 +32,17 @@ class Row:
     late: int = 0  # updates of earlier rounds that came during this one
     rejected: Sequence[tuple[str, str]] = ()  # (user, reason)
     silent: Sequence[str] = ()  # users of whom no update came in time
+    # With several local steps, those of every user asked: begun and planned.
+    steps: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    def finished(self, user: str) -> bool:
+        """Whether a user completed all layers of all local steps."""
+        begun, planned = self.steps.get(user, (1, 1))
+        return self.depths[user] == 1 and begun == planned
+
+    def delivered(self, user: str) -> bool:
+        """Whether a user completed a layer."""
+        return self.depths[user] <= len(self.reached) or self.steps.get(user, (1, 1))[0] > 1
 
 
 def with_metrics(row: Row, measured: Mapping[str, float]) -> Row:
@@ -57,6 +68,7 @@ def from_table(table: Mapping[str, Any]) -> Row:
     values["metrics"] = {name: _number(value) for name, value in table["metrics"].items()}
     for name in ("reached", "silent", "unreached"):
         values[name] = tuple(values[name])
+    values["steps"] = {user: tuple(steps) for user, steps in table.get("steps", {}).items()}
     values["rejected"] = tuple((user, reason) for user, reason in values["rejected"])
     return Row(**values)
 

@@ -1,7 +1,6 @@
 """Who is asked in a round, and which of its samples each user computes on."""
 
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 from torch import Tensor
@@ -9,7 +8,6 @@ from torch import Tensor
 from salf.arrivals import Floats, Ints
 from salf.data import Shares
 from salf.draws import Draws, Keyed, Purpose, distinct
-from salf.engines import Rows
 from salf.errors import SalfError
 
 
@@ -39,41 +37,97 @@ class Cohort:
         return np.sort(np.concatenate([users, busy[: self.size - size]]))
 
 
-class Batches:
-    """Mini-batches from every user's share, without replacement: all of it if it is smaller."""
+@dataclass(frozen=True)
+class LocalWork:
+    """What every user does in a round: local steps, or epochs through its share.
 
-    def __init__(self, shares: Shares, batch_size: int) -> None:
+    `rate` is the users' own learning rate; by default they use the server's.
+    """
+
+    steps: int = 1
+    epochs: int = 0  # instead of steps
+    rate: float | None = None
+
+    @property
+    def several(self) -> bool:
+        """Whether users may do more than one step."""
+        return self.steps > 1 or self.epochs > 0
+
+    def planned(self, sizes: Ints, batch_size: int) -> Ints:
+        """The local steps of users with so many samples."""
+        if self.epochs:
+            return np.asarray(self.epochs * -(-sizes // batch_size))
+        return np.full(len(sizes), self.steps)
+
+
+ONE_STEP = LocalWork()
+
+
+class Batches:
+    """Mini-batches from every user's share, without replacement: all of it if it is smaller.
+
+    With `epochs`, local steps pass through permutations of the share instead; the last batch of
+    each may be smaller.
+    """
+
+    def __init__(self, shares: Shares, batch_size: int, epochs: int = 0) -> None:
         if batch_size < 1:
             raise SalfError(f"the batch size is {batch_size}, but must be at least 1.")
-        self.shares, self.batch_size = shares, batch_size
+        self.shares, self.batch_size, self.epochs = shares, batch_size, epochs
 
     def sizes(self, users: Ints) -> Ints:
-        """How many rows these users' batches have."""
+        """How many rows these users' first batches have."""
         return np.minimum(self.batch_size, self.shares.sizes(users))
 
-    def of_round(self, draws: Draws, users: Ints) -> Rows:
-        """The batches of a round's users, as a function of some of them and the local step.
+    def of_round(self, draws: Draws, users: Ints) -> "RoundBatches":
+        """The batches of a round's users."""
+        return RoundBatches(self, draws, users)
 
-        Those some have batches of one size, and come one after the other. All users' places are
-        drawn together when the first is asked for, which is much faster than one by one.
-        """
-        users = np.sort(users)
-        held, sizes = self.shares.sizes(users), self.sizes(users)
 
-        @cache
-        def drawn(step: int) -> Ints:
-            found = np.zeros((len(users), int(sizes.max())), np.int64)
-            for size in np.unique(sizes):
-                alike = sizes == size
-                own = places(draws, users[alike], held[alike], self.batch_size, step)
-                found[alike, :size] = own
-            return found
+class RoundBatches:
+    """The mini-batches of the users of one round.
 
-        def rows(some: Ints, step: int = 1) -> tuple[Tensor, Tensor]:
-            at = np.searchsorted(users, some)
-            return self.shares.rows(some, drawn(step)[at, : sizes[at[0]]])
+    All users' places are drawn together when the first of a local step is asked for, which is much
+    faster than one by one.
+    """
 
-        return rows
+    def __init__(self, batches: Batches, draws: Draws, users: Ints) -> None:
+        self._batches, self._draws, self._users = batches, draws, np.sort(users)
+        self._held = batches.shares.sizes(self._users)
+        self._drawn: dict[int, tuple[Ints, Ints]] = {}
+
+    def __call__(self, users: Ints, step: int = 1) -> tuple[Tensor, Tensor]:
+        """The rows of users with equally many in a local step, one user after the other."""
+        at = np.searchsorted(self._users, users)
+        found, sizes = self._of_step(step)
+        return self._batches.shares.rows(users, found[at, : sizes[at[0]]])
+
+    def sizes(self, users: Ints, step: int = 1) -> Ints:
+        """How many rows each of these users has in a local step."""
+        return self._of_step(step)[1][np.searchsorted(self._users, users)]
+
+    def _of_step(self, step: int) -> tuple[Ints, Ints]:
+        """Where in their shares all users' rows are, and how many each has."""
+        if step not in self._drawn:
+            size, held = self._batches.batch_size, self._held
+            if self._batches.epochs:
+                each = [
+                    epoch_places(self._draws, user, count, size, step)
+                    for user, count in zip(self._users.tolist(), held.tolist(), strict=True)
+                ]
+                sizes = np.array([len(own) for own in each])
+                found = np.zeros((len(each), int(sizes.max())), np.int64)
+                for row, own in zip(found, each, strict=True):
+                    row[: len(own)] = own
+            else:
+                sizes = np.minimum(size, held)
+                found = np.zeros((len(held), int(sizes.max())), np.int64)
+                for count in np.unique(sizes):
+                    alike = sizes == count
+                    own = places(self._draws, self._users[alike], held[alike], size, step)
+                    found[alike, :count] = own
+            self._drawn[step] = found, sizes
+        return self._drawn[step]
 
 
 def places(draws: Draws, users: Ints, sizes: Ints, batch_size: int, step: int = 1) -> Ints:
@@ -83,3 +137,11 @@ def places(draws: Draws, users: Ints, sizes: Ints, batch_size: int, step: int = 
     """
     rows = min(batch_size, int(sizes.min()))
     return distinct(draws.uniform(users, Purpose.BATCH, rows, step), sizes)
+
+
+def epoch_places(draws: Draws, user: int, size: int, batch_size: int, step: int) -> Ints:
+    """The same for one user whose local steps pass through its share, in a new order each epoch."""
+    epoch, batch = divmod(step - 1, -(-size // batch_size))
+    numbers = draws.uniform(np.array([user]), Purpose.EPOCH, size, epoch + 1)[0]
+    order = np.argsort(numbers, kind="stable")
+    return order[batch * batch_size : (batch + 1) * batch_size]

@@ -13,15 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from salf.arrivals import Ints
 from salf.data import Shares
 from salf.draws import Keyed
 from salf.engines import Engine, RoundResult
 from salf.errors import SalfError, TrainingDiverged
 from salf.methods import Method, Plan
 from salf.rows import Row
-from salf.sampling import Batches, Cohort
+from salf.sampling import ONE_STEP, Batches, Cohort, LocalWork
 from salf.schedules import Schedule
-from salf.server import Server
+from salf.server import Optimiser, Server
 from salf.worlds import World
 
 
@@ -39,11 +40,12 @@ class Simulation:
         world: World,
         shares: Shares,
         schedule: Schedule,
-        momentum: float = 0.0,
+        optimiser: Optimiser | None = None,
         batch_size: int = 16,
         seed: int = 0,
         cohort: Cohort | None = None,
         by_samples: bool = False,
+        local: LocalWork = ONE_STEP,
     ) -> None:
         if len(shares) != world.users or len(engine.layers) != world.layers:
             raise SalfError(
@@ -56,11 +58,12 @@ class Simulation:
         self.method = method
         self.world = method.world(world)
         self.shares = shares
-        self.batches = Batches(shares, batch_size)
+        self.batches = Batches(shares, batch_size, local.epochs)
+        self.local = local
         self.cohort = cohort or Cohort(len(shares), len(shares))
         self.by_samples = by_samples
         self.seed = seed
-        self.server = Server(engine.weights, schedule, momentum)
+        self.server = Server(engine.weights, schedule, optimiser, local.rate)
         self.t = 0  # rounds done
         self.memory = self.world.start()
         self.old: dict[int, dict[str, Tensor]] = {}  # models users still compute on, by round
@@ -70,16 +73,21 @@ class Simulation:
         """The global model."""
         return self.engine.model
 
+    def planned(self, users: Ints) -> Ints:
+        """How many local steps these users are to do in a round."""
+        return self.local.planned(self.shares.sizes(users), self.batches.batch_size)
+
     def step(self) -> Row:
         """Run one round: ask users, see who arrives, weigh, compute, take the step."""
         t = self.t + 1
         draws = Keyed(self.seed, t)
         asked = self.cohort.draw(draws, self.world.busy(t, self.memory))
         arrived, memory = self.world.arrivals(t, draws, asked, self.memory)
+        arrived = self.world.in_steps(arrived, self.planned(arrived.user), draws)
         arrived = self.world.checked(arrived, t)
         if self.by_samples:
             arrived = replace(arrived, weight=self.shares.sizes(arrived.user).astype(float))
-        unreached = self.world.checked_unreached(t, asked)
+        unreached = self.world.unreached_in_steps(t, asked, self.planned(asked))
         plan = self.method.plan(t, arrived, unreached, self.batches.sizes(arrived.user))
         if gone := {group.given for group in plan.groups} - {t, *self.old}:
             raise SalfError(
@@ -91,7 +99,7 @@ class Simulation:
         computing = [group.users for group in plan.groups]
         rows = self.batches.of_round(draws, np.concatenate(computing or [asked[:0]]))
         with seeded(draws.torch_seed):
-            result = self.engine.round(plan, t, self.old, rows)
+            result = self.engine.round(plan, t, self.old, rows, self.server.local_rate)
         self._check_finite(result, t)
 
         in_use = self.world.models_in_use(memory)

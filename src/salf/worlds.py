@@ -15,7 +15,7 @@ import numpy as np
 from salf import depth, registry
 from salf.arrivals import Arrivals, Floats, Ints
 from salf.depth import DepthDistribution
-from salf.draws import Draws
+from salf.draws import Draws, Purpose
 from salf.errors import SalfError
 
 
@@ -49,6 +49,19 @@ class World(ABC):
         """The rounds whose models some user is still computing on."""
         return set()
 
+    def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
+        """The same arrivals with local steps: a straggler stops in any of the `planned` alike."""
+        if (planned == 1).all():
+            return arrived
+        place = draws.uniform(arrived.user, Purpose.STEP)[:, 0]
+        stopped = 1 + (place * planned).astype(np.int64)
+        steps = np.where(arrived.straggler, stopped, planned)
+        return replace(arrived, steps=steps, planned=planned)
+
+    def unreached_in_steps(self, t: int, users: Ints, planned: Ints) -> Floats:
+        """p_l with local steps: nobody reaches the layer if all users also stop in their first."""
+        return self.checked_unreached(t, users) / np.prod(planned, dtype=np.float64)
+
     def checked(self, arrived: Arrivals, t: int) -> Arrivals:
         """The arrivals of round t, or a sentence that says what is wrong with them."""
         if not isinstance(arrived, Arrivals):
@@ -56,7 +69,7 @@ class World(ABC):
                 f"{type(self).__name__} must give salf.Arrivals, not a {type(arrived).__name__}."
             )
         shape, most = np.shape(arrived.user), self.layers + 1
-        for name in ("user", "depth", "straggler", "age", "weight"):
+        for name in ("user", "depth", "straggler", "age", "weight", "steps", "planned"):
             entries = getattr(arrived, name)
             if not isinstance(entries, np.ndarray) or entries.shape != shape or len(shape) != 1:
                 raise SalfError(
@@ -79,6 +92,11 @@ class World(ABC):
             raise SalfError(
                 f"{type(self).__name__}.arrivals must give ages from 0 to {t - 1} in round {t}, "
                 f"not {arrived.age.min()} to {arrived.age.max()}."
+            )
+        if (arrived.steps < 1).any() or (arrived.steps > arrived.planned).any():
+            raise SalfError(
+                f"{type(self).__name__} must give every user local steps from 1 to the number "
+                "planned."
             )
         return arrived
 
@@ -130,6 +148,10 @@ class Finishing(World):
         """All users with all layers; who is a straggler is still known."""
         arrived, memory = self.world.arrivals(t, draws, users, memory)
         return replace(arrived, depth=np.ones_like(arrived.depth)), memory
+
+    def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
+        """All users do all steps."""
+        return _all_or_nothing(arrived, planned)
 
     def unreached(self, t: int, users: Ints) -> Floats:
         """0: everybody reaches every layer."""
@@ -194,9 +216,18 @@ class Late(AtDeadline):
             age=np.where(delivers, t - memory[GIVEN], 0)[arrived],
         ), after
 
+    def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
+        """Who arrives did all steps."""
+        return _all_or_nothing(arrived, planned)
+
+
+def _all_or_nothing(arrived: Arrivals, planned: Ints) -> Arrivals:
+    """The arrivals with all local steps of users who finished, and none of the others."""
+    return replace(arrived, steps=np.where(arrived.depth == 1, planned, 1), planned=planned)
+
 
 class Recorded(World):
-    """Arrivals that were written down, round by round: who was asked, their depths, and p_l."""
+    """Arrivals that were written down: who was asked, their depths and local steps, and p_l."""
 
     def __init__(
         self,
@@ -204,13 +235,24 @@ class Recorded(World):
         asked: Sequence[Ints],
         depths: Sequence[Ints],
         chances: Sequence[Floats],
+        steps: Sequence[Ints] | None = None,
     ) -> None:
         self.users, self.asked, self.depths, self.chances = users, asked, depths, chances
+        self.steps = [np.ones_like(depth) for depth in depths] if steps is None else steps
         self.layers = len(chances[0])
 
     def arrivals(self, t: int, draws: Draws, users: Ints, memory: Ints) -> tuple[Arrivals, Ints]:
         """Those of the recorded round t, whoever is asked now."""
-        return Arrivals.at(self.depths[t - 1], user=self.asked[t - 1]), memory
+        depths, steps = self.depths[t - 1], self.steps[t - 1]
+        return Arrivals.at(depths, user=self.asked[t - 1], steps=steps, planned=steps), memory
+
+    def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
+        """The recorded steps."""
+        return Arrivals.at(arrived.depth, user=arrived.user, steps=arrived.steps, planned=planned)
+
+    def unreached_in_steps(self, t: int, users: Ints, planned: Ints) -> Floats:
+        """The p_l that was used in round t."""
+        return self.checked_unreached(t, users)
 
     def unreached(self, t: int, users: Ints) -> Floats:
         """The p_l that was used in round t."""

@@ -13,7 +13,6 @@ from reference import (
     assert_same,
     copy_of,
     data,
-    group,
     plan_of,
     rows_of,
 )
@@ -24,6 +23,7 @@ from salf.errors import SalfError
 from salf.layers import Layers
 from salf.methods import METHODS, Group, Plan, method
 from salf.sampling import Cohort
+from salf.server import SGD
 from salf.simulation import Simulation
 from salf.worlds import AtDeadline
 
@@ -48,7 +48,7 @@ def trained(kind, name, of_method="salf", rounds=3, unequal=False, **options):
         AtDeadline(Mixture(USERS, len(layers), 0.7)),
         Split(Samples(inputs, labels), shares),
         lambda t: 0.1,
-        0.5,
+        SGD(0.5),
         4 if unequal else 3,
         cohort=Cohort(USERS, 4) if unequal else None,
         by_samples=unequal,
@@ -124,9 +124,8 @@ def test_users_on_an_older_model_agree(name):
             buffer.add_(1)
     rows = rows_of(*data(USERS, SIZE, shape), SIZE)
     layers = Layers.of(model, example=rows(np.arange(1))[0])
-    now, late = np.zeros((2, len(layers), USERS))
-    now[:, :3], late[:, 3:] = 0.2, 0.1
-    plan = Plan((group(now, 2), group(late, 1)))
+    now, late = np.full((len(layers), 3), 0.2), np.full((len(layers), USERS - 3), 0.1)
+    plan = Plan((Group(np.arange(3), now, 2), Group(np.arange(3, USERS), late, 1)))
     old = {1: {**dict(older.named_parameters()), **dict(older.named_buffers())}}
     before = copy_of(older)
     loop = LoopEngine(model, layers).round(plan, 2, old, rows)

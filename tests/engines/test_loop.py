@@ -161,6 +161,6 @@ def test_a_mask_of_minus_infinity_does_not_look_like_divergence():
         Plan((Group(np.arange(1), np.ones((1, 1)), 1),)),
         1,
         {},
-        lambda users: (torch.ones(2, 4), torch.zeros(2, dtype=torch.int64)),
+        lambda users, step: (torch.ones(2, 4), torch.zeros(2, dtype=torch.int64)),
     )
     assert step.step.values["0.mask"].tolist() == [0, 0, 0, 0]

@@ -101,7 +101,7 @@ def test_a_single_value_is_computed_from_one_users_rows(points, name, engine):
     batches = [(inputs[10 * u : 10 * u + 5], labels[10 * u : 10 * u + 5]) for u in range(users)]
     plan = Plan((Group(np.arange(users), np.full((3, users), 1 / users), 1),))
 
-    def rows(chosen):
+    def rows(chosen, step=1):
         return tuple(torch.cat([batches[u][part] for u in chosen]) for part in (0, 1))
 
     found = engine(model, Layers.of(model), loss).round(plan, 1, {}, rows)

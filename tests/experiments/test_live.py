@@ -59,6 +59,23 @@ class Net(nn.Sequential):
 """
 
 
+class Stopping:
+    """Backpropagation that stops at a given depth of a given local step."""
+
+    def __init__(self, real):
+        self.real, self.layers = real, real.layers
+        self.left, self.depth = 1, 1
+
+    def within(self, deadline, loss, more=False):
+        found = self.real.within(None, loss)
+        self.left -= 1
+        if self.left:
+            return found
+        kept = {n for layer in self.layers.reached(self.depth) for n in layer.parameters}
+        gradients = {n: g for n, g in found.gradients.items() if n in kept}
+        return replace(found, depth=self.depth, gradients=gradients)
+
+
 class Here:
     """Users in this process, who stop at depths drawn for every round; some never answer."""
 
@@ -66,6 +83,8 @@ class Here:
         self.config = config
         self.members = {user_name(n): make_user(config, n) for n in range(1, config.users + 1)}
         self.answers = []
+        for user in self.members.values():
+            user.backpropagation = Stopping(user.backpropagation)
 
     def users(self):
         return set(self.members)
@@ -79,12 +98,11 @@ class Here:
             depth = int(rng.integers(1, len(layers) + 2))
             if rng.random() < 0.2 or name not in users:
                 continue  # lost on the way, or not asked
-            update = user.train(task.round, None, task.weights)
-            if task.deadline is not None:
-                kept = {n for layer in layers.reached(depth) for n in layer.parameters}
-                kept |= {n for layer in layers.reached(depth) for n in layer.buffers}
-                tensors = {n: t for n, t in update.tensors.items() if n in kept}
-                update = replace(update, depth=depth, tensors=tensors)
+            stops = task.deadline is not None
+            step = int(rng.integers(1, task.steps + 1))
+            user.backpropagation.left = step if stops else -1
+            user.backpropagation.depth = depth
+            update = user.train(task.round, None, task.weights, task.steps, task.rate)
             self.answers.append(Answer(name, task.round, encode(update)))
 
     def awaited(self):
@@ -141,6 +159,21 @@ def test_a_run_of_cohorts_asks_as_many_users_and_is_replayed(tmp_path, method, a
     replayed = replay(tmp_path / "run")
     assert replayed.distance < 1e-4
     assert [row.reached for row in rows] == [row.reached for row in replayed.history.rows]
+
+
+@pytest.mark.parametrize(
+    "work", [{"local_steps": 3}, {"local_epochs": 1, "batch_size": 200}], ids=str
+)
+@pytest.mark.parametrize("method", ["salf", "drop", "fedavg"])
+def test_local_steps_replay_to_the_same_model(tmp_path, method, work):
+    config = SMALL.changed(method=method, lr=0.01, client_lr=0.05, server="yogi", **work)
+    live(config, tmp_path / "run")
+    replayed = replay(tmp_path / "run")
+    assert replayed.distance < 5e-3
+    rows = record.read(tmp_path / "run" / ROUNDS)
+    assert [row.reached for row in rows] == [row.reached for row in replayed.history.rows]
+    steps = {begun for row in rows for begun, _ in row.steps.values()}
+    assert max(steps) > 1
 
 
 def test_the_replay_of_another_run_is_far_away(tmp_path):

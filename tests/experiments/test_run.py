@@ -106,6 +106,15 @@ def test_a_killed_run_resumes_to_the_same_model_bit_for_bit(tiny, tmp_path, meth
     assert metrics_without_time(tmp_path / "whole") == metrics_without_time(tmp_path / "cut")
 
 
+@pytest.mark.parametrize("server", ["adam", "yogi", "adagrad"])
+def test_local_steps_and_server_optimisers_resume_bit_for_bit(tiny, tmp_path, server):
+    config = tiny.changed(local_steps=3, client_lr=0.1, lr=0.01, server=server)
+    run(config, tmp_path / "whole")
+    run_and_die(config, tmp_path / "cut", 3)
+    run(config, tmp_path / "cut", resume=True)
+    assert model_bytes(tmp_path / "cut") == model_bytes(tmp_path / "whole")
+
+
 def test_stale_models_averaged_resume_too(tiny, tmp_path):
     config = tiny.changed(method="asyncfl", options={"stale": "model", "delay": 1}, stragglers=0.7)
     run(config, tmp_path / "whole")

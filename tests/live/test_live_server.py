@@ -14,6 +14,7 @@ from salf.live.inspection import Part
 from salf.live.reach import ReachEstimate
 from salf.live.server import LiveServer
 from salf.live.update import Update, encode
+from salf.server import SGD
 
 LR = 0.5
 
@@ -172,13 +173,13 @@ def play(live, rounds):
 
 
 def test_a_server_that_is_killed_goes_on_after_the_last_closed_round(tmp_path):
-    whole = server(momentum=0.5, unreached=None)
+    whole = server(optimiser=SGD(0.5), unreached=None)
     play(whole, range(1, 16))
-    first = server(momentum=0.5, unreached=None)
+    first = server(optimiser=SGD(0.5), unreached=None)
     play(first, range(1, 13))
     first.save(tmp_path / "state")
     first.open(["a", "b"])  # killed here
-    again = server(momentum=0.5, unreached=None)
+    again = server(optimiser=SGD(0.5), unreached=None)
     again.restore(tmp_path / "state")
     assert again.t == 12
     assert again.inspection.bound(Part(2, gradients=True)) == whole_bound_after(12)
@@ -188,7 +189,7 @@ def test_a_server_that_is_killed_goes_on_after_the_last_closed_round(tmp_path):
 
 
 def whole_bound_after(rounds):
-    other = server(momentum=0.5, unreached=None)
+    other = server(optimiser=SGD(0.5), unreached=None)
     play(other, range(1, rounds + 1))
     return other.inspection.bound(Part(2, gradients=True))
 

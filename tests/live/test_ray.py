@@ -54,8 +54,8 @@ class Liar:
     def __init__(self, user: User, change):
         self.user, self.change = user, change
 
-    def train(self, round, deadline, weights):
-        return self.change(self.user.train(round, deadline, weights))
+    def train(self, *task):
+        return self.change(self.user.train(*task))
 
 
 def with_nan(update: Update) -> Update:
@@ -87,7 +87,7 @@ def make(name: str, folder: Path, slow: float = 1.0, lie=None):
     if slow > 1:
         Slowdown(model, slow)
 
-    def loss(round):
+    def loss(round, step):
         if name == "killed" and round >= KILLED_IN and not (folder / "killed").exists():
             (folder / "killed").touch()  # so that it is killed once
             os.kill(os.getpid(), signal.SIGKILL)

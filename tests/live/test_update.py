@@ -125,6 +125,9 @@ def with_(**tensors):
     [
         ({"round": ROUND - 1}, "for round 6, and this is round 7"),
         ({"round": ROUND + 1}, "for round 8"),
+        ({"steps": 0}, "0 of 1 local steps, outside 1..1"),
+        ({"steps": 2}, "2 of 1 local steps, outside 1..1"),
+        ({"steps": 2, "planned": 2}, "2 of 2 local steps, outside 1..1"),
         ({"depth": 0}, "outside 1..3"),
         ({"depth": 4}, "outside 1..3"),
         ({"depth": 2}, "its depth does not reach"),
@@ -306,7 +309,10 @@ def raw(about, tensors=None):
     return save(tensors or {}, {"update": json.dumps(about)})
 
 
-ABOUT = {"format": "salf-1", "user": "a", "round": 1, "depth": 3, "loss": 0.0, "seconds": 0.0}
+ABOUT = {
+    **{"format": "salf-1", "user": "a", "round": 1, "depth": 3, "loss": 0.0, "seconds": 0.0},
+    **{"steps": 1, "planned": 1},
+}
 
 
 @pytest.mark.parametrize(
@@ -324,6 +330,8 @@ ABOUT = {"format": "salf-1", "user": "a", "round": 1, "depth": 3, "loss": 0.0, "
         {"round": "1"},
         {"round": 10**400},
         {"depth": None},
+        {"steps": None},
+        {"planned": 2.5},
         {"loss": float("nan")},
         {"loss": "0"},
         {"seconds": float("inf")},

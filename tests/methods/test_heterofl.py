@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from reference import (
+    ANY_MODEL,
     Scripted,
     assert_close,
     assert_same,
@@ -101,7 +102,7 @@ def by_hand(full, small, inputs, targets, straggler, size, divide_by=None):
     return {name: torch.from_numpy(sums[name] / over[name]) for name in parameters}, holders
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ANY_MODEL)
 @pytest.mark.parametrize("average", ["reached", "all"])
 @pytest.mark.parametrize("name", MODELS)
 def test_entries_are_averaged_over_the_users_who_hold_them(name, average, engine):
@@ -121,7 +122,7 @@ def test_entries_are_averaged_over_the_users_who_hold_them(name, average, engine
     assert {2, 4} == set(np.unique(np.concatenate([h.ravel() for h in holders.values()])))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ANY_MODEL)
 @pytest.mark.parametrize("name", MODELS)
 def test_entries_nobody_holds_do_not_move_not_even_by_momentum(name, engine):
     """Round 1: everybody whole, which fills the momentum. Round 2: only half networks."""
@@ -132,7 +133,10 @@ def test_entries_nobody_holds_do_not_move_not_even_by_momentum(name, engine):
         full, "heterofl", script, data(3, 2, shape), equal_shares(3, 2), momentum=0.5, engine=engine
     )
     sim.step()
-    before, velocity = copy_of(full), {k: v.clone() for k, v in sim.server.velocity.items()}
+    before, velocity = (
+        copy_of(full),
+        {k: v.clone() for k, v in sim.server.state["velocity"].items()},
+    )
     sim.step()
     small = named_like(full, halve())
     for key, parameter in full.named_parameters():
@@ -141,10 +145,10 @@ def test_entries_nobody_holds_do_not_move_not_even_by_momentum(name, engine):
         moved = parameter.detach() != before[key]
         assert not moved[~held].any(), key
         assert moved[held].any(), key
-        assert torch.equal(sim.server.velocity[key][~held], velocity[key][~held])
+        assert torch.equal(sim.server.state["velocity"][key][~held], velocity[key][~held])
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ANY_MODEL)
 def test_entries_nobody_holds_do_not_move_when_averaging_over_all_either(engine):
     full = small_mlp()
     sim = simulate(
@@ -164,7 +168,7 @@ def test_entries_nobody_holds_do_not_move_when_averaging_over_all_either(engine)
     assert not torch.equal(full[0].weight[:3], before["0.weight"][:3])
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ANY_MODEL)
 def test_running_statistics_are_the_mean_over_full_width_users(engine):
     """As the class says: narrow users send none, so they must not be counted in the mean either."""
     full, users, size = small_normed(), 4, 2
@@ -178,7 +182,7 @@ def test_running_statistics_are_the_mean_over_full_width_users(engine):
     assert step.values["1.num_batches_tracked"].item() == 1
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ANY_MODEL)
 @pytest.mark.parametrize("name", MODELS)
 def test_full_width_is_fedavg(name, engine):
     """To rounding: the sum is divided instead of summing shares."""
@@ -226,7 +230,7 @@ def test_the_paper_runs_it_with_half_the_width():
     assert method("heterofl").width == 0.5
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ANY_MODEL)
 def test_nothing_of_the_full_model_is_written_by_a_round(engine):
     full = small_normed()
     before = copy_of(full)

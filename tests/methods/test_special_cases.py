@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from reference import (
+    ANY_MODEL,
     Scripted,
     assert_close,
     assert_same,
@@ -18,7 +19,6 @@ from reference import (
     small_normed,
 )
 from salf.depth import Mixture, fixed
-from salf.engines import ENGINES
 from salf.methods import METHODS
 
 USERS, SIZE = 4, 4
@@ -43,7 +43,7 @@ def run(name, depth, model="mlp", rounds=3, momentum=0.5, engine="loop", options
     return copy_of(net), sim
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ANY_MODEL)
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("average", ["reached", "all"])
 @pytest.mark.parametrize("name", sorted(set(METHODS) - {"fedavg"}))
@@ -74,7 +74,7 @@ def test_fedavg_ignores_depths():
     assert_same(with_deadline, without)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ANY_MODEL)
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("average", ["reached", "all"])
 @pytest.mark.parametrize("name", ["salf", "drop"])
@@ -84,23 +84,23 @@ def test_when_nobody_sends_anything_nothing_moves(name, average, model, engine):
     script = Scripted([busy, busy, none, none], 3)
     options = {"average": average}
     found, sim = run(name, script, model, rounds=2, engine=engine, options=options)
-    velocity = {key: value.clone() for key, value in sim.server.velocity.items()}
+    velocity = {key: value.clone() for key, value in sim.server.state["velocity"].items()}
     assert max(value.abs().max().item() for value in velocity.values()) > 0
     for _ in range(2):
         record = sim.step()
         assert record.reached == (0, 0, 0)
         assert np.isnan(record.train_loss)
     assert_same(copy_of(sim.model), found)
-    assert_same(sim.server.velocity, velocity)
+    assert_same(sim.server.state["velocity"], velocity)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ANY_MODEL)
 @pytest.mark.parametrize("model", MODELS)
 def test_a_layer_nobody_reached_stays_bit_for_bit_while_others_move(model, engine):
     """Layers 1 and 2 are reached in round 1 only, so their momentum is not zero in round 2."""
     script = Scripted([[1, 1, 1, 1], [3, 4, 3, 3]], 3)
     before, sim = run("salf", script, model, rounds=1, engine=engine)
-    velocity = {key: value.clone() for key, value in sim.server.velocity.items()}
+    velocity = {key: value.clone() for key, value in sim.server.state["velocity"].items()}
     assert sim.step().reached == (0, 0, 3)
     after = copy_of(sim.model)
     layers = sim.engine.layers
@@ -108,11 +108,11 @@ def test_a_layer_nobody_reached_stays_bit_for_bit_while_others_move(model, engin
         moved = not torch.equal(after[name], before[name])
         assert moved == (index == 2), name
         if name in velocity:
-            kept = torch.equal(sim.server.velocity[name], velocity[name])
+            kept = torch.equal(sim.server.state["velocity"][name], velocity[name])
             assert kept == (index != 2), name
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ANY_MODEL)
 def test_server_momentum_is_the_users_own_momentum_when_all_take_part(engine):
     """Each user with torch's SGD and a momentum of its own, the server averaging their models.
 

@@ -4,7 +4,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 import salf.flower
-from flower_mnist.task import draw_batch, load_data, make_model, own_samples
+from flower_mnist.task import draw_batches, load_data, make_model, own_samples
 from salf.live.slow import Slowdown, slowness
 
 app = ClientApp()
@@ -18,8 +18,8 @@ def train(msg: Message, context: Context) -> Message:
     data = load_data(config)
     model = make_model(config, data)
     samples = own_samples(config, data, number, nodes)
-    batch = draw_batch(config, samples, number, msg.content["config"]["server-round"])
+    batches = draw_batches(config, samples, number, msg.content["config"]["server-round"])
     factor = slowness(config["slow"], nodes)[number]
     if factor > 1:
         Slowdown(model, factor)
-    return salf.flower.train(model, batch, msg, context)
+    return salf.flower.train(model, lambda: next(batches), msg, context)

@@ -24,6 +24,7 @@ def main(grid: Grid, context: Context) -> None:
         model,
         lr=config["lr"],
         momentum=config["momentum"],
+        local_steps=config["local-steps"],
         deadline=config["deadline"],
         grace=config["grace"] or None,
         method=config["method"],

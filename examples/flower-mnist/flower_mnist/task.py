@@ -1,6 +1,6 @@
 """What the server and the nodes agree on: the data, how they are shared out, and the model."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,12 +27,13 @@ def own_samples(config: Mapping[str, Any], data: DataSet, number: int, nodes: in
     return data.train.subset(split(config["split"], data.train.labels, nodes, rng)[number])
 
 
-def draw_batch(
+def draw_batches(
     config: Mapping[str, Any], samples: Samples, number: int, round: int
-) -> tuple[Tensor, Tensor]:
-    """A node's mini-batch of a round, another one in each."""
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """A node's mini-batches of a round, one for each local step."""
     rng = np.random.default_rng([config["seed"], number, round])
-    return samples.rows(torch.from_numpy(rng.choice(len(samples), config["batch-size"])))
+    while True:
+        yield samples.rows(torch.from_numpy(rng.choice(len(samples), config["batch-size"])))
 
 
 @torch.no_grad()

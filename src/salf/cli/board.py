@@ -99,10 +99,12 @@ class Board:
     def _how(self, user: str, depth: int, row: "Row") -> str:
         if reasons := [reason for who, reason in row.rejected if who == user]:
             return reasons[-1]
-        if depth == 1:
+        if row.finished(user):
             return "finished"
+        begun, planned = row.steps.get(user, (1, 1))
+        step = f" in local step {begun} of {planned}" if planned > 1 else ""
         if depth <= len(self._layers):
-            return f"reached layer {depth} ({self._layers[depth - 1]})"
+            return f"reached layer {depth} ({self._layers[depth - 1]}){step}"
         return "late" if user in row.silent else "no time for a layer"
 
 

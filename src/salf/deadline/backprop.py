@@ -70,20 +70,26 @@ class Backpropagation:
         names = (name for layer in layers for name in layer.parameters)
         self._modules = {model.get_submodule(name.rpartition(".")[0]) for name in names}
 
-    def within(self, deadline: float | None, loss: Callable[[], Tensor]) -> Partial:
+    def within(
+        self, deadline: float | None, loss: Callable[[], Tensor], *, more: bool = False
+    ) -> Partial:
         """Run the forward pass, `loss`, and as much of its backward pass as the deadline allows.
 
         The deadline is a duration in seconds from this call; None is no deadline. If the forward
         pass and the last layer are not expected to fit, neither is run, except for a few rounds
-        that find out whether this is still so (`salf.deadline.retry`).
+        that find out whether this is still so (`salf.deadline.retry`). With `more`, this is a
+        further step of a round that would be lost by being late: there are no such exceptions.
         """
         if deadline is not None and math.isnan(deadline):
             raise SalfError("the deadline is not a number. Allowed: seconds, or None for none.")
         limit = math.inf if deadline is None else deadline
-        round = _Round(limit, self.times, self._now, trying=self.retry.due)
+        if more and self.times.first_layer() > limit:
+            return Partial(len(self.layers) + 1, {}, None, 0.0, {}, 0.0)
+        trying = self.retry.due and not more
+        round = _Round(limit, self.times, self._now, trying=trying, more=more)
         value, gradients = None, {}
         chance = self.times.chance(limit)
-        if limit >= 0 and self.retry.starts(chance):
+        if limit >= 0 and (more or self.retry.starts(chance)):
             with suppress(_TimeIsUp), round.watching(self._modules):
                 value = loss()
             if value is None:
@@ -92,7 +98,7 @@ class Backpropagation:
                 gradients = self._backward(value, round)
                 value = value.detach()  # frees the graph, which takes time too
                 round.lap(self.times.back)
-        if limit >= 0:
+        if limit >= 0 and not more:
             self.retry.learn(chance, started=FORWARD in round.seconds)
         self.times.learn(round.seconds)
         return Partial(
@@ -187,13 +193,20 @@ class _Round:
     """One round: which layers are complete, how long they took, and whether the next one fits."""
 
     def __init__(
-        self, deadline: float, times: Times, now: Callable[[], float], *, trying: bool
+        self,
+        deadline: float,
+        times: Times,
+        now: Callable[[], float],
+        *,
+        trying: bool,
+        more: bool,
     ) -> None:
         self._start = self._mark = now()
         self.depth = times.last + 1  # no layer is complete
         self.seconds: dict[int, float] = {}
         self._pending = [0] * (times.last + 1)  # parameters without their gradient, by layer
         self._deadline, self._times, self._now, self._trying = deadline, times, now, trying
+        self._more = more
         self._accelerators: tuple[torch.device, ...] = ()
         self._took = self._usual = 0.0  # by the stages of this round, and by them in other rounds
 
@@ -234,7 +247,8 @@ class _Round:
         times, stage = self._times, self.depth - 1
         left = self._deadline - (self._mark - self._start)
         pace = min(self._took / self._usual, SLOWEST) if self._usual else 1.0
-        if stage == times.last:  # nothing is complete, so there is nothing to lose by being late
+        # Where nothing is complete, there is nothing to lose by being late.
+        if stage == times.last and not self._more:
             needed = pace * times.usual(stage) + times.usual(times.back)
             return needed <= left or (self._trying and left > 0)
         return times.expected(stage, pace) + times.likely(times.back) <= left

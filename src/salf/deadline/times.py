@@ -39,6 +39,10 @@ class Times:
         """The time to allow for a stage in a round that is `pace` times as slow as usual."""
         return max(self.likely(stage), pace * self.usual(stage))
 
+    def first_layer(self) -> float:
+        """The time in which most rounds complete the first layer they can, the last one."""
+        return self.likely(FORWARD) + self.likely(self.last) + self.likely(self.back)
+
     def chance(self, deadline: float) -> float:
         """The probability that a round completes the last layer in time; 1 before the first round.
 

@@ -1,4 +1,4 @@
-"""Who computes a round: `loop` (any module, the oracle), `fused` and `grouped` (fast)."""
+"""Who computes a round: `loop` (any module, the oracle), `fused`, `grouped` and `stacked`."""
 
 import inspect
 from collections.abc import Mapping
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from salf import registry
+from salf.engines import stacked
 from salf.engines.base import Engine, RoundResult, Rows, Weights
 from salf.engines.checked import CheckedEngine
 from salf.engines.fused import FusedEngine, blocks_of, doubt
@@ -13,13 +14,15 @@ from salf.engines.grouped import GroupedEngine
 from salf.engines.loop import LoopEngine
 from salf.engines.losses import Loss, RowLoss, cross_entropy
 from salf.engines.mixing import reason_for_the_loop
+from salf.engines.stacked import StackedEngine
 from salf.errors import SalfError
-from salf.layers import Layers
+from salf.layers import Layers, is_sequential
 
 ENGINES: Mapping[str, type[Engine]] = {
     "loop": LoopEngine,
     "fused": FusedEngine,
     "grouped": GroupedEngine,
+    "stacked": StackedEngine,
 }
 
 
@@ -42,16 +45,25 @@ def engine(
     layers: Layers,
     loss: Loss = cross_entropy,
     example: Tensor | None = None,
+    several_steps: bool = False,
 ) -> Engine:
     """The engine of this name; `auto` takes the fastest that is certain to be right.
 
     That is the fused engine for an nn.Sequential, and the grouped engine for any other module. If
     the model has parts that are not known to keep the rows of different users apart, it is probed
     with `example` inputs, and the first round is computed by the loop engine too. Without an
-    example, or if a check fails, `auto` takes the loop engine.
+    example, or if a check fails, `auto` takes the loop engine. With `several_steps`, local ones,
+    the stacked engine takes the place of the fast engines.
     """
     if (cls := find(name)) is not None:
+        if several_steps and not cls.local_steps:
+            raise SalfError(
+                f"the {name} engine computes one local step: use engine 'auto', 'stacked' or "
+                "'loop'."
+            )
         return cls(model, layers, loss)
+    if several_steps:
+        return _for_local_steps(model, layers, loss, example)
     blocks = blocks_of(model, layers)
     reason = blocks if isinstance(blocks, str) else doubt(model)
     if reason is None:
@@ -63,6 +75,24 @@ def engine(
         fast.why = f"{type(model).__name__} keeps the rows of different users apart"
         if (reason := reason_for_the_loop(fast, example)) is None:
             return CheckedEngine(fast)
+    return _loop(model, layers, loss, reason)
+
+
+def _for_local_steps(
+    model: nn.Module, layers: Layers, loss: Loss, example: Tensor | None
+) -> Engine:
+    reason = stacked.obstacle(model)
+    if reason is None and example is not None:
+        fast = StackedEngine(model, layers, loss)
+        fast.why = "local steps of all users are computed together"
+        reason = stacked.reason_for_the_loop(fast, example)
+        if reason is None:
+            plain = is_sequential(model) and doubt(model) is None
+            return fast if plain else CheckedEngine(fast)
+    return _loop(model, layers, loss, reason or "there are no example inputs to try the model on")
+
+
+def _loop(model: nn.Module, layers: Layers, loss: Loss, reason: str) -> LoopEngine:
     loop = LoopEngine(model, layers, loss)
     loop.why = f"{reason}, so users are computed one at a time"
     return loop
@@ -78,6 +108,7 @@ __all__ = [
     "RoundResult",
     "RowLoss",
     "Rows",
+    "StackedEngine",
     "Weights",
     "cross_entropy",
     "engine",

@@ -1,9 +1,10 @@
 """Who computes a round: an engine turns a plan into a step."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +15,19 @@ from salf.engines.losses import Loss, cross_entropy
 from salf.layers import Layers
 from salf.methods import Group, Plan
 from salf.narrow import SubNetwork, subnetwork
+from salf.schedules import Schedule
 
 Weights = Mapping[str, Tensor]
-# The mini-batches of some users, one after the other, each of the same number of rows.
-Rows = Callable[[Ints], tuple[Tensor, Tensor]]
+
+
+class Rows(Protocol):
+    """The mini-batches of a round."""
+
+    def __call__(self, users: Ints, step: int = 1) -> tuple[Tensor, Tensor]:
+        """The rows of some users in a local step (1..K), one user after the other."""
+
+    def sizes(self, users: Ints, step: int = 1) -> Ints:
+        """How many rows each of these users has in a local step."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,7 @@ class Network:
     leaves: Weights
     foreign: bool = False
     narrow: SubNetwork | None = None
+    rate: float = 0.0  # of its users' own steps
 
     @property
     def held(self) -> Held | None:
@@ -48,12 +59,21 @@ class Network:
             return self.narrow.forward_view(self.leaves)
         return self.leaves if self.foreign else None
 
+    def moved_by(self, gradients: Weights) -> "Network":
+        """The network after a user's own step."""
+        moved = {
+            name: torch.sub(self.leaves[name].detach(), gradient, alpha=self.rate).requires_grad_()
+            for name, gradient in gradients.items()
+        }
+        return replace(self, leaves={**self.leaves, **moved}, foreign=True)
+
 
 class Engine(ABC):
     """Computes plans on one model. The model's own tensors are this round's weights."""
 
     name: str  # that of the class in lower case, unless it says otherwise
     why = "requested"  # the reason for choosing this engine
+    local_steps = False  # whether it can compute more than one local step
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -71,17 +91,27 @@ class Engine(ABC):
         """The model's own parameters and buffers, by name."""
         return {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
 
-    def round(self, plan: Plan, t: int, old: Mapping[int, Weights], rows: Rows) -> RoundResult:
-        """Compute round t. `old` holds the weights of earlier rounds that the plan still uses."""
+    def round(
+        self,
+        plan: Plan,
+        t: int,
+        old: Mapping[int, Weights],
+        rows: Rows,
+        local_rate: Schedule | None = None,
+    ) -> RoundResult:
+        """Compute round t. `old` holds the weights of earlier rounds that the plan still uses.
+
+        `local_rate` is the rate of users' own steps, which more than one local step needs.
+        """
         if not self.model.training:
             self.model.train()
         aggregate = LayerwiseAggregate(self.layers, self.weights)
         loss, users = 0.0, 0
         for group in plan.groups:
             if len(group.users):
-                network = self._network(
-                    group, self.weights if group.given == t else old[group.given]
-                )
+                weights = self.weights if group.given == t else old[group.given]
+                rate = 0.0 if local_rate is None else local_rate(group.given)
+                network = self._network(group, weights, rate)
                 loss += self._compute(group, network, rows, aggregate)
                 users += len(group.users)
         step = aggregate.average() if plan.entrywise else aggregate.total(plan.total_weights())
@@ -105,12 +135,15 @@ class Engine(ABC):
     def _compute(
         self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
     ) -> float:
-        """Add the group's updates to the aggregate and return the sum of its users' losses."""
+        """Add the group's updates to the aggregate and return the sum of its users' losses.
 
-    def _network(self, group: Group, weights: Weights) -> Network:
+        A user's loss is the mean over its local steps.
+        """
+
+    def _network(self, group: Group, weights: Weights, rate: float) -> Network:
         if group.width != 1:
             if group.width not in self._narrow:
                 self._narrow[group.width] = subnetwork(self.model, group.width)
             narrow = self._narrow[group.width]
-            return Network(narrow.leaves(weights), foreign=True, narrow=narrow)
-        return Network(weights, foreign=weights is not self.weights)
+            return Network(narrow.leaves(weights), foreign=True, narrow=narrow, rate=rate)
+        return Network(weights, foreign=weights is not self.weights, rate=rate)

@@ -1,7 +1,7 @@
 """A model in blocks that run on the rows of many users at once."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -178,17 +178,21 @@ class BlockEngine(Engine):
         return CHUNK_BYTES
 
     def _activation_bytes(self, inputs: Tensor) -> int:
-        """What a forward pass saves for its backward pass, without the model's own tensors."""
-        sizes: dict[int, int] = {}
+        return saved_bytes(lambda: self.outputs(inputs, 1), self.weights)
 
-        def note(tensor: Tensor) -> Tensor:
-            storage = tensor.untyped_storage()
-            sizes[storage.data_ptr()] = storage.nbytes()
-            return tensor
 
-        with saved_tensors_hooks(note, lambda tensor: tensor):
-            outputs = self.outputs(inputs, 1)  # held, so that no address is used twice
-        for tensor in self.weights.values():
-            sizes.pop(tensor.untyped_storage().data_ptr(), None)
-        del outputs
-        return sum(sizes.values())
+def saved_bytes(forward: Callable[[], Tensor], weights: Weights) -> int:
+    """What a forward pass saves for its backward pass, without the model's own tensors."""
+    sizes: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with saved_tensors_hooks(note, lambda tensor: tensor):
+        outputs = forward()  # held, so that no address is used twice
+    for tensor in weights.values():
+        sizes.pop(tensor.untyped_storage().data_ptr(), None)
+    del outputs
+    return sum(sizes.values())

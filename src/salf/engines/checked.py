@@ -10,6 +10,7 @@ from salf.engines.loop import LoopEngine
 from salf.engines.mixing import tolerance, trial
 from salf.errors import in_one_line
 from salf.methods import Group, Plan
+from salf.schedules import Schedule
 
 NEGLIGIBLE = 1e-3  # a layer whose gradients are smaller, relative to the largest, is all rounding
 
@@ -28,6 +29,11 @@ class CheckedEngine(Engine):
         return self._chosen.name
 
     @property
+    def local_steps(self) -> bool:  # type: ignore[override]
+        """Whether the engine that runs can compute more than one."""
+        return self._chosen.local_steps
+
+    @property
     def why(self) -> str:  # type: ignore[override]
         """The reason for choosing the engine that runs."""
         return self._chosen.why
@@ -39,25 +45,40 @@ class CheckedEngine(Engine):
             self._chosen = LoopEngine(self.model, self.layers, self.loss)
             self._chosen.why = why
 
-    def round(self, plan: Plan, t: int, old: Mapping[int, Weights], rows: Rows) -> RoundResult:
+    def round(
+        self,
+        plan: Plan,
+        t: int,
+        old: Mapping[int, Weights],
+        rows: Rows,
+        local_rate: Schedule | None = None,
+    ) -> RoundResult:
         """Compute round t; the first one with users both ways."""
         if not self._checked and any(len(group.users) for group in plan.groups):
-            if reason := self._difference(plan, t, old, rows):
+            if reason := self._difference(plan, t, old, rows, local_rate):
                 self.settle("loop", f"{reason}, so users are computed one at a time")
             self._checked = True
-        return self._chosen.round(plan, t, old, rows)
+        return self._chosen.round(plan, t, old, rows, local_rate)
 
-    def _difference(self, plan: Plan, t: int, old: Mapping[int, Weights], rows: Rows) -> str | None:
+    def _difference(
+        self,
+        plan: Plan,
+        t: int,
+        old: Mapping[int, Weights],
+        rows: Rows,
+        local_rate: Schedule | None,
+    ) -> str | None:
         # Another one, because what it measures without dropout is not to be kept.
         fast = type(self._chosen)(self.model, self.layers, self.loss)
         with trial(self.model):
-            loop = LoopEngine(self.model, self.layers, self.loss).round(plan, t, old, rows)
+            loop = LoopEngine(self.model, self.layers, self.loss)
+            wanted = loop.round(plan, t, old, rows, local_rate)
             try:
-                found = fast.round(plan, t, old, rows)
+                found = fast.round(plan, t, old, rows, local_rate)
             except Exception as error:  # whatever somebody else's code raises
                 cause = in_one_line(error).rstrip(".")
                 return f"the first round failed on the {self.name} engine ({cause})"
-        off = self._furthest(found.step.values, loop.step.values)
+        off = self._furthest(found.step.values, wanted.step.values)
         if off is None:
             return None
         return f"the first round differed from the loop engine's by {off:.1g} of the largest entry"

@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 import tomli_w
 
@@ -12,6 +12,9 @@ from salf import methods, schedules, worlds
 from salf.errors import SalfError, unknown
 from salf.methods import Method
 from salf.options import converted, duration
+
+if TYPE_CHECKING:
+    from salf.server import Optimiser
 
 # This module does not wait for torch: the command line makes its options, and their help, of it.
 # What needs torch to be checked is imported when it is.
@@ -69,9 +72,24 @@ class Config:
     lr: float | str = setting(
         0.05, "Learning rate: 0.05 | cosine:RATE | step:RATE,EVERY,FACTOR | theorem:RHO_C,RHO_S"
     )
-    momentum: float = setting(0.5, "The server's momentum.")
+    server: str = setting("sgd", "The server's optimiser: sgd | adam | yogi | adagrad")
+    momentum: float = setting(0.5, "Momentum of server sgd.")
+    beta1: float | None = setting(
+        None, "Of server adam, yogi and adagrad; by default 0.9, and 0 for adagrad."
+    )
+    beta2: float | None = setting(None, "Of server adam and yogi; by default 0.99.")
+    epsilon: float | None = setting(
+        None, "Adaptivity of server adam, yogi and adagrad; by default 0.001."
+    )
     batch_size: int = setting(
-        16, "Samples per user and round; a user that has fewer uses all of them."
+        16, "Samples per user and local step; a user that has fewer uses all of them."
+    )
+    local_steps: int = setting(1, "Gradient steps of every user in a round.")
+    local_epochs: int = setting(0, "Passes of every user through its data, instead of local steps.")
+    client_lr: float | None = setting(
+        None,
+        "Learning rate of the users' local steps; --lr then multiplies their mean update (1 for "
+        "FedAvg). By default users step with --lr.",
     )
     validation: float = setting(
         1 / 6, "The share of the training data held back to measure the accuracy during training."
@@ -81,8 +99,8 @@ class Config:
     device: str = setting("cpu", "cpu, cuda, ...")
     engine: str = setting(
         "auto",
-        "auto | fused (nn.Sequential) | grouped (any module) | loop (one user at a time) | "
-        "package.module:Name",
+        "auto | fused (nn.Sequential) | grouped (any module) | stacked (local steps) | loop (one "
+        "user at a time) | package.module:Name",
     )
     # Part of the config, because sums are rounded differently with another number.
     threads: int = setting(0, "Cores to use; by default $OMP_NUM_THREADS, else all of them.")
@@ -96,15 +114,19 @@ class Config:
             value, read = getattr(self, each.name), each.metadata.get("read")
             value = converted(read(value) if read else value, kinds[each.name], _key(each.name))
             object.__setattr__(self, each.name, value)
-        for name in ("users", "rounds", "batch_size"):
+        for name in ("users", "rounds", "batch_size", "local_steps"):
             if getattr(self, name) < 1:
                 raise SalfError(f"{_key(name)} must be at least 1, not {getattr(self, name)}.")
-        for name in ("seed", "eval_every", "threads"):
+        for name in ("seed", "eval_every", "threads", "local_epochs"):
             if getattr(self, name) < 0:
                 raise SalfError(f"{_key(name)} must not be negative, and is {getattr(self, name)}.")
         for name, most in (("seed", 2**63 - 1), ("threads", 1024)):
             if getattr(self, name) > most:
                 raise SalfError(f"{name} must be at most {most}, not {getattr(self, name)}.")
+        if self.local_epochs and self.local_steps > 1:
+            raise SalfError("local-steps and local-epochs cannot be combined: give one of them.")
+        if self.client_lr is not None and not 0 < self.client_lr < 1e30:
+            raise SalfError(f"client-lr must be positive, not {self.client_lr}.")
         if "average" in self.options:
             raise SalfError("average is a setting of its own, not an option of the method.")
         if not 0 <= self.stragglers <= 1:
@@ -131,6 +153,8 @@ class Config:
             from salf import engines
 
             engines.find(self.engine)
+        if self.server != "sgd" or {self.beta1, self.beta2, self.epsilon} != {None}:
+            self.make_optimiser()
         self.given_layers()
 
     def cohort_size(self) -> int:
@@ -147,6 +171,16 @@ class Config:
             f"cohort must be all, a share below 1, or a whole number from 1 to {users} (users), "
             f"not {self.cohort}."
         )
+
+    def make_optimiser(self) -> "Optimiser":
+        """The server's optimiser, with its settings."""
+        from salf.server import make_optimiser
+
+        settings = {name: getattr(self, name) for name in ("beta1", "beta2", "epsilon")}
+        default = next(each.default for each in fields(Config) if each.name == "momentum")
+        if self.server == "sgd" or self.momentum != default:
+            settings["momentum"] = self.momentum
+        return make_optimiser(self.server, settings)
 
     def make_method(self) -> Method:
         """The method, with its options."""

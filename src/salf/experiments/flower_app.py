@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tomli_w
 from flwr.app import ArrayRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
@@ -132,6 +133,7 @@ class Named(SALF):
             depths={name(node): depth for node, depth in row.depths.items()},
             rejected=tuple((name(node), reason) for node, reason in row.rejected),
             silent=tuple(name(node) for node in row.silent),
+            steps={name(node): steps for node, steps in row.steps.items()},
         )
         end_with_parent()
         super()._keep(named, result)
@@ -155,10 +157,12 @@ def main(grid: Grid, context: Context) -> None:
     strategy = Named(
         simulation.model,
         lr=schedules.schedule(config.lr, config.rounds),
-        momentum=config.momentum,
+        optimiser=config.make_optimiser(),
         deadline=config.deadline,
         grace=config.grace,
         max_norm=config.max_norm,
+        local_steps=int(simulation.planned(np.arange(config.users)).max()),
+        client_lr=config.client_lr,
         method=config.make_method(),
         layers=[[*layer.parameters, *layer.buffers] for layer in simulation.engine.layers],
         state=folder.checkpoint,
@@ -184,8 +188,9 @@ def train(msg: Message, context: Context) -> Message:
     number = int(context.node_config["partition-id"]) + 1
     share = make_share(config, number, slowness(config.slow, config.users)[number - 1])
     round = int(msg.content["config"]["server-round"])  # type: ignore[arg-type]
+    batches = (share.batch(round, step) for step in range(1, share.steps + 1))
     with share.draws(round):
-        return answer(share.model, lambda: share.batch(round), msg, context)
+        return answer(share.model, lambda: next(batches), msg, context, steps=share.steps)
 
 
 def _read(context: Context) -> LiveConfig:

@@ -35,7 +35,7 @@ from salf.live.slow import Slowdown, slowness
 from salf.live.user import User
 from salf.methods.fedavg import FedAvg
 from salf.rows import Row
-from salf.sampling import places
+from salf.sampling import epoch_places, places
 from salf.simulation import seeded
 
 log = logging.getLogger("salf.live")
@@ -58,19 +58,25 @@ class Share:
     layers: Layers
     samples: Samples
     batch_size: int
+    steps: int  # local steps in a round
+    epochs: int = 0
 
-    def batch(self, round: int) -> tuple[Tensor, Tensor]:
-        """Its mini-batch of a round, the one it has in the simulator."""
-        user, size = np.array([self.number - 1]), np.array([len(self.samples)])
-        drawn = places(Keyed(self.seed, round), user, size, self.batch_size)[0]
+    def batch(self, round: int, step: int = 1) -> tuple[Tensor, Tensor]:
+        """Its mini-batch of a local step of a round, the one it has in the simulator."""
+        draws, user, size = Keyed(self.seed, round), self.number - 1, len(self.samples)
+        if self.epochs:
+            drawn = epoch_places(draws, user, size, self.batch_size, step)
+        else:
+            drawn = places(draws, np.array([user]), np.array([size]), self.batch_size, step)[0]
         return self.samples.rows(torch.from_numpy(drawn).to(self.samples.inputs.device))
 
-    def draws(self, round: int) -> AbstractContextManager[None]:
+    def draws(self, round: int, step: int = 1) -> AbstractContextManager[None]:
         """Let what torch itself draws (dropout) be this user's own in this round, and no other's.
 
         In the simulator all users draw from one sequence, so such a model replays in law only.
         """
-        return seeded((Keyed(self.seed, round).torch_seed + self.number) % 2**63)
+        seed = Keyed(self.seed, round).torch_seed
+        return seeded((seed + self.number + ((step - 1) << 32)) % 2**63)
 
 
 def make_share(config: Config, number: int, slow: float = 1.0) -> Share:
@@ -80,19 +86,28 @@ def make_share(config: Config, number: int, slow: float = 1.0) -> Share:
     model, own = simulation.model, simulation.shares.own(number - 1)
     if slow != 1:
         Slowdown(model, slow)
-    return Share(config.seed, number, model, simulation.engine.layers, own, config.batch_size)
+    return Share(
+        config.seed,
+        number,
+        model,
+        simulation.engine.layers,
+        own,
+        config.batch_size,
+        int(simulation.planned(np.array([number - 1]))[0]),
+        config.local_epochs,
+    )
 
 
 def make_user(config: Config, number: int, slow: float = 1.0) -> User:
     """User `number` of 1..U, with its share of the data and nothing of the others'."""
     share = make_share(config, number, slow)
 
-    def loss(round: int) -> Tensor:
-        inputs, targets = share.batch(round)
-        with share.draws(round):
+    def loss(round: int, step: int) -> Tensor:
+        inputs, targets = share.batch(round, step)
+        with share.draws(round, step):
             return cross_entropy(share.model(inputs), targets).mean()
 
-    return User(user_name(number), share.model, share.layers, loss)
+    return User(user_name(number), share.model, share.layers, loss, steps=share.steps)
 
 
 @dataclass(frozen=True)
@@ -280,8 +295,10 @@ def serve(
         simulation.engine.layers,
         schedules.schedule(config.lr, config.rounds),
         method=config.make_method(),
-        momentum=config.momentum,
+        optimiser=config.make_optimiser(),
         max_norm=config.max_norm,
+        local_steps=int(simulation.planned(np.arange(config.users)).max()),
+        client_lr=config.client_lr,
     )
     rows: list[Row] = []
     if folder is not None:
@@ -324,24 +341,25 @@ def finish(
     history = History(
         tuple(rows), training.tested(), config.backend, "users are real processes", stopped
     )
-    summary = summarise(config, history, training) | _counted(config, training, rows)
+    summary = summarise(config, history, training) | _counted(config, rows)
     if folder is not None:
         folder.finish(training.simulation.model, rows, summary)
     return Result(config, history, summary)
 
 
-def _counted(config: LiveConfig, training: Training, rows: Sequence[Row]) -> dict[str, Any]:
+def _counted(config: LiveConfig, rows: Sequence[Row]) -> dict[str, Any]:
     """What only live runs have: how far users came, and how rounds kept their limit."""
-    layers = len(training.simulation.engine.layers)
-    depths = [depth for row in rows for depth in row.depths.values()]
-    asked = max(1, len(depths))
+    answers = [(row, user) for row in rows for user in row.depths]
+    asked = max(1, len(answers))
+    finished = sum(row.finished(user) for row, user in answers)
+    delivered = sum(row.delivered(user) for row, user in answers)
     limited = [row for row in rows if row.limit is not None]
     in_time = sum(row.seconds <= (row.limit or 0.0) for row in limited)
     return {
         "deadline": config.deadline,
-        "finished": sum(depth == 1 for depth in depths) / asked,
-        "partial": sum(1 < depth <= layers for depth in depths) / asked,
-        "nothing": sum(depth > layers for depth in depths) / asked,
+        "finished": finished / asked,
+        "partial": (delivered - finished) / asked,
+        "nothing": (len(answers) - delivered) / asked,
         "late": sum(row.late for row in rows),
         "rejected": sum(len(row.rejected) for row in rows),
         "empty": sum(not any(row.reached) for row in rows),  # rounds in which nobody came anywhere

@@ -58,7 +58,8 @@ def train(
 
     With `out`, the run leaves its folder there, as `salf run` does; with `resume`, it continues the
     run in that folder if it has the same settings, data, method and loss. `settings` are those of
-    `salf.Config`: users, stragglers, rounds, lr, momentum, batch_size, seed, eval_every, ...
+    `salf.Config`: users, stragglers, rounds, momentum, batch_size, local_steps, client_lr, server,
+    seed, eval_every, ...; `lr` may also be a function of the round (1, 2, ...).
     """
     parts = {
         "data": data,
@@ -86,7 +87,8 @@ def run_own(
     config, make = own_federation(model, **parts, **settings)
     given = {"model": type(model).__qualname__}
     if out is not None:
-        given |= fingerprints(parts)
+        lr = settings.get("lr")
+        given |= fingerprints({**parts, "lr": lr if callable(lr) else None})
     config = config.changed(threads=config.threads or torch.get_num_threads(), given=given)
     result = run_made(config, make, out, resume, on_round=on_round)
     if out is not None:  # a finished run is read from its folder

@@ -44,7 +44,8 @@ def replay(folder: Path | str, on_round: OnRound | None = None) -> Replay:
     rows = recorded(folder)
     config = load_config(str(folder / CONFIG))
     world = _world(config, rows)
-    if not _is_nested(config, world):  # which the fused engine needs
+    one_step = config.local_steps == 1 and not config.local_epochs
+    if one_step and not _is_nested(config, world):  # which the fused engine needs
         config = config.changed(engine="loop")
     training = from_config(config, world=world)
     history = run_rounds(training, len(rows), on_round=on_round)
@@ -68,6 +69,10 @@ def _world(config: Config, rows: Sequence[Row]) -> Recorded:
             for r, names in zip(rows, asked, strict=True)
         ],
         [np.asarray(row.unreached) for row in rows],
+        [
+            np.array([r.steps.get(n, (1, 1))[0] for n in names], np.int64)
+            for r, names in zip(rows, asked, strict=True)
+        ],
     )
 
 

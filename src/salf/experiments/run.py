@@ -159,7 +159,7 @@ def _run(
 
 def save(folder: RunFolder, simulation: Simulation, rows: list[Row]) -> None:
     """Write the state after the last round, and the metrics so far."""
-    groups = {"weights": simulation.engine.weights, "velocity": simulation.server.velocity}
+    groups = {"weights": simulation.engine.weights, **simulation.server.state}
     groups |= {f"old-{given}": weights for given, weights in simulation.old.items()}
     groups["world"] = {"memory": torch.from_numpy(simulation.memory)}
     engine = {"name": simulation.engine.name, "why": simulation.engine.why}
@@ -180,8 +180,8 @@ def restore(folder: RunFolder, training: Training) -> list[Row]:
         with torch.no_grad():
             for name, tensor in groups.pop("weights").items():
                 weights[name].copy_(tensor)
-            for name, tensor in groups.pop("velocity", {}).items():
-                simulation.server.velocity[name] = tensor.to(weights[name].device)
+            kept = simulation.server.state
+            simulation.server.load_state({slot: groups.pop(slot, {}) for slot in kept})
             simulation.memory = np.asarray(groups.pop("world")["memory"].numpy())
             for group, tensors in groups.items():
                 old = simulation.old[int(group.removeprefix("old-"))] = snapshot(weights)

@@ -40,7 +40,8 @@ from salf.methods import Method
 from salf.models import build
 from salf.models.build import check_fit
 from salf.rows import Row, with_metrics
-from salf.sampling import Cohort
+from salf.sampling import Cohort, LocalWork
+from salf.schedules import Schedule
 from salf.simulation import Simulation
 from salf.worlds import AtDeadline, World
 
@@ -168,6 +169,7 @@ def own_federation(
     split: str | Sequence[Sequence[int]] = "iid",
     layers: str | Sequence[Prefixes] | None = None,
     depth: str | DepthDistribution | World = "mixture",
+    lr: float | str | Schedule | None = None,
     loss: Loss = cross_entropy,
     metrics: Mapping[str, Metric] | None = None,
     **settings: Any,
@@ -204,6 +206,7 @@ def own_federation(
         **({"split": split} if isinstance(split, str) else {"users": len(split)}),
         **({"depth": depth} if isinstance(depth, str) else {}),
         **({"layers": layers} if isinstance(layers, str) else {}),
+        **({} if lr is None or callable(lr) else {"lr": lr}),
         **settings,
     }
     check_names(named, Config)
@@ -225,6 +228,7 @@ def own_federation(
         world=None if isinstance(depth, str) else depth,
         loss=loss,
         metrics=metrics,
+        schedule=lr if callable(lr) else None,
         tested=tested is not None,
         model_name=type(model).__name__,
     )
@@ -290,6 +294,7 @@ def assemble(
     world: DepthDistribution | World | None = None,
     loss: Loss = cross_entropy,
     metrics: Mapping[str, Metric] | None = None,
+    schedule: Schedule | None = None,
     tested: bool = True,
     model_name: str = "",
 ) -> Training:
@@ -325,26 +330,27 @@ def assemble(
     seen_as = Layers.of(model, layers or config.given_layers(), example)
     if world is None:
         world = worlds.parse(config.depth, len(shares), len(seen_as), config.stragglers)
+    local = LocalWork(config.local_steps, config.local_epochs, config.client_lr)
     simulation = Simulation(
-        make_engine(config.engine, model, seen_as, loss, example),
+        make_engine(config.engine, model, seen_as, loss, example, local.several),
         method or config.make_method(),
         world if isinstance(world, World) else AtDeadline(world),
         shares,
-        schedules.schedule(config.lr, config.rounds),
-        config.momentum,
+        schedule or schedules.schedule(config.lr, config.rounds),
+        config.make_optimiser(),
         config.batch_size,
         config.seed,
         _cohort(config, shares),
         config.weigh == "samples",
+        local,
     )
     test = data.test.to(device, dtype) if tested else None
     watched = data.train.subset(held).to(device, dtype) if len(held) else test
     # A round's backward pass costs about two forward passes more than an evaluation of as many
     # rows, so evaluating once every so many rounds is at most a third of the work.
     measured = 0 if watched is None else len(watched)
-    every = config.eval_every or max(
-        1, ceil(measured / (simulation.cohort.size * config.batch_size))
-    )
+    rows = simulation.cohort.size * int(simulation.planned(np.arange(1))[0]) * config.batch_size
+    every = config.eval_every or max(1, ceil(measured / rows))
     return Training(simulation, watched, test, every, data.source, metrics or {})
 
 

@@ -69,12 +69,17 @@ class Inspection:
     """
 
     def __init__(
-        self, layers: Layers, weights: Mapping[str, Tensor], max_norm: float | None = None
+        self,
+        layers: Layers,
+        weights: Mapping[str, Tensor],
+        max_norm: float | None = None,
+        local_steps: int = 1,
     ) -> None:
         check_max_norm(max_norm)
         self.layers = layers
         self.weights = weights
         self.max_norm = max_norm
+        self.local_steps = local_steps  # the most that users do
         self._seen: dict[Part, list[float]] = {}  # in this round
         self._usual: dict[Part, Usual] = {
             Part(index, gradients): Usual()
@@ -97,6 +102,11 @@ class Inspection:
             raise Rejected(f"for round {update.round}, and this is round {round}")
         if not 1 <= update.depth <= len(self.layers) + 1:
             raise Rejected(f"of depth {update.depth}, outside 1..{len(self.layers) + 1}")
+        if not 1 <= update.steps <= update.planned <= self.local_steps:
+            raise Rejected(
+                f"with {update.steps} of {update.planned} local steps, outside "
+                f"1..{self.local_steps}"
+            )
         self._check_names(update)
         for name, tensor in update.tensors.items():
             self._check_tensor(name, tensor)
@@ -137,8 +147,9 @@ class Inspection:
             usual.norms.extend(norms)
 
     def _check_names(self, update: Update) -> None:
-        """Exactly the layers d..L: known, whole, and contiguous down from the last."""
-        due = {name for names in self._due[update.depth - 1 :] for name in names}
+        """Exactly the layers d..L, or all after a complete local step: known and whole."""
+        lowest = update.depth if update.steps == 1 else 1
+        due = {name for names in self._due[lowest - 1 :] for name in names}
         if extra := sorted(update.tensors.keys() - due):
             reached = extra[0] in self.layers.index_of
             why = "which its depth does not reach" if reached else "which the model does not have"

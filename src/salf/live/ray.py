@@ -43,8 +43,10 @@ class _Actor:
     def ready(self) -> bool:
         return True
 
-    def train(self, round: int, deadline: float | None, model: bytes) -> bytes:
-        return encode(self.user.train(round, deadline, decode_model(model)))
+    def train(
+        self, round: int, deadline: float | None, model: bytes, steps: int, rate: float
+    ) -> bytes:
+        return encode(self.user.train(round, deadline, decode_model(model), steps, rate))
 
 
 def start_user(name: str, make: Callable[[], User], *, here: bool = False) -> Any:
@@ -172,7 +174,9 @@ class RayLink:
             inf if task.deadline is None else max(HUNG_SECONDS, HUNG_DEADLINES * task.deadline)
         )
         for user in set(users) & self._actors.keys() - self._busy():
-            reference = self._actors[user].train.remote(task.round, task.deadline, model)
+            reference = self._actors[user].train.remote(
+                task.round, task.deadline, model, task.steps, task.rate
+            )
             hung = time.monotonic() + longest * self._patience.get(user, 1.0)
             self._asked[reference] = _Asked(user, task.round, hung)
 

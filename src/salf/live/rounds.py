@@ -35,6 +35,14 @@ class Task:
     round: int
     deadline: float | None
     weights: Mapping[str, Tensor]
+    steps: int = 1  # local ones
+    rate: float = 0.0  # of local steps
+
+    @classmethod
+    def of(cls, server: LiveServer, deadline: float | None) -> "Task":
+        """That of the round that the server has opened."""
+        t = server.t + 1
+        return cls(t, deadline, server.weights, server.local_steps, server.server.local_rate(t))
 
 
 @dataclass(frozen=True)
@@ -158,7 +166,7 @@ class Rounds:
         # The step is part of the round, so answers are taken until it has to be begun; but T_max
         # is the users', whatever a step took.
         until = began + limit - min(self._usual_closing(), grace)
-        self.link.send(Task(t, self.deadline, self.server.weights), users)
+        self.link.send(Task.of(self.server, self.deadline), users)
         asked = set(self.link.awaited())  # not those who are still busy with another round
         for answers, arrived in late:
             self._take(answers, arrived)

@@ -27,7 +27,7 @@ from salf.methods import Method
 from salf.methods import method as make_method
 from salf.rows import Row
 from salf.schedules import Schedule
-from salf.server import Server
+from salf.server import Optimiser, Server
 
 log = logging.getLogger("salf.live")
 
@@ -47,6 +47,7 @@ class OpenRound:
 
     aggregate: LayerwiseAggregate
     depths: dict[str, int]  # of every user asked; L + 1 until it is heard
+    steps: dict[str, tuple[int, int]]  # local steps of every user asked: begun and planned
     shares: Floats  # the sum of the shares of every layer
     answered: set[str] = field(default_factory=set)
     losses: list[float] = field(default_factory=list)
@@ -61,7 +62,8 @@ class LiveServer:
 
     `method` is a method or its name. `unreached` are p_l; without them they are learned from the
     reach seen so far. `max_norm` bounds every layer's gradient; without it the bound is learned,
-    too.
+    too. `local_steps` is what users are asked for and the most they may do, `client_lr` the rate
+    of these steps (see `salf.server`).
     """
 
     def __init__(
@@ -71,9 +73,11 @@ class LiveServer:
         schedule: Schedule,
         *,
         method: Method | str = "salf",
-        momentum: float = 0.0,
+        optimiser: Optimiser | None = None,
         unreached: Sequence[float] | None = None,
         max_norm: float | None = None,
+        local_steps: int = 1,
+        client_lr: float | None = None,
     ) -> None:
         self.method = make_method(method) if isinstance(method, str) else method
         if self.method.simulated_only:
@@ -86,8 +90,9 @@ class LiveServer:
             **dict(model.named_parameters()),
             **dict(model.named_buffers()),
         }
-        self.server = Server(self.weights, schedule, momentum)
-        self.inspection = Inspection(layers, self.weights, max_norm)
+        self.server = Server(self.weights, schedule, optimiser, client_lr)
+        self.inspection = Inspection(layers, self.weights, max_norm, local_steps)
+        self.local_steps = local_steps
         if unreached is not None and (
             len(unreached) != len(layers) or not all(0 <= p < 1 for p in unreached)
         ):
@@ -112,6 +117,7 @@ class LiveServer:
         self._round = OpenRound(
             LayerwiseAggregate(self.layers, self.weights),
             dict.fromkeys(users, len(self.layers) + 1),
+            dict.fromkeys(users, (1, self.local_steps)),
             np.zeros(len(self.layers)),
         )
         return self.t + 1
@@ -183,7 +189,9 @@ class LiveServer:
         if round.used or missing:  # else all failed, or nobody was asked: time was enough
             # Who reached a layer, not whom the method counted: p_l is about the former.
             depths = np.array(list(round.depths.values()))
-            self.reach.learn(Arrivals.at(depths).reach(len(self.layers)).sum(axis=1).tolist())
+            steps = np.array([begun for begun, _ in round.steps.values()])
+            arrived = Arrivals.at(depths, steps=steps)
+            self.reach.learn(arrived.reach(len(self.layers)).sum(axis=1).tolist())
         self.t, self._round = t, None
         return Row(
             t,
@@ -194,6 +202,7 @@ class LiveServer:
             late=round.late,
             rejected=tuple(round.rejected),
             silent=tuple(sorted(missing)),
+            steps=round.steps if self.local_steps > 1 else {},
         )
 
     def save(self, path: Path) -> None:
@@ -204,7 +213,7 @@ class LiveServer:
             "rounds": self.reach.rounds,
             "norms": self.inspection.state(),
         }
-        groups = {"weights": self.weights, "velocity": self.server.velocity}
+        groups = {"weights": self.weights, **self.server.state}
         checkpoint.write(path, groups, state)
 
     def restore(self, path: Path) -> None:
@@ -214,17 +223,13 @@ class LiveServer:
         groups, state = found
         try:
             weights = {name: groups["weights"][name] for name in self.weights}
-            velocity = {
-                name: tensor
-                for name, tensor in groups.get("velocity", {}).items()
-                if name in self.weights
-            }
-            for name, tensor in (*weights.items(), *velocity.items()):
+            for name, tensor in weights.items():
                 if tensor.shape != self.weights[name].shape:
                     raise ValueError(f"{name!r} has another shape")
             empty = np.asarray(state["empty"], np.float64)
             if empty.shape != (len(self.layers),):
                 raise ValueError("it has other layers")
+            self.server.load_state(groups)
             self.inspection.load_state(state["norms"])
             self.reach.rounds, self.t = float(state["rounds"]), int(state["round"])
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
@@ -233,15 +238,15 @@ class LiveServer:
         with torch.no_grad():
             for name, tensor in weights.items():
                 self.weights[name].copy_(tensor)
-        for name, tensor in velocity.items():
-            self.server.velocity[name] = tensor.to(self.weights[name].device)
 
     def _use(self, update: Update) -> None:
         self.round.used += 1
         self.round.depths[update.user] = update.depth
-        if update.depth <= len(self.layers):
+        self.round.steps[update.user] = update.steps, update.planned
+        depth, steps, planned = np.array([[update.depth], [update.steps], [update.planned]])
+        arrived = Arrivals.at(depth, steps=steps, planned=planned)
+        if arrived.reach(len(self.layers)).any():
             self.round.losses.append(update.loss)
-        arrived = Arrivals.at(np.array([update.depth]))
         share = self.method.checked_share(arrived, len(self.layers))[:, 0]
         self.round.aggregate.add(update.tensors, share)
         self.round.shares += share

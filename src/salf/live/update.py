@@ -36,7 +36,10 @@ class Rejected(Exception):
 
 @dataclass(frozen=True)
 class Update:
-    """One user's part of a round: its gradients of layers d..L, and its buffers' differences."""
+    """One user's part of a round: its gradients of layers d..L, and its buffers' differences.
+
+    With several local steps, the sum of its gradients; `depth` is that of the last step begun.
+    """
 
     user: str
     round: int
@@ -44,6 +47,8 @@ class Update:
     tensors: Mapping[str, Tensor]
     loss: float = 0.0
     seconds: float = 0.0  # from the start of the round on the user's own clock
+    steps: int = 1  # local steps begun
+    planned: int = 1  # local steps that make a whole round
 
 
 def encode(update: Update) -> bytes:
@@ -55,6 +60,8 @@ def encode(update: Update) -> bytes:
         "depth": update.depth,
         "loss": update.loss,
         "seconds": update.seconds,
+        "steps": update.steps,
+        "planned": update.planned,
     }
     return _packed(update.tensors, {"update": json.dumps(about)})
 
@@ -115,6 +122,8 @@ def decode(data: bytes, most_bytes: int) -> Update:
         tensors=tensors,
         loss=number_of(about, "loss"),
         seconds=number_of(about, "seconds"),
+        steps=whole_of(about, "steps"),
+        planned=whole_of(about, "planned"),
     )
 
 

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +18,9 @@ from salf.live.update import Update
 class User:
     """One user, round after round: takes the model, answers with the layers it reached in time.
 
-    `loss(round)` is the loss on the user's mini-batch of that round, from the model it was made
-    with. What it learns about its own speed stays here.
+    `loss(round, step)` is the loss on the user's mini-batch of a local step of that round, from
+    the model it was made with. `steps` is the number of local steps, by default what the server
+    asks for. What it learns about its own speed stays here.
     """
 
     def __init__(
@@ -26,37 +28,66 @@ class User:
         name: str,
         model: nn.Module,
         layers: Layers,
-        loss: Callable[[int], Tensor],
+        loss: Callable[[int, int], Tensor],
         now: Callable[[], float] = time.perf_counter,
+        steps: int | None = None,
     ) -> None:
         self.name = name
         self.model = model
         self.backpropagation = Backpropagation(model, layers, now)
         self._loss = loss
         self._now = now
+        self._steps = steps
 
-    def train(self, round: int, deadline: float | None, weights: Mapping[str, Tensor]) -> Update:
-        """One round. All of it counts against the deadline: taking over the model, too."""
+    def train(
+        self,
+        round: int,
+        deadline: float | None,
+        weights: Mapping[str, Tensor],
+        steps: int = 1,
+        rate: float = 0.0,
+    ) -> Update:
+        """One round, with as many local steps of this rate as fit.
+
+        All of it counts against the deadline: taking over the model, too.
+        """
         start = self._now()
         take_over(self.model, weights)
-        before = self._buffers()
-        left = math.inf if deadline is None else deadline - (self._now() - start)
-        partial = self.backpropagation.within(left, lambda: self._loss(round))
-        reached = self.backpropagation.layers.reached(partial.depth)
-        buffers = dict(self.model.named_buffers())
+        before = complete = latest = self._buffers()
+        planned = self._steps or steps
+        layers = self.backpropagation.layers
+        done, depth, total, losses = 1, len(layers) + 1, dict[str, Tensor](), list[float]()
+        for step in range(1, planned + 1):
+            left = math.inf if deadline is None else deadline - (self._now() - start)
+            loss = partial(self._loss, round, step)
+            found = self.backpropagation.within(left, loss, more=step > 1)
+            if step > 1 and found.depth > len(layers):
+                break  # no layer of this step fits: the steps before it are delivered
+            done, depth = step, found.depth
+            for name, gradient in found.gradients.items():
+                total[name] = total[name] + gradient if name in total else gradient
+            losses.append(0.0 if found.loss is None else float(found.loss))
+            complete, latest = latest, self._buffers()
+            if depth > 1 or step == planned:
+                break
+            complete = latest
+            move(self.model, found.gradients, rate)
+        # A layer that the last step did not reach has moved its buffers in the steps before it.
         differences = {
-            name: moved(buffers[name], before[name])
-            for layer in reached
+            name: moved((latest if number >= depth else complete)[name], before[name])
+            for number, layer in enumerate(layers, 1)
             for name in layer.buffers
-            if name in before
+            if name in before and (number >= depth or done > 1)
         }
         return Update(
             self.name,
             round,
-            partial.depth,
-            {**partial.gradients, **differences},
-            0.0 if partial.loss is None else float(partial.loss),
+            depth,
+            {**total, **differences},
+            sum(losses) / len(losses),
             self._now() - start,
+            done,
+            planned,
         )
 
     def _buffers(self) -> dict[str, Tensor]:
@@ -83,3 +114,11 @@ def take_over(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
                 f"{tuple(tensor.shape)}, and here of {tuple(own[name].shape)}."
             )
         own[name].copy_(tensor)
+
+
+@torch.no_grad()
+def move(model: nn.Module, gradients: Mapping[str, Tensor], rate: float) -> None:
+    """A local step."""
+    for name, parameter in model.named_parameters():
+        if name in gradients:
+            parameter.sub_(gradients[name], alpha=rate)

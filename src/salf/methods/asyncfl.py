@@ -48,7 +48,7 @@ class AsyncFL(Method):
     def share(self, arrived: Arrivals, layers: int) -> Floats:
         """The stale count for less, in the sum and in what it is divided by."""
         discounted = (1.0 + arrived.age) ** -self.discount
-        return np.tile(np.where(arrived.depth == 1, discounted, 0.0), (layers, 1))
+        return np.tile(np.where(arrived.finished, discounted, 0.0), (layers, 1))
 
     def divisor(self, closing: Closing) -> Floats:
         """The mean over who arrived, or over all users."""

@@ -1,8 +1,9 @@
 """What a method is: a rule that turns who arrived, and how far, into weights c[l, u].
 
-The step of layer l is -eta * sum_u c[l, u] g_u^l, with c[l, u] = share[l, u] / divisor[l]. A share
-is known when its user arrives, a divisor when the step closes: so a server that gets one update at
-a time needs no more than sums, and the simulator and the live server run the same methods.
+The step of layer l is -eta * sum_u c[l, u] g_u^l, with c[l, u] = share[l, u] / divisor[l]. With
+several local steps g_u^l is the sum of the user's gradients. A share is known when its user
+arrives, a divisor when the step closes: so a server that gets one update at a time needs no more
+than sums, and the simulator and the live server run the same methods.
 """
 
 from abc import ABC, abstractmethod
@@ -29,6 +30,22 @@ class Group:
     given: int  # the round whose model they were given
     width: float = 1.0
     rows: int = 0  # of each user's batch; 0 if all users of all groups have as many
+    # How many local steps' gradients users[i] has of layer l; one of each layer with weight.
+    gradients: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def __post_init__(self) -> None:
+        if not self.gradients.size:
+            object.__setattr__(self, "gradients", (self.weights > 0).astype(np.int64))
+
+    @property
+    def steps(self) -> Ints:
+        """The local steps of each user."""
+        return np.asarray(self.gradients.max(axis=0))
+
+    @property
+    def depth(self) -> Ints:
+        """The depth at which each user's last local step stops."""
+        return np.asarray(1 + np.argmax(self.gradients == self.steps, axis=0))
 
 
 @dataclass(frozen=True)
@@ -120,6 +137,7 @@ class Method(ABC):
         Users with no weight in any layer compute nothing.
         """
         weights = self.weights(arrived, unreached)
+        gradients = np.where(weights > 0, arrived.gradients(len(unreached)), 0)
         rows = np.zeros(arrived.users, np.int64) if rows is None else rows
         alike = np.stack([t - arrived.age, -self.widths(arrived), -rows])
         takes_part = weights.any(axis=0)
@@ -127,7 +145,14 @@ class Method(ABC):
         for given, width, count in sorted(set(zip(*alike[:, takes_part].tolist(), strict=True))):
             some = takes_part & (np.array([given, width, count]) == alike.T).all(axis=1)
             groups.append(
-                Group(arrived.user[some], weights[:, some], int(given), -width, int(-count))
+                Group(
+                    arrived.user[some],
+                    weights[:, some],
+                    int(given),
+                    -width,
+                    int(-count),
+                    gradients[:, some],
+                )
             )
         return Plan(tuple(groups), self.entrywise, self.average_models)
 
@@ -141,15 +166,16 @@ class Method(ABC):
 
     def check_shares_are_own(self, layers: int) -> None:
         """Refuse shares that depend on other users: live, they are given one user at a time."""
-        arrived = Arrivals.at(np.arange(1, layers + 2))  # one user of each depth
+        # One user of each depth, in the first of two local steps and in the last.
+        depths, steps = np.tile(np.arange(1, layers + 2), 2), np.repeat([1, 2], layers + 1)
+        arrived = Arrivals.at(depths, steps=steps, planned=np.full_like(steps, 2))
         together = self.checked_share(arrived, layers)
-        for user in range(arrived.users):
-            alone = self.checked_share(arrived.only(user), layers)[:, 0]
-            if not np.allclose(alone, together[:, user]):
-                raise SalfError(
-                    f"{type(self).__name__}.share must depend on each user's own entry only; "
-                    "compute what depends on the other users in divisor."
-                )
+        each = (self.checked_share(arrived.only(user), layers) for user in range(arrived.users))
+        if not np.allclose(np.hstack(list(each)), together):
+            raise SalfError(
+                f"{type(self).__name__}.share must depend on each user's own entry only; "
+                "compute what depends on the other users in divisor."
+            )
 
     def checked_divisor(self, closing: Closing) -> Floats:
         """`divisor`, or a sentence that says what is wrong with it."""

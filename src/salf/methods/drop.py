@@ -25,7 +25,7 @@ class Drop(Method):
 
     def share(self, arrived: Arrivals, layers: int) -> Floats:
         """1 for the users that met the deadline, in every layer."""
-        in_time = arrived.depth == 1 if self.lucky == "kept" else ~arrived.straggler
+        in_time = arrived.finished if self.lucky == "kept" else ~arrived.straggler
         return np.tile(in_time.astype(np.float64), (layers, 1))
 
     def divisor(self, closing: Closing) -> Floats:

@@ -26,6 +26,7 @@ def train(
     context: Context | None = None,
     *,
     loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
+    steps: int | None = None,
 ) -> Message:
     """Backpropagate as far as the round's deadline allows, and reply with the layers reached.
 
@@ -35,7 +36,9 @@ def train(
 
     The deadline counts from this call: taking over the server's model, drawing the batch if
     `batch` is a function, the forward pass and the backward pass. `loss(outputs, targets)` is the
-    mean over the batch. With the context, this node remembers from round to round how long its
+    mean over the batch. `steps` is the number of local steps, by default the strategy's
+    `local_steps`; as many are done as fit, and a function `batch` is called for each. With the
+    context, this node remembers from round to round how long its
     layers take, though Flower starts a new process for each message.
     """
     start = time.perf_counter()
@@ -44,14 +47,15 @@ def train(
     deadline = cast(float | None, config.get("deadline"))
     layers = Layers.of(model, json.loads(named))
 
-    def value(_: int) -> Tensor:
+    def value(round: int, step: int) -> Tensor:
         inputs, targets = batch() if callable(batch) else batch
         return loss(model(inputs), targets)
 
-    user = User("", model, layers, value)
+    user = User("", model, layers, value, steps=steps)
     _recall(user, context, named)
     left = None if deadline is None else deadline - (time.perf_counter() - start)
-    update = user.train(round, left, weights)
+    asked, rate = cast(int, config["local-steps"]), cast(float, config["local-rate"])
+    update = user.train(round, left, weights, asked, rate)
     if context is not None:
         learned = user.backpropagation.state_dict()
         context.state[TIMES] = ConfigRecord({"layers": named, **learned})
@@ -62,6 +66,8 @@ def train(
             "depth": update.depth,
             "loss": update.loss,
             "seconds": update.seconds,
+            "steps": update.steps,
+            "planned": update.planned,
         }
     )
     arrays = ArrayRecord(dict(update.tensors))
@@ -72,7 +78,7 @@ def _read(msg: Message) -> tuple[ConfigRecord, dict[str, Tensor]]:
     try:
         (config,) = msg.content.config_records.values()
         (arrays,) = msg.content.array_records.values()
-        if not {"layers", "server-round"} <= config.keys():
+        if not {"layers", "server-round", "local-steps", "local-rate"} <= config.keys():
             raise ValueError
     except ValueError:
         raise SalfError(

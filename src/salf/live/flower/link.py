@@ -104,6 +104,8 @@ def update_of(user: str, round: int, reply: Message, most_bytes: int) -> Update:
         {name: _tensor(name, array) for name, array in arrays.items()},
         number_of(metrics, "loss"),
         number_of(metrics, "seconds"),
+        whole_of(metrics, "steps"),
+        whole_of(metrics, "planned"),
     )
 
 

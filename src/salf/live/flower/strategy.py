@@ -32,6 +32,7 @@ from salf.live.update import Rejected, size_of
 from salf.methods import Method
 from salf.rows import Row, with_metrics
 from salf.schedules import Schedule
+from salf.server import SGD, Optimiser
 
 log = logging.getLogger("flwr").log  # where all of Flower's own strategies write
 
@@ -59,13 +60,15 @@ class SALF(FedAvg):
 
     `method` is "salf", "drop" (only nodes that finished count), "fedavg" (which waits, and for
     which the deadline is None), or a method of your own: a `salf.Method` or its import path.
-    `momentum` is the server's. `layers` and `example` say what a
-    layer is where the model does not (see `Layers.of`). `max_norm` bounds the norm of each
-    layer's gradient; by default the bound is learned. With `state`, a file, every closed round is
-    kept there, and a new start goes on after the last one. With `record`, a file, every round
-    leaves a line of JSON there. `evaluate_timeout` is how long federated evaluation may take, in
-    seconds. All else is what FedAvg takes: `fraction_train` (whose sample comes from `seed`),
-    `min_available_nodes`, ...
+    `momentum` is the server's; `optimiser` replaces it: `salf.server.Adam()`, `Yogi()` or
+    `Adagrad()`. Nodes take up to `local_steps` steps a round with the rate `client_lr`, and `lr`
+    multiplies their mean update; without `client_lr` they step with `lr`. `layers` and `example`
+    say what a layer is where the model does not (see `Layers.of`). `max_norm` bounds the norm of
+    each layer's gradient; by default the bound is learned. With `state`, a file, every closed
+    round is kept there, and a new start goes on after the last one. With `record`, a file, every
+    round leaves a line of JSON there. `evaluate_timeout` is how long federated evaluation may
+    take, in seconds. All else is what FedAvg takes: `fraction_train` (whose sample comes from
+    `seed`), `min_available_nodes`, ...
     """
 
     def __init__(
@@ -75,6 +78,9 @@ class SALF(FedAvg):
         lr: float | Schedule,
         deadline: float | None,
         momentum: float = 0.0,
+        optimiser: Optimiser | None = None,
+        local_steps: int = 1,
+        client_lr: float | None = None,
         method: Method | str = "salf",
         grace: float | None = None,
         layers: Sequence[Prefixes] | None = None,
@@ -101,9 +107,11 @@ class SALF(FedAvg):
             Layers.of(model, layers, example),
             lr if callable(lr) else lambda t: lr,
             method=method,
-            momentum=momentum,
+            optimiser=optimiser or SGD(momentum),
             unreached=unreached,
             max_norm=max_norm,
+            local_steps=local_steps,
+            client_lr=client_lr,
         )
         self.seed = seed
 
@@ -167,9 +175,9 @@ class SALF(FedAvg):
         present = sorted(grid.get_node_ids())
         nodes = self._choose(present, present)
         log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(nodes), len(present))
-        t = self.server.open([str(node) for node in nodes])
+        self.server.open([str(node) for node in nodes])
         deadline = None if self.server.method.waits else self.deadline
-        return self._messages(Task(t, deadline, self.server.weights), nodes, config, 3600)
+        return self._messages(Task.of(self.server, deadline), nodes, config, 3600)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -230,7 +238,10 @@ class SALF(FedAvg):
         node that is dead or hangs is asked again after that.
         """
         names = [[*layer.parameters, *layer.buffers] for layer in self.server.layers]
-        sent = ConfigRecord({**config, "server-round": task.round, "layers": json.dumps(names)})
+        asked = {"local-steps": task.steps, "local-rate": task.rate}
+        sent = ConfigRecord(
+            {**config, **asked, "server-round": task.round, "layers": json.dumps(names)}
+        )
         if task.deadline is not None:
             sent["deadline"] = task.deadline
         content = RecordDict(

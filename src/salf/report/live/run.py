@@ -89,12 +89,12 @@ def answers(run: LiveRun) -> dict[str, Answers]:
     counted = {user: Answers() for user in run.users}
     for done in run.records:
         refused = {user for user, _ in done.rejected}
-        for user, depth in done.depths.items():
+        for user in done.depths:
             its = counted[user]
             # What was used counts, even if a second update of its user was refused.
-            if depth == 1:
+            if done.finished(user):
                 its.finished += 1
-            elif depth <= run.depth:
+            elif done.delivered(user):
                 its.partial += 1
             elif user in done.silent:
                 its.silent += 1

@@ -1,0 +1,204 @@
+"""The stacked engine: the local steps of many users at once, each with weights of its own.
+
+After its first local step every user has other weights, so the users' rows cannot share a pass as
+in the fused engine. Here the weights themselves are stacked, [users, ...], and `torch.vmap` runs
+the model on all of them: a linear layer becomes one batched matrix product. Users are sorted by
+their number of steps, so those still at work are the first of the stack.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from salf.aggregate import LayerwiseAggregate
+from salf.arrivals import Ints
+from salf.engines.base import Engine, Network, Rows, Weights
+from salf.engines.blocks import saved_bytes
+from salf.engines.losses import Loss, cross_entropy, user_losses
+from salf.errors import SalfError, in_one_line
+from salf.graph import unchanged
+from salf.layers import Layers
+from salf.methods import Group
+from salf.narrow import CONVOLUTIONS
+
+# How many bytes of weights, gradients and activations a stack may have; more users are worked off
+# in chunks. (Measured: benchmarks/local_steps.py.)
+CHUNK_BYTES = 64 * 2**20
+COPIES = 3  # of a user's weights: the weights, their gradients, and the sum of these
+
+RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU)
+
+
+def obstacle(model: nn.Module) -> str | None:
+    """Why users' local steps cannot be stacked; None if nothing is known against it."""
+    for name, module in model.named_modules():
+        if isinstance(module, RANDOM):
+            return f"{name} ({type(module).__name__}) draws random numbers"
+    for name, _ in model.named_buffers():
+        return f"the forward pass may move the buffer {name}"
+    return None
+
+
+def reason_for_the_loop(engine: "StackedEngine", example: Tensor) -> str | None:
+    """Why stacking is not possible, or not faster; None if a trial on example rows works."""
+    for name, module in engine.model.named_modules():
+        if isinstance(module, CONVOLUTIONS):  # vmap makes it a grouped one, which is slower
+            return f"local steps of convolutions ({name}) are not faster together"
+    try:
+        with unchanged(engine.model):
+            engine.model.train()
+            leaves = engine.stack(engine.weights, 2)
+            engine.outputs(Network(engine.weights), leaves, torch.stack([example, example]))
+    except Exception as error:  # whatever somebody else's code raises under vmap
+        cause = in_one_line(error).rstrip(".")
+        return f"{type(engine.model).__name__} cannot run with stacked weights ({cause})"
+    return None
+
+
+class StackedEngine(Engine):
+    """All users of a group together, step by step; equal to the loop engine to rounding."""
+
+    name = "stacked"
+    local_steps = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: Layers,
+        loss: Loss = cross_entropy,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        super().__init__(model, layers, loss)
+        if (reason := obstacle(model)) is not None:
+            raise SalfError(
+                f"the stacked engine cannot run this model: {reason}. Use engine 'loop'."
+            )
+        self._trained = [
+            name
+            for layer in layers
+            for name in layer.parameters
+            if self.weights[name].requires_grad
+        ]
+        self.chunk_bytes = chunk_bytes
+        self._user_bytes: int | None = None
+
+    def _compute(
+        self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
+    ) -> float:
+        order = np.argsort(-group.steps, kind="stable")
+        total = 0.0
+        chunk = self._users_per_chunk(group, rows)
+        for start in range(0, len(order), chunk):
+            some = order[start : start + chunk]
+            sums, losses = self._local_steps(
+                group.users[some], group.gradients[:, some], network, rows
+            )
+            c = group.weights[:, some]
+            scale = c.max(axis=1)
+            shares = c / np.where(scale > 0, scale, 1.0)[:, None]
+            update = {
+                name: torch.tensordot(total_of.new_tensor(shares[index]), total_of, 1)
+                for name, total_of in sums.items()
+                if scale[index := self.layers.index_of[name]]
+            }
+            aggregate.add(update, scale, (c > 0).sum(axis=1), c.sum(axis=1), network.held)
+            total += losses
+        return total
+
+    def _users_per_chunk(self, group: Group, rows: Rows) -> int:
+        """Measured on the full network whatever the group's is, as in the fused engine."""
+        if self._user_bytes is None:
+            inputs, _ = rows(group.users[:1])
+            stack = {
+                name: weight.clone().requires_grad_()
+                for name, weight in self.stack(self.weights, 1).items()
+            }
+            self._user_bytes = COPIES * sum(weight.nbytes for weight in stack.values())
+            self._user_bytes += saved_bytes(
+                lambda: self.outputs(Network(self.weights), stack, inputs[None]), stack
+            )
+        return max(1, self.chunk_bytes // self._user_bytes)
+
+    def _local_steps(
+        self, users: Ints, counts: Ints, network: Network, rows: Rows
+    ) -> tuple[dict[str, Tensor], float]:
+        """Every user's sum of gradients, stacked, and the sum of the users' mean losses.
+
+        `counts` are the gradients each user has of each layer; users are sorted by steps.
+        """
+        steps = counts.max(axis=0)
+        own: dict[str, Tensor] = {name: network.leaves[name].detach() for name in self._trained}
+        sums: dict[str, Tensor] = {}
+        total = 0.0
+        for step in range(1, steps[0] + 1):
+            active = int((steps >= step).sum())
+            going_on = int((steps > step).sum())
+            stack = self.stack(own, active) if step == 1 else own
+            gradients, losses = self._gradients(users[:active], step, network, stack, rows)
+            total += float((losses / losses.new_tensor(steps[:active])).sum())
+            for name, gradient in gradients.items():
+                if step == 1:
+                    own[name] = torch.sub(own[name], gradient[:going_on], alpha=network.rate)
+                else:
+                    own[name] = own[name][:going_on].sub_(gradient[:going_on], alpha=network.rate)
+                # Users whose last step stopped above this layer do not have its gradient.
+                stopped = np.flatnonzero(counts[self.layers.index_of[name], :active] < step)
+                if len(stopped):
+                    gradient[torch.from_numpy(stopped).to(gradient.device)] = 0
+                if step == 1:
+                    sums[name] = gradient
+                else:
+                    sums[name][:active].add_(gradient)
+        return sums, total
+
+    def _gradients(
+        self, users: Ints, step: int, network: Network, stack: Weights, rows: Rows
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """One local step: the gradients of users with these weights, stacked, and their losses."""
+        sizes = rows.sizes(users, step)
+        if (sizes == sizes[0]).all():
+            return self._one_pass(network, stack, *rows(users, step))
+        gradients = {name: torch.empty_like(weight) for name, weight in stack.items()}
+        losses = next(iter(stack.values())).new_empty(len(users))
+        for size in np.unique(sizes):
+            some = np.flatnonzero(sizes == size)
+            at = torch.from_numpy(some).to(losses.device)
+            own = {name: weight[at] for name, weight in stack.items()}
+            part, losses[at] = self._one_pass(network, own, *rows(users[some], step))
+            for name, gradient in part.items():
+                gradients[name][at] = gradient
+        return gradients, losses
+
+    def _one_pass(
+        self, network: Network, stack: Weights, inputs: Tensor, targets: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """The same for users with equally many rows."""
+        leaves = {name: weight.detach().requires_grad_() for name, weight in stack.items()}
+        users = len(next(iter(leaves.values())))
+        outputs = self.outputs(network, leaves, inputs.view(users, -1, *inputs.shape[1:]))
+        losses = user_losses(self.loss, outputs.flatten(0, 1), targets, users)
+        gradients = torch.autograd.grad(
+            losses.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
+        )
+        return dict(zip(leaves, gradients, strict=True)), losses.detach()
+
+    def outputs(self, network: Network, stack: Weights, inputs: Tensor) -> Tensor:
+        """What the model makes of the inputs of users who have the stacked weights."""
+        fixed = {name: leaf for name, leaf in network.leaves.items() if name not in stack}
+
+        def one_user(weights: dict[str, Tensor], rows: Tensor) -> Tensor:
+            own = {**fixed, **weights}
+            forward = own if network.narrow is None else network.narrow.forward_view(own)
+            outputs: Tensor = functional_call(self.model, forward, (rows,))
+            return outputs
+
+        outputs: Tensor = torch.vmap(one_user)(dict(stack), inputs)
+        return outputs
+
+    def stack(self, weights: Weights, users: int) -> dict[str, Tensor]:
+        """The same weights for every user."""
+        return {
+            name: weights[name].detach().expand(users, *weights[name].shape)
+            for name in self._trained
+        }
