@@ -211,7 +211,7 @@ def test_stragglers_busy_ones_included_are_the_ratio_in_every_round(ratio):
         on_time = sum((group.users.size for group in plan.groups if group.given == t), 0)
         delivering = sum((group.users.size for group in plan.groups if group.given < t), 0)
         assert on_time <= 20 - law.stragglers(20)
-        assert on_time + delivering >= 20 - law.stragglers
+        assert on_time + delivering >= 20 - law.stragglers(20)
 
 
 def test_the_weights_of_a_round_sum_to_1_over_those_who_take_part():
