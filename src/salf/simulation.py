@@ -21,7 +21,7 @@ from salf.errors import SalfError, TrainingDiverged
 from salf.methods import Method, Plan
 from salf.rows import Row
 from salf.schedules import Schedule
-from salf.server import Optimiser, Server
+from salf.server import SGD, Optimiser, Server
 from salf.worlds import World
 
 
@@ -68,6 +68,8 @@ class Simulation:
                 f"depths are for {world.users} users and {world.layers} layers, "
                 f"not {len(shares)} and {len(engine.layers)}."
             )
+        if method.average_models and not isinstance(optimiser, SGD | None):
+            raise SalfError(f"{method.name} averages old models, which needs server 'sgd'.")
         if not method.simulated_only:
             method.check_shares_are_own(world.layers)
         self.engine = engine
@@ -127,6 +129,8 @@ class Simulation:
                 if group.given == t:
                     continue
                 share = group.weights.sum(axis=1)
+                if self.server.client_lr is not None:  # then the server's rate multiplies updates
+                    share = share * self.server.schedule(t)
                 for name, index in self.engine.layers.index_of.items():
                     now = self.engine.weights[name]
                     if now.dtype.is_floating_point:
