@@ -96,8 +96,9 @@ class Simulation:
         rng, torch_seed = round_rng(self.seed, t)
         rows = RoundRows(self.samples, self.batches.draws(rng, self.planned, self.local.epochs))
         arrived, memory = self.world.arrivals(t, rng, self.memory)
-        arrived = self.world.in_steps(arrived, self.planned, rng)
         arrived = self.world.checked(arrived, t)
+        if self.planned.max() > 1:
+            arrived = self.world.checked(self.world.in_steps(arrived, self.planned, rng), t)
         plan = self.method.plan(t, arrived, self.world.unreached_in_steps(t, self.planned))
         if gone := {group.given for group in plan.groups} - {t, *self.old}:
             raise SalfError(

@@ -46,8 +46,6 @@ class World(ABC):
 
     def in_steps(self, arrived: Arrivals, planned: Ints, rng: np.random.Generator) -> Arrivals:
         """The same arrivals with local steps: a straggler stops in any of the `planned` alike."""
-        if (planned == 1).all():
-            return arrived
         stopped = rng.integers(1, planned, endpoint=True)
         steps = np.where(arrived.straggler, stopped, planned)
         return replace(arrived, steps=steps, planned=planned)
