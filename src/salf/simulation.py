@@ -22,7 +22,7 @@ from salf.methods import Method, Plan
 from salf.rows import Row
 from salf.sampling import ONE_STEP, Batches, Cohort, LocalWork
 from salf.schedules import Schedule
-from salf.server import Optimiser, Server
+from salf.server import SGD, Optimiser, Server
 from salf.worlds import World
 
 
@@ -52,6 +52,8 @@ class Simulation:
                 f"depths are for {world.users} users and {world.layers} layers, "
                 f"not {len(shares)} and {len(engine.layers)}."
             )
+        if method.average_models and not isinstance(optimiser, SGD | None):
+            raise SalfError(f"{method.name} averages old models, which needs server 'sgd'.")
         if not method.simulated_only:
             method.check_shares_are_own(world.layers)
         self.engine = engine
@@ -83,8 +85,10 @@ class Simulation:
         draws = Keyed(self.seed, t)
         asked = self.cohort.draw(draws, self.world.busy(t, self.memory))
         arrived, memory = self.world.arrivals(t, draws, asked, self.memory)
-        arrived = self.world.in_steps(arrived, self.planned(arrived.user), draws)
         arrived = self.world.checked(arrived, t)
+        if self.local.several:
+            planned = self.planned(arrived.user)
+            arrived = self.world.checked(self.world.in_steps(arrived, planned, draws), t)
         if self.by_samples:
             arrived = replace(arrived, weight=self.shares.sizes(arrived.user).astype(float))
         unreached = self.world.unreached_in_steps(t, asked, self.planned(asked))
@@ -122,6 +126,8 @@ class Simulation:
                 if group.given == t:
                     continue
                 share = group.weights.sum(axis=1)
+                if self.server.client_lr is not None:  # then the server's rate multiplies updates
+                    share = share * self.server.schedule(t)
                 for name, index in self.engine.layers.index_of.items():
                     now = self.engine.weights[name]
                     if now.dtype.is_floating_point:

@@ -51,8 +51,6 @@ class World(ABC):
 
     def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
         """The same arrivals with local steps: a straggler stops in any of the `planned` alike."""
-        if (planned == 1).all():
-            return arrived
         place = draws.uniform(arrived.user, Purpose.STEP)[:, 0]
         stopped = 1 + (place * planned).astype(np.int64)
         steps = np.where(arrived.straggler, stopped, planned)

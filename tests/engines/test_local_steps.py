@@ -9,6 +9,7 @@ from torch.nn import functional as F
 import salf
 from nets import make as make_net
 from reference import (
+    Scripted,
     assert_close,
     assert_same,
     copy_of,
@@ -267,6 +268,54 @@ def test_a_model_that_differs_from_the_loop_in_its_first_round_takes_the_loop():
     )
     assert history.engine == "loop"
     assert "first round differed" in history.why
+
+
+def test_the_servers_rate_multiplies_old_models_that_are_averaged_too():
+    """A straggler of round 1 delivers in round 3; with half the rate, round 3 moves half as far."""
+    moves = []
+    for rate in (1.0, 0.5):
+        net = small_mlp()
+        law = Scripted([[1, 1, 1]] * 3, 3, stragglers=[[0], [], []])
+        sim = simulate(
+            net,
+            "asyncfl",
+            law,
+            data(3, 4, (4,)),
+            equal_shares(3, 4),
+            options={"stale": "model"},
+            local=LocalWork(2, rate=0.2),
+        )
+        sim.server.schedule = lambda t, rate=rate: rate if t == 3 else 1.0
+        sim.step()
+        sim.step()
+        assert sim.old
+        before = copy_of(net)
+        sim.step()
+        moves.append({name: value - before[name] for name, value in copy_of(net).items()})
+    assert_close(moves[1], {name: value / 2 for name, value in moves[0].items()}, 1e-9)
+
+
+def test_old_models_are_not_averaged_by_an_adaptive_server():
+    with pytest.raises(SalfError, match="asyncfl averages old models, which needs server 'sgd'"):
+        salf.train(
+            small_mlp(),
+            data(4, 6, (4,)),
+            users=4,
+            batch_size=2,
+            method=method("asyncfl", stale="model"),
+            server="adam",
+        )
+
+
+@pytest.mark.parametrize("lr", [0.1, lambda t: 0.1, "step:0.1,100,0.5"])
+def test_the_learning_rate_may_be_a_number_a_function_or_a_name(lr):
+    ends = []
+    for given in (0.1, lr):
+        model = small_mlp()
+        settings = {"users": 4, "rounds": 2, "batch_size": 2, "local_steps": 2}
+        salf.train(model, data(4, 6, (4,)), lr=given, **settings)
+        ends.append(copy_of(model))
+    assert_same(*ends)
 
 
 @pytest.mark.parametrize("kind", ["fused", "grouped"])

@@ -50,6 +50,8 @@ def reply(message, depth=1, seed=0, changed=None):
     """What an honest node sends; with `changed` metrics, a less honest one."""
     metrics = {
         "server-round": message.content["config"]["server-round"],
+        "steps": 1,
+        "planned": 1,
         "depth": depth,
         "loss": 1.0,
         "seconds": 0.01,

@@ -628,6 +628,34 @@ def test_the_clients_reply_is_what_the_server_takes(tmp_path):
     assert_same(result.arrays, stepped([full_gradients()]))
 
 
+@pytest.mark.parametrize(("asked", "own"), [(3, None), (5, 3)])
+def test_nodes_take_the_local_steps_that_the_strategy_asks_for(asked, own):
+    """FedAvg's model: the one that a node's own SGD gets to."""
+    drawn = []
+
+    def node(message):
+        draw = lambda: drawn.append(1) or batch()  # noqa: E731
+        return travelled(train(network(), draw, message, context(), steps=own))
+
+    strategy = salf(lr=1.0, client_lr=0.2, local_steps=asked, deadline=60.0)
+    result = start(strategy, FakeGrid({1: node}))
+    assert len(drawn) == 3
+    model, (inputs, labels) = network(), batch()
+    optimiser = torch.optim.SGD(model.parameters(), 0.2)
+    for _ in range(3):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimiser.step()
+    for name, tensor in result.arrays.to_torch_state_dict().items():
+        torch.testing.assert_close(tensor, model.state_dict()[name], rtol=1e-5, atol=1e-6)
+
+
+def test_more_local_steps_than_asked_for_are_rejected():
+    grid = FakeGrid({1: sends(changed={"steps": 3, "planned": 3})})
+    strategy = salf(local_steps=2)
+    assert start(strategy, grid).train_metrics_clientapp[1]["rejected"] == 1
+
+
 def test_a_batch_is_drawn_within_the_deadline():
     def slow_batch():
         time.sleep(0.15)
