@@ -1,8 +1,8 @@
 """What a data set is once it is in memory."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from salf.errors import SalfError
+from salf.inputs import Inputs
 
 
 # eq=False: comparing tensors element by element has no single truth value.
@@ -122,8 +123,27 @@ def samples_of(half: str, pair: Sequence[Array]) -> Samples:
     """A pair of inputs and labels as samples; `half` is what they are called in errors."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise SalfError(f"{half} data must be a pair (inputs, labels), not a {_kind(pair)}.")
-    inputs, labels = _tensor(f"{half} inputs", pair[0]), _tensor(f"{half} labels", pair[1])
+    inputs, labels = _inputs(half, pair[0]), _tensor(f"{half} labels", pair[1])
     return Samples(inputs, labels if labels.is_floating_point() else labels.to(torch.int64))
+
+
+def _inputs(half: str, given: Array | Mapping[str, Array] | Inputs) -> Tensor:
+    """A tensor, or several: a tuple of arrays, or a dictionary of them."""
+    if isinstance(given, Inputs):
+        return cast(Tensor, given)
+    named = isinstance(given, Mapping)
+    if not named and not (isinstance(given, tuple) and all(_is_array(part) for part in given)):
+        return _tensor(f"{half} inputs", given)  # type: ignore[arg-type]
+    parts = given.items() if isinstance(given, Mapping) else enumerate(given)
+    found = {key: _tensor(f"{half} inputs {key!r}", part) for key, part in parts}
+    counts = {key: len(part) if part.dim() else 0 for key, part in found.items()}
+    if not found or len({*counts.values()}) != 1:
+        raise SalfError(f"{half} inputs need one row per sample each, and have {counts}.")
+    return cast(Tensor, Inputs(found))  # which has what is used of a tensor
+
+
+def _is_array(part: object) -> bool:
+    return isinstance(part, Tensor | np.ndarray) and part.ndim > 0
 
 
 def _tensor(what: str, given: Array) -> Tensor:
@@ -131,7 +151,7 @@ def _tensor(what: str, given: Array) -> Tensor:
     if isinstance(first, Tensor | np.ndarray) and first.ndim:
         raise SalfError(
             f"the {what} are a {_kind(given)} arrays, not one array: combine samples with "
-            "torch.stack; several inputs per sample are not supported."
+            "torch.stack; several inputs per sample go in a tuple or a dictionary."
         )
     try:
         # In C order: PyTorch takes no arrays with negative strides.

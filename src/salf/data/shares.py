@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 from salf.data.samples import Samples, samples_of
 from salf.draws import Keyed, Purpose, distinct
 from salf.errors import SalfError
+from salf.inputs import cat
 
 Index = NDArray[np.int64]
 
@@ -154,7 +155,7 @@ class Own(Shares):
     def rows(self, users: Index, places: Index) -> tuple[Tensor, Tensor]:
         """Inputs and targets at these places of the users' data."""
         of_users = [self._at(*each) for each in zip(users.tolist(), places, strict=True)]
-        inputs, labels = (torch.cat(each) for each in zip(*of_users, strict=True))
+        inputs, labels = (cat(each) for each in zip(*of_users, strict=True))
         return inputs, labels
 
     def to(self, device: torch.device, dtype: torch.dtype | None) -> "Own":
@@ -172,11 +173,8 @@ class Own(Shares):
         items = [data[place] for place in places.tolist()]
         if not all(isinstance(item, tuple | list) and len(item) == 2 for item in items):
             raise SalfError(f"user {user}'s data set must give a pair (input, label) per sample.")
-        inputs, labels = (
-            torch.stack([torch.as_tensor(each) for each in half])
-            for half in zip(*items, strict=True)
-        )
-        drawn = samples_of(f"user {user}'s", (inputs, labels))
+        inputs, labels = zip(*items, strict=True)
+        drawn = samples_of(f"user {user}'s", (_batch(inputs), _batch(labels)))
         return drawn.to(self._device, self._dtype).rows()
 
     def _of(self, user: int) -> Any:
@@ -207,8 +205,18 @@ def some(shares: Shares, count: int) -> Samples:
         shares.rows(np.array([user]), np.arange(min(size, -(-count // users)))[None])
         for user, size in enumerate(each)
     ]
-    inputs, labels = (torch.cat(half) for half in zip(*pairs, strict=True))
+    inputs, labels = (cat(half) for half in zip(*pairs, strict=True))
     return Samples(inputs, labels)
+
+
+def _batch(rows: Sequence[Any]) -> Any:
+    """One array of the rows, or one for each of several inputs."""
+    first = rows[0]
+    if isinstance(first, Mapping):
+        return {key: _batch([row[key] for row in rows]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(_batch(each) for each in zip(*rows, strict=True))
+    return torch.stack([torch.as_tensor(row) for row in rows])
 
 
 def joined(pairs: Sequence[Any]) -> Split:
@@ -224,6 +232,6 @@ def joined(pairs: Sequence[Any]) -> Split:
         if len(each) == 0:
             raise SalfError(f"user {user} has no samples; leave it out.")
     sizes = np.array([len(each) for each in of_users])
-    inputs = torch.cat([each.inputs for each in of_users])
+    inputs = cat([each.inputs for each in of_users])
     labels = torch.cat([each.labels for each in of_users])
     return Split(Samples(inputs, labels), Parts(np.arange(len(inputs)), sizes))

@@ -7,7 +7,7 @@ compares: with each user alone, and with another user's rows replaced.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from salf.engines.blocks import BlockEngine
 from salf.errors import in_one_line
 from salf.graph import unchanged
+from salf.inputs import Inputs, equal
 
 USERS, ROWS = 3, 3  # batch norm needs several rows, and makes of two whatever they are +1 and -1
 
@@ -96,7 +97,7 @@ class _Probe:
         buffers = {name: value.clone() for name, value in model.named_buffers()}
         given = self.inputs.clone()
         together = self._outputs(given)
-        if not torch.equal(given, self.inputs):
+        if not equal(given, self.inputs):
             return f"{self.name} works in place on the rows it is given"
         for name, value in model.named_buffers():
             if not torch.equal(value, buffers[name]):
@@ -135,16 +136,25 @@ class _Probe:
 
     def _replacements(self, own: slice, all_kinds: bool) -> Iterator[Tensor]:
         """Other rows that a user might have: somebody else's, and some of other sizes."""
-        rows = self.inputs[own]
+        rows: Any = self.inputs[own]
         yield self.inputs.roll(ROWS, 0)[own]
-        if rows.is_floating_point():
-            yield rows * float("nan")
-            yield torch.randn(rows.shape).to(rows) * 100
-        if all_kinds:
-            yield rows.flip(0)
-            yield rows.flatten()[torch.randperm(rows.numel())].view_as(rows)
-            for value in (-100, 0, 100) if rows.is_floating_point() else ():
-                yield torch.full_like(rows, value)
+        if not isinstance(rows, Inputs):
+            yield from _others(rows, all_kinds)
+            return
+        for key, part in rows.parts.items():
+            for other in _others(part, all_kinds):
+                yield cast(Tensor, rows.changed(key, other))
+
+
+def _others(rows: Tensor, all_kinds: bool) -> Iterator[Tensor]:
+    if rows.is_floating_point():
+        yield rows * float("nan")
+        yield torch.randn(rows.shape).to(rows) * 100
+    if all_kinds:
+        yield rows.flip(0)
+        yield rows.flatten()[torch.randperm(rows.numel())].view_as(rows)
+        for value in (-100, 0, 100) if rows.is_floating_point() else ():
+            yield torch.full_like(rows, value)
 
 
 def _same(found: Tensor, wanted: Tensor) -> bool:

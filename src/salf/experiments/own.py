@@ -19,6 +19,7 @@ from salf.evaluation import Metric
 from salf.experiments.folder import MODEL
 from salf.experiments.run import Result, run_made
 from salf.experiments.training import History, OnRound, own_federation
+from salf.inputs import Inputs
 from salf.layers import Prefixes
 from salf.methods import Method
 from salf.worlds import World
@@ -121,6 +122,10 @@ def _parts(value: Any) -> Iterator[bytes]:
     """The contents of an object, piece by piece."""
     if isinstance(value, DataSet):
         value = (value.train.inputs, value.train.labels, value.test.inputs, value.test.labels)
+    if isinstance(value, Inputs):
+        value = value.parts
+    if isinstance(value, dict):
+        value = tuple(value.values())
     if isinstance(value, tuple | list) and value and not np.isscalar(value[0]):
         for each in value:
             yield from _parts(each)

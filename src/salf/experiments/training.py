@@ -35,6 +35,7 @@ from salf.errors import SalfError
 from salf.evaluation import Metric, evaluate
 from salf.evaluation import check_names as check_metrics
 from salf.experiments.config import Config, check_names
+from salf.inputs import takes_several
 from salf.layers import Layers, Prefixes
 from salf.methods import Method
 from salf.models import build
@@ -307,6 +308,7 @@ def assemble(
     model.to(device)
     dtype = next((each.dtype for each in model.parameters() if each.is_floating_point()), None)
     example, targets = _example(data.train, config.batch_size).to(device, dtype).rows()
+    takes_several(model, example)
     classes = data.classes if loss is cross_entropy else 0
     outputs = check_fit(model, example, classes, model_name, config.batch_size)
     loss = checked_loss(loss, outputs, targets)

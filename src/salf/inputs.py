@@ -1,0 +1,116 @@
+"""Several inputs of a model, kept together: rows are taken, moved and joined as of one tensor."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Inputs:
+    """The tensors of a model with several inputs, by position or by name, one row per sample.
+
+    It has what engines and data use of a tensor, so that they need not know which of both they
+    have. `takes_several` makes a model accept it. Keys are positions 0, 1, ... or names.
+    """
+
+    def __init__(self, parts: Mapping[str | int, Tensor]) -> None:
+        self.parts = dict(parts)
+
+    def call(self) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+        """The positional and the keyword arguments for the model."""
+        named = {key: part for key, part in self.parts.items() if isinstance(key, str)}
+        return (tuple(self.parts.values()), {}) if not named else ((), named)
+
+    def changed(self, key: str | int, part: Tensor) -> "Inputs":
+        """The same with another tensor in one place."""
+        return Inputs({**self.parts, key: part})
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def __getitem__(self, index: Any) -> "Inputs":
+        return self._each(lambda part: part[index])
+
+    def __setitem__(self, index: Any, rows: "Inputs") -> None:
+        for key, part in self.parts.items():
+            part[index] = rows.parts[key]
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The number of rows, then the shape of a row of each tensor."""
+        return len(self), *(tuple(part.shape[1:]) for part in self.parts.values())
+
+    @property
+    def dtype(self) -> str:
+        """The types of all tensors."""
+        return ", ".join(str(part.dtype) for part in self.parts.values())
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return self._first.device
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all tensors."""
+        return sum(part.nbytes for part in self.parts.values())
+
+    def dim(self) -> int:
+        """Dimensions, as far as they count rows."""
+        return min(part.dim() for part in self.parts.values())
+
+    def is_floating_point(self) -> bool:
+        """Whether there is something that `to` would convert."""
+        return any(part.is_floating_point() for part in self.parts.values())
+
+    def to(self, device: Any = None, dtype: torch.dtype | None = None) -> "Inputs":
+        """The same on a device, and what is floating point as `dtype`."""
+        return self._each(lambda p: p.to(device, dtype if p.is_floating_point() else None))
+
+    def index_select(self, dim: int, index: Tensor) -> "Inputs":
+        """Some rows."""
+        return self._each(lambda part: part.index_select(dim, index))
+
+    def clone(self) -> "Inputs":
+        """A copy."""
+        return self._each(Tensor.clone)
+
+    def roll(self, shifts: int, dims: int) -> "Inputs":
+        """The rows moved round."""
+        return self._each(lambda part: part.roll(shifts, dims))
+
+    @property
+    def _first(self) -> Tensor:
+        return next(iter(self.parts.values()))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Inputs":
+        return Inputs({key: change(part) for key, part in self.parts.items()})
+
+
+def takes_several(model: nn.Module, inputs: object) -> None:
+    """Let `model(inputs)` pass several inputs on as the arguments they are."""
+    hooked = _unpack in model._forward_pre_hooks.values()
+    if isinstance(inputs, Inputs) and not hooked:
+        model.register_forward_pre_hook(_unpack, with_kwargs=True)
+
+
+def _unpack(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return args[0].call() if args and isinstance(args[0], Inputs) else (args, kwargs)
+
+
+def cat(batches: Sequence[Any]) -> Any:
+    """Batches of tensors, or of several inputs, one after the other."""
+    first = batches[0]
+    if not isinstance(first, Inputs):
+        return torch.cat(list(batches))
+    return Inputs({key: torch.cat([each.parts[key] for each in batches]) for key in first.parts})
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Whether two tensors, or several inputs, have the same values."""
+    if isinstance(one, Inputs):
+        return all(torch.equal(part, other.parts[key]) for key, part in one.parts.items())
+    return torch.equal(one, other)
