@@ -14,6 +14,7 @@ from reference import (
     assert_same,
     copy_of,
     data,
+    equal_shares,
     gradients,
     rows_of,
     simulate,
