@@ -322,7 +322,7 @@ def test_a_method_of_ones_own_needs_no_place_in_the_package(points):
 @pytest.mark.parametrize(
     ("function", "wrong", "says"),
     [
-        ("share", lambda shape: np.ones(shape[1]), r"share must return .* \(2, 3\), not \(3,\)"),
+        ("share", lambda shape: np.ones(shape[1]), r"share must return .* \(2, 6\), not \(6,\)"),
         ("share", lambda shape: np.ones(shape), "share must be 0 in layers not reached"),
         ("share", lambda shape: -np.ones(shape), "share must return finite and at least 0"),
         ("divisor", np.ones, r"divisor must return .* \(2,\), not \(2, 6\)"),
