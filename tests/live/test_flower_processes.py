@@ -151,7 +151,7 @@ def test_a_live_run_that_is_terminated_leaves_nothing(live, tmp_path):
     time.sleep(0.3)
     live.terminate()  # closing goes on
     _, errors = live.communicate(timeout=120)
-    assert live.returncode == 128 + signal.SIGTERM
+    assert live.returncode == 128 + signal.SIGTERM, errors
     assert errors.endswith("salf: stopped. Nothing was kept.\n")
     assert processes_with(tmp_path, "TMPDIR") == []
     assert [*tmp_path.glob("salf-*")] == []

@@ -245,7 +245,7 @@ def gcs_of(group):
 def terminate(process):
     process.terminate()
     _, errors = process.communicate(timeout=120)
-    assert process.returncode == 143
+    assert process.returncode == 143, errors
     assert errors.endswith("\nsalf: stopped. Repeat the command with --resume to continue.\n")
     assert "SIGTERM" not in errors  # which Ray's report begins with
     assert in_group(process.pid) == {}
@@ -254,7 +254,7 @@ def terminate(process):
 def kill_gcs(process):
     os.kill(gcs_of(process.pid), signal.SIGKILL)
     _, errors = process.communicate(timeout=50)  # Ray itself gives up after 60 s
-    assert process.returncode == 2
+    assert process.returncode == 2, errors
     assert "salf: the Ray cluster ended: its GCS at 127.0.0.1:" in errors
     assert errors.endswith(" rounds are saved. Repeat the command with --resume to continue.\n")
     assert in_group(process.pid) == {}
