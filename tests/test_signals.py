@@ -65,3 +65,18 @@ def test_closing_is_not_interrupted():
     with signals.uninterrupted():
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.raise_signal(number)
+
+
+def test_an_exit_that_a_library_gave_another_code_is_still_that_of_sigterm():
+    def terminated_inside():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except SystemExit:
+            raise SystemExit(1) from None  # as Ray does
+
+    with pytest.raises(SystemExit) as ended, signals.sigterm_as_exit():
+        terminated_inside()
+    assert ended.value.code == signals.TERMINATED
+    with pytest.raises(SystemExit) as ended, signals.sigterm_as_exit():
+        raise SystemExit(3)
+    assert ended.value.code == 3

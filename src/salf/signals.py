@@ -26,6 +26,11 @@ def sigterm_as_exit() -> Iterator[None]:
     signal.signal(signal.SIGTERM, leave)
     try:
         yield
+    except SystemExit:
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:  # `leave` was called
+            # Ray makes an exit inside one of its calls an exit with code 1.
+            raise SystemExit(TERMINATED) from None
+        raise
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
