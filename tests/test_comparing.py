@@ -69,6 +69,21 @@ def test_options_make_a_method_of_their_own(compared):
     assert losses("Halves") != losses("Halves(whole=True)")
 
 
+def test_a_method_object_is_averaged_as_it_says_or_as_asked(points):
+    def losses(method, average, **more):
+        compared = salf.compare(
+            net, *points, methods=[method], stragglers=[0.5], seeds=1, **more, **SETTINGS
+        )
+        ((case, (result,)),) = compared.results.items()
+        assert case.average == average
+        return [row.train_loss for row in result.history.rows]
+
+    over_all = losses(salf.method("drop", average="all"), "all")
+    assert over_all == losses("drop", "all", averages=["all"])
+    assert over_all == losses(salf.method("drop"), "all", averages=["all"])
+    assert over_all != losses(salf.method("drop"), "reached")
+
+
 def test_it_prints_its_tables(compared):
     text = str(compared)
     for word in ("FedAvg (waits)", "SALF", "Halves(whole=True)", "by hand", "50 %", "75 %"):

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from salf.engines import Loss, cross_entropy
 from salf.errors import SalfError, TrainingDiverged
 from salf.evaluation import Metric
 from salf.experiments.compare import RESULTS, Case, Comparison, cases, label, results_csv
+from salf.experiments.config import Config
 from salf.experiments.own import run_own
 from salf.experiments.run import Result
 from salf.files import write_whole
 from salf.layers import Prefixes
 from salf.methods import Method, find, named
 from salf.report.comparison import print_tables, write_report
+from salf.report.extra import check_extra
 from salf.worlds import World
 
 Split = str | Sequence[Sequence[int]]
@@ -63,7 +66,7 @@ def compare(
     methods: Sequence[str | Method] = ("fedavg", "drop", "salf"),
     stragglers: Sequence[float] = (0.9,),
     splits: Sequence[str] | Mapping[str, Split] = ("iid",),
-    averages: Sequence[str] = ("reached",),
+    averages: Sequence[str] | None = None,
     seeds: int | Sequence[int] = 3,
     layers: str | Sequence[Prefixes] | None = None,
     depth: str | DepthDistribution | World = "mixture",
@@ -75,18 +78,30 @@ def compare(
     """Train every method with every ratio of stragglers, split, average and seed; see `salf.train`.
 
     `model` is a module, which is copied for every run, or a function that makes one; it is called
-    with torch seeded by the run's seed. `methods` are names or method objects. `splits` are rules,
+    with torch seeded by the run's seed. `methods` are names or method objects, averaged as
+    `averages` say; by default `reached`, and objects as they are. `splits` are rules,
     or a dictionary that names them, whose values are rules or each user's indices. With `out`, each
     run has its folder there, an interrupted call continues when repeated, and results.csv, a
     picture and the page report.html are saved at the end.
     """
-    if not (methods and stragglers and splits and averages and seeds):
+    if not (methods and stragglers and splits and seeds) or averages == []:
         raise SalfError("there is nothing to compare: name at least one method, ratio and seed.")
     if test is None and not isinstance(data, DataSet):
         raise SalfError("a comparison needs test data: pass test=(inputs, labels).")
+    if out is not None:
+        check_extra()  # now, not after hours of training
     objects = {each if isinstance(each, str) else named(each): each for each in methods}
     rules = splits if isinstance(splits, Mapping) else {split: split for split in splits}
-    wanted = cases([*objects], averages, [*rules], [float(ratio) for ratio in stragglers])
+    wanted = [
+        case
+        for name, each in objects.items()
+        for case in cases(
+            [name],
+            averages or [each.average if isinstance(each, Method) else "reached"],
+            [*rules],
+            [float(ratio) for ratio in stragglers],
+        )
+    ]
     seeds = range(seeds) if isinstance(seeds, int) else seeds
     shared = {
         "data": data,
@@ -106,14 +121,15 @@ def compare(
             key = label(case.method, average, case.split, ratio, seed)
             of_case.setdefault(case, []).append(key)
             method = objects[case.method]
-            own = {"average": average} if isinstance(method, str) else {}
+            if isinstance(method, Method):
+                method = replace(method, average=average)  # type: ignore[arg-type]
             runs[key] = _run(
                 model,
                 {**shared, "method": method, "split": rules[case.split]},
-                {**settings, **own, "stragglers": ratio, "seed": seed},
+                {**settings, "average": average, "stragglers": ratio, "seed": seed},
                 None if out is None else Path(out) / "runs" / key,
             )
-    done, failures = _run_all(runs, int(settings.get("rounds", 250)))
+    done, failures = _run_all(runs, int(settings.get("rounds", Config.rounds)))
     results = {
         case: [done[key] for key in keys if key in done]
         for case, keys in of_case.items()

@@ -89,9 +89,11 @@ class Simulation:
         if self.local.several:
             planned = self.planned(arrived.user)
             arrived = self.world.checked(self.world.in_steps(arrived, planned, draws), t)
+            unreached = self.world.unreached_in_steps(t, asked, self.planned(asked))
+        else:
+            unreached = self.world.checked_unreached(t, asked)
         if self.by_samples:
             arrived = replace(arrived, weight=self.shares.sizes(arrived.user).astype(float))
-        unreached = self.world.unreached_in_steps(t, asked, self.planned(asked))
         plan = self.method.plan(t, arrived, unreached, self.batches.sizes(arrived.user))
         if gone := {group.given for group in plan.groups} - {t, *self.old}:
             raise SalfError(

@@ -84,6 +84,22 @@ def test_another_object_does_not_continue_a_run(points, tmp_path, change):
         salf.train(net(), (inputs, labels), test, out=tmp_path, resume=True, **change, **SETTINGS)
 
 
+def test_a_function_of_the_same_name_that_does_something_else_does_not_continue_a_run(
+    points, tmp_path
+):
+    def train(factor, **more):
+        loss = [
+            lambda outputs, targets: F.cross_entropy(outputs, targets) * 1.0,
+            lambda outputs, targets: F.cross_entropy(outputs, targets) * 2.0,
+        ][factor]
+        salf.train(net(), *points, loss=loss, out=tmp_path, **more, **SETTINGS)
+
+    train(0)
+    train(0, resume=True)
+    with pytest.raises(salf.SalfError, match="another config"):
+        train(1, resume=True)
+
+
 @pytest.mark.parametrize(
     "objects",
     [{"loss": weighed}, {"loss": nn.CrossEntropyLoss(torch.ones(3))}, {"depth": Uniform(4, 2)}],

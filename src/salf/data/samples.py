@@ -131,11 +131,13 @@ def _inputs(half: str, given: Array | Mapping[str, Array] | Inputs) -> Tensor:
     """A tensor, or several: a tuple of arrays, or a dictionary of them."""
     if isinstance(given, Inputs):
         return cast(Tensor, given)
-    named = isinstance(given, Mapping)
-    if not named and not (isinstance(given, tuple) and all(_is_array(part) for part in given)):
-        return _tensor(f"{half} inputs", given)  # type: ignore[arg-type]
-    parts = given.items() if isinstance(given, Mapping) else enumerate(given)
-    found = {key: _tensor(f"{half} inputs {key!r}", part) for key, part in parts}
+    if isinstance(given, Mapping):
+        parts: dict[Any, Array] = dict(given)
+    elif isinstance(given, tuple) and all(_is_array(part) for part in given):
+        parts = dict(enumerate(given))
+    else:
+        return _tensor(f"{half} inputs", given)
+    found = {key: _tensor(f"{half} inputs {key!r}", part) for key, part in parts.items()}
     counts = {key: len(part) if part.dim() else 0 for key, part in found.items()}
     if not found or len({*counts.values()}) != 1:
         raise SalfError(f"{half} inputs need one row per sample each, and have {counts}.")

@@ -5,6 +5,7 @@ import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -133,6 +134,19 @@ def _parts(value: Any) -> Iterator[bytes]:
         array = np.ascontiguousarray(value.cpu() if isinstance(value, Tensor) else value)
         yield f"{array.dtype} {array.shape}".encode()
         yield array.tobytes()
+    elif isinstance(value, FunctionType):  # a pickle would have its name only
+        yield from _code(value.__code__)
     else:
         with suppress(Exception):  # of a class inside a function, say: the name must do
             yield pickle.dumps(value)
+
+
+def _code(code: CodeType) -> Iterator[bytes]:
+    """What a function does, as far as it is in the function itself."""
+    yield code.co_code
+    yield repr(code.co_names).encode()
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _code(constant)
+        else:
+            yield repr(constant).encode()

@@ -23,14 +23,16 @@ def _discover() -> dict[str, type[Method]]:
 
 
 METHODS: Mapping[str, type[Method]] = _discover()
-_OBJECTS: dict[str, Method] = {}  # of this process, each by the name it is shown with
+_OBJECTS: dict[
+    str, type[Method]
+] = {}  # of objects of this process, by the name they are shown with
 GROUP = "salf.methods"  # of entry points, for packages that bring methods
 
 
 def find(name: str) -> type[Method]:
     """The class of a method: by its name, or by import path (`package.module:Name`)."""
     if name in _OBJECTS:
-        return type(_OBJECTS[name])
+        return _OBJECTS[name]
     cls = registry.find("method", name, METHODS, GROUP)
     if not (inspect.isclass(cls) and issubclass(cls, Method)) or inspect.isabstract(cls):
         raise SalfError(f"the method {name!r} must be a class derived from salf.Method.")
@@ -50,9 +52,8 @@ def named(method: Method) -> str:
         if getattr(method, option.name) != option.default
     ]
     name = type(method).__name__ + (f"({', '.join(changed)})" if changed else "")
-    if name in _OBJECTS and type(_OBJECTS[name]) is not type(method):
+    if _OBJECTS.setdefault(name, type(method)) is not type(method):
         raise SalfError(f"there are two methods called {name}: rename one of the classes.")
-    _OBJECTS[name] = method
     return name
 
 
