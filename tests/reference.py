@@ -64,7 +64,7 @@ def plan_of(name, depths, layers, p=None, t=1, **options):
     world = made.world(AtDeadline(Scripted([depths], layers, p)))
     users = np.arange(len(depths))
     arrived, _ = world.arrivals(t, Keyed(0, t), users, world.start())
-    return made.plan(t, arrived, world.unreached(t, users))
+    return made.plan(t, arrived, world.unreached(t, users, world.start()))
 
 
 def draw_all(law, rng, busy=0):

@@ -23,7 +23,7 @@ class Given(World):
     def arrivals(self, t, draws, users, memory):
         return self.made, memory
 
-    def unreached(self, t, users):
+    def unreached(self, t, users, memory):
         return np.zeros(self.layers)
 
 
@@ -102,7 +102,7 @@ def test_a_record_is_replayed_round_by_round_also_for_methods_that_wait():
     assert record.waiting() is record
     arrived, _ = record.arrivals(1, Keyed(0, 1), np.arange(3), record.start())
     assert (arrived.user.tolist(), arrived.depth.tolist(), arrived.asked) == ([0, 2], [1, 3], 2)
-    assert record.unreached(2, np.arange(3)).tolist() == [0.5, 0.0]
+    assert record.unreached(2, np.arange(3), record.start()).tolist() == [0.5, 0.0]
     with pytest.raises(SalfError, match="does not say how late"):
         record.late(2)
 

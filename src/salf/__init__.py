@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from salf.experiments.own import train
     from salf.experiments.run import Result, run
     from salf.experiments.training import History, StopTraining
+    from salf.fleet.devices import Fleet
     from salf.layers import Layer, Layers
     from salf.methods import METHODS, Method, method
     from salf.rows import Row
@@ -40,6 +41,7 @@ _HOMES = {
     "salf.experiments.run": ("Result", "run"),
     "salf.experiments.own": ("train",),
     "salf.experiments.training": ("History", "StopTraining"),
+    "salf.fleet.devices": ("Fleet",),
     "salf.layers": ("Layer", "Layers"),
     "salf.methods": ("METHODS", "Method", "method"),
     "salf.rows": ("Row",),
@@ -57,6 +59,7 @@ __all__ = [
     "Compared",
     "Config",
     "DataSet",
+    "Fleet",
     "History",
     "Layer",
     "Layers",

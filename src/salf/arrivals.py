@@ -10,6 +10,18 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 
+@dataclass(frozen=True, eq=False)
+class Spent:
+    """What a step took by the simulated clock, and what each of its users did meanwhile."""
+
+    seconds: float
+    clock: float  # at the end of the step, since the start
+    waited: Floats  # seconds each user was done and the step was not
+    work: Floats  # multiply-adds each user did
+    counted: Floats  # those of them that what it delivered is made of
+    bytes: Floats  # of its download and upload
+
+
 @dataclass(frozen=True)
 class Arrivals:
     """The users of one step, an entry each.
@@ -29,6 +41,7 @@ class Arrivals:
     asked: int  # how many users were; some may have no entry
     steps: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # by default one each
     planned: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    spent: Spent | None = None  # where there is a clock
 
     def __post_init__(self) -> None:
         for name in ("steps", "planned"):
@@ -92,6 +105,10 @@ class Arrivals:
     def finished(self) -> Bools:
         """Whether each user completed all layers of all local steps."""
         return np.asarray((self.depth == 1) & (self.steps == self.planned))
+
+    def mean_reach(self, layers: int) -> float:
+        """The share of their layers that users reached, on average; of those asked."""
+        return float(self.reach(layers).sum()) / (layers * self.asked) if self.asked else 0.0
 
     def gradients(self, layers: int) -> Ints:
         """`gradients[l - 1, u]`: how many local steps' gradients user u has of layer l."""

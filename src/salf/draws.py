@@ -5,6 +5,7 @@ from Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
 of a key and a counter that has no state, computed here for many users at once.
 """
 
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from typing import Protocol
@@ -30,6 +31,10 @@ class Purpose(IntEnum):
     SHARE = 3
     STEP = 4
     EPOCH = 5
+    DEVICE = 6
+    JITTER = 7
+    AVAILABLE = 8
+    SLOT = 9
 
 
 class Draws(Protocol):
@@ -62,14 +67,24 @@ class Keyed:
 
     def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
         """`n` numbers in [0, 1) for each user, in local step `step`: [users, n]."""
-        blocks = -(-n // 2)  # a block of four words makes two numbers
-        counter = np.empty((4, len(users), blocks), np.uint64)
-        counter[0], counter[1], counter[2] = self.t, users[:, None], step
-        counter[3] = (purpose << 24) + np.arange(blocks)
-        words = philox(counter, self.seed).reshape(2, 2, len(users), blocks)
-        high, low = words[:, 0] >> np.uint64(5), words[:, 1] >> np.uint64(6)
-        numbers = (high * 2.0**26 + low) * 2.0**-53
-        return np.asarray(numbers.transpose(1, 2, 0).reshape(len(users), -1)[:, :n])
+        return keyed_uniform(self.seed, self.t, users, purpose, n, step)
+
+
+@dataclass(frozen=True, eq=False)
+class KeyedRounds:
+    """The draws of several rounds: each user drawn for is in a round of its own."""
+
+    seed: int
+    rounds: Ints  # as many as users are drawn for
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """What users of one round have in common cannot be drawn for several rounds."""
+        raise NotImplementedError
+
+    def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
+        """`n` numbers in [0, 1) for each user, as `Keyed` of its round gives them: [users, n]."""
+        return keyed_uniform(self.seed, self.rounds[:, None], users, purpose, n, step)
 
 
 class Unkeyed:
@@ -81,6 +96,20 @@ class Unkeyed:
     def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
         """`n` numbers in [0, 1) for each user: [users, n]."""
         return self.rng.random((len(users), n))
+
+
+def keyed_uniform(
+    seed: int, t: int | Ints, users: Ints, purpose: Purpose, n: int, step: int
+) -> Floats:
+    """`n` numbers in [0, 1) for each user, of round t or of a round of its own: [users, n]."""
+    blocks = -(-n // 2)  # a block of four words makes two numbers
+    counter = np.empty((4, len(users), blocks), np.uint64)
+    counter[0], counter[1], counter[2] = t, users[:, None], step
+    counter[3] = (purpose << 24) + np.arange(blocks)
+    words = philox(counter, seed).reshape(2, 2, len(users), blocks)
+    high, low = words[:, 0] >> np.uint64(5), words[:, 1] >> np.uint64(6)
+    numbers = (high * 2.0**26 + low) * 2.0**-53
+    return np.asarray(numbers.transpose(1, 2, 0).reshape(len(users), -1)[:, :n])
 
 
 def philox(counter: Words, key: int) -> Words:

@@ -5,6 +5,7 @@ user's update names the same parameters and says which entries of them it holds.
 """
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from math import ceil
 
@@ -83,3 +84,12 @@ def subnetwork(model: nn.Module, width: float) -> SubNetwork:
                 f"BatchNorm, not {type(module).__name__}."
             )
     return SubNetwork(width, held, frozenset(scaled))
+
+
+def narrowed(model: nn.Module, width: float) -> nn.Module:
+    """A narrow network as a module of its own, to measure it; its weights are not shared."""
+    narrow = deepcopy(model)
+    held = subnetwork(model, width).held
+    for name, tensor in (*narrow.named_parameters(), *narrow.named_buffers()):
+        tensor.data = tensor.data[held[name]].clone()
+    return narrow

@@ -10,6 +10,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from salf.arrivals import Arrivals, Ints
 from salf.errors import SalfError
 from salf.files import write_whole
 
@@ -34,6 +37,13 @@ class Row:
     silent: Sequence[str] = ()  # users of whom no update came in time
     # With several local steps, those of every user asked: begun and planned.
     steps: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    # What follows is known of simulated rounds with a clock only.
+    clock: float | None = None  # simulated seconds from the start to the end of the round
+    waited: float = 0.0  # seconds, summed over users, that were done and waited for the rest
+    work: float = 0.0  # multiply-adds of all users
+    wasted_work: float = 0.0  # those of them that are in no update that counts
+    bytes: float = 0.0  # of all downloads and uploads
+    wasted_bytes: float = 0.0  # those of users whose updates do not count
 
     def finished(self, user: str) -> bool:
         """Whether a user completed all layers of all local steps."""
@@ -43,6 +53,27 @@ class Row:
     def delivered(self, user: str) -> bool:
         """Whether a user completed a layer."""
         return self.depths[user] <= len(self.reached) or self.steps.get(user, (1, 1))[0] > 1
+
+
+TIMED = ("clock", "waited", "work", "wasted_work", "bytes", "wasted_bytes")
+
+
+def with_time(row: Row, arrived: Arrivals, counting: Ints) -> Row:
+    """The row with what the round took by the simulated clock; the updates of `counting` count."""
+    spent = arrived.spent
+    if spent is None:
+        return row
+    counts = np.isin(arrived.user, counting)
+    work, sent = float(spent.work.sum()), float(spent.bytes.sum())
+    return replace(
+        row,
+        clock=spent.clock,
+        waited=float(spent.waited.sum()),
+        work=work,
+        wasted_work=max(0.0, work - float(spent.counted[counts].sum())),
+        bytes=sent,
+        wasted_bytes=float(spent.bytes[~counts].sum()),
+    )
 
 
 def with_metrics(row: Row, measured: Mapping[str, float]) -> Row:
@@ -88,33 +119,38 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
     reached = [f"reached_{layer}" for layer in range(1, len(rows[0].reached) + 1)]
     names = list(dict.fromkeys(name for row in rows for name in row.metrics))
     columns = [f"{MEASURED}{name}" for name in names]
-    writer.writerow(["round", "train_loss", "accuracy", *columns, *reached, "seconds"])
+    timed = TIMED if rows[0].clock is not None else ()
+    writer.writerow(["round", "train_loss", "accuracy", *columns, *reached, "seconds", *timed])
     for row in rows:
         accuracy = "" if row.accuracy is None else row.accuracy
         measured = [row.metrics.get(name, "") for name in names]
-        seconds = f"{row.seconds:.6f}"
-        writer.writerow([row.round, row.train_loss, accuracy, *measured, *row.reached, seconds])
+        times = [f"{row.seconds:.6f}", *(getattr(row, name) for name in timed)]
+        writer.writerow([row.round, row.train_loss, accuracy, *measured, *row.reached, *times])
     write_whole(path, text.getvalue())
 
 
 def read_csv(path: Path) -> list[Row]:
     """The rows of a metrics.csv."""
     with path.open(encoding="utf-8", newline="") as stream:
-        return [
-            Row(
-                int(line["round"]),
-                float(line["train_loss"]),
-                tuple(int(n) for key, n in line.items() if key.startswith("reached_")),
-                float(line["accuracy"]) if line["accuracy"] else None,
-                float(line["seconds"]),
-                {
-                    key.removeprefix(MEASURED): float(value)
-                    for key, value in line.items()
-                    if key.startswith(MEASURED) and value
-                },
-            )
-            for line in csv.DictReader(stream)
-        ]
+        return [_from_line(line) for line in csv.DictReader(stream)]
+
+
+def _from_line(line: Mapping[str, str]) -> Row:
+    metrics = {
+        key.removeprefix(MEASURED): float(value)
+        for key, value in line.items()
+        if key.startswith(MEASURED) and value
+    }
+    row = Row(
+        int(line["round"]),
+        float(line["train_loss"]),
+        tuple(int(n) for key, n in line.items() if key.startswith("reached_")),
+        float(line["accuracy"]) if line["accuracy"] else None,
+        float(line["seconds"]),
+        metrics,
+    )
+    timed: dict[str, Any] = {name: float(line[name]) for name in TIMED if name in line}
+    return replace(row, **timed)
 
 
 def append(path: Path, row: Row) -> None:

@@ -53,8 +53,8 @@ class LocalWork:
         """Whether users may do more than one step."""
         return self.steps > 1 or self.epochs > 0
 
-    def planned(self, sizes: Ints, batch_size: int) -> Ints:
-        """The local steps of users with so many samples."""
+    def planned(self, sizes: Ints, batch_size: int | Ints) -> Ints:
+        """The local steps of users with so many samples, and batches of this size."""
         if self.epochs:
             return np.asarray(self.epochs * -(-sizes // batch_size))
         return np.full(len(sizes), self.steps)
@@ -66,18 +66,22 @@ ONE_STEP = LocalWork()
 class Batches:
     """Mini-batches from every user's share, without replacement: all of it if it is smaller.
 
-    With `epochs`, local steps pass through permutations of the share instead; the last batch of
-    each may be smaller.
+    The batch size is one for all users, or one for each. With `epochs`, local steps pass through
+    permutations of the share instead; the last batch of each may be smaller.
     """
 
-    def __init__(self, shares: Shares, batch_size: int, epochs: int = 0) -> None:
-        if batch_size < 1:
-            raise SalfError(f"the batch size is {batch_size}, but must be at least 1.")
+    def __init__(self, shares: Shares, batch_size: int | Ints, epochs: int = 0) -> None:
+        if np.min(batch_size) < 1:
+            raise SalfError(f"the batch size is {np.min(batch_size)}, but must be at least 1.")
         self.shares, self.batch_size, self.epochs = shares, batch_size, epochs
 
     def sizes(self, users: Ints) -> Ints:
         """How many rows these users' first batches have."""
-        return np.minimum(self.batch_size, self.shares.sizes(users))
+        return np.minimum(self.wanted(users), self.shares.sizes(users))
+
+    def wanted(self, users: Ints) -> int | Ints:
+        """The size of these users' batches, if they have as many samples."""
+        return self.batch_size if isinstance(self.batch_size, int) else self.batch_size[users]
 
     def of_round(self, draws: Draws, users: Ints) -> "RoundBatches":
         """The batches of a round's users."""
@@ -109,11 +113,14 @@ class RoundBatches:
     def _of_step(self, step: int) -> tuple[Ints, Ints]:
         """Where in their shares all users' rows are, and how many each has."""
         if step not in self._drawn:
-            size, held = self._batches.batch_size, self._held
+            size, held = self._batches.wanted(self._users), self._held
             if self._batches.epochs:
+                sizes = np.broadcast_to(size, held.shape)
                 each = [
-                    epoch_places(self._draws, user, count, size, step)
-                    for user, count in zip(self._users.tolist(), held.tolist(), strict=True)
+                    epoch_places(self._draws, user, count, own, step)
+                    for user, count, own in zip(
+                        self._users.tolist(), held.tolist(), sizes.tolist(), strict=True
+                    )
                 ]
                 sizes = np.array([len(own) for own in each])
                 found = np.zeros((len(each), int(sizes.max())), np.int64)
@@ -124,7 +131,7 @@ class RoundBatches:
                 found = np.zeros((len(held), int(sizes.max())), np.int64)
                 for count in np.unique(sizes):
                     alike = sizes == count
-                    own = places(self._draws, self._users[alike], held[alike], size, step)
+                    own = places(self._draws, self._users[alike], held[alike], count, step)
                     found[alike, :count] = own
             self._drawn[step] = found, sizes
         return self._drawn[step]

@@ -19,7 +19,7 @@ from salf.draws import Keyed
 from salf.engines import Engine, RoundResult
 from salf.errors import SalfError, TrainingDiverged
 from salf.methods import Method, Plan
-from salf.rows import Row
+from salf.rows import Row, with_time
 from salf.sampling import ONE_STEP, Batches, Cohort, LocalWork
 from salf.schedules import Schedule
 from salf.server import SGD, Optimiser, Server
@@ -29,8 +29,9 @@ from salf.worlds import World
 class Simulation:
     """U users, their shares of the data, one method and one server.
 
-    With a `cohort`, only the users drawn for a round are asked. Users count equally, or, with
-    `by_samples`, in proportion to the number of their samples.
+    `batch_size` is one for all users, or one for each. With a `cohort`, only the users drawn for a
+    round are asked. Users count equally, or, with `by_samples`, in proportion to the number of
+    their samples.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Simulation:
         shares: Shares,
         schedule: Schedule,
         optimiser: Optimiser | None = None,
-        batch_size: int = 16,
+        batch_size: int | Ints = 16,
         seed: int = 0,
         cohort: Cohort | None = None,
         by_samples: bool = False,
@@ -77,21 +78,37 @@ class Simulation:
 
     def planned(self, users: Ints) -> Ints:
         """How many local steps these users are to do in a round."""
-        return self.local.planned(self.shares.sizes(users), self.batches.batch_size)
+        return self.local.planned(self.shares.sizes(users), self.batches.wanted(users))
+
+    @property
+    def clock(self) -> float | None:
+        """The simulated seconds so far; None in a world without a clock."""
+        return self.world.clock(self.memory)
 
     def step(self) -> Row:
-        """Run one round: ask users, see who arrives, weigh, compute, take the step."""
+        """Run one round."""
+        row = self.step_until(None)
+        assert row is not None
+        return row
+
+    def step_until(self, end: float | None) -> Row | None:
+        """Run one round: ask users, see who arrives, weigh, compute, take the step.
+
+        A round that would be over after the simulated time `end` does not take place: None.
+        """
         t = self.t + 1
         draws = Keyed(self.seed, t)
         asked = self.cohort.draw(draws, self.world.busy(t, self.memory))
         arrived, memory = self.world.arrivals(t, draws, asked, self.memory)
         arrived = self.world.checked(arrived, t)
+        if end is not None and arrived.spent is not None and arrived.spent.clock > end:
+            return None
         if self.local.several:
             planned = self.planned(arrived.user)
             arrived = self.world.checked(self.world.in_steps(arrived, planned, draws), t)
-            unreached = self.world.unreached_in_steps(t, asked, self.planned(asked))
+            unreached = self.world.unreached_in_steps(t, asked, self.planned(asked), self.memory)
         else:
-            unreached = self.world.checked_unreached(t, asked)
+            unreached = self.world.checked_unreached(t, asked, self.memory)
         if self.by_samples:
             arrived = replace(arrived, weight=self.shares.sizes(arrived.user).astype(float))
         plan = self.method.plan(t, arrived, unreached, self.batches.sizes(arrived.user))
@@ -102,8 +119,8 @@ class Simulation:
             )
 
         # Users without a share compute nothing, so nothing is drawn for them.
-        computing = [group.users for group in plan.groups]
-        rows = self.batches.of_round(draws, np.concatenate(computing or [asked[:0]]))
+        computing = np.concatenate([asked[:0], *(group.users for group in plan.groups)])
+        rows = self.batches.of_round(draws, computing)
         with seeded(draws.torch_seed):
             result = self.engine.round(plan, t, self.old, rows, self.server.local_rate)
         self._check_finite(result, t)
@@ -118,7 +135,7 @@ class Simulation:
                 self.engine.weights[name].add_(shift)
         self.old = {given: weights for given, weights in self.old.items() if given in in_use}
         self.memory, self.t = memory, t
-        return Row(t, result.loss, result.reached)
+        return with_time(Row(t, result.loss, result.reached), arrived, computing)
 
     def _towards_old_models(self, plan: Plan, t: int) -> dict[str, Tensor]:
         """sum_u c[l, u] (w_old - w): what averaging old models adds to averaging differences."""

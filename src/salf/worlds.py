@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from salf import depth, registry
 from salf.arrivals import Arrivals, Floats, Ints
@@ -18,11 +19,13 @@ from salf.depth import DepthDistribution
 from salf.draws import Draws, Purpose
 from salf.errors import SalfError
 
+Memory = npt.NDArray[Any]
+
 
 class World(ABC):
     """Makes the arrivals of `users` users with `layers` layers.
 
-    What a world remembers between rounds is one integer array, so that a checkpoint can hold it:
+    What a world remembers between rounds is one array of numbers, so that a checkpoint can hold it:
     `start` makes it, `arrivals` takes the last one and returns the next.
     """
 
@@ -30,22 +33,31 @@ class World(ABC):
     layers: int
 
     @abstractmethod
-    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Ints) -> tuple[Arrivals, Ints]:
+    def arrivals(
+        self, t: int, draws: Draws, users: Ints, memory: Memory
+    ) -> tuple[Arrivals, Memory]:
         """Who arrives in round t, in which these users are asked; and what to remember after it."""
 
     @abstractmethod
-    def unreached(self, t: int, users: Ints) -> Floats:
-        """p_l in round t, for l = 1..L: the chance that none of these users reaches the layer."""
+    def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
+        """p_l in round t, for l = 1..L: the chance that none of these users reaches the layer.
 
-    def busy(self, t: int, memory: Ints) -> Ints:
+        `memory` is that before the round, as for `arrivals`.
+        """
+
+    def busy(self, t: int, memory: Memory) -> Ints:
         """The users at work on an earlier round, who are asked only if others are too few."""
         return np.empty(0, np.int64)
 
-    def start(self) -> Ints:
+    def start(self) -> Memory:
         """The memory before round 1."""
         return np.empty(0, np.int64)
 
-    def models_in_use(self, memory: Ints) -> set[int]:
+    def clock(self, memory: Memory) -> float | None:
+        """The simulated seconds so far; None in a world without a clock."""
+        return None
+
+    def models_in_use(self, memory: Memory) -> set[int]:
         """The rounds whose models some user is still computing on."""
         return set()
 
@@ -56,9 +68,9 @@ class World(ABC):
         steps = np.where(arrived.straggler, stopped, planned)
         return replace(arrived, steps=steps, planned=planned)
 
-    def unreached_in_steps(self, t: int, users: Ints, planned: Ints) -> Floats:
+    def unreached_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
         """p_l with local steps: nobody reaches the layer if all users also stop in their first."""
-        return self.checked_unreached(t, users) / np.prod(planned, dtype=np.float64)
+        return self.checked_unreached(t, users, memory) / np.prod(planned, dtype=np.float64)
 
     def checked(self, arrived: Arrivals, t: int) -> Arrivals:
         """The arrivals of round t, or a sentence that says what is wrong with them."""
@@ -98,9 +110,9 @@ class World(ABC):
             )
         return arrived
 
-    def checked_unreached(self, t: int, users: Ints) -> Floats:
+    def checked_unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
         """p_l in round t, or a sentence that says what is wrong with it."""
-        unreached = np.asarray(self.unreached(t, users), np.float64)
+        unreached = np.asarray(self.unreached(t, users, memory), np.float64)
         if unreached.shape != (self.layers,) or not ((unreached >= 0) & (unreached <= 1)).all():
             raise SalfError(
                 f"{type(self).__name__}.unreached must give {self.layers} probabilities, one for "
@@ -112,9 +124,20 @@ class World(ABC):
         """The same users when the server waits for all of them."""
         return Finishing(self)
 
+    def narrowed(self, width: float) -> "World":
+        """The same users when stragglers train a network of this width and so finish."""
+        return Finishing(self)
+
     def late(self, delay: int) -> "World":
         """The same users when stragglers deliver `delay` * d rounds later, d being their depth."""
         raise SalfError(f"{type(self).__name__} does not say how late its stragglers deliver.")
+
+    def buffered(self, size: int) -> "World":
+        """The same users when the server takes a step whenever `size` updates have arrived."""
+        raise SalfError(
+            "a step after so many updates needs a clock that says when they arrive: set a fleet, "
+            "such as --fleet phones."
+        )
 
 
 class AtDeadline(World):
@@ -123,11 +146,13 @@ class AtDeadline(World):
     def __init__(self, law: DepthDistribution) -> None:
         self.law, self.users, self.layers = law, law.users, law.layers
 
-    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Ints) -> tuple[Arrivals, Ints]:
+    def arrivals(
+        self, t: int, draws: Draws, users: Ints, memory: Memory
+    ) -> tuple[Arrivals, Memory]:
         """Draw every user's depth."""
         return self.law.draw(draws, users), memory
 
-    def unreached(self, t: int, users: Ints) -> Floats:
+    def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
         """p_l of the law, for these users."""
         return self.law.unreached(users)
 
@@ -142,7 +167,9 @@ class Finishing(World):
     def __init__(self, world: World) -> None:
         self.world, self.users, self.layers = world, world.users, world.layers
 
-    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Ints) -> tuple[Arrivals, Ints]:
+    def arrivals(
+        self, t: int, draws: Draws, users: Ints, memory: Memory
+    ) -> tuple[Arrivals, Memory]:
         """All users with all layers; who is a straggler is still known."""
         arrived, memory = self.world.arrivals(t, draws, users, memory)
         return replace(arrived, depth=np.ones_like(arrived.depth)), memory
@@ -151,19 +178,19 @@ class Finishing(World):
         """All users do all steps."""
         return _all_or_nothing(arrived, planned)
 
-    def unreached(self, t: int, users: Ints) -> Floats:
+    def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
         """0: everybody reaches every layer."""
         return np.zeros(self.layers)
 
-    def busy(self, t: int, memory: Ints) -> Ints:
+    def busy(self, t: int, memory: Memory) -> Ints:
         """Those of the world itself."""
         return self.world.busy(t, memory)
 
-    def start(self) -> Ints:
+    def start(self) -> Memory:
         """The memory of the world itself."""
         return self.world.start()
 
-    def models_in_use(self, memory: Ints) -> set[int]:
+    def models_in_use(self, memory: Memory) -> set[int]:
         """Those of the world itself."""
         return self.world.models_in_use(memory)
 
@@ -182,19 +209,21 @@ class Late(AtDeadline):
         super().__init__(law)
         self.delay = delay
 
-    def start(self) -> Ints:
+    def start(self) -> Memory:
         """Nobody is busy: [given, due] x users, 0 for idle."""
         return np.zeros((2, self.users), np.int64)
 
-    def busy(self, t: int, memory: Ints) -> Ints:
+    def busy(self, t: int, memory: Memory) -> Ints:
         """Stragglers whose update is not due yet."""
         return np.flatnonzero(memory[DUE] > t)
 
-    def models_in_use(self, memory: Ints) -> set[int]:
+    def models_in_use(self, memory: Memory) -> set[int]:
         """The models given to users who have not delivered."""
         return set(memory[GIVEN][memory[DUE] > 0].tolist())
 
-    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Ints) -> tuple[Arrivals, Ints]:
+    def arrivals(
+        self, t: int, draws: Draws, users: Ints, memory: Memory
+    ) -> tuple[Arrivals, Memory]:
         """Users on time, and those whose old update is due, whether they are asked again or not."""
         delivers, works = memory[DUE] == t, memory[DUE] > t
         idle = users[~works[users]]
@@ -239,7 +268,9 @@ class Recorded(World):
         self.steps = [np.ones_like(depth) for depth in depths] if steps is None else steps
         self.layers = len(chances[0])
 
-    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Ints) -> tuple[Arrivals, Ints]:
+    def arrivals(
+        self, t: int, draws: Draws, users: Ints, memory: Memory
+    ) -> tuple[Arrivals, Memory]:
         """Those of the recorded round t, whoever is asked now."""
         depths, steps = self.depths[t - 1], self.steps[t - 1]
         return Arrivals.at(depths, user=self.asked[t - 1], steps=steps, planned=steps), memory
@@ -248,11 +279,11 @@ class Recorded(World):
         """The recorded steps."""
         return Arrivals.at(arrived.depth, user=arrived.user, steps=arrived.steps, planned=planned)
 
-    def unreached_in_steps(self, t: int, users: Ints, planned: Ints) -> Floats:
+    def unreached_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
         """The p_l that was used in round t."""
-        return self.checked_unreached(t, users)
+        return self.checked_unreached(t, users, memory)
 
-    def unreached(self, t: int, users: Ints) -> Floats:
+    def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
         """The p_l that was used in round t."""
         return self.chances[t - 1]
 

@@ -34,7 +34,7 @@ def net():
         ({"method": Drop}, r"method= takes a name or an object .*, not the class Drop"),
         ({"method": None}, "method= takes a name or an object .*, not None"),
         ({"depth": None}, "depth= takes a name or an object .*, not None"),
-        ({"deadline": "50ms"}, "unknown setting 'deadline'"),
+        ({"deadline": "50ms"}, "deadline needs a fleet"),
         ({"backend": "flower"}, "unknown setting 'backend'"),
     ],
 )
@@ -160,7 +160,7 @@ class Odd(World):
     def arrivals(self, t, draws, users, memory):
         return self.arrived, memory
 
-    def unreached(self, t, users):
+    def unreached(self, t, users, memory):
         return self.chances
 
 

@@ -66,7 +66,7 @@ class TurnTaking(World):
         depth[t % self.users] = 1
         return salf.Arrivals.at(depth), memory
 
-    def unreached(self, t, users):
+    def unreached(self, t, users, memory):
         return np.zeros(self.layers)
 
 

@@ -142,7 +142,7 @@ def plans(options, law=None, rounds=ROUNDS, seed=0):
         before = memory
         users = np.arange(law.users)
         arrived, memory = world.arrivals(t, Keyed(seed, t), users, memory)
-        yield t, rule.plan(t, arrived, world.unreached(t, users)), before, memory, world
+        yield t, rule.plan(t, arrived, world.unreached(t, users, before)), before, memory, world
 
 
 def test_a_straggler_of_depth_d_delivers_2d_rounds_later_on_the_model_it_was_given():

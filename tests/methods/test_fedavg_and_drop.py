@@ -23,7 +23,9 @@ def test_fedavg_waits_so_that_everybody_counts_alike_whatever_their_depth():
     world = FedAvg().world(AtDeadline(fixed([1, 4, 2, 3], 3)))
     arrived, _ = world.arrivals(1, Keyed(0, 1), np.arange(world.users), world.start())
     assert (
-        FedAvg().weights(arrived, world.unreached(1, np.arange(world.users))).tolist()
+        FedAvg()
+        .weights(arrived, world.unreached(1, np.arange(world.users), world.start()))
+        .tolist()
         == [[0.25] * 4] * 3
     )
     assert FedAvg.waits

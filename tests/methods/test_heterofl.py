@@ -213,7 +213,7 @@ def test_a_lucky_straggler_still_trains_the_narrow_network():
     rule = method("heterofl")
     world = rule.world(AtDeadline(script))
     arrived, _ = world.arrivals(1, Keyed(0, 1), np.arange(world.users), world.start())
-    plan = rule.plan(1, arrived, world.unreached(1, np.arange(world.users)))
+    plan = rule.plan(1, arrived, world.unreached(1, np.arange(world.users), world.start()))
     assert [(group.users.tolist(), group.width) for group in plan.groups] == [
         ([0], 1.0),
         ([1, 2], 0.5),

@@ -160,7 +160,7 @@ def test_a_fixed_straggler_teaches_its_last_layers_only():
     sim = simulate(
         net, "salf", fixed([3], 3), (inputs, targets), equal_shares(1, 4), rate=0.5, batch=4
     )
-    assert sim.world.unreached(1, np.arange(sim.world.users)).tolist() == [1, 1, 0]
+    assert sim.world.unreached(1, np.arange(sim.world.users), sim.memory).tolist() == [1, 1, 0]
     wanted = gradients(net, inputs, targets)
     sim.step()
     after = copy_of(net)

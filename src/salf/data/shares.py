@@ -120,6 +120,13 @@ class Split(Shares):
         """The same on `device`, and what is floating point as `dtype`."""
         return Split(self.samples.to(device, dtype), self.parts)
 
+    def usual_labels(self, users: Index) -> Index:
+        """The most frequent label of each of these users."""
+        labels = self.samples.labels
+        if labels.dim() != 1 or labels.is_floating_point():
+            raise SalfError("devices go with labels only where a sample has one class label.")
+        return np.array([int(labels[self.parts[user]].mode().values) for user in users.tolist()])
+
     def own(self, user: int) -> Samples:
         """The samples of one user, still as stored."""
         return self.samples.subset(self.parts[user])
@@ -197,13 +204,13 @@ class Own(Shares):
         return data
 
 
-def some(shares: Shares, count: int) -> Samples:
-    """About `count` samples of the first few users, as an example of what users have."""
-    users = min(8, len(shares))
-    each = [shares.sizes(np.array([user]))[0] for user in range(users)]
+def some(shares: Shares, count: int, users: Index | None = None) -> Samples:
+    """About `count` samples of these users, by default of the first few, who stand for all."""
+    users = np.arange(min(8, len(shares))) if users is None else users
+    each = -(-count // len(users))
     pairs = [
-        shares.rows(np.array([user]), np.arange(min(size, -(-count // users)))[None])
-        for user, size in enumerate(each)
+        shares.rows(np.array([user]), np.arange(min(size, each))[None])
+        for user, size in zip(users.tolist(), shares.sizes(users).tolist(), strict=True)
     ]
     inputs, labels = (cat(half) for half in zip(*pairs, strict=True))
     return Samples(inputs, labels)

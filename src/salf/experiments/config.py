@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
@@ -10,6 +11,8 @@ import tomli_w
 
 from salf import methods, schedules, worlds
 from salf.errors import SalfError, unknown
+from salf.fleet import deadlines
+from salf.fleet import named as fleets
 from salf.methods import Method
 from salf.options import converted, duration
 
@@ -68,7 +71,38 @@ class Config:
         "equally", "How users count: equally | samples (in proportion to their number of samples)"
     )
     stragglers: float = setting(0.9, "The ratio of stragglers, in [0, 1].")
+    fleet: str = setting(
+        "",
+        "The users' devices, which give rounds a simulated clock, in place of --depth: phones | "
+        "edge | lab | slow-classes | phones:speed=1e6,jitter=0.3 | FILE.csv | package.module:Name",
+    )
+    availability: str = setting(
+        "always",
+        "When the fleet's devices are available: always | day-night | sessions | "
+        "markov:ON,OFF (mean seconds) | FILE.csv",
+    )
+    pair: Literal["", "random", "labels", "size"] = setting(
+        "",
+        "Who has the slow devices: random | labels (users of the first classes) | size (users with "
+        "few samples); by default the fleet says.",
+    )
+    deadline: float | str | None = setting(
+        None,
+        "T_max, a user's time a round: 50ms | 2s | auto | auto:0.8 (the share of layers to be "
+        "reached) | FILE.csv (a column deadline). FedAvg needs none.",
+        deadlines.read,
+    )
+    batches: Literal["equal", "equal-time"] = setting(
+        "equal",
+        "equal: batches of --batch-size | equal-time: in proportion to the speed of a user's "
+        "device, so that a batch takes all users about as long",
+    )
     rounds: int = setting(250, "Number of rounds.")
+    seconds: float | None = setting(
+        None,
+        "With a fleet, the simulated time after which a run ends; then --rounds, if given too, is "
+        "the most rounds it may have.",
+    )
     lr: float | str = setting(
         0.05, "Learning rate: 0.05 | cosine:RATE | step:RATE,EVERY,FACTOR | theorem:RHO_C,RHO_S"
     )
@@ -96,6 +130,9 @@ class Config:
     )
     seed: int = setting(0, "All random draws come from it.")
     eval_every: int = setting(0, "Rounds between evaluations; 0 keeps them a small part.")
+    eval_seconds: float = setting(
+        0.0, "With a fleet, simulated seconds between evaluations, instead of rounds."
+    )
     device: str = setting("cpu", "cpu, cuda, ...")
     engine: str = setting(
         "auto",
@@ -114,10 +151,11 @@ class Config:
             value, read = getattr(self, each.name), each.metadata.get("read")
             value = converted(read(value) if read else value, kinds[each.name], _key(each.name))
             object.__setattr__(self, each.name, value)
-        for name in ("users", "rounds", "batch_size", "local_steps"):
+        least = ("users", "batch_size", "local_steps", *(() if self.seconds else ("rounds",)))
+        for name in least:
             if getattr(self, name) < 1:
                 raise SalfError(f"{_key(name)} must be at least 1, not {getattr(self, name)}.")
-        for name in ("seed", "eval_every", "threads", "local_epochs"):
+        for name in ("seed", "eval_every", "threads", "local_epochs", "rounds", "eval_seconds"):
             if getattr(self, name) < 0:
                 raise SalfError(f"{_key(name)} must not be negative, and is {getattr(self, name)}.")
         for name, most in (("seed", 2**63 - 1), ("threads", 1024)):
@@ -136,13 +174,37 @@ class Config:
         if self.cohort == "all" and self.cohort_by != "uniform":
             raise SalfError("cohort-by needs a cohort, as in --cohort 100.")
         self.cohort_size()  # which checks it
-        schedules.schedule(self.lr, self.rounds)
+        self._check_clock()
+        if not self.rounds and str(self.lr).startswith("cosine"):
+            raise SalfError("a cosine learning rate needs to know the last round: give --rounds.")
+        schedules.schedule(self.lr, self.rounds or 1)
         worlds.check(self.depth, self.users, self.stragglers)
         self._check_names()
         made = self.make_method()
         # As the method has them, since the command line gives them as text.
         typed = {name: getattr(made, name.replace("-", "_")) for name in self.options}
         object.__setattr__(self, "options", typed)
+
+    def _check_clock(self) -> None:
+        """Settings that need a clock, or that only a clock without a fleet, a live one, has."""
+        if self.fleet:
+            fleets.check(self.fleet)
+            if self.deadline is not None:
+                deadlines.parse(self.deadline)
+        if self.seconds is not None and not 0 < self.seconds < inf:
+            raise SalfError(f"seconds must be a positive time, not {self.seconds}.")
+        given = {
+            "seconds": self.seconds,
+            "eval-seconds": self.eval_seconds,
+            "pair": self.pair,
+            "availability": self.availability != "always",
+            **self._needs_fleet(),
+        }
+        if not self.fleet and (name := next((n for n, value in given.items() if value), "")):
+            raise SalfError(f"{name} needs a fleet, such as --fleet phones.")
+
+    def _needs_fleet(self) -> dict[str, object]:
+        return {"deadline": self.deadline, "batches equal-time": self.batches == "equal-time"}
 
     def _check_names(self) -> None:
         if self.model not in PAPER_MODELS:
@@ -210,6 +272,8 @@ class Config:
         check_names(given, type(self))
         if given.get("method", self.method) != self.method and "options" not in given:
             given["options"] = {}  # they were another method's
+        if "seconds" in given and "rounds" not in given:
+            given["rounds"] = 0  # the time is the limit
         return replace(self, **given)
 
     def differences(self, other: "Config") -> list[str]:
@@ -229,9 +293,6 @@ Backend = Literal["ray", "flower"]
 class LiveConfig(Config):
     """A config of real users with a real clock. Times are in seconds, or texts such as 50ms."""
 
-    deadline: float | None = setting(
-        None, "T_max, such as 50ms or 2s: a user's time a round. FedAvg needs none.", duration
-    )
     grace: float | None = setting(
         None, "Time for messages after T_max; by default learned from arrivals.", duration
     )
@@ -247,6 +308,10 @@ class LiveConfig(Config):
         from salf.live.rounds import Grace, check_deadline
         from salf.live.slow import slowness
 
+        if self.fleet:
+            raise SalfError("real users have devices of their own: leave out --fleet.")
+        if isinstance(self.deadline, str):
+            raise SalfError("a live deadline is a time, such as --deadline 50ms.")
         check_deadline(self.deadline)
         check_max_norm(self.max_norm)
         Grace(self.grace)  # which checks it
@@ -261,6 +326,14 @@ class LiveConfig(Config):
             raise SalfError(f"{method.name} runs in the simulator only: {method.simulated_only}.")
         if self.deadline is None and not method.waits:
             raise SalfError("how long may a round take? Add --deadline, such as --deadline 50ms.")
+
+    @property
+    def seconds_a_round(self) -> float | None:
+        """T_max; None if rounds wait for everybody."""
+        return None if self.deadline is None else float(self.deadline)
+
+    def _needs_fleet(self) -> dict[str, object]:
+        return {"batches equal-time": self.batches == "equal-time"}
 
 
 def live(config: Config, **settings: Any) -> LiveConfig:

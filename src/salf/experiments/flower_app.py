@@ -158,7 +158,7 @@ def main(grid: Grid, context: Context) -> None:
         simulation.model,
         lr=schedules.schedule(config.lr, config.rounds),
         optimiser=config.make_optimiser(),
-        deadline=config.deadline,
+        deadline=config.seconds_a_round,
         grace=config.grace,
         max_norm=config.max_norm,
         local_steps=int(simulation.planned(np.arange(config.users)).max()),

@@ -308,7 +308,7 @@ def serve(
     rounds = Rounds(
         server,
         link,
-        config.deadline,
+        config.seconds_a_round,
         Grace(config.grace),
         cohort=None if config.cohort == "all" else config.cohort_size(),
         seed=config.seed,

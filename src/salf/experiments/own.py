@@ -20,6 +20,7 @@ from salf.evaluation import Metric
 from salf.experiments.folder import MODEL
 from salf.experiments.run import Result, run_made
 from salf.experiments.training import History, OnRound, own_federation
+from salf.fleet.devices import Fleet
 from salf.inputs import Inputs
 from salf.layers import Prefixes
 from salf.methods import Method
@@ -35,6 +36,7 @@ def train(
     split: str | Sequence[Sequence[int]] = "iid",
     layers: str | Sequence[Prefixes] | None = None,
     depth: str | DepthDistribution | World = "mixture",
+    fleet: str | Fleet = "",
     loss: Loss = cross_entropy,
     metrics: Mapping[str, Metric] | None = None,
     on_round: OnRound | None = None,
@@ -70,6 +72,7 @@ def train(
         "split": split,
         "layers": layers,
         "depth": depth,
+        "fleet": fleet,
         "loss": loss,
         "metrics": metrics,
     }

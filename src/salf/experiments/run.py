@@ -140,7 +140,7 @@ def _run(
 
     try:
         with signals.held() as held:  # until the model and the metrics agree
-            history = run_rounds(training, config.rounds, tuple(rows), after_round)
+            history = run_rounds(training, config.rounds, tuple(rows), after_round, config.seconds)
     except (TrainingDiverged, Stopped):  # both come between two rounds: keep what there was
         if folder is not None and rows:
             save(folder, training.simulation, rows)

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from salf import schedules, worlds
+from salf.arrivals import Ints
 from salf.data import (
     DataSet,
     Own,
@@ -35,22 +36,36 @@ from salf.errors import SalfError
 from salf.evaluation import Metric, evaluate
 from salf.evaluation import check_names as check_metrics
 from salf.experiments.config import Config, check_names
+from salf.fleet import deadlines
+from salf.fleet import named as fleets
+from salf.fleet.devices import Fleet
+from salf.fleet.timing import Cost, Timing
+from salf.fleet.world import OnFleet
 from salf.inputs import takes_several
 from salf.layers import Layers, Prefixes
 from salf.methods import Method
 from salf.models import build
 from salf.models.build import check_fit
+from salf.narrow import narrowed
 from salf.rows import Row, with_metrics
-from salf.sampling import Cohort, LocalWork
+from salf.sampling import Batches, Cohort, LocalWork
 from salf.schedules import Schedule
 from salf.simulation import Simulation
 from salf.worlds import AtDeadline, World
+
+SLOWEST = "slowest_tenth_accuracy"  # what the accuracy on their data is called
+SLOWEST_ROWS = 5_000  # of their data are enough to measure it on
+CURVE = 60  # points of a curve over the simulated time, unless a run says otherwise
 
 # Called after each round with its row and the model; may raise StopTraining.
 OnRound = Callable[[Row, nn.Module], None]
 
 
-_EXAMPLES = {"method": "salf.method('drop')", "depth": "salf.depth.Uniform(users, layers)"}
+_EXAMPLES = {
+    "method": "salf.method('drop')",
+    "depth": "salf.depth.Uniform(users, layers)",
+    "fleet": "salf.Fleet('phones', users=30)",
+}
 
 
 class StopTraining(Exception):
@@ -67,16 +82,28 @@ class Training:
     eval_every: int
     source: str = ""
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # your own
+    eval_seconds: float = 0.0  # of the simulated clock, between evaluations, instead of rounds
+    slowest: Samples | None = None  # the data of the tenth of the users with the slowest devices
 
-    def rows(self, rounds: int) -> Iterator[Row]:
-        """Train up to round `rounds`."""
-        while self.simulation.t < rounds:
-            start = perf_counter()
-            row = self.measured(self.simulation.step(), rounds)
+    def rows(self, rounds: int, seconds: float | None = None) -> Iterator[Row]:
+        """Train up to round `rounds` (0 for no limit), or as long as the simulated time allows."""
+        while not rounds or self.simulation.t < rounds:
+            start, before = perf_counter(), self.simulation.clock
+            row = self.simulation.step_until(seconds)
+            if row is None:
+                return
+            row = self.measured(row, rounds, before)
             yield replace(row, seconds=perf_counter() - start)
 
-    def measured(self, row: Row, rounds: int) -> Row:
-        """The row of a round that was just run, with what is measured if an evaluation is due."""
+    def measured(self, row: Row, rounds: int, before: float | None = None) -> Row:
+        """The row of a round that was just run, with what is measured if an evaluation is due.
+
+        `before` is the simulated time at which the round began.
+        """
+        if self.eval_seconds and before is not None and row.clock is not None:
+            passed = row.clock // self.eval_seconds > before // self.eval_seconds
+            due = passed or row.round == rounds
+            return with_metrics(row, self._evaluated(self.validation) if due else {})
         return with_metrics(row, self.evaluated_if_due(row.round, rounds))
 
     def evaluated_if_due(self, t: int, rounds: int) -> dict[str, float]:
@@ -89,8 +116,15 @@ class Training:
         return t % self.eval_every == 0
 
     def tested(self) -> dict[str, float]:
-        """What is measured of the model as it is now on the test data."""
-        return self._evaluated(self.test)
+        """What is measured of the model as it is now on the test data.
+
+        With a fleet, also the accuracy on the data of the slowest tenth of the users.
+        """
+        found = self._evaluated(self.test)
+        slowest = self._evaluated(self.slowest)
+        if found and "accuracy" in slowest:
+            found[SLOWEST] = slowest["accuracy"]
+        return found
 
     def _evaluated(self, samples: Samples | None) -> dict[str, float]:
         if samples is None:
@@ -124,6 +158,15 @@ class History:
         """(round, accuracy) wherever it was measured."""
         return [(row.round, row.accuracy) for row in self.rows if row.accuracy is not None]
 
+    @property
+    def timed_curve(self) -> list[tuple[float, float]]:
+        """(simulated seconds, accuracy) wherever it was measured; empty without a fleet."""
+        return [
+            (row.clock, row.accuracy)
+            for row in self.rows
+            if row.accuracy is not None and row.clock is not None
+        ]
+
     def curve_of(self, metric: str) -> list[tuple[int, float]]:
         """(round, value) of `loss` on held-out data, or of a metric of your own."""
         return [(row.round, row.metrics[metric]) for row in self.rows if metric in row.metrics]
@@ -139,10 +182,14 @@ def run_rounds(
     rounds: int,
     before: Sequence[Row] = (),
     on_round: OnRound | None = None,
+    seconds: float | None = None,
 ) -> History:
-    """Train up to round `rounds`, or until `on_round` stops it; `before` are the rows so far."""
+    """Train up to round `rounds`, or until `on_round` stops it; `before` are the rows so far.
+
+    With `seconds`, as long as the simulated time allows, and then `rounds` may be 0 for any number.
+    """
     rows, stopped, simulation = list(before), False, training.simulation
-    for row in training.rows(rounds):
+    for row in training.rows(rounds, seconds):
         rows.append(row)
         try:
             if on_round is not None:
@@ -170,6 +217,7 @@ def own_federation(
     split: str | Sequence[Sequence[int]] = "iid",
     layers: str | Sequence[Prefixes] | None = None,
     depth: str | DepthDistribution | World = "mixture",
+    fleet: str | Fleet = "",
     lr: float | str | Schedule | None = None,
     loss: Loss = cross_entropy,
     metrics: Mapping[str, Metric] | None = None,
@@ -195,6 +243,7 @@ def own_federation(
     for name, value, kinds in (
         ("method", method, (str, Method)),
         ("depth", depth, (str, DepthDistribution, World)),
+        ("fleet", fleet, (str, Fleet)),
     ):
         if not isinstance(value, kinds):
             what = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
@@ -207,6 +256,7 @@ def own_federation(
         **({"split": split} if isinstance(split, str) else {"users": len(split)}),
         **({"depth": depth} if isinstance(depth, str) else {}),
         **({"layers": layers} if isinstance(layers, str) else {}),
+        **_of_fleet(fleet, settings),
         **({} if lr is None or callable(lr) else {"lr": lr}),
         **settings,
     }
@@ -227,12 +277,27 @@ def own_federation(
         shares=shares,
         layers=None if isinstance(layers, str) else layers,
         world=None if isinstance(depth, str) else depth,
+        fleet=None if isinstance(fleet, str) else fleet,
         loss=loss,
         metrics=metrics,
         schedule=lr if callable(lr) else None,
         tested=tested is not None,
         model_name=type(model).__name__,
     )
+
+
+def _of_fleet(fleet: str | Fleet, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a fleet brings along."""
+    if not fleet:
+        return {}
+    found: dict[str, Any] = (
+        {} if "rounds" in settings or "seconds" not in settings else {"rounds": 0}
+    )
+    if isinstance(fleet, str):
+        return {"fleet": fleet, **found}
+    if "availability" in settings:
+        raise SalfError("the fleet given has its own availability: leave out availability=.")
+    return {"fleet": fleets.GIVEN, "users": len(fleet), **found}
 
 
 def _of_users(data: Any, users: int | None) -> Shares | None:
@@ -293,6 +358,7 @@ def assemble(
     shares: Shares | None = None,
     layers: Sequence[Prefixes] | None = None,
     world: DepthDistribution | World | None = None,
+    fleet: Fleet | None = None,
     loss: Loss = cross_entropy,
     metrics: Mapping[str, Metric] | None = None,
     schedule: Schedule | None = None,
@@ -330,17 +396,23 @@ def assemble(
         smallest = int(shares.sizes(np.arange(len(shares))).min())
         check_fit(model, example, classes, model_name, min(smallest, config.batch_size))
     seen_as = Layers.of(model, layers or config.given_layers(), example)
-    if world is None:
-        world = worlds.parse(config.depth, len(shares), len(seen_as), config.stragglers)
     local = LocalWork(config.local_steps, config.local_epochs, config.client_lr)
+    batch_size: int | Ints = config.batch_size
+    if world is None and config.fleet:
+        fleet = paired(config, fleet, shares)
+        if config.batches == "equal-time":
+            batch_size = fleet.batches(config.batch_size)
+        world = on_fleet(config, fleet, model, seen_as, example, shares, batch_size, local)
+    elif world is None:
+        world = worlds.parse(config.depth, len(shares), len(seen_as), config.stragglers)
     simulation = Simulation(
         make_engine(config.engine, model, seen_as, loss, example, local.several),
         method or config.make_method(),
         world if isinstance(world, World) else AtDeadline(world),
         shares,
-        schedule or schedules.schedule(config.lr, config.rounds),
+        schedule or schedules.schedule(config.lr, config.rounds or 1),
         config.make_optimiser(),
-        config.batch_size,
+        batch_size,
         config.seed,
         _cohort(config, shares),
         config.weigh == "samples",
@@ -353,7 +425,64 @@ def assemble(
     measured = 0 if watched is None else len(watched)
     rows = simulation.cohort.size * int(simulation.planned(np.arange(1))[0]) * config.batch_size
     every = config.eval_every or max(1, ceil(measured / rows))
-    return Training(simulation, watched, test, every, data.source, metrics or {})
+    eval_seconds = config.eval_seconds
+    if config.seconds is not None and not config.eval_every:
+        eval_seconds = eval_seconds or config.seconds / CURVE
+    return Training(
+        simulation,
+        watched,
+        test,
+        every,
+        data.source,
+        metrics or {},
+        eval_seconds,
+        some(shares, SLOWEST_ROWS, fleet.slowest()) if fleet and tested else None,
+    )
+
+
+def paired(config: Config, fleet: Fleet | None, shares: Shares) -> Fleet:
+    """The fleet of a config, or the one given, with its devices dealt to the users."""
+    if fleet is None:
+        fleet = fleets.parse(config.fleet, len(shares), config.seed, config.availability)
+    elif len(fleet) != len(shares):
+        raise SalfError(f"the fleet has {len(fleet)} devices, and there are {len(shares)} users.")
+    how = config.pair or fleet.devices.pair
+    if how == "random":
+        return fleet
+    if not isinstance(shares, Split):
+        raise SalfError(
+            f"pair {how!r} needs data that are shared out, not data of the users' own: order the "
+            "fleet's devices yourself."
+        )
+    everybody = np.arange(len(shares))
+    if how == "size":
+        return fleet.paired(how, sizes=shares.sizes(everybody))
+    return fleet.paired(how, dominant=shares.usual_labels(everybody))
+
+
+def on_fleet(
+    config: Config,
+    fleet: Fleet,
+    model: nn.Module,
+    layers: Layers,
+    example: Any,
+    shares: Shares,
+    batch_size: int | Ints,
+    local: LocalWork,
+) -> OnFleet:
+    """The fleet as a world: its devices' times follow from the layers' work."""
+    batches = Batches(shares, batch_size, local.epochs)
+
+    def timing(model: nn.Module) -> Timing:
+        return Timing(
+            fleet.devices,
+            Cost.of(model, layers, example),
+            batches.sizes,
+            lambda users: local.planned(shares.sizes(users), batches.wanted(users)),
+        )
+
+    deadline = None if config.deadline is None else deadlines.parse(config.deadline)
+    return OnFleet(timing(model), deadline, lambda width: timing(narrowed(model, width)))
 
 
 def _cohort(config: Config, shares: Shares) -> Cohort:

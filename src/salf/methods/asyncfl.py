@@ -20,11 +20,16 @@ class AsyncFL(Method):
     The paper's "participates in the averaging" has two readings: the difference the user made to
     its old model is added (`stale="difference"`), or the old model so changed is averaged with the
     others (`stale="model"`). `discount`: a weight (1 + staleness)^-discount; 0 is none.
+
+    On a fleet, which has a clock, a user that is not done at the deadline delivers in the round in
+    which it is (`delay` is not used). With a `buffer` of so many updates there are no deadlines:
+    the server takes a step whenever that many have arrived.
     """
 
     delay: int = 2
     stale: Stale = "difference"
     discount: float = 0.0
+    buffer: int | None = None
 
     name: ClassVar[str] = "asyncfl"
     simulated_only: ClassVar[str] = "its users deliver updates of older models"
@@ -43,7 +48,7 @@ class AsyncFL(Method):
 
     def world(self, world: World) -> World:
         """Stragglers deliver late."""
-        return world.late(self.delay)
+        return world.late(self.delay) if self.buffer is None else world.buffered(self.buffer)
 
     def share(self, arrived: Arrivals, layers: int) -> Floats:
         """The stale count for less, in the sum and in what it is divided by."""

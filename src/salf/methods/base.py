@@ -107,7 +107,7 @@ class Method(ABC):
 
     def world(self, world: World) -> World:
         """How the users of a world behave under this method."""
-        return world.waiting() if self.waits or self.narrows else world
+        return world.waiting() if self.waits else world
 
     def widths(self, arrived: Arrivals) -> Floats:
         """The share of every hidden layer that each user trains."""

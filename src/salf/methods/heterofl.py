@@ -8,6 +8,7 @@ import numpy as np
 from salf.arrivals import Arrivals, Closing, Floats
 from salf.errors import SalfError
 from salf.methods.base import Method
+from salf.worlds import World
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,10 @@ class HeteroFL(Method):
         super().__post_init__()
         if not 0 < self.width <= 1:
             raise SalfError(f"the width of HeteroFL must be in (0, 1], not {self.width}.")
+
+    def world(self, world: World) -> World:
+        """Stragglers finish: they have less to do."""
+        return world.narrowed(self.width)
 
     def divisor(self, closing: Closing) -> Floats:
         """1: each entry is divided by the weight of its holders; or U, whoever holds what."""

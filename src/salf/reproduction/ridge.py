@@ -144,8 +144,9 @@ def trajectories(
         for repeat, seed in enumerate(seeds):
             draws = Keyed(seed, t)
             index.append(parts.at(users, places(draws, users, sizes, ridge.batch_size)))
-            arrived, memories[repeat] = world.arrivals(t, draws, users, memories[repeat])
-            weights.append(rule.weights(arrived, world.unreached(t, users)))
+            before = memories[repeat]
+            arrived, memories[repeat] = world.arrivals(t, draws, users, before)
+            weights.append(rule.weights(arrived, world.unreached(t, users, before)))
         gradients = ridge.batch_gradients(models, np.stack(index))
         c = np.stack(weights)[:, layer_of]  # [repeats, m, users]
         models = models - rate(t) * np.einsum("rmu,rum->rm", c, gradients)

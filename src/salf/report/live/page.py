@@ -48,8 +48,8 @@ def _what(run: LiveRun) -> str:
     config = run.config
     time = (
         "in rounds that wait for all of them"
-        if names.waits(config.method) or run.config.deadline is None
-        else f"who have T_max = {names.duration(run.config.deadline)} a round"
+        if names.waits(config.method) or config.seconds_a_round is None
+        else f"who have T_max = {names.duration(config.seconds_a_round)} a round"
     )
     return (
         f"{names.method(config.method)} trains the model {config.model} on {config.data} with "

@@ -1,0 +1,198 @@
+"""A fleet: the devices of all users, each with a speed, a link and times at which it is there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from salf.arrivals import Floats, Ints
+from salf.draws import Keyed, Purpose
+from salf.errors import SalfError
+from salf.fleet.availability import Always, Availability
+from salf.fleet.jitter import Jitter, LogNormal, Steady
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from salf.fleet.preview import Preview
+
+Counted = Literal["multiply-adds", "layers"]
+Pair = Literal["random", "labels", "size"]
+
+
+@dataclass(frozen=True, eq=False)
+class Devices:
+    """The devices of a fleet, an entry each: what `Fleet` holds."""
+
+    speed: Floats  # a second: multiply-adds, or layers of a batch of `REFERENCE` rows
+    up: Floats  # bytes a second; inf without a link that takes time
+    down: Floats
+    latency: Floats  # seconds that a message takes, whatever its size
+    jitter: Jitter = field(default_factory=Steady)
+    availability: Availability = field(default_factory=Always)
+    counted: Counted = "multiply-adds"  # or "layers": every layer takes as long as any other
+    pair: Pair = "random"  # how users get their devices, unless a run says otherwise
+
+    REFERENCE = 16  # rows of the batch whose layers are counted
+
+    def __post_init__(self) -> None:
+        for name, least in (("speed", "positive"), ("up", "positive"), ("down", "positive")):
+            values = getattr(self, name)
+            if values.shape != self.speed.shape or values.ndim != 1 or not (values > 0).all():
+                raise SalfError(f"{name} must be {least} for every device.")
+        if self.latency.shape != self.speed.shape or not (self.latency >= 0).all():
+            raise SalfError("latency must be at least 0 for every device.")
+        if not len(self.speed) or not np.isfinite(self.speed).all():
+            raise SalfError("a fleet needs at least one device, and finite speeds.")
+
+    def of(self, order: Ints) -> "Devices":
+        """The devices in another order: that of the users who get them."""
+        return replace(
+            self,
+            speed=self.speed[order],
+            up=self.up[order],
+            down=self.down[order],
+            latency=self.latency[order],
+            jitter=self.jitter.of(order),
+            availability=self.availability.of(order),
+        )
+
+
+class Fleet:
+    """The devices of a federation.
+
+    `Fleet("phones", users=30, seed=0)` makes a named fleet (docs/fleets.md lists them), with
+    options such as `speed=1e6` (the median). `Fleet.of(speed=[...])` makes one by hand and
+    `Fleet.csv` from a file. A device is a function of (seed, its number).
+    """
+
+    def __init__(self, name: str, users: int, seed: int = 0, **options: Any) -> None:
+        from salf.fleet.named import make
+
+        if users < 1:
+            raise SalfError(f"a fleet needs at least one user, not {users}.")
+        self.name = name
+        self.devices: Devices = make(name, users, seed, options)
+
+    @classmethod
+    def made(cls, name: str, devices: Devices) -> "Fleet":
+        """A fleet of these devices."""
+        fleet = cls.__new__(cls)
+        fleet.name, fleet.devices = name, devices
+        return fleet
+
+    @classmethod
+    def of(
+        cls,
+        speed: Sequence[float],
+        *,
+        jitter: float | Sequence[float] | Jitter = 0.0,
+        up: float | Sequence[float] = np.inf,
+        down: float | Sequence[float] = np.inf,
+        latency: float | Sequence[float] = 0.0,
+        availability: Availability | None = None,
+        counted: Counted = "multiply-adds",
+        pair: Pair = "random",
+        name: str = "by hand",
+    ) -> "Fleet":
+        """A fleet by hand: `speed` of every device, in multiply-adds a second; all else optional.
+
+        `up` and `down` are bytes a second, `latency` seconds, `jitter` a law of `salf.fleet.jitter`
+        or the spread of a log-normal one. With `counted="layers"` speeds are layers a second.
+        """
+        speeds = np.asarray(speed, np.float64).reshape(-1)
+
+        def each(values: float | Sequence[float]) -> Floats:
+            return np.broadcast_to(np.asarray(values, np.float64), speeds.shape).copy()
+
+        try:
+            ups, downs, latencies = each(up), each(down), each(latency)
+            law = jitter if isinstance(jitter, Jitter) else _log_normal(jitter, len(speeds))
+        except ValueError:
+            raise SalfError(
+                f"give one value, or one for each of the {len(speeds)} devices."
+            ) from None
+        return cls.made(
+            name,
+            Devices(speeds, ups, downs, latencies, law, availability or Always(), counted, pair),
+        )
+
+    @classmethod
+    def csv(cls, path: Path | str, users: int | None = None) -> "Fleet":
+        """A fleet from a file with a line per device.
+
+        The column `speed` is required; `up`, `down`, `latency` and `jitter` are optional. A file
+        with the columns `device`, `round`, `stage` and `seconds` has recorded times instead, as
+        `salf fleet measure` writes them. More `users` than devices are given devices in turn.
+        """
+        from salf.fleet.files import read
+
+        devices = read(Path(path))
+        if users is not None and users != len(devices.speed):
+            devices = devices.of(np.arange(users) % len(devices.speed))
+        return cls.made(str(path), devices)
+
+    def __len__(self) -> int:
+        return len(self.devices.speed)
+
+    def __repr__(self) -> str:
+        slow, usual, fast = np.percentile(self.devices.speed, [5, 50, 95])
+        return (
+            f"Fleet({self.name!r}: {len(self)} devices, {usual:.3g} {self.devices.counted} a "
+            f"second at the median, {slow:.3g} to {fast:.3g} from the 5th to the 95th percentile)"
+        )
+
+    def paired(self, how: Pair, dominant: Ints | None = None, sizes: Ints | None = None) -> "Fleet":
+        """The same devices dealt to users: at random, or so that the slow ones hold data of a kind.
+
+        `labels`: users in the order of their most frequent label get devices from the slowest on.
+        `size`: users in the order of their number of samples do, so slow ones have few.
+        """
+        if how == "random":
+            return self
+        by = dominant if how == "labels" else sizes
+        if by is None:
+            raise SalfError(f"pair {how!r} needs to know every user's {how} in advance.")
+        order = np.empty(len(self), np.int64)
+        order[np.argsort(by, kind="stable")] = np.argsort(self.devices.speed, kind="stable")
+        return Fleet.made(self.name, self.devices.of(order))
+
+    def slowest(self, share: float = 0.1) -> Ints:
+        """The users with the slowest devices, at least one."""
+        count = max(1, round(share * len(self)))
+        return np.sort(np.argsort(self.devices.speed, kind="stable")[:count])
+
+    def batches(self, batch_size: int, most: int = 4) -> Ints:
+        """Batches in proportion to speed, so that one takes every user about as long.
+
+        The median device has `batch_size` rows; nobody has more than `most` times as many, or none.
+        """
+        relative = self.devices.speed / np.median(self.devices.speed)
+        rows = np.rint(batch_size * relative).astype(np.int64)
+        return np.clip(rows, 1, most * batch_size)
+
+    def preview(
+        self, model: "nn.Module", deadline: float | None = None, **settings: Any
+    ) -> "Preview":
+        """Who would reach what, and how long rounds would take, without training."""
+        from salf.fleet.preview import of_model
+
+        return of_model(self, model, deadline, **settings)
+
+
+def _log_normal(sigma: float | Sequence[float], devices: int) -> Jitter:
+    spread = np.asarray(sigma, np.float64)
+    if spread.ndim:
+        spread = np.broadcast_to(spread, (devices,))
+    elif spread == 0:
+        return Steady()
+    return LogNormal(spread if spread.ndim else float(spread))
+
+
+def drawn_normal(seed: int, users: int, n: int) -> Floats:
+    """`n` standard normal numbers of every device: [n, users]."""
+    u = Keyed(seed, 0).uniform(np.arange(users), Purpose.DEVICE, 2 * n)
+    radius, angle = np.sqrt(-2 * np.log1p(-u[:, :n])), 2 * np.pi * u[:, n:]
+    return np.asarray((radius * np.cos(angle)).T)

@@ -1,0 +1,63 @@
+"""Fleets as files: a line per device, or recorded times."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+
+from salf.errors import SalfError
+from salf.fleet.devices import Devices, Fleet
+from salf.fleet.jitter import Traces
+
+OPTIONAL = {"up": np.inf, "down": np.inf, "latency": 0.0, "jitter": 0.0}
+RECORDED = {"device", "round", "stage", "seconds"}
+
+
+def read(path: Path) -> Devices:
+    """The devices of a file, whichever of the two kinds it is."""
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            lines = list(csv.DictReader(stream))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise SalfError(f"cannot read the fleet {path}: {error}.") from None
+    if not lines:
+        raise SalfError(f"the fleet {path} has no devices.")
+    columns = set(lines[0])
+    try:
+        if columns >= RECORDED:
+            return _recorded(lines)
+        if "speed" not in columns or columns - {"speed", *OPTIONAL, "name"}:
+            raise SalfError(
+                f"the fleet {path} must have the column speed, and may have "
+                f"{', '.join(OPTIONAL)} and name, or the columns {', '.join(sorted(RECORDED))}."
+            )
+        found = {
+            name: [float(line[name] or default) for line in lines]
+            for name, default in {"speed": np.nan, **OPTIONAL}.items()
+            if name in columns
+        }
+    except (ValueError, TypeError, KeyError) as error:
+        raise SalfError(f"cannot read the fleet {path}: {error}.") from None
+    return Fleet.of(**found).devices  # type: ignore[arg-type]
+
+
+def _recorded(lines: list[dict[str, str]]) -> Devices:
+    """Times of stages, numbered from 1: the last layer with the forward pass, ..., the first."""
+    devices: dict[int, dict[int, dict[int, float]]] = {}
+    for line in lines:
+        own = devices.setdefault(int(line["device"]), {}).setdefault(int(line["round"]), {})
+        own[int(line["stage"])] = float(line["seconds"])
+    stages = {len(times) for rounds in devices.values() for times in rounds.values()}
+    if len(stages) != 1 or sorted(devices) != list(range(len(devices))):
+        raise SalfError(
+            "recorded times need all stages of every round, and devices numbered from 0."
+        )
+    rounds = tuple(
+        np.array([[times[stage] for stage in sorted(times)] for times in devices[device].values()])
+        for device in sorted(devices)
+    )
+    usual = np.array([np.median(own.sum(axis=1)) for own in rounds])
+    # In layers a second, so that a nominal round takes what a recorded one usually does.
+    return Fleet.of(
+        speed=(rounds[0].shape[1] / usual).tolist(), jitter=Traces(rounds), counted="layers"
+    ).devices

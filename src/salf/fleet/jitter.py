@@ -1,0 +1,201 @@
+"""How a device's times vary from round to round.
+
+A round of a user is a row of stages: for each local step the layers from the last to the first, the
+first stage of a step including the forward pass. `nominal` are the seconds of these stages without
+jitter, [users, stages]. A law says when the stages are complete, drawn from the numbers of (seed,
+round, user), and the chance that they are complete in time: exactly where there is a closed form.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from math import erf, sqrt
+
+import numpy as np
+
+from salf.arrivals import Floats, Ints
+from salf.draws import Draws, Purpose
+from salf.errors import SalfError
+
+_erf = np.vectorize(erf, otypes=[np.float64])
+
+
+class Jitter(ABC):
+    """A law of the times of all devices of a fleet."""
+
+    @abstractmethod
+    def complete(self, nominal: Floats, draws: Draws, users: Ints) -> Floats:
+        """When each stage of each user is complete, in seconds since it began: [users, stages]."""
+
+    def chance(self, nominal: Floats, budget: Floats, users: Ints) -> Floats | None:
+        """P(stage complete within `budget`), both [users, stages]; None without a closed form."""
+        return None
+
+    def of(self, devices: Ints) -> "Jitter":
+        """The law of users who have these devices."""
+        return self
+
+
+class Paced(Jitter):
+    """All stages of a round are slower or faster by one factor."""
+
+    @abstractmethod
+    def factor(self, draws: Draws, users: Ints) -> Floats:
+        """The factor of each user in this round."""
+
+    @abstractmethod
+    def below(self, factor: Floats, users: Ints) -> Floats:
+        """P(a user's factor is at most so large), [users, stages]."""
+
+    def complete(self, nominal: Floats, draws: Draws, users: Ints) -> Floats:
+        """The nominal times, stretched."""
+        return np.asarray(nominal.cumsum(axis=1) * self.factor(draws, users)[:, None])
+
+    def chance(self, nominal: Floats, budget: Floats, users: Ints) -> Floats:
+        """The law of the factor at the one that still fits."""
+        needed = nominal.cumsum(axis=1)
+        # Where nothing is to be done, whatever time is left is enough.
+        fits = np.divide(budget, needed, out=np.full_like(budget, np.inf), where=needed > 0)
+        return np.where(budget >= 0, self.below(np.where(budget >= 0, fits, 0), users), 0.0)
+
+
+@dataclass(frozen=True)
+class Steady(Paced):
+    """Every round takes the same time."""
+
+    def factor(self, draws: Draws, users: Ints) -> Floats:
+        """1."""
+        return np.ones(len(users))
+
+    def below(self, factor: Floats, users: Ints) -> Floats:
+        """1 from the factor 1 on."""
+        return np.asarray(factor >= 1, np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class LogNormal(Paced):
+    """The factor is log-normal with median 1; `sigma` is the spread of its logarithm."""
+
+    sigma: float | Floats  # of all devices, or of each
+
+    def __post_init__(self) -> None:
+        if not (np.asarray(self.sigma) >= 0).all() or not np.isfinite(self.sigma).all():
+            raise SalfError(f"jitter must be a number of at least 0, not {self.sigma}.")
+
+    def factor(self, draws: Draws, users: Ints) -> Floats:
+        """exp(sigma z), z standard normal."""
+        return np.exp(self._sigma(users) * normal(draws, users))
+
+    def below(self, factor: Floats, users: Ints) -> Floats:
+        """Phi(ln(factor) / sigma)."""
+        sigma = np.broadcast_to(self._sigma(users), len(users))[:, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            z = np.log(factor) / sigma
+        # Without any spread, 0/0 is a time that is just enough.
+        return np.where(np.isnan(z), 1.0, 0.5 * (1 + _erf(z / sqrt(2))))
+
+    def of(self, devices: Ints) -> "LogNormal":
+        """Each user has its device's spread."""
+        return self if np.ndim(self.sigma) == 0 else LogNormal(np.asarray(self.sigma)[devices])
+
+    def _sigma(self, users: Ints) -> Floats:
+        sigma = np.asarray(self.sigma, np.float64)
+        return sigma[users] if sigma.ndim else sigma
+
+
+@dataclass(frozen=True)
+class ShiftedExponential(Paced):
+    """The factor is 1 and an exponential part of this mean: never faster, sometimes much slower."""
+
+    mean: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.mean < np.inf:
+            raise SalfError(f"the mean of the exponential part must be above 0, not {self.mean}.")
+
+    def factor(self, draws: Draws, users: Ints) -> Floats:
+        """1 + mean E, E standard exponential."""
+        return np.asarray(1 + self.mean * exponential(draws, users)[:, 0])
+
+    def below(self, factor: Floats, users: Ints) -> Floats:
+        """1 - exp(-(factor - 1) / mean)."""
+        return np.asarray(-np.expm1(-np.maximum(factor - 1, 0) / self.mean))
+
+
+@dataclass(frozen=True)
+class PerLayer(Jitter):
+    """Every layer takes an exponential time of its own, independently, of its nominal mean."""
+
+    def complete(self, nominal: Floats, draws: Draws, users: Ints) -> Floats:
+        """Sums of exponential times: Erlang where the means are equal."""
+        each = nominal * exponential(draws, users, nominal.shape[1])
+        return np.asarray(each.cumsum(axis=1))
+
+    def chance(self, nominal: Floats, budget: Floats, users: Ints) -> Floats | None:
+        """The Erlang law, P(k layers within b) = 1 - e^-x sum_{i<k} x^i/i!, x = b over the mean."""
+        mean = nominal[:, :1]
+        if not np.allclose(nominal, mean) or (mean <= 0).any():
+            return None  # stages of different means: no simple form
+        x, stages = np.maximum(budget / mean, 0), np.arange(nominal.shape[1])
+        # In logarithms, and x = 0 apart, because powers of a long budget overflow.
+        log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, len(stages))))])
+        log_x = np.log(np.where(x > 0, x, 1))
+        terms = np.exp(stages * log_x[:, :, None] - log_factorial - x[:, :, None])
+        missed = (terms * (stages <= stages[:, None])).sum(axis=2)
+        return np.where(x > 0, np.clip(1 - missed, 0, 1), 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Traces(Jitter):
+    """Times that were recorded: a round of a device is one of its recorded rounds, at random.
+
+    `rounds[device]` are the seconds of its stages in each of them, [rounds, layers], the forward
+    pass with the last layer, from the last layer to the first. The nominal times are not used,
+    except that a larger batch, `rows` being the recorded one, takes longer in proportion.
+    """
+
+    rounds: tuple[Floats, ...]
+
+    def complete(self, nominal: Floats, draws: Draws, users: Ints) -> Floats:
+        """A recorded round of each user, once for every local step."""
+        layers = self.rounds[0].shape[1]
+        steps = nominal.shape[1] // layers
+        places = draws.uniform(users, Purpose.JITTER, steps)
+        taken = np.empty_like(nominal)
+        for row, user in enumerate(users.tolist()):
+            record = self.rounds[user]
+            taken[row] = record[(places[row] * len(record)).astype(np.int64)].ravel()
+        return np.asarray((taken * self._stretch(nominal, users)).cumsum(axis=1))
+
+    def chance(self, nominal: Floats, budget: Floats, users: Ints) -> Floats | None:
+        """The share of the recorded rounds that would have been in time."""
+        layers = self.rounds[0].shape[1]
+        if nominal.shape[1] > layers:
+            return None
+        stretch = self._stretch(nominal, users)
+        return np.array(
+            [
+                (self.rounds[user].cumsum(axis=1) * stretch[row] <= budget[row]).mean(axis=0)
+                for row, user in enumerate(users.tolist())
+            ]
+        )
+
+    def _stretch(self, nominal: Floats, users: Ints) -> Floats:
+        """How much longer a user's batch takes than the recorded ones."""
+        layers = self.rounds[0].shape[1]
+        usual = np.array([np.median(self.rounds[user].sum(axis=1)) for user in users.tolist()])
+        return np.asarray(nominal[:, :layers].sum(axis=1) / usual)[:, None]
+
+    def of(self, devices: Ints) -> "Traces":
+        """Each user has its device's record."""
+        return Traces(tuple(self.rounds[device] for device in devices.tolist()))
+
+
+def normal(draws: Draws, users: Ints) -> Floats:
+    """A standard normal number for each user (Box and Muller)."""
+    first, second = draws.uniform(users, Purpose.JITTER, 2).T
+    return np.asarray(np.sqrt(-2 * np.log1p(-first)) * np.cos(2 * np.pi * second))
+
+
+def exponential(draws: Draws, users: Ints, n: int = 1) -> Floats:
+    """`n` standard exponential numbers for each user: [users, n]."""
+    return np.asarray(-np.log1p(-draws.uniform(users, Purpose.JITTER, n)))

@@ -1,0 +1,317 @@
+"""Rounds by a simulated clock: who arrives, how far, and how long it takes.
+
+The closing rules: a round ends at its deadline or when all are there (`OnFleet`), when the slowest
+is there (`Waiting`), at its deadline with late users delivering in a later round (`Delayed`), or
+when so many updates have arrived (`Buffered`). Ties are settled by the users' numbers.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from salf.arrivals import Arrivals, Floats, Ints, Spent
+from salf.draws import Draws, Purpose
+from salf.errors import SalfError
+from salf.fleet.deadlines import Auto, Constant, Deadline
+from salf.fleet.timing import Round, Timing
+from salf.worlds import Memory, World
+
+# What is remembered, [2, 1 + users]: first the clock and the deadline of the next round; then, of
+# every user at work on an update, the round it was given its model and when it will deliver.
+CLOCK, TMAX = (0, 0), (1, 0)
+GIVEN, DUE = 0, 1
+
+
+class OnFleet(World):
+    """A fleet with a deadline: a round ends at T_max, or earlier if all users are done."""
+
+    def __init__(
+        self,
+        timing: Timing,
+        deadline: Deadline | None,
+        narrow: Callable[[float], Timing] | None = None,
+    ) -> None:
+        self.timing, self._deadline, self._narrow = timing, deadline, narrow
+        self.users, self.layers = timing.users, timing.layers
+
+    @property
+    def deadline(self) -> Deadline:
+        """That of every round, which only a method that waits can do without."""
+        if self._deadline is None:
+            raise SalfError(
+                "how long may a round take? Set a deadline, such as --deadline 2s or --deadline "
+                "auto; `salf fleet preview` shows which deadline gives which reach."
+            )
+        return self._deadline
+
+    def start(self) -> Memory:
+        """Time 0, and the first deadline."""
+        memory = np.zeros((2, 1 + self.users))
+        memory[TMAX] = self._first_deadline()
+        return memory
+
+    def clock(self, memory: Memory) -> float:
+        """The simulated seconds so far."""
+        return float(memory[CLOCK])
+
+    def _first_deadline(self) -> float:
+        if isinstance(self.deadline, Auto):
+            return deadline_for(self.timing, self.deadline.reach)
+        return self.deadline.first()
+
+    def arrivals(
+        self, t: int, draws: Draws, users: Ints, memory: Memory
+    ) -> tuple[Arrivals, Memory]:
+        """How far every user is at the deadline."""
+        clock, seconds = float(memory[CLOCK]), self.deadline.of(t, float(memory[TMAX]))
+        times = self.timing.round(draws, users, clock)
+        arrived = self.timing.reached(times.done, users, seconds)
+        finish = self.timing.finish(times.done, users)
+        took = min(float(finish.max(initial=0.0)), seconds) if len(users) else seconds
+        spent = self._spent(times, arrived, finish, took, clock)
+        after = memory.copy()
+        after[CLOCK] = spent.clock
+        after[TMAX] = self.deadline.after(float(memory[TMAX]), arrived.mean_reach(self.layers))
+        return replace(arrived, spent=spent), after
+
+    def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
+        """p_l: the product of the chances that each user misses the layer."""
+        reach = self.reach(t, users, memory)
+        return np.asarray((1 - reach).prod(axis=1))
+
+    def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
+        """P(user u reaches layer l in round t): [L, users]."""
+        seconds = self.deadline.of(t, float(memory[TMAX]))
+        return self.timing.reach(users, float(memory[CLOCK]), seconds)
+
+    def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
+        """The arrivals: their local steps took time too."""
+        return arrived
+
+    def unreached_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
+        """p_l: a layer is reached in the first local step or not at all."""
+        return self.checked_unreached(t, users, memory)
+
+    def waiting(self) -> World:
+        """A round ends with the slowest user."""
+        return Waiting(self.timing, self._deadline)
+
+    def late(self, delay: int) -> World:
+        """Users that are not done at the deadline deliver when they are."""
+        return Delayed(self.timing, self.deadline)
+
+    def narrowed(self, width: float) -> World:
+        """Users that cannot be done in time train a narrower network."""
+        if self._narrow is None:
+            raise SalfError("this fleet does not know how long a narrower network takes.")
+        return Narrowed(self.timing, self.deadline, self._narrow(width))
+
+    def buffered(self, size: int) -> World:
+        """A step is taken whenever so many updates have arrived."""
+        return Buffered(self.timing, Constant(1.0), size)
+
+    def _spent(
+        self, times: Round, arrived: Arrivals, finish: Floats, took: float, clock: float
+    ) -> Spent:
+        """What a round cost in which all users work until they are done, or until it ends."""
+        return Spent(
+            seconds=took,
+            clock=clock + took,
+            waited=np.maximum(took - finish, 0),
+            work=times.work_until(took),
+            counted=times.work_behind(arrived),
+            bytes=times.bytes_for(arrived),
+        )
+
+
+class Waiting(OnFleet):
+    """A round ends when the slowest user is done."""
+
+    def _first_deadline(self) -> float:
+        return 0.0
+
+    def arrivals(
+        self, t: int, draws: Draws, users: Ints, memory: Memory
+    ) -> tuple[Arrivals, Memory]:
+        """All users with all they were to do."""
+        clock = float(memory[CLOCK])
+        times = self.timing.round(draws, users, clock)
+        finish = self.timing.finish(times.done, users)
+        took = _finite(float(finish.max(initial=0.0)))
+        arrived = self.timing.reached(times.done, users, took)
+        after = memory.copy()
+        spent = self._spent(times, arrived, finish, took, clock)
+        after[CLOCK] = spent.clock
+        return replace(arrived, spent=spent), after
+
+    def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
+        """1: everybody reaches every layer."""
+        return np.ones((self.layers, len(users)))
+
+
+class Narrowed(OnFleet):
+    """Users that are expected to miss the deadline train a narrower network, all of it or nothing.
+
+    That is HeteroFL: a device's width follows from its nominal speed.
+    """
+
+    def __init__(self, timing: Timing, deadline: Deadline, narrow: Timing) -> None:
+        super().__init__(timing, deadline)
+        self.narrow = narrow
+
+    def arrivals(
+        self, t: int, draws: Draws, users: Ints, memory: Memory
+    ) -> tuple[Arrivals, Memory]:
+        """Who is done at the deadline, with the network it was given."""
+        clock, seconds = float(memory[CLOCK]), self.deadline.of(t, float(memory[TMAX]))
+        expected = self.timing.finish(self.timing.expected(users), users)
+        slow = expected > seconds
+        full = self.timing.round(draws, users, clock)
+        times = full.where(slow, self.narrow.round(draws, users, clock))
+        finish = self.timing.finish(times.done, users)
+        took = min(float(finish.max(initial=0.0)), seconds) if len(users) else seconds
+        planned = self.timing.planned(users)
+        arrived = Arrivals.at(
+            np.where(finish <= seconds, 1, self.layers + 1),
+            slow,
+            user=users,
+            steps=np.where(finish <= seconds, planned, 1),
+            planned=planned,
+        )
+        after = memory.copy()
+        spent = self._spent(times, arrived, finish, took, clock)
+        after[CLOCK] = spent.clock
+        after[TMAX] = self.deadline.after(float(memory[TMAX]), arrived.mean_reach(self.layers))
+        return replace(arrived, spent=spent), after
+
+    def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
+        """Not known; HeteroFL, which averages entry by entry, does not ask."""
+        return np.ones((self.layers, len(users)))
+
+
+class Delayed(OnFleet):
+    """Rounds with a deadline, at which users that are not done go on, and deliver when they are."""
+
+    def busy(self, t: int, memory: Memory) -> Ints:
+        """Users at work on a model of an earlier round."""
+        return np.flatnonzero(memory[DUE, 1:] > 0)
+
+    def models_in_use(self, memory: Memory) -> set[int]:
+        """The models given to users who have not delivered."""
+        given, due = memory[:, 1:]
+        return set(given[due > 0].astype(np.int64).tolist())
+
+    def arrivals(
+        self, t: int, draws: Draws, users: Ints, memory: Memory
+    ) -> tuple[Arrivals, Memory]:
+        """Who delivers in this round, and who begins and will be late."""
+        clock, seconds = float(memory[CLOCK]), self.deadline.of(t, float(memory[TMAX]))
+        begun, after = self._begin(t, draws, users, memory)
+        due = after[DUE, 1:]
+        at_work = np.flatnonzero(due > 0)
+        end = min(float(due[at_work].max(initial=clock)), clock + seconds)
+        if not len(at_work):
+            end = clock + seconds
+        return self._closed(t, begun, after, at_work[due[at_work] <= end], clock, end, len(users))
+
+    def _begin(self, t: int, draws: Draws, users: Ints, memory: Memory) -> tuple[Ints, Memory]:
+        """Users that are free begin on the model of round t."""
+        clock, after = float(memory[CLOCK]), memory.copy()
+        idle = users[memory[DUE, 1 + users] == 0]
+        times = self.timing.round(draws, idle, clock)
+        after[GIVEN, 1 + idle] = t
+        after[DUE, 1 + idle] = clock + self.timing.finish(times.done, idle)
+        return idle, after
+
+    def _closed(
+        self,
+        t: int,
+        begun: Ints,
+        after: Memory,
+        delivers: Ints,
+        clock: float,
+        end: float,
+        asked: int,
+    ) -> tuple[Arrivals, Memory]:
+        """The step at time `end`, at which these users have delivered."""
+        entries = np.union1d(delivers, begun)
+        there = np.isin(entries, delivers)
+        age = t - after[GIVEN, 1 + entries].astype(np.int64)
+        planned = self.timing.planned(entries)
+        arrived = Arrivals.at(
+            np.where(there, 1, self.layers + 1),
+            ~there | (age > 0),
+            asked,
+            user=entries,
+            age=np.where(there, age, 0),
+            steps=np.where(there, planned, 1),
+            planned=planned,
+        )
+        work = np.where(there, self.timing.work_of_round(entries), 0.0)
+        waited = np.where(there, end - after[DUE, 1 + entries], 0.0)
+        after[:, 1 + delivers] = 0
+        after[CLOCK] = end
+        share = arrived.mean_reach(self.layers)
+        after[TMAX] = self.deadline.after(float(after[TMAX]), share)
+        bytes_ = np.where(there, 2 * self.timing.model_bytes, 0.0)
+        spent = Spent(end - clock, end, waited, work, work, bytes_)
+        return replace(arrived, spent=spent), after
+
+    def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
+        """Everybody delivers in the end."""
+        return np.ones((self.layers, len(users)))
+
+
+class Buffered(Delayed):
+    """No rounds: the server takes a step whenever `size` updates have arrived, in order of time.
+
+    A user that has delivered begins again, on the new model, when the step is taken. With a cohort
+    as many users are at work at a time; who is next is drawn from those that are free.
+    """
+
+    def __init__(self, timing: Timing, deadline: Deadline, size: int) -> None:
+        super().__init__(timing, deadline)
+        if not size >= 1:
+            raise SalfError(f"a buffer must hold at least one update, not {size}.")
+        self.size = size
+
+    def arrivals(
+        self, t: int, draws: Draws, users: Ints, memory: Memory
+    ) -> tuple[Arrivals, Memory]:
+        """The next updates; of those that arrive at the same time, low user numbers first."""
+        clock = float(memory[CLOCK])
+        at_work = self.busy(t, memory)
+        free = np.setdiff1d(users, at_work)
+        places = max(0, len(users) - len(at_work))
+        if len(free) > places:
+            order = np.argsort(draws.uniform(free, Purpose.SLOT)[:, 0], kind="stable")
+            free = np.sort(free[order[:places]])
+        begun, after = self._begin(t, draws, free, memory)
+        at_work = self.busy(t, after)
+        due = after[DUE, 1 + at_work]
+        first = at_work[np.lexsort((at_work, due))][: self.size]
+        end = _finite(float(after[DUE, 1 + first].max(initial=clock)))
+        arrived, after = self._closed(t, begun, after, first, clock, end, len(users))
+        return arrived, after
+
+
+def deadline_for(timing: Timing, target: float) -> float:
+    """The T_max at which users reach, on average, this share of their layers (by bisection)."""
+    users = np.arange(timing.users)
+    if len(users) > 1000:  # a sample is enough to start with
+        users = np.unique(np.linspace(0, timing.users - 1, 1000).astype(np.int64))
+    low, high = 0.0, 2 * float(np.max(timing.finish(timing.expected(users), users)))
+    while timing.reach_always(users, high).mean() < target:
+        high *= 2
+    for _ in range(50):
+        middle = (low + high) / 2
+        enough = timing.reach_always(users, middle).mean() >= target
+        low, high = (low, middle) if enough else (middle, high)
+    return high
+
+
+def _finite(end: float) -> float:
+    if np.isfinite(end):
+        return end
+    raise SalfError("a user is never available again, so the server would wait for it for ever.")
