@@ -63,6 +63,7 @@ class Simulation:
         self.shares = shares
         self.batches = Batches(shares, batch_size, local.epochs)
         self.local = local
+        self.planned = self.batches.steps(local)  # how many local steps users are to do in a round
         self.cohort = cohort or Cohort(len(shares), len(shares))
         self.by_samples = by_samples
         self.seed = seed
@@ -75,10 +76,6 @@ class Simulation:
     def model(self) -> nn.Module:
         """The global model."""
         return self.engine.model
-
-    def planned(self, users: Ints) -> Ints:
-        """How many local steps these users are to do in a round."""
-        return self.local.planned(self.shares.sizes(users), self.batches.wanted(users))
 
     @property
     def clock(self) -> float | None:
