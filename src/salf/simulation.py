@@ -26,6 +26,9 @@ from salf.server import SGD, Optimiser, Server
 from salf.worlds import World
 
 
+ROUNDING = 1e-9  # of a sum of many times, relative to it
+
+
 class Simulation:
     """U users, their shares of the data, one method and one server.
 
@@ -98,7 +101,8 @@ class Simulation:
         asked = self.cohort.draw(draws, self.world.busy(t, self.memory))
         arrived, memory = self.world.arrivals(t, draws, asked, self.memory)
         arrived = self.world.checked(arrived, t)
-        if end is not None and arrived.spent is not None and arrived.spent.clock > end:
+        spent = arrived.spent
+        if end is not None and spent is not None and spent.clock > end * (1 + ROUNDING):
             return None
         if self.local.several:
             planned = self.planned(arrived.user)

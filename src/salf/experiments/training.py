@@ -51,7 +51,7 @@ from salf.narrow import narrowed
 from salf.rows import Row, with_metrics
 from salf.sampling import Batches, Cohort, LocalWork
 from salf.schedules import Schedule
-from salf.simulation import Simulation
+from salf.simulation import ROUNDING, Simulation
 from salf.worlds import AtDeadline, World
 
 SLOWEST = "slowest_tenth_accuracy"  # what the accuracy on their data is called
@@ -102,10 +102,13 @@ class Training:
         `before` is the simulated time at which the round began.
         """
         if self.eval_seconds and before is not None and row.clock is not None:
-            passed = row.clock // self.eval_seconds > before // self.eval_seconds
-            due = passed or row.round == rounds
+            due = self._points(row.clock) > self._points(before) or row.round == rounds
             return with_metrics(row, self._evaluated(self.validation) if due else {})
         return with_metrics(row, self.evaluated_if_due(row.round, rounds))
+
+    def _points(self, clock: float) -> int:
+        """How many times an evaluation has become due, however the sum of times was rounded."""
+        return int(clock * (1 + ROUNDING) // self.eval_seconds)
 
     def evaluated_if_due(self, t: int, rounds: int) -> dict[str, float]:
         """What is measured after round t of `rounds`; nothing if no evaluation is due."""
