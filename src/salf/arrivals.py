@@ -59,6 +59,7 @@ class Arrivals:
         age: Ints | None = None,
         steps: Ints | None = None,
         planned: Ints | None = None,
+        spent: Spent | None = None,
     ) -> "Arrivals":
         """Users of these depths that count equally.
 
@@ -75,6 +76,7 @@ class Arrivals:
             len(depth) if asked is None else asked,
             steps,
             planned,
+            spent,
         )
 
     @property
