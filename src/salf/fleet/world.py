@@ -155,9 +155,10 @@ class Waiting(OnFleet):
 
 
 class Narrowed(OnFleet):
-    """Users that are expected to miss the deadline train a narrower network, all of it or nothing.
+    """Users that would miss the deadline train a narrower network, all of it or nothing.
 
-    That is HeteroFL: a device's width follows from its nominal speed.
+    That is HeteroFL. A device knows how fast it is in this round, so it is given the width it can
+    do in time, if it can do any.
     """
 
     def __init__(self, timing: Timing, deadline: Deadline, narrow: Timing) -> None:
@@ -169,8 +170,8 @@ class Narrowed(OnFleet):
     ) -> tuple[Arrivals, Memory]:
         """Who is done at the deadline, with the network it was given."""
         clock, seconds = float(memory[CLOCK]), self.deadline.of(t, float(memory[TMAX]))
-        slow = self.timing.expected(users) > seconds
         full = self.timing.round(draws, users, clock)
+        slow = full.finish > seconds
         times = full.where(slow, self.narrow.round(draws, users, clock))
         finish, planned = times.finish, times.tasks.planned
         took = min(float(finish.max()), seconds) if len(users) else seconds
