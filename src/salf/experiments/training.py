@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from salf import schedules, worlds
+from salf import memory, schedules, worlds
 from salf.data import (
     DataSet,
     Own,
@@ -142,18 +142,20 @@ def run_rounds(
 ) -> History:
     """Train up to round `rounds`, or until `on_round` stops it; `before` are the rows so far."""
     rows, stopped, simulation = list(before), False, training.simulation
-    for row in training.rows(rounds):
-        rows.append(row)
-        try:
-            if on_round is not None:
-                on_round(row, simulation.model)
-        except StopTraining:
-            stopped = True
-            break
+    with memory.kept():
+        for row in training.rows(rounds):
+            rows.append(row)
+            try:
+                if on_round is not None:
+                    on_round(row, simulation.model)
+            except StopTraining:
+                stopped = True
+                break
+        tested = training.tested()
     engine = simulation.engine
     return History(
         tuple(rows),
-        training.tested(),
+        tested,
         engine.name,
         engine.why,
         stopped,
