@@ -142,7 +142,7 @@ class Method(ABC):
         # Python's own numbers, because a round has few users and arrays have their price.
         given_to, widths = (t - arrived.age).tolist(), self.widths(arrived).tolist()
         networks = zip(given_to, widths, rows.tolist(), strict=True)
-        takes_part = weights.any(axis=0).tolist()
+        takes_part: list[bool] = (weights.max(axis=0) > 0).tolist()
         alike: dict[tuple[int, float, int], list[int]] = {}
         for user, network in enumerate(networks):
             if takes_part[user]:
