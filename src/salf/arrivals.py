@@ -87,7 +87,9 @@ class Arrivals:
     @property
     def asked_weight(self) -> float:
         """The weight of all users asked, those without an entry being like the others."""
-        return self.asked * float(self.weight.mean()) if self.users else float(self.asked)
+        if not self.users:
+            return float(self.asked)
+        return self.asked * float(self.weight.sum() / self.users)
 
     def only(self, user: int) -> "Arrivals":
         """The entry of one of these users on its own."""

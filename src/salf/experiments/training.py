@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from salf import schedules, worlds
+from salf import memory, schedules, worlds
 from salf.arrivals import Ints
 from salf.data import (
     DataSet,
@@ -193,18 +193,20 @@ def run_rounds(
     With `seconds`, as long as the simulated time allows, and then `rounds` may be 0 for any number.
     """
     rows, stopped, simulation = list(before), False, training.simulation
-    for row in training.rows(rounds, seconds):
-        rows.append(row)
-        try:
-            if on_round is not None:
-                on_round(row, simulation.model)
-        except StopTraining:
-            stopped = True
-            break
+    with memory.kept():
+        for row in training.rows(rounds, seconds):
+            rows.append(row)
+            try:
+                if on_round is not None:
+                    on_round(row, simulation.model)
+            except StopTraining:
+                stopped = True
+                break
+        tested = training.tested()
     engine = simulation.engine
     return History(
         tuple(rows),
-        training.tested(),
+        tested,
         engine.name,
         engine.why,
         stopped,
