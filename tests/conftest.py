@@ -7,10 +7,13 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import functools
 import signal
 
+import pytest
 import torch
 from hypothesis import settings
 
+import pools
 from salf.data import loading
+from salf.experiments import pool
 
 torch.set_num_threads(1)
 
@@ -22,3 +25,9 @@ settings.load_profile("salf")
 
 # Made once per process: every federation of a test that has no data of its own loads it.
 loading.synthetic = functools.cache(loading.synthetic)
+
+
+@pytest.fixture
+def no_processes(monkeypatch):
+    """Jobs are done here, for tests that are not about the processes of a pool."""
+    monkeypatch.setattr(pool, "ProcessPoolExecutor", pools.Here)
