@@ -31,3 +31,9 @@ loading.synthetic = functools.cache(loading.synthetic)
 def no_processes(monkeypatch):
     """Jobs are done here, for tests that are not about the processes of a pool."""
     monkeypatch.setattr(pool, "ProcessPoolExecutor", pools.Here)
+
+
+def pytest_collection_modifyitems(items):
+    """Those that take long come first, so that no worker of xdist is left with one in the end."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
