@@ -197,7 +197,7 @@ def test_a_cluster_of_our_own_is_for_this_machine_and_this_account_and_leaves_no
     assert not folder.exists()
 
 
-ROUNDS = 120  # of which about 50 are closed while the GCS is missed
+ROUNDS = 80  # of which about 20 are closed while the GCS is missed
 
 
 def live(folder: Path, *more: str) -> list[str]:
@@ -205,7 +205,7 @@ def live(folder: Path, *more: str) -> list[str]:
         "--data": "synthetic",
         "--users": "2",
         "--rounds": str(ROUNDS),
-        "--deadline": "60ms",
+        "--deadline": "150ms",
         "--slow": "0.5x200",
         "--out": str(folder),
     }
