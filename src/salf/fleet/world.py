@@ -72,7 +72,7 @@ class OnFleet(World):
         spent = self._spent(times, arrived, finish, took, clock)
         after = memory.copy()
         after[CLOCK] = spent.clock
-        after[TMAX] = self.deadline.after(float(memory[TMAX]), arrived.mean_reach(self.layers))
+        after[TMAX] = self._next_deadline(memory, arrived, took, finish)
         return replace(arrived, spent=spent), after
 
     def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
@@ -110,6 +110,20 @@ class OnFleet(World):
     def buffered(self, size: int) -> World:
         """A step is taken whenever so many updates have arrived."""
         return Buffered(self.timing, Constant(1.0), size)
+
+    def _next_deadline(
+        self, memory: Memory, arrived: Arrivals, took: float, finish: Floats
+    ) -> float:
+        """What to keep of the deadline after a round that took so long.
+
+        A deadline that nobody needed is as good as the time that was needed. One for which nobody
+        is late who will ever be done is not raised: it would grow for ever.
+        """
+        current = float(memory[TMAX])
+        reach = arrived.mean_reach(self.layers)
+        found = self.deadline.after(min(current, took) or current, reach)
+        somebody = bool(((finish > took) & np.isfinite(finish)).any())
+        return found if somebody else min(found, current)
 
     def _spent(
         self, times: Round, arrived: Arrivals, finish: Floats, took: float, clock: float
@@ -182,7 +196,7 @@ class Narrowed(OnFleet):
         after = memory.copy()
         spent = self._spent(times, arrived, finish, took, clock)
         after[CLOCK] = spent.clock
-        after[TMAX] = self.deadline.after(float(memory[TMAX]), arrived.mean_reach(self.layers))
+        after[TMAX] = self._next_deadline(memory, arrived, took, finish)
         return replace(arrived, spent=spent), after
 
     def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
@@ -250,10 +264,10 @@ class Delayed(OnFleet):
         )
         work = np.where(there, self.timing.work_of_round(entries), 0.0)
         waited = np.where(there, end - after[DUE, 1 + entries], 0.0)
+        due = after[DUE, 1:] - clock
+        after[TMAX] = self._next_deadline(after, arrived, end - clock, due[after[DUE, 1:] > 0])
         after[:, 1 + delivers] = 0
         after[CLOCK] = end
-        share = arrived.mean_reach(self.layers)
-        after[TMAX] = self.deadline.after(float(after[TMAX]), share)
         bytes_ = np.where(there, 2 * self.timing.model_bytes, 0.0)
         spent = Spent(end - clock, end, waited, work, work, bytes_)
         return replace(arrived, spent=spent), after
@@ -301,7 +315,15 @@ def deadline_for(timing: Timing, target: float) -> float:
     users = np.arange(timing.users)
     if len(users) > 1000:  # a sample is enough to start with
         users = np.unique(np.linspace(0, timing.users - 1, 1000).astype(np.int64))
-    low, high = 0.0, 2 * float(np.max(timing.finish(timing.expected(users), users)))
+    expected = timing.finish(timing.expected(users), users)
+    finite = np.isfinite(expected)
+    if finite.mean() < target:
+        raise SalfError(
+            f"users cannot reach {target:g} of their layers on average, because only "
+            f"{finite.mean():.0%} of the devices ever finish: aim for less, as in --deadline "
+            "auto:0.3."
+        )
+    low, high = 0.0, 2 * float(expected[finite].max())
     while timing.reach_always(users, high).mean() < target:
         high *= 2
     for _ in range(50):
