@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from salf.cli import demo, layers, live, recorded, reproduction, simulation, theory
+from salf.cli import demo, layers, live, plan, recorded, reproduction, simulation, theory
 from salf.cli.options import option
 from salf.cli.terminal import say, tell
 from salf.errors import SalfError, unknown
@@ -52,6 +52,7 @@ def common(
 for command in (
     simulation.run,
     simulation.compare,
+    plan.plan,
     reproduction.reproduce,
     live.live,
     recorded.page,

@@ -70,7 +70,7 @@ class OnFleet(World):
         took = min(float(finish.max()), seconds) if len(users) else seconds
         spent = self._spent(times, reached, finish, took, clock)
         arrived = times.tasks.arrivals(reached, spent)
-        return arrived, self._after(memory, arrived, spent)
+        return arrived, self._after(memory, arrived, spent, finish)
 
     def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
         """p_l: the product of the chances that each user misses the layer."""
@@ -108,12 +108,28 @@ class OnFleet(World):
         """A step is taken whenever so many updates have arrived."""
         return Buffered(self.timing, Constant(1.0), size)
 
-    def _after(self, memory: Memory, arrived: Arrivals, spent: Spent) -> Memory:
+    def _after(self, memory: Memory, arrived: Arrivals, spent: Spent, finish: Floats) -> Memory:
         """What to remember after a round."""
         after = memory.copy()
         after[CLOCK] = spent.clock
-        after[TMAX] = self.deadline.after(float(memory[TMAX]), arrived.mean_reach(self.layers))
+        after[TMAX] = self._next_deadline(memory, arrived, spent.seconds, finish)
         return after
+
+    def _next_deadline(
+        self, memory: Memory, arrived: Arrivals, took: float, finish: Floats
+    ) -> float:
+        """What to keep of the deadline after a round that took so long.
+
+        A deadline that nobody needed is as good as the time that was needed. One for which nobody
+        is late who will ever be done is not raised: it would grow for ever.
+        """
+        current = float(memory[TMAX])
+        if not self.deadline.adapts:
+            return current
+        reach = arrived.mean_reach(self.layers)
+        found = self.deadline.after(min(current, took) or current, reach)
+        somebody = bool(((finish > took) & np.isfinite(finish)).any())
+        return found if somebody else min(found, current)
 
     def _spent(
         self, times: Round, reached: Ints, finish: Floats, took: float, clock: float
@@ -185,7 +201,7 @@ class Narrowed(OnFleet):
             planned=planned,
             spent=spent,
         )
-        return arrived, self._after(memory, arrived, spent)
+        return arrived, self._after(memory, arrived, spent, finish)
 
     def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
         """Not known; HeteroFL, which averages entry by entry, does not ask."""
@@ -253,10 +269,10 @@ class Delayed(OnFleet):
         )
         work = np.where(there, tasks.work.sum(axis=1), 0.0)
         waited = np.where(there, end - after[DUE, 1 + entries], 0.0)
+        due = after[DUE, 1:] - clock
+        after[TMAX] = self._next_deadline(after, arrived, end - clock, due[after[DUE, 1:] > 0])
         after[:, 1 + delivers] = 0
         after[CLOCK] = end
-        share = arrived.mean_reach(self.layers)
-        after[TMAX] = self.deadline.after(float(after[TMAX]), share)
         bytes_ = np.where(there, 2 * self.timing.model_bytes, 0.0)
         spent = Spent(end - clock, end, waited, work, work, bytes_)
         return replace(arrived, spent=spent), after
@@ -304,7 +320,15 @@ def deadline_for(timing: Timing, target: float) -> float:
     users = np.arange(timing.users)
     if len(users) > 1000:  # a sample is enough to start with
         users = np.unique(np.linspace(0, timing.users - 1, 1000).astype(np.int64))
-    low, high = 0.0, 2 * float(np.max(timing.expected(users)))
+    expected = timing.expected(users)
+    finite = np.isfinite(expected)
+    if finite.mean() < target:
+        raise SalfError(
+            f"users cannot reach {target:g} of their layers on average, because only "
+            f"{finite.mean():.0%} of the devices ever finish: aim for less, as in --deadline "
+            "auto:0.3."
+        )
+    low, high = 0.0, 2 * float(expected[finite].max())
     while timing.reach_always(users, high).mean() < target:
         high *= 2
     for _ in range(50):
