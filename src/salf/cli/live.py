@@ -25,7 +25,7 @@ Federation = Annotated[
     str, option("--federation", help="Which one, where a cluster has several (salf).")
 ]
 # Settings of the simulator alone: reality decides who straggles, and computes.
-_SIMULATED = ("depth", "stragglers", "engine", "device", "threads")
+_SIMULATED = ("depth", "stragglers", "reach", "engine", "device", "threads")
 
 
 @settings_of(LiveConfig, without=_SIMULATED)

@@ -92,6 +92,11 @@ class Config:
         "reached) | FILE.csv (a column deadline). FedAvg needs none.",
         deadlines.read,
     )
+    reach: Literal["known", "learned"] = setting(
+        "known",
+        "How p_l is found with a fleet: known (from the devices' law) | learned (from the depths "
+        "of the rounds so far, as a server without such knowledge would)",
+    )
     batches: Literal["equal", "equal-time"] = setting(
         "equal",
         "equal: batches of --batch-size | equal-time: in proportion to the speed of a user's "
@@ -198,6 +203,7 @@ class Config:
             "eval-seconds": self.eval_seconds,
             "pair": self.pair,
             "availability": self.availability != "always",
+            "reach learned": self.reach == "learned",
             **self._needs_fleet(),
         }
         if not self.fleet and (name := next((n for n, value in given.items() if value), "")):

@@ -39,6 +39,7 @@ from salf.experiments.config import Config, check_names
 from salf.fleet import deadlines
 from salf.fleet import named as fleets
 from salf.fleet.devices import Fleet
+from salf.fleet.learned import LearnedReach
 from salf.fleet.timing import Cost, Timing
 from salf.fleet.world import OnFleet
 from salf.inputs import takes_several
@@ -482,7 +483,11 @@ def on_fleet(
         )
 
     deadline = None if config.deadline is None else deadlines.parse(config.deadline)
-    return OnFleet(timing(model), deadline, lambda width: timing(narrowed(model, width)))
+    times, learned = timing(model), None
+    if config.reach == "learned":
+        everybody = np.arange(len(shares))
+        learned = LearnedReach(times.expected(everybody)[:, : times.layers])
+    return OnFleet(times, deadline, lambda width: timing(narrowed(model, width)), learned)
 
 
 def _cohort(config: Config, shares: Shares) -> Cohort:
