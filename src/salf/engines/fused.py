@@ -24,7 +24,7 @@ from salf.aggregate import LayerwiseAggregate
 from salf.arrivals import Floats, Ints
 from salf.backprop import backward_to
 from salf.engines.base import Network, Weights
-from salf.engines.blocks import BlockEngine
+from salf.engines.blocks import BlockEngine, Parts
 from salf.engines.losses import total_and_objective
 from salf.errors import SalfError
 from salf.layers import Layers, flatten, is_sequential
@@ -137,14 +137,17 @@ class FusedEngine(BlockEngine):
         inputs: Tensor,
         targets: Tensor,
         aggregate: LayerwiseAggregate,
+        parts: Parts | None = None,
     ) -> float:
         signals = _Signals(c)
         outputs = self._outputs(signals, network.forward_weights(), inputs)
-        total, objective = total_and_objective(self.loss, outputs, targets, signals.of[-1])
+        share = None if parts is None else parts.share
+        total, objective = total_and_objective(self.loss, outputs, targets, signals.of[-1], share)
         update = backward_to(signals.depth, objective, network.leaves, self.layers)
         if network.narrow is None:
             update |= self._moved_statistics(signals)
-        aggregate.add(update, signals.scale, signals.reached, c.sum(1), network.held)
+        reached = signals.reached if parts is None else parts.reached(c)
+        aggregate.add(update, signals.scale, reached, c.sum(1), network.held)
         return float(total.item())
 
     def _outputs(self, signals: "_Signals", forward: Weights | None, inputs: Tensor) -> Tensor:

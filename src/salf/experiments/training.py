@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import ceil
 from pathlib import Path
 from time import perf_counter
@@ -40,7 +41,7 @@ from salf.fleet import deadlines
 from salf.fleet import named as fleets
 from salf.fleet.devices import Fleet
 from salf.fleet.learned import LearnedReach
-from salf.fleet.timing import Cost, Timing
+from salf.fleet.timing import Cost, Timing, equal_time
 from salf.fleet.world import OnFleet
 from salf.inputs import takes_several
 from salf.layers import Layers, Prefixes
@@ -51,7 +52,7 @@ from salf.narrow import narrowed
 from salf.rows import Row, with_metrics
 from salf.sampling import Batches, Cohort, LocalWork
 from salf.schedules import Schedule
-from salf.simulation import Simulation
+from salf.simulation import ROUNDING, Simulation
 from salf.worlds import AtDeadline, World
 
 SLOWEST = "slowest_tenth_accuracy"  # what the accuracy on their data is called
@@ -102,10 +103,13 @@ class Training:
         `before` is the simulated time at which the round began.
         """
         if self.eval_seconds and before is not None and row.clock is not None:
-            passed = row.clock // self.eval_seconds > before // self.eval_seconds
-            due = passed or row.round == rounds
+            due = self._points(row.clock) > self._points(before) or row.round == rounds
             return with_metrics(row, self._evaluated(self.validation) if due else {})
         return with_metrics(row, self.evaluated_if_due(row.round, rounds))
+
+    def _points(self, clock: float) -> int:
+        """How many times an evaluation has become due, however the sum of times was rounded."""
+        return int(clock * (1 + ROUNDING) // self.eval_seconds)
 
     def evaluated_if_due(self, t: int, rounds: int) -> dict[str, float]:
         """What is measured after round t of `rounds`; nothing if no evaluation is due."""
@@ -401,9 +405,23 @@ def assemble(
     batch_size: int | Ints = config.batch_size
     if world is None and config.fleet:
         fleet = paired(config, fleet, shares)
+        cost = Cost.of(model, seen_as, example)
         if config.batches == "equal-time":
-            batch_size = fleet.batches(config.batch_size)
-        world = on_fleet(config, fleet, model, seen_as, example, shares, batch_size, local)
+            batch_size = equal_time(
+                fleet.devices, cost, config.batch_size, local.steps, config.first_deadline()
+            )
+        batches = Batches(shares, batch_size, local.epochs)
+        timed = partial(Timing, fleet.devices, rows=batches.sizes, planned=batches.steps(local))
+        times, learned = timed(cost), None
+        if config.reach == "learned":
+            expected = times.expected(np.arange(len(shares)))
+            learned = LearnedReach(expected[:, : times.layers])
+        world = OnFleet(
+            times,
+            None if config.deadline is None else deadlines.parse(config.deadline),
+            lambda width: timed(Cost.of(narrowed(model, width), seen_as, example)),
+            learned,
+        )
     elif world is None:
         world = worlds.parse(config.depth, len(shares), len(seen_as), config.stragglers)
     simulation = Simulation(
@@ -459,35 +477,6 @@ def paired(config: Config, fleet: Fleet | None, shares: Shares) -> Fleet:
     if how == "size":
         return fleet.paired(how, sizes=shares.sizes(everybody))
     return fleet.paired(how, dominant=shares.usual_labels(everybody))
-
-
-def on_fleet(
-    config: Config,
-    fleet: Fleet,
-    model: nn.Module,
-    layers: Layers,
-    example: Any,
-    shares: Shares,
-    batch_size: int | Ints,
-    local: LocalWork,
-) -> OnFleet:
-    """The fleet as a world: its devices' times follow from the layers' work."""
-    batches = Batches(shares, batch_size, local.epochs)
-
-    def timing(model: nn.Module) -> Timing:
-        return Timing(
-            fleet.devices,
-            Cost.of(model, layers, example),
-            batches.sizes,
-            lambda users: local.planned(shares.sizes(users), batches.wanted(users)),
-        )
-
-    deadline = None if config.deadline is None else deadlines.parse(config.deadline)
-    times, learned = timing(model), None
-    if config.reach == "learned":
-        everybody = np.arange(len(shares))
-        learned = LearnedReach(times.expected(everybody)[:, : times.layers])
-    return OnFleet(times, deadline, lambda width: timing(narrowed(model, width)), learned)
 
 
 def _cohort(config: Config, shares: Shares) -> Cohort:

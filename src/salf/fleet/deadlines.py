@@ -113,9 +113,10 @@ def parse(setting: float | str) -> Deadline:
     if kind != "auto":
         return Schedule.csv(setting)
     try:
-        return Auto(float(value)) if value else Auto()
+        reach = float(value) if value else REACH
     except ValueError:
         raise SalfError(f"write the reach to aim for as in auto:0.8, not {setting!r}.") from None
+    return Auto(reach)
 
 
 def _check(seconds: float) -> None:

@@ -11,7 +11,7 @@ from salf.draws import Keyed
 from salf.errors import SalfError
 from salf.fleet.deadlines import REACH
 from salf.fleet.devices import Fleet
-from salf.fleet.timing import Cost, Timing
+from salf.fleet.timing import Cost, Timing, equal_time
 from salf.fleet.world import deadline_for
 from salf.layers import Layers
 
@@ -113,10 +113,13 @@ def of_model(
     """
     example = _made_up(model) if example is None else example
     seen_as = Layers.of(model, layers, example)
-    rows = fleet.batches(batch_size) if batches == "equal-time" else np.full(len(fleet), batch_size)
+    cost = Cost.of(model, seen_as, example)
+    rows = np.full(len(fleet), batch_size)
+    if batches == "equal-time":
+        rows = equal_time(fleet.devices, cost, batch_size, local_steps, deadline)
     timing = Timing(
         fleet.devices,
-        Cost.of(model, seen_as, example),
+        cost,
         lambda users: rows[users],
         lambda users: np.full(len(users), local_steps),
     )

@@ -56,6 +56,29 @@ class Cost:
         return replace(self, forward=np.zeros(self.layers), backward=even)
 
 
+MOST = 4  # times the batch size is the largest batch
+
+
+def equal_time(
+    devices: Devices, cost: Cost, batch_size: int, steps: int = 1, seconds: float | None = None
+) -> Ints:
+    """Batches in proportion to speed, so that they take every user about as long.
+
+    A round takes as long as `batch_size` rows take the median device; or, with a deadline of
+    `seconds`, no longer than that leaves after download and upload, without jitter. Nobody has more
+    than `MOST` times as many rows, and everybody has one.
+    """
+    counted = cost.counted_as(devices)
+    of_row = steps * float(counted.forward.sum() + counted.backward.sum())
+    time = np.full(len(devices.speed), batch_size * of_row / np.median(devices.speed))
+    if seconds is not None:
+        size = float(cost.bytes.sum())
+        link = size / devices.down + size / devices.up + 2 * devices.latency
+        time = np.minimum(time, np.maximum(seconds - link, 0))
+    rows = np.rint(time * devices.speed / of_row)
+    return np.clip(rows, 1, MOST * batch_size).astype(np.int64)
+
+
 def rows_in(example: object) -> int:
     """How many rows a batch has, also one of several inputs."""
     while not isinstance(example, Tensor):
