@@ -34,8 +34,8 @@ class LearnedReach:
     """Reach of users whose milestones nominally take these times.
 
     `nominal[u, k]` are the seconds after which user u has completed the k-th of its layers, from
-    the last one to the first. What was learned is an array [hypotheses, users] that begins as
-    `start`; `learn` and `reach` are functions of it.
+    the last one to the first; a single row is that of all users. What was learned is an array
+    [hypotheses, users] that begins as `start`; `learn` and `reach` are functions of it.
 
     The prior of the pace is log-normal around 1 with spread `prior`; paces from 1/e^`widest` to
     e^`widest` are told apart. `memory` below 1 lets old observations fade.
@@ -128,7 +128,7 @@ class LearnedReach:
         return chances
 
     def _compute_chances(self, users: Ints, seconds: float) -> Floats:
-        times = self.nominal[users]
+        times = self.nominal[users] if len(self.nominal) > 1 else self.nominal
         stages = np.diff(times, axis=1, prepend=0.0)
         # Independent stages: the relative spread of their sum, compared with that of all of them.
         relative = np.sqrt((stages**2).cumsum(axis=1)) / times
@@ -139,7 +139,8 @@ class LearnedReach:
         z = (np.log(max(seconds, 1e-300) / times)[:, :, None] - self._paces + shift) / spread
         chance = torch.special.ndtr(torch.from_numpy(z)).numpy()
         # A later milestone is never more likely.
-        return np.asarray(np.minimum.accumulate(chance, axis=1))
+        chance = np.minimum.accumulate(chance, axis=1)
+        return np.broadcast_to(chance, (len(users), *chance.shape[1:]))
 
     def _parts(self, users: Ints) -> list[slice]:
         size = max(1, AT_ONCE // (self.hypotheses * self.nominal.shape[1]))

@@ -48,6 +48,12 @@ class Cost:
         """How many layers there are."""
         return len(self.bytes)
 
+    def stages(self) -> Floats:
+        """Of a stage, from the last layer to the first; the forward pass is in the first stage."""
+        found = self.backward[::-1].copy()
+        found[0] += self.forward.sum()
+        return found
+
     def counted_as(self, devices: Devices) -> "Cost":
         """The cost in what the devices' speed counts."""
         if devices.counted == "multiply-adds":
@@ -103,9 +109,7 @@ class Timing:
         self.devices, self.cost = devices, cost.counted_as(devices)
         self.rows, self.planned = rows, planned
         self.layers = cost.layers
-        # Of a stage, from the last layer to the first; the forward pass comes before the first.
-        self._stage_work = self.cost.backward[::-1].copy()
-        self._stage_work[0] += self.cost.forward.sum()
+        self._stage_work = self.cost.stages()
         self._sent = np.cumsum(cost.bytes[::-1])  # bytes up to each stage of the first step
         self.model_bytes = float(cost.bytes.sum())
         self._ahead_of: tuple[int, int] | None = None
