@@ -100,16 +100,19 @@ class Training:
 
         `before` is the simulated time at which the round began.
         """
-        if self.eval_seconds and before is not None and row.clock is not None:
-            passed = row.clock // self.eval_seconds > before // self.eval_seconds
-            due = passed or row.round == rounds
-            return with_metrics(row, self._evaluated(self.validation) if due else {})
-        return with_metrics(row, self.evaluated_if_due(row.round, rounds))
+        due = self.is_due_after(row, before) or row.round == rounds
+        return with_metrics(row, self._evaluated(self.validation) if due else {})
 
     def evaluated_if_due(self, t: int, rounds: int) -> dict[str, float]:
         """What is measured after round t of `rounds`; nothing if no evaluation is due."""
         due = self.is_due(t) or t == rounds
         return self._evaluated(self.validation) if due else {}
+
+    def is_due_after(self, row: Row, before: float | None) -> bool:
+        """Whether the model is always evaluated after this round, which began at time `before`."""
+        if self.eval_seconds and before is not None and row.clock is not None:
+            return row.clock // self.eval_seconds > before // self.eval_seconds
+        return self.is_due(row.round)
 
     def is_due(self, t: int) -> bool:
         """Whether round t is one of those after which the model is always evaluated."""
