@@ -185,7 +185,7 @@ def _seconds_section(comparison: Comparison) -> Section:
     told = " ".join([_measured(comparison), *_notes(comparison)])
     return Section(
         f"{title} over simulated seconds",
-        [chart, *seconds.sentences(comparison), told, *tables(comparison)],
+        [chart, *seconds.sentences(comparison), *tables(comparison), told],
     )
 
 

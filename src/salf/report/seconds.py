@@ -1,6 +1,7 @@
 """A comparison by the simulated clock: what each method has at the end, and when it got there."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import fmean
 
 from salf.experiments.clocked import NOBODY, SHARE, Clocked, nobody_is_cut_off
@@ -68,20 +69,29 @@ def sentences(comparison: Comparison) -> list[str]:
     found = []
     for case in comparison.results:
         waiting = comparison.waiting(case)
-        if waiting is None or case == waiting:
-            continue
-        differences = []
-        ours, theirs = comparison.results[case], comparison.results[waiting]
-        by_seed = {run.config.seed: run.history for run in theirs}
-        pairs = [(r.history, by_seed[r.config.seed]) for r in ours if r.config.seed in by_seed]
-        for what, of in _MEASURES.items():
-            both = [(of(a.test), of(b.test)) for a, b in pairs]
-            known = [(a, b) for a, b in both if a is not None and b is not None]
-            if known:
-                differences.append(_difference(what, known))
-        said = f"{_place(comparison, case)}{_name(case)} {_speed(comparison, case, waiting)}"
-        found.append(f"{said}; at the end {', and '.join(differences)}." if differences else said)
+        if waiting is not None and case != waiting:
+            found.append(_against(comparison, case, waiting))
+        drop = replace(case, method="drop")
+        if waiting is not None and case.method == "salf" and drop in comparison.results:
+            found.append(_against(comparison, case, drop))
     return found
+
+
+def _against(comparison: Comparison, case: Case, other: Case) -> str:
+    """A method against another: how fast it is, and what it has at the end."""
+    ours, theirs = comparison.results[case], comparison.results[other]
+    by_seed = {run.config.seed: run.history for run in theirs}
+    pairs = [(run.history, by_seed.get(run.config.seed)) for run in ours]
+    differences = []
+    for what, of in _MEASURES.items():
+        both = [(of(a.test), of(b.test)) for a, b in pairs if b is not None]
+        known = [(a, b) for a, b in both if a is not None and b is not None]
+        if known:
+            differences.append(_difference(what, known, _name(other)))
+    said = f"{_place(comparison, case)}{_name(case)} {_speed(comparison, case, other)}"
+    if differences:
+        said += f"; at the end {', and '.join(differences)}"
+    return f"{said}."
 
 
 _MEASURES: dict[str, Callable[..., float | None]] = {
@@ -90,9 +100,11 @@ _MEASURES: dict[str, Callable[..., float | None]] = {
 }
 
 
-def _speed(comparison: Comparison, case: Case, waiting: Case) -> str:
-    ours, theirs = comparison.clocked(case), comparison.clocked(waiting)
+def _speed(comparison: Comparison, case: Case, other: Case) -> str:
+    ours, theirs = comparison.clocked(case), comparison.clocked(other)
     mine, others = _mean_to_target(ours), _mean_to_target(theirs)
+    waiting = comparison.waiting(case)
+    assert waiting is not None
     what = f"{100 * SHARE:g} % of {_name(waiting)}'s final accuracy"
     if comparison.goal is not None:
         what = f"an accuracy of {comparison.goal:g}"
@@ -101,23 +113,25 @@ def _speed(comparison: Comparison, case: Case, waiting: Case) -> str:
         some = f" with {len(ours) - reached} of {len(ours)} seeds" if reached else ""
         return f"does not reach {what}{some}"
     if others is None:
-        return f"reaches {what} after {mine:.3g} s, {_name(waiting)} does not"
+        return f"reaches {what} after {mine:.3g} s, {_name(other)} does not"
     times = f"({mine:.3g} s against {others:.3g} s)"
     if mine < others:
-        return f"reaches {what} {others / mine:.2g} times as fast {times}"
-    return f"takes {mine / others:.2g} times as long to reach {what} {times}"
+        return f"reaches {what} {others / mine:.2g} times as fast as {_name(other)} {times}"
+    if mine == others:
+        return f"reaches {what} as fast as {_name(other)} ({mine:.3g} s)"
+    return f"takes {mine / others:.2g} times as long as {_name(other)} to reach {what} {times}"
 
 
-def _difference(what: str, pairs: Sequence[tuple[float, float]]) -> str:
+def _difference(what: str, pairs: Sequence[tuple[float, float]], other: str) -> str:
     """How two accuracies differ at the end, seed by seed."""
     differences = [a - b for a, b in pairs]
     mean = fmean(differences)
     if round(mean, 3) == 0:
-        return f"{what} is the same"
+        return f"{what} is the same as {other}'s"
     side = "higher" if mean > 0 else "lower"
     same = all((difference > 0) == (mean > 0) for difference in differences)
     doubt = "" if same else " (not with every seed)"
-    return f"{what} is {abs(mean):.3f} {side}{doubt}"
+    return f"{what} is {abs(mean):.3f} {side} than {other}'s{doubt}"
 
 
 def _place(comparison: Comparison, case: Case) -> str:
