@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from salf.fleet.devices import Fleet
     from salf.layers import Layer, Layers
     from salf.methods import METHODS, Method, method
+    from salf.planning import Plan, plan
     from salf.rows import Row
     from salf.simulation import Simulation
     from salf.worlds import World
@@ -44,6 +45,7 @@ _HOMES = {
     "salf.fleet.devices": ("Fleet",),
     "salf.layers": ("Layer", "Layers"),
     "salf.methods": ("METHODS", "Method", "method"),
+    "salf.planning": ("Plan", "plan"),
     "salf.rows": ("Row",),
     "salf.simulation": ("Simulation",),
     "salf.worlds": ("World",),
@@ -66,6 +68,7 @@ __all__ = [
     "LayerwiseAggregate",
     "Method",
     "Partial",
+    "Plan",
     "Result",
     "Row",
     "SalfError",
@@ -80,6 +83,7 @@ __all__ = [
     "from_tensors",
     "load",
     "method",
+    "plan",
     "run",
     "train",
 ]

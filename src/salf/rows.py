@@ -58,22 +58,21 @@ class Row:
 TIMED = ("clock", "waited", "work", "wasted_work", "bytes", "wasted_bytes")
 
 
-def with_time(row: Row, arrived: Arrivals, counting: Ints) -> Row:
-    """The row with what the round took by the simulated clock; the updates of `counting` count."""
+def timed(arrived: Arrivals, counting: Ints) -> dict[str, Any]:
+    """What a round took by the simulated clock, for its row; the updates of `counting` count."""
     spent = arrived.spent
     if spent is None:
-        return row
+        return {}
     counts = np.isin(arrived.user, counting)
     work, sent = float(spent.work.sum()), float(spent.bytes.sum())
-    return replace(
-        row,
-        clock=spent.clock,
-        waited=float(spent.waited.sum()),
-        work=work,
-        wasted_work=max(0.0, work - float(spent.counted[counts].sum())),
-        bytes=sent,
-        wasted_bytes=float(spent.bytes[~counts].sum()),
-    )
+    return {
+        "clock": spent.clock,
+        "waited": float(spent.waited.sum()),
+        "work": work,
+        "wasted_work": max(0.0, work - float(spent.counted @ counts)),
+        "bytes": sent,
+        "wasted_bytes": sent - float(spent.bytes @ counts),
+    }
 
 
 def with_metrics(row: Row, measured: Mapping[str, float]) -> Row:

@@ -1,5 +1,6 @@
 """Who is asked in a round, and which of its samples each user computes on."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,6 +83,10 @@ class Batches:
     def wanted(self, users: Ints) -> int | Ints:
         """The size of these users' batches, if they have as many samples."""
         return self.batch_size if isinstance(self.batch_size, int) else self.batch_size[users]
+
+    def steps(self, local: LocalWork) -> Callable[[Ints], Ints]:
+        """How many local steps users are to do in a round, as a function of the users."""
+        return lambda users: local.planned(self.shares.sizes(users), self.wanted(users))
 
     def of_round(self, draws: Draws, users: Ints) -> "RoundBatches":
         """The batches of a round's users."""

@@ -19,11 +19,13 @@ from salf.draws import Keyed
 from salf.engines import Engine, RoundResult
 from salf.errors import SalfError, TrainingDiverged
 from salf.methods import Method, Plan
-from salf.rows import Row, with_time
+from salf.rows import Row, timed
 from salf.sampling import ONE_STEP, Batches, Cohort, LocalWork
 from salf.schedules import Schedule
 from salf.server import SGD, Optimiser, Server
 from salf.worlds import World
+
+ROUNDING = 1e-9  # of a sum of many times, relative to it
 
 
 class Simulation:
@@ -63,6 +65,7 @@ class Simulation:
         self.shares = shares
         self.batches = Batches(shares, batch_size, local.epochs)
         self.local = local
+        self.planned = self.batches.steps(local)  # how many local steps users are to do in a round
         self.cohort = cohort or Cohort(len(shares), len(shares))
         self.by_samples = by_samples
         self.seed = seed
@@ -75,10 +78,6 @@ class Simulation:
     def model(self) -> nn.Module:
         """The global model."""
         return self.engine.model
-
-    def planned(self, users: Ints) -> Ints:
-        """How many local steps these users are to do in a round."""
-        return self.local.planned(self.shares.sizes(users), self.batches.wanted(users))
 
     @property
     def clock(self) -> float | None:
@@ -101,7 +100,8 @@ class Simulation:
         asked = self.cohort.draw(draws, self.world.busy(t, self.memory))
         arrived, memory = self.world.arrivals(t, draws, asked, self.memory)
         arrived = self.world.checked(arrived, t)
-        if end is not None and arrived.spent is not None and arrived.spent.clock > end:
+        spent = arrived.spent
+        if end is not None and spent is not None and spent.clock > end * (1 + ROUNDING):
             return None
         if self.local.several:
             planned = self.planned(arrived.user)
@@ -135,7 +135,7 @@ class Simulation:
                 self.engine.weights[name].add_(shift)
         self.old = {given: weights for given, weights in self.old.items() if given in in_use}
         self.memory, self.t = memory, t
-        return with_time(Row(t, result.loss, result.reached), arrived, computing)
+        return Row(t, result.loss, result.reached, **timed(arrived, computing))
 
     def _towards_old_models(self, plan: Plan, t: int) -> dict[str, Tensor]:
         """sum_u c[l, u] (w_old - w): what averaging old models adds to averaging differences."""

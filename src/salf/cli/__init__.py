@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from salf.cli import demo, fleet, layers, live, recorded, reproduction, simulation, theory
+from salf.cli import demo, fleet, layers, live, plan, recorded, reproduction, simulation, theory
 from salf.cli.commands import Commands
 from salf.cli.options import option
 from salf.cli.terminal import say, tell
@@ -41,6 +41,7 @@ def common(
 for command in (
     simulation.run,
     simulation.compare,
+    plan.plan,
     reproduction.reproduce,
     live.live,
     recorded.page,

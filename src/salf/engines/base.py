@@ -1,7 +1,7 @@
 """Who computes a round: an engine turns a plan into a step."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -107,13 +107,13 @@ class Engine(ABC):
             self.model.train()
         aggregate = LayerwiseAggregate(self.layers, self.weights)
         loss, users = 0.0, 0
-        for group in plan.groups:
-            if len(group.users):
-                weights = self.weights if group.given == t else old[group.given]
-                rate = 0.0 if local_rate is None else local_rate(group.given)
-                network = self._network(group, weights, rate)
-                loss += self._compute(group, network, rows, aggregate)
-                users += len(group.users)
+        for groups in self._together([group for group in plan.groups if len(group.users)]):
+            given = groups[0].given
+            weights = self.weights if given == t else old[given]
+            rate = 0.0 if local_rate is None else local_rate(given)
+            network = self._network(groups[0], weights, rate)
+            loss += self._compute_together(groups, network, rows, aggregate)
+            users += sum(len(group.users) for group in groups)
         step = aggregate.average() if plan.entrywise else aggregate.total(plan.total_weights())
         mean_loss = loss / users if users else float("nan")
         return RoundResult(step, mean_loss, tuple(aggregate.reached.tolist()))
@@ -130,6 +130,20 @@ class Engine(ABC):
 
     def _forward(self, inputs: Tensor) -> Tensor:
         return self.model(inputs)  # type: ignore[no-any-return]
+
+    def _together(self, groups: Sequence[Group]) -> Iterable[Sequence[Group]]:
+        """Groups of one network that are computed together."""
+        return [[group] for group in groups]
+
+    def _compute_together(
+        self,
+        groups: Sequence[Group],
+        network: Network,
+        rows: Rows,
+        aggregate: LayerwiseAggregate,
+    ) -> float:
+        """Add the updates of groups that have one network; return the sum of the users' losses."""
+        return sum(self._compute(group, network, rows, aggregate) for group in groups)
 
     @abstractmethod
     def _compute(

@@ -3,17 +3,19 @@
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
 from salf.aggregate import LayerwiseAggregate
-from salf.arrivals import Floats, Ints
+from salf.arrivals import Bools, Floats, Ints
 from salf.engines.base import Engine, Network, Rows, Weights
 from salf.engines.kernels import UserBatchNorm, stand_in
-from salf.engines.losses import Loss, cross_entropy
+from salf.engines.losses import Loss, RowLoss, cross_entropy
 from salf.errors import SalfError
 from salf.graph import unchanged
 from salf.layers import Layers
@@ -40,7 +42,7 @@ class Block:
         with self._stood_in():
             tensors = (*self.sequence.named_parameters(), *self.sequence.named_buffers())
             self._names = {name: full_name[id(tensor)] for name, tensor in tensors}
-            self._norms = {
+            self.norms = {
                 name: module
                 for name, module in self.sequence.named_modules()
                 if isinstance(module, UserBatchNorm)
@@ -48,10 +50,12 @@ class Block:
 
     def __call__(self, inputs: Tensor, users: int, weights: Weights | None = None) -> Tensor:
         """The outputs for the rows of `users` users; `weights` replace the model's own."""
-        for norm in self._norms.values():
+        for norm in self.norms.values():
             norm.users = users
             if torch.is_grad_enabled():
                 norm.moved = {}
+        if weights is None and not self._inside:
+            return self.sequence(inputs)  # type: ignore[no-any-return]
         with self._stood_in():
             if weights is None:
                 return self.sequence(inputs)  # type: ignore[no-any-return]
@@ -61,7 +65,7 @@ class Block:
     def moved(self, factors: Floats) -> dict[str, Tensor]:
         """How the last pass with a graph moved running statistics, each user's times its factor."""
         update: dict[str, Tensor] = {}
-        for place, norm in self._norms.items():
+        for place, norm in self.norms.items():
             for name, moved in norm.moved.items():
                 if moved.dtype.is_floating_point:
                     moved = moved.new_tensor(factors[: len(moved)]) @ moved
@@ -93,6 +97,30 @@ def _stand_ins_inside(
                     other = others.setdefault(id(child), stand_in(child))
                     if other is not child:
                         yield parent._modules, name, child, other
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Rows of users whose batches differ in size, each a part of its user."""
+
+    share: Floats  # of its user's batch
+    first: Bools  # whether it is its user's first
+
+    @classmethod
+    def of(cls, groups: Sequence[Group]) -> tuple[Floats, "Parts"]:
+        """The weights c[l, row], user by user in the order of the groups, and what the rows are."""
+        weights = [np.repeat(group.weights / group.rows, group.rows, axis=1) for group in groups]
+        share = [np.full(len(group.users) * group.rows, 1 / group.rows) for group in groups]
+        first = [np.tile(np.arange(group.rows) == 0, len(group.users)) for group in groups]
+        return np.concatenate(weights, axis=1), cls(np.concatenate(share), np.concatenate(first))
+
+    def of_columns(self, some: Ints) -> "Parts":
+        """Those of some rows."""
+        return Parts(self.share[some], self.first[some])
+
+    def reached(self, c: Floats) -> Ints:
+        """How many users have a weight in each layer."""
+        return np.asarray((c[:, self.first] > 0).sum(1))
 
 
 class BlockEngine(Engine):
@@ -137,8 +165,12 @@ class BlockEngine(Engine):
         inputs: Tensor,
         targets: Tensor,
         aggregate: LayerwiseAggregate,
+        parts: "Parts | None" = None,
     ) -> float:
-        """Add the updates of some users of one set; return the sum of their losses."""
+        """Add the updates of some users of one set; return the sum of their losses.
+
+        With `parts`, each column is a part of a user: a row of its batch.
+        """
 
     def _compute(
         self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
@@ -151,6 +183,51 @@ class BlockEngine(Engine):
                 inputs, targets = rows(group.users[some])
                 total += self._one_pass(group.weights[:, some], network, inputs, targets, aggregate)
         return total
+
+    def _together(self, groups: Sequence[Group]) -> Iterable[Sequence[Group]]:
+        """Groups that differ in nothing but the number of rows, if rows do not even share a norm.
+
+        A user's mean over its rows is then a sum over rows, each with its share of the weight.
+        """
+        apart = isinstance(self.loss, RowLoss) and not any(block.norms for block in self._blocks)
+        if not apart or len(groups) < 2:
+            return super()._together(groups)
+        alike: dict[tuple[int, float], list[Group]] = {}
+        for group in groups:
+            alike.setdefault((group.given, group.width), []).append(group)
+        return alike.values()
+
+    def _compute_together(
+        self,
+        groups: Sequence[Group],
+        network: Network,
+        rows: Rows,
+        aggregate: LayerwiseAggregate,
+    ) -> float:
+        batches = [rows(group.users) for group in groups] if len(groups) > 1 else []
+        if not batches or not all(isinstance(inputs, Tensor) for inputs, _ in batches):
+            return super()._compute_together(groups, network, rows, aggregate)
+        inputs, targets = (torch.cat(half) for half in zip(*batches, strict=True))
+        weights, parts = Parts.of(groups)
+        total, chunk = 0.0, max(1, self.chunk_bytes // self._row_bytes(groups[0], rows))
+        for columns in self._sets(weights):
+            for start in range(0, len(columns), chunk):
+                some = columns[start : start + chunk]
+                at = torch.from_numpy(some).to(inputs.device)
+                total += self._one_pass(
+                    weights[:, some],
+                    network,
+                    inputs[at],
+                    targets[at],
+                    aggregate,
+                    parts.of_columns(some),
+                )
+        return total
+
+    def _row_bytes(self, group: Group, rows: Rows) -> int:
+        """What one row's activations take."""
+        self._users_per_chunk(group, rows)  # which measures it
+        return max(1, self._user_bytes[group.rows] // max(1, group.rows))
 
     def _refusal(self, reason: str) -> SalfError:
         return SalfError(

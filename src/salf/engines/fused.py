@@ -24,7 +24,7 @@ from salf.aggregate import LayerwiseAggregate
 from salf.arrivals import Floats, Ints
 from salf.backprop import backward_to
 from salf.engines.base import Network, Weights
-from salf.engines.blocks import BlockEngine
+from salf.engines.blocks import BlockEngine, Parts
 from salf.engines.losses import total_and_objective
 from salf.errors import SalfError
 from salf.layers import Layers, flatten, is_sequential
@@ -137,14 +137,17 @@ class FusedEngine(BlockEngine):
         inputs: Tensor,
         targets: Tensor,
         aggregate: LayerwiseAggregate,
+        parts: Parts | None = None,
     ) -> float:
         signals = _Signals(c)
         outputs = self._outputs(signals, network.forward_weights(), inputs)
-        total, objective = total_and_objective(self.loss, outputs, targets, signals.of[-1])
+        share = None if parts is None else parts.share
+        total, objective = total_and_objective(self.loss, outputs, targets, signals.of[-1], share)
         update = backward_to(signals.depth, objective, network.leaves, self.layers)
         if network.narrow is None:
             update |= self._moved_statistics(signals)
-        aggregate.add(update, signals.scale, signals.reached, c.sum(1), network.held)
+        reached = signals.reached if parts is None else parts.reached(c)
+        aggregate.add(update, signals.scale, reached, c.sum(1), network.held)
         return float(total.item())
 
     def _outputs(self, signals: "_Signals", forward: Weights | None, inputs: Tensor) -> Tensor:
@@ -206,11 +209,12 @@ class _Signals:
 
     def __init__(self, c: Floats) -> None:
         self.users = c.shape[1]
-        self.reached: list[int] = (c > 0).sum(1).tolist()  # U^l is the first reached[l] users
+        reach = c > 0
+        self.reached: list[int] = reach.sum(1).tolist()  # U^l is the first reached[l] users
         self.depth = 1 + self.reached.count(0)  # of the user that got furthest
         self.scale = c.max(1)
         self.of = c / np.where(self.scale > 0, self.scale, 1.0)[:, None]
-        self.all_ones = np.array_equal(self.of, c > 0)  # then no signal has to be scaled
+        self.all_ones = bool((self.of == reach).all())  # then no signal has to be scaled
 
     def ratio(self, index: int) -> Floats:
         """What the signal is multiplied by at the boundary below a layer, for users below it."""

@@ -13,7 +13,7 @@ from salf.aggregate import LayerwiseAggregate
 from salf.arrivals import Floats, Ints
 from salf.backprop import backward_to
 from salf.engines.base import Network
-from salf.engines.blocks import BlockEngine
+from salf.engines.blocks import BlockEngine, Parts
 from salf.engines.losses import total_and_objective
 
 
@@ -38,16 +38,19 @@ class GroupedEngine(BlockEngine):
         inputs: Tensor,
         targets: Tensor,
         aggregate: LayerwiseAggregate,
+        parts: Parts | None = None,
     ) -> float:
         scale, users = c.max(1), c.shape[1]
         depth = 1 + int(np.argmax(scale > 0))
         factors = c[depth - 1] / scale[depth - 1]
         (block,) = self._blocks
         outputs = block(inputs, users, network.forward_weights())
-        total, objective = total_and_objective(self.loss, outputs, targets, factors)
+        share = None if parts is None else parts.share
+        total, objective = total_and_objective(self.loss, outputs, targets, factors, share)
         update = backward_to(depth, objective, network.leaves, self.layers)
         if network.narrow is None:
             moved = block.moved(factors)
             update |= {name: value for name, value in moved.items() if name in self.layers.index_of}
-        aggregate.add(update, scale, (c > 0).sum(1), c.sum(1), network.held)
+        reached = (c > 0).sum(1) if parts is None else parts.reached(c)
+        aggregate.add(update, scale, reached, c.sum(1), network.held)
         return float(total.item())

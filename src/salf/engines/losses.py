@@ -46,10 +46,19 @@ def user_losses(loss: Loss, outputs: Tensor, targets: Tensor, users: int) -> Ten
 
 
 def total_and_objective(
-    loss: Loss, outputs: Tensor, targets: Tensor, factors: Floats
+    loss: Loss, outputs: Tensor, targets: Tensor, factors: Floats, shares: Floats | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The sum of the users' losses, and the same with each user's times its factor."""
+    """The sum of the users' losses, and the same with each user's times its factor.
+
+    With `shares`, what counts as a user is a part of one, of this share of its rows.
+    """
     users = len(factors)
+    if shares is not None:
+        losses = user_losses(loss, outputs, targets, users)
+        return (
+            (losses.detach() * losses.new_tensor(shares)).sum(),
+            (losses * losses.new_tensor(factors)).sum(),
+        )
     if not (factors == 1).all():
         losses = user_losses(loss, outputs, targets, users)
         return losses.sum(), (losses * losses.new_tensor(factors)).sum()

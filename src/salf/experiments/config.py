@@ -191,6 +191,11 @@ class Config:
             fleets.check(self.fleet)
             if self.deadline is not None:
                 deadlines.parse(self.deadline)
+        if self.batches == "equal-time" and self.local_epochs:
+            raise SalfError(
+                "an epoch takes as long whatever the batches are: use --local-steps with batches "
+                "equal-time."
+            )
         if self.seconds is not None and not 0 < self.seconds < inf:
             raise SalfError(f"seconds must be a positive time, not {self.seconds}.")
         given = {
@@ -202,6 +207,12 @@ class Config:
         }
         if not self.fleet and (name := next((n for n, value in given.items() if value), "")):
             raise SalfError(f"{name} needs a fleet, such as --fleet phones.")
+
+    def first_deadline(self) -> float | None:
+        """T_max of round 1, as far as it is known: not if it is found during the run."""
+        if self.deadline is None or self.make_method().waits:
+            return None
+        return deadlines.parse(self.deadline).of(1, 0.0) or None
 
     def _needs_fleet(self) -> dict[str, object]:
         return {"deadline": self.deadline, "batches equal-time": self.batches == "equal-time"}

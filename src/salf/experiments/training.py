@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import ceil
 from pathlib import Path
 from time import perf_counter
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from salf import schedules, worlds
+from salf import memory, schedules, worlds
 from salf.arrivals import Ints
 from salf.data import (
     DataSet,
@@ -39,7 +40,7 @@ from salf.experiments.config import Config, check_names
 from salf.fleet import deadlines
 from salf.fleet import named as fleets
 from salf.fleet.devices import Fleet
-from salf.fleet.timing import Cost, Timing
+from salf.fleet.timing import Cost, Timing, equal_time
 from salf.fleet.world import OnFleet
 from salf.inputs import takes_several
 from salf.layers import Layers, Prefixes
@@ -50,7 +51,7 @@ from salf.narrow import narrowed
 from salf.rows import Row, with_metrics
 from salf.sampling import Batches, Cohort, LocalWork
 from salf.schedules import Schedule
-from salf.simulation import Simulation
+from salf.simulation import ROUNDING, Simulation
 from salf.worlds import AtDeadline, World
 
 SLOWEST = "slowest_tenth_accuracy"  # what the accuracy on their data is called
@@ -103,6 +104,10 @@ class Training:
         due = self.is_due_after(row, before) or row.round == rounds
         return with_metrics(row, self._evaluated(self.validation) if due else {})
 
+    def _points(self, clock: float) -> int:
+        """How many times an evaluation has become due, however the sum of times was rounded."""
+        return int(clock * (1 + ROUNDING) // self.eval_seconds)
+
     def evaluated_if_due(self, t: int, rounds: int) -> dict[str, float]:
         """What is measured after round t of `rounds`; nothing if no evaluation is due."""
         due = self.is_due(t) or t == rounds
@@ -111,7 +116,7 @@ class Training:
     def is_due_after(self, row: Row, before: float | None) -> bool:
         """Whether the model is always evaluated after this round, which began at time `before`."""
         if self.eval_seconds and before is not None and row.clock is not None:
-            return row.clock // self.eval_seconds > before // self.eval_seconds
+            return self._points(row.clock) > self._points(before)
         return self.is_due(row.round)
 
     def is_due(self, t: int) -> bool:
@@ -192,18 +197,20 @@ def run_rounds(
     With `seconds`, as long as the simulated time allows, and then `rounds` may be 0 for any number.
     """
     rows, stopped, simulation = list(before), False, training.simulation
-    for row in training.rows(rounds, seconds):
-        rows.append(row)
-        try:
-            if on_round is not None:
-                on_round(row, simulation.model)
-        except StopTraining:
-            stopped = True
-            break
+    with memory.kept():
+        for row in training.rows(rounds, seconds):
+            rows.append(row)
+            try:
+                if on_round is not None:
+                    on_round(row, simulation.model)
+            except StopTraining:
+                stopped = True
+                break
+        tested = training.tested()
     engine = simulation.engine
     return History(
         tuple(rows),
-        training.tested(),
+        tested,
         engine.name,
         engine.why,
         stopped,
@@ -403,9 +410,18 @@ def assemble(
     batch_size: int | Ints = config.batch_size
     if world is None and config.fleet:
         fleet = paired(config, fleet, shares)
+        cost = Cost.of(model, seen_as, example)
         if config.batches == "equal-time":
-            batch_size = fleet.batches(config.batch_size)
-        world = on_fleet(config, fleet, model, seen_as, example, shares, batch_size, local)
+            batch_size = equal_time(
+                fleet.devices, cost, config.batch_size, local.steps, config.first_deadline()
+            )
+        batches = Batches(shares, batch_size, local.epochs)
+        timed = partial(Timing, fleet.devices, rows=batches.sizes, planned=batches.steps(local))
+        world = OnFleet(
+            timed(cost),
+            None if config.deadline is None else deadlines.parse(config.deadline),
+            lambda width: timed(Cost.of(narrowed(model, width), seen_as, example)),
+        )
     elif world is None:
         world = worlds.parse(config.depth, len(shares), len(seen_as), config.stragglers)
     simulation = Simulation(
@@ -461,31 +477,6 @@ def paired(config: Config, fleet: Fleet | None, shares: Shares) -> Fleet:
     if how == "size":
         return fleet.paired(how, sizes=shares.sizes(everybody))
     return fleet.paired(how, dominant=shares.usual_labels(everybody))
-
-
-def on_fleet(
-    config: Config,
-    fleet: Fleet,
-    model: nn.Module,
-    layers: Layers,
-    example: Any,
-    shares: Shares,
-    batch_size: int | Ints,
-    local: LocalWork,
-) -> OnFleet:
-    """The fleet as a world: its devices' times follow from the layers' work."""
-    batches = Batches(shares, batch_size, local.epochs)
-
-    def timing(model: nn.Module) -> Timing:
-        return Timing(
-            fleet.devices,
-            Cost.of(model, layers, example),
-            batches.sizes,
-            lambda users: local.planned(shares.sizes(users), batches.wanted(users)),
-        )
-
-    deadline = None if config.deadline is None else deadlines.parse(config.deadline)
-    return OnFleet(timing(model), deadline, lambda width: timing(narrowed(model, width)))
 
 
 def _cohort(config: Config, shares: Shares) -> Cohort:

@@ -51,9 +51,10 @@ class Availability(ABC):
             opens, closes = self.window(who[going], now[going])
             fits = opens + left[going] <= closes
             done[going[fits]] = (opens + left[going])[fits] - start
-            left[going] -= closes - opens
-            now[going] = closes
-            going = going[~fits & np.isfinite(closes)]
+            again = ~fits & np.isfinite(closes)  # not those who never come back
+            left[going[again]] -= closes[again] - opens[again]
+            now[going[again]] = closes[again]
+            going = going[again]
         return done.reshape(shape)
 
     def of(self, devices: Ints) -> "Availability":

@@ -164,15 +164,6 @@ class Fleet:
         count = max(1, round(share * len(self)))
         return np.sort(np.argsort(self.devices.speed, kind="stable")[:count])
 
-    def batches(self, batch_size: int, most: int = 4) -> Ints:
-        """Batches in proportion to speed, so that one takes every user about as long.
-
-        The median device has `batch_size` rows; nobody has more than `most` times as many, or none.
-        """
-        relative = self.devices.speed / np.median(self.devices.speed)
-        rows = np.rint(batch_size * relative).astype(np.int64)
-        return np.clip(rows, 1, most * batch_size)
-
     def preview(
         self, model: "nn.Module", deadline: float | None = None, **settings: Any
     ) -> "Preview":

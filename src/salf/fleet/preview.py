@@ -12,7 +12,7 @@ from salf.errors import SalfError
 from salf.fleet.availability import DAY
 from salf.fleet.deadlines import REACH
 from salf.fleet.devices import Fleet
-from salf.fleet.timing import Cost, Timing
+from salf.fleet.timing import Cost, Timing, equal_time
 from salf.fleet.world import deadline_for
 from salf.layers import Layers
 
@@ -98,7 +98,7 @@ def preview(fleet: str, timing: Timing, layers: tuple[str, ...], deadline: float
     seconds = deadline_for(timing, REACH) if deadline is None else deadline
     if not 0 < seconds < np.inf:
         raise SalfError(f"the deadline must be a positive time in seconds, not {seconds}.")
-    expected = timing.finish(timing.expected(users), users)
+    expected = timing.expected(users)
     always = timing.devices.availability.always
     starts = np.zeros(1) if always else np.linspace(0, WEEK, STARTS, endpoint=False)
 
@@ -110,7 +110,7 @@ def preview(fleet: str, timing: Timing, layers: tuple[str, ...], deadline: float
         return np.asarray(np.mean(each, axis=0))
 
     slowest = [
-        float(timing.finish(timing.round(Keyed(0, t), users, start).done, users).max())
+        float(timing.round(Keyed(0, t), users, start).finish.max())
         for t, start in enumerate(np.resize(starts, ROUNDS if always else STARTS), 1)
     ]
     nominal = float(1.5 * expected.max())
@@ -135,12 +135,10 @@ def preview(fleet: str, timing: Timing, layers: tuple[str, ...], deadline: float
 def _one_round(timing: Timing, users: Ints, deadline: float) -> tuple[Span, ...]:
     """What some users, from the fastest to the slowest, do in round 1 until the deadline."""
     some = users[np.unique(np.linspace(0, len(users) - 1, LANES).astype(np.int64))]
-    times = timing.round(Keyed(0, 1), some, 0.0)
-    devices, spans = timing.devices, []
-    arrived = timing.reached(times.done, some, deadline)
-    counts = (arrived.steps - 1) * timing.layers + timing.layers + 1 - arrived.depth
-    for number, (user, count) in enumerate(zip(some.tolist(), counts.tolist(), strict=True), 1):
-        began = float(timing.model_bytes / devices.down[user] + devices.latency[user])
+    times, spans = timing.round(Keyed(0, 1), some, 0.0), []
+    counts = times.reached(deadline).tolist()
+    for number, (count, download) in enumerate(zip(counts, times.tasks.download, strict=True), 1):
+        began = float(download)
         spans.append(Span(number, DOWNLOAD, 0.0, min(began, deadline)))
         edges = [began, *(began + times.complete[number - 1]).tolist()]
         for stage in range(count):
@@ -172,10 +170,13 @@ def of_model(
     """
     example = _made_up(model) if example is None else example
     seen_as = Layers.of(model, layers, example)
-    rows = fleet.batches(batch_size) if batches == "equal-time" else np.full(len(fleet), batch_size)
+    cost = Cost.of(model, seen_as, example)
+    rows = np.full(len(fleet), batch_size)
+    if batches == "equal-time":
+        rows = equal_time(fleet.devices, cost, batch_size, local_steps, deadline)
     timing = Timing(
         fleet.devices,
-        Cost.of(model, seen_as, example),
+        cost,
         lambda users: rows[users],
         lambda users: np.full(len(users), local_steps),
     )

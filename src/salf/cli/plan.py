@@ -1,0 +1,148 @@
+"""`salf plan`."""
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from salf.cli.options import Options, Source, option, parse_list, settings_of
+from salf.cli.simulation import with_options
+from salf.cli.terminal import Downloads, console, progress_bar, results, say, tell
+from salf.errors import SalfError
+from salf.experiments.config import Config, load_config, simulated
+from salf.options import duration
+
+_CHOSEN = ("deadline", "rounds", "seed", "depth", "stragglers", "eval_every", "eval_seconds")
+
+
+@settings_of(Config, without=_CHOSEN)
+def plan(
+    settings: dict[str, Any],
+    source: Source = "mnist-mlp",
+    options: Options = None,
+    bound: Annotated[
+        Literal["theorem", "sharp"],
+        option(
+            "--bound",
+            help="Which bound the schedule minimises: theorem | sharp (as the proof has it before "
+            "it drops how many users reach a layer). Both are shown.",
+        ),
+    ] = "theorem",
+    rates: Annotated[
+        Literal["theorem", "run"],
+        option("--rates", help="Step sizes of the bound: theorem | run (those of --lr)."),
+    ] = "theorem",
+    rho_c: Annotated[float | None, option("--rho-c", help="Strong convexity (rho_s/10).")] = None,
+    rho_s: Annotated[float | None, option("--rho-s", help="Smoothness (estimated).")] = None,
+    sigma2: Annotated[
+        float | None, option("--sigma2", help="Variance of a batch's gradient (estimated).")
+    ] = None,
+    g2: Annotated[
+        float | None, option("--g2", help="G^2, squared norm of gradients (estimated).")
+    ] = None,
+    gap: Annotated[float | None, option("--gap", help="Gamma, the heterogeneity gap (0).")] = None,
+    distance2: Annotated[
+        float | None, option("--distance2", help="|w_1 - w_opt|^2 (estimated).")
+    ] = None,
+    seeds: Annotated[
+        int, option("--seeds", help="Seeds of the search (2); 0 for no search.", min=0)
+    ] = 2,
+    points: Annotated[
+        int, option("--points", help="Deadlines that the search tries (8).", min=2)
+    ] = 8,
+    deadlines: Annotated[
+        str | None, option("--deadlines", help="Deadlines to try instead, such as 0.5s,1s,2s.")
+    ] = None,
+    workers: Annotated[
+        int | None, option("--workers", help="Runs at a time; one per core by default.", min=1)
+    ] = None,
+    out: Annotated[
+        Path | None,
+        option("--out", help="Leave plan.csv, curve.csv, a figure and a page here."),
+    ] = None,
+) -> None:
+    """Choose the deadline for a fleet and a budget of simulated seconds.
+
+    By the theorem's bound: the constant T_max, the schedule T_1..T_R and the batch size that
+    minimise it. By simulation: the accuracy at the budget for a grid of deadlines. And how far the
+    two disagree.
+
+    Examples:
+
+        salf plan digits-mlp --fleet slow-classes --seconds 200 --out plan
+
+        salf run digits-mlp --fleet slow-classes --seconds 200 --deadline plan/plan.csv
+    """
+    from salf.experiments.plan import from_config
+    from salf.experiments.plan import plan as make_plan
+    from salf.experiments.pool import run_all
+    from salf.experiments.run import cores
+    from salf.files import write_whole
+    from salf.report import check_extra
+    from salf.report.plan import print_plan, tables, write_plan
+
+    drawn = out is not None
+    try:
+        if drawn:
+            check_extra()
+    except SalfError as error:
+        say(f"There will be plan.csv and curve.csv only: {error}")
+        drawn = False
+    config = simulated(with_options(load_config(source), settings, options))
+    config = config.changed(threads=config.threads or 1)
+    given = {
+        "rho_c": rho_c,
+        "rho_s": rho_s,
+        "sigma2": sigma2,
+        "g2": g2,
+        "gap": gap,
+        "distance2": distance2,
+    }
+    _fetch(config)
+    with progress_bar(counted=False) as progress:
+        task = progress.add_task("bound", total=None)
+
+        def run(jobs: Any) -> Any:
+            at_once = workers or min(cores(), len(jobs))
+            progress.update(task, description="search")
+            return run_all(
+                jobs,
+                at_once,
+                lambda done, total: progress.update(task, completed=done, total=total),
+            )
+
+        planned = make_plan(
+            config,
+            partial(from_config, fleet_seed=0),
+            form=bound,
+            rates=rates,
+            given={name: value for name, value in given.items() if value is not None},
+            seeds=seeds,
+            points=points,
+            deadlines=[_time(text) for text in parse_list(deadlines)],
+            run=run,
+        )
+    print_plan(planned, results)
+    if out is None:
+        say("Nothing was kept: add --out FOLDER to keep the schedule, the curve and a figure.")
+        return
+    if drawn:
+        files = write_plan(planned, out, sys.argv[1:])
+    else:
+        files = list(contents := tables(planned, out))
+        for path, content in contents.items():
+            write_whole(path, content)
+    for path in files:
+        tell(f"wrote {path}")
+
+
+def _fetch(config: Config) -> None:
+    """Once here, so that data are fetched once and what is wrong with them is said once."""
+    from salf.data import load
+
+    with console.status(f"looking for {config.data}"):
+        load(config.data, Path(config.data_dir) if config.data_dir else None, report=Downloads())
+
+
+def _time(text: str) -> float:
+    return float(duration(text))

@@ -1,0 +1,90 @@
+"""Choose deadlines for a fleet from Python, for your own model and data."""
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from torch import nn
+
+from salf.data import DataSet
+from salf.errors import SalfError
+from salf.experiments import plan as planning
+from salf.experiments.config import Config
+from salf.experiments.training import Training, own_federation
+from salf.fleet.devices import Fleet
+from salf.report.plan import print_plan, write_plan
+
+
+class Plan(planning.Planned):
+    """Deadlines by the bound and by simulation: `print` it, or save it as files and a page."""
+
+    def __str__(self) -> str:
+        """What `salf plan` prints."""
+        console = Console(width=10_000, color_system=None)
+        with console.capture() as text:
+            print_plan(self, console)
+        return text.get()
+
+    def save(self, folder: Path | str) -> list[Path]:
+        """Write plan.csv, curve.csv, a figure (PNG and SVG) and plan.html into a folder."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        return write_plan(self, folder)
+
+
+def plan(
+    model: nn.Module,
+    data: DataSet | tuple[Any, Any] | Sequence[Any] | Callable[[int], Any],
+    test: tuple[Any, Any] | None = None,
+    *,
+    fleet: str | Fleet,
+    seconds: float,
+    bound: str = "theorem",
+    rates: str = "theorem",
+    constants: Mapping[str, float] | None = None,
+    seeds: int = 2,
+    points: int = 8,
+    deadlines: Sequence[float] = (),
+    **settings: Any,
+) -> Plan:
+    """The deadlines for a fleet and a budget of simulated seconds; see `salf.train`.
+
+    The model is copied, not trained. `bound` is "theorem" or "sharp", `rates` "theorem" or "run":
+    the theorem's step sizes, or those of the run. `constants` are those that are known, of rho_c,
+    rho_s, sigma2, g2, gap and distance2; the others are estimated from a few gradients. The search
+    trains with `points` deadlines, or the `deadlines` given, and `seeds` seeds each; seeds=0 plans
+    by the bound alone.
+    """
+    if isinstance(fleet, str):  # the same devices for every seed of the search
+        users = settings.get("users", data if isinstance(data, list) else Config.users)
+        available = settings.pop("availability", "always")
+        fleet = _made(fleet, len(users) if isinstance(users, list) else int(users), available)
+
+    def made(**more: Any) -> tuple[Config, Callable[[Config], Training]]:
+        return own_federation(
+            deepcopy(model), data, test, fleet=fleet, seconds=seconds, **{**settings, **more}
+        )
+
+    for name in ("deadline", "rounds", "seed"):
+        if name in settings:
+            raise SalfError(f"a plan finds or sets {name} itself: leave it out.")
+    config, _ = made()
+    found = planning.plan(
+        config,
+        lambda config: made()[1](config),
+        form=bound,
+        rates=rates,
+        given=constants,
+        seeds=seeds,
+        points=points,
+        deadlines=deadlines,
+    )
+    return Plan(**{name: getattr(found, name) for name in found.__dataclass_fields__})
+
+
+def _made(spec: str, users: int, available: str) -> Fleet:
+    from salf.fleet.named import parse
+
+    return parse(spec, users, 0, available)

@@ -1,0 +1,182 @@
+"""Runs by a simulated clock: from settings and from Python."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import salf
+from salf.errors import SalfError
+from salf.experiments.config import Config
+from salf.rows import read_csv
+
+SMALL = {"data": "digits", "lr": 0.3, "users": 8, "batch_size": 4, "threads": 1}
+# A round of digits on these phones takes about 0.3 s at the median.
+PHONES = {"fleet": "phones:speed=1e5,jitter=0.2", "deadline": 0.3}
+
+
+def run(**settings):
+    return salf.run(Config(**{**SMALL, **settings})).history
+
+
+@pytest.mark.parametrize("method", ["fedavg", "drop", "salf", "heterofl", "asyncfl"])
+def test_every_method_runs_by_the_clock(method):
+    history = run(**PHONES, method=method, rounds=6)
+    clock = [row.clock for row in history.rows]
+    assert clock == sorted(clock)
+    assert clock[0] > 0
+    if method != "fedavg":
+        assert np.diff([0, *clock]).max() <= 0.3 + 1e-12
+    assert all(row.work >= row.wasted_work >= 0 for row in history.rows)
+    assert all(row.bytes >= row.wasted_bytes >= 0 for row in history.rows)
+
+
+def test_fedavg_waits_longer_and_wastes_nothing_and_drop_wastes_more_than_salf():
+    fedavg, drop, salf_ = (run(**PHONES, method=m, rounds=20) for m in ("fedavg", "drop", "salf"))
+    assert fedavg.rows[-1].clock > 1.5 * salf_.rows[-1].clock
+
+    def wasted(history):
+        return sum(row.wasted_work for row in history.rows)
+
+    assert wasted(fedavg) == 0
+    assert wasted(drop) > wasted(salf_) > 0
+
+
+def test_a_run_ends_before_the_round_that_would_be_over_too_late():
+    history = run(**PHONES, seconds=2.0, rounds=0)
+    assert len(history.rows) == 6  # of 0.3 s each
+    assert history.rows[-1].clock <= 2.0
+    assert len(run(**PHONES, seconds=2.0, rounds=3).rows) == 3
+
+
+def test_evaluation_follows_the_clock():
+    history = run(**PHONES, seconds=3.0, rounds=0, eval_seconds=1.0)
+    assert [row.round for row in history.rows if row.accuracy is not None] == [4, 7, 10]
+    assert [t for t, _ in history.timed_curve] == pytest.approx([1.2, 2.1, 3.0])
+
+
+def test_the_slowest_tenth_is_tested_on_its_own_data():
+    history = run(**PHONES, rounds=3)
+    assert 0 <= history.test["slowest_tenth_accuracy"] <= 1
+    assert "slowest_tenth_accuracy" not in run(rounds=3).test
+
+
+def test_a_run_is_reproducible_and_a_stopped_one_continues_bit_for_bit(tmp_path):
+    for method, deadline in (("salf", "auto"), ("asyncfl", 0.3)):
+        settings = {**PHONES, "deadline": deadline, "method": method, "rounds": 12}
+        settings["availability"] = "markov:2,1"
+        config = Config(**SMALL, **settings)
+        whole = salf.run(config, tmp_path / f"{method}-whole")
+
+        def stop(row, model):
+            if row.round == 5:
+                raise KeyboardInterrupt
+
+        part = tmp_path / f"{method}-part"
+        with pytest.raises(KeyboardInterrupt):
+            salf.run(config, part, on_round=stop, checkpoint_every=0)
+        resumed = salf.run(config, part, resume=True)
+        assert [row.clock for row in resumed.history.rows] == [r.clock for r in whole.history.rows]
+        weights = [
+            (tmp_path / f"{method}-{kind}" / "model.safetensors").read_bytes()
+            for kind in ("whole", "part")
+        ]
+        assert weights[0] == weights[1]
+
+
+def test_metrics_csv_has_the_clock(tmp_path):
+    result = salf.run(Config(**SMALL, **PHONES, rounds=4), tmp_path / "r")
+    rows = read_csv(tmp_path / "r" / "metrics.csv")
+    assert [row.clock for row in rows] == [row.clock for row in result.history.rows]
+    assert [row.wasted_work for row in rows] == [r.wasted_work for r in result.history.rows]
+    salf.run(Config(**SMALL, rounds=2), tmp_path / "plain")
+    assert "clock" not in (tmp_path / "plain" / "metrics.csv").read_text()
+
+
+def test_train_takes_a_fleet_from_python():
+    x, y = torch.randn(160, 6), torch.arange(160) % 2
+    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+    fleet = salf.Fleet.of(np.geomspace(1e3, 1e5, 10), jitter=0.1)
+    history = salf.train(net, (x, y), fleet=fleet, deadline=0.1, seconds=1.0, batch_size=4)
+    assert len(history.rows) >= 10
+    assert history.rows[-1].clock <= 1.0
+    with pytest.raises(SalfError, match="the fleet has 10 devices"):
+        salf.train(net, (x, y), fleet=fleet, deadline=0.1, rounds=2, users=5)
+    with pytest.raises(SalfError, match="fleet= takes a name or an object"):
+        salf.train(net, (x, y), fleet=salf.Fleet, deadline=0.1, rounds=2)
+
+
+def test_users_of_unequal_sizes_are_paired_with_devices_by_size():
+    x, y = torch.randn(100, 6), torch.arange(100) % 2
+    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+    split = [range(60), range(60, 70), range(70, 100)]
+    fleet = salf.Fleet.of([1e3, 1e4, 1e5])  # the slowest goes to user 1, who has 10 samples
+    history = salf.train(
+        net, (x, y), split=split, fleet=fleet, pair="size", deadline=0.2, rounds=1, batch_size=1
+    )
+    assert history.rows[0].clock == pytest.approx(0.1, rel=0.5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"deadline": 2.0}, "deadline needs a fleet"),
+        ({"seconds": 2.0, "rounds": 0}, "seconds needs a fleet"),
+        ({"batches": "equal-time"}, "batches equal-time needs a fleet"),
+        ({"pair": "size"}, "pair needs a fleet"),
+        ({"availability": "sessions"}, "availability needs a fleet"),
+        ({"fleet": "phones", "deadline": -1.0}, "the deadline must be a positive time"),
+        ({"fleet": "phones", "deadline": "auto:2"}, "reach between 0 and 1"),
+        ({"fleet": "phones", "deadline": "soon"}, "a time is written with its unit"),
+        ({"fleet": "phones", "seconds": -1.0}, "seconds must be a positive time"),
+        ({"fleet": "phones", "rounds": 0}, "rounds must be at least 1"),
+        ({"fleet": "phones", "seconds": 5.0, "rounds": 0, "lr": "cosine:0.1"}, "give --rounds"),
+        (
+            {"fleet": "phones", "batches": "equal-time", "local_epochs": 1},
+            "an epoch takes as long whatever the batches are",
+        ),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(settings, said):
+    with pytest.raises(SalfError, match=said):
+        Config(**settings)
+
+
+def test_a_time_limit_replaces_the_number_of_rounds():
+    preset = Config(data="digits", fleet="phones", deadline=2.0)
+    assert preset.changed(seconds=5.0).rounds == 0
+    assert preset.changed(seconds=5.0, rounds=7).rounds == 7
+
+
+def test_a_method_without_a_deadline_says_what_is_missing():
+    with pytest.raises(SalfError, match="how long may a round take"):
+        run(fleet="phones", rounds=2)
+
+
+def test_equal_time_batches_let_slow_users_finish():
+    settings = {"fleet": "phones:speed=1e5,jitter=0", "deadline": 0.3, "rounds": 1}
+    equal = run(**settings)
+    fitted = run(**settings, batches="equal-time")
+    assert fitted.rows[0].reached[0] > equal.rows[0].reached[0]
+
+
+def test_auto_meets_its_target_reach():
+    """The mean over rounds 50 to 250 of the share of layers reached is within 0.02 of it."""
+    for fleet in ("phones:speed=1e5,jitter=0.3", "edge", "slow-classes"):
+        history = run(fleet=fleet, deadline="auto:0.6", rounds=250, eval_every=1000)
+        reached = np.array([row.reached for row in history.rows])[50:]
+        assert reached.mean() / 8 == pytest.approx(0.6, abs=0.02), fleet
+
+
+def test_p_l_is_the_chance_that_nobody_reaches_a_layer():
+    """Depths of 4,000 rounds against p_l of the fleet's law, 4.5 standard errors."""
+    from by_hand import EVERYBODY, rounds, world
+
+    from salf.fleet.jitter import ShiftedExponential
+
+    made = world(1.5, jitter=ShiftedExponential(0.8))
+    chance = made.unreached(1, EVERYBODY, made.start())
+    arrived, _ = rounds(made, 4_000)
+    empty = np.mean([~each.reach(2).any(axis=1) for each in arrived], axis=0)
+    assert (np.abs(empty - chance) <= 4.5 * np.sqrt(chance * (1 - chance) / 4_000)).all()
+    assert 0.02 < chance[0] < 0.98

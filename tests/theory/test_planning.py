@@ -1,0 +1,241 @@
+"""The planner: closed forms, scipy, and brute force over all schedules of a small case."""
+
+from itertools import product
+from math import comb
+
+import numpy as np
+import pytest
+from scipy import optimize, special
+
+from salf.errors import SalfError
+from salf.theory import Constants, Federation, convergence_bound
+from salf.theory.planning import (
+    Problem,
+    TradeOff,
+    count_law,
+    sharp_spread,
+    theorem_spread,
+)
+
+USERS, LAYERS = 8, 3
+RATES = np.exp(np.linspace(-1, 1, USERS))  # layers a second
+
+
+def erlang_reach(T, rates=RATES, layers=LAYERS):
+    """P(u reaches l): L + 1 - l layers of exponential times within T."""
+    left = layers - np.arange(layers)
+    return 1 - special.gammaincc(left[:, None], rates * T)
+
+
+def problem(budget=20.0, spread=theorem_spread, seconds=lambda T: T, rate=None, **constants):
+    chosen = {"rho_c": 0.5, "rho_s": 2.0, "sigma2": [3.0], "G2": 1.0, "Gamma": 0.0} | constants
+    trade = TradeOff.of(lambda T: spread(count_law(erlang_reach(T))), seconds, budget)
+    return Problem(Federation(USERS, LAYERS), Constants(**chosen), 40.0, trade, budget, rate)
+
+
+def exact_bound(made, deadlines, spread=theorem_spread):
+    """The recursion itself, round by round, with the law and not a table of it."""
+    constants, delta = made.constants, made.distance2
+    for eta, T in zip(made.eta, deadlines, strict=False):
+        C = constants.G2 * spread(count_law(erlang_reach(T)))
+        delta = (1 - constants.rho_c * eta) * delta
+        delta += eta**2 * (constants.B(made.federation) + C)
+    return constants.rho_s / 2 * delta
+
+
+def test_users_that_are_alike_make_a_binomial_law():
+    reach = np.tile(np.arange(1, LAYERS + 1)[:, None] / (LAYERS + 1), USERS)  # AS4
+    law = count_law(reach)
+    for layer in range(1, LAYERS + 1):
+        p = layer / (LAYERS + 1)
+        exact = [comb(USERS, k) * p**k * (1 - p) ** (USERS - k) for k in range(USERS + 1)]
+        np.testing.assert_allclose(law[layer - 1], exact, rtol=1e-12)
+
+
+def test_users_that_differ_by_enumeration():
+    reach = np.array([[0.1, 0.5, 0.9], [0.3, 0.6, 1.0]])
+    law = np.zeros((2, 4))
+    for layer, row in enumerate(reach):
+        for there in product((0, 1), repeat=3):
+            law[layer, sum(there)] += np.prod(np.where(there, row, 1 - row))
+    np.testing.assert_allclose(count_law(reach), law, atol=1e-15)
+
+
+def test_spreads_by_hand():
+    law = np.array([[0.25, 0.5, 0.25]])  # two users, each with chance 1/2
+    assert theorem_spread(law) == pytest.approx(8 * 1.25 / 0.5)
+    # p + (1-p)^-2 (P(1) (8 (1 - 1/2) + p^2) + P(2) p^2)
+    assert sharp_spread(law) == pytest.approx(0.25 + (0.5 * (4 + 0.0625) + 0.25 * 0.0625) / 0.5625)
+    everybody = np.array([[0.0, 0.0, 1.0]])
+    assert theorem_spread(everybody) == 8
+    assert sharp_spread(everybody) == 0  # no deadline, no spread
+
+
+@pytest.mark.parametrize("spread", [theorem_spread, sharp_spread])
+def test_no_spread_where_nobody_reaches_a_layer_with_chance_one_half(spread):
+    assert spread(np.array([[0.5, 0.25, 0.25], [0.0, 0.5, 0.5]])) == np.inf
+
+
+def test_the_sharp_spread_is_never_larger():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        law = count_law(rng.random((4, 6)) ** rng.uniform(0.2, 2))
+        assert sharp_spread(law) <= theorem_spread(law) * (1 + 1e-12)
+
+
+def test_the_recursion_stays_below_the_theorem():
+    """Unrolled with the theorem's step sizes and a constant C it is at most [FL_Convergence]."""
+    made = problem()
+    federation, constants = made.federation, made.constants
+    for rounds in (1, 5, 25):
+        spread = np.full(rounds, federation.spread)
+        theorem = convergence_bound(federation, constants, rounds + 1, made.distance2)
+        assert made.bound(spread) <= theorem
+
+
+def test_the_bound_is_the_recursion():
+    made = problem()
+    deadlines = np.array([1.0, 1.5, 2.0, 3.0])
+    _, spread = made.trade.at(deadlines)
+    assert made.bound(spread) == pytest.approx(exact_bound(made, deadlines), rel=1e-3)
+    constant = np.full(int(20 / 2.5), 2.5)
+    assert made.bound_at(2.5) == pytest.approx(exact_bound(made, constant), rel=1e-3)
+
+
+@pytest.mark.parametrize("spread", [theorem_spread, sharp_spread])
+@pytest.mark.parametrize("rate", [None, lambda t: 0.1], ids=["theorem", "constant"])
+def test_the_best_constant_deadline_by_brute_force(spread, rate):
+    made = problem(spread=spread, rate=rate)
+    found = made.best_constant()
+    values = {
+        rounds: exact_bound(made, [20 / rounds] * rounds, spread)
+        for rounds in range(1, made.most_rounds + 1)
+    }
+    best = min(values, key=values.get)
+    assert found.constant
+    assert found.bound == pytest.approx(values[best], rel=2e-3)
+    assert exact_bound(made, found.deadlines, spread) <= values[best] * (1 + 2e-3)
+    assert found.deadlines.sum() == pytest.approx(20)
+
+
+@pytest.mark.parametrize("spread", [theorem_spread, sharp_spread])
+@pytest.mark.parametrize("rate", [None, lambda t: 0.25], ids=["theorem", "constant"])
+def test_the_best_schedule_by_brute_force(spread, rate):
+    """All schedules of up to four rounds on a fine grid of deadlines that use the budget up."""
+    budget, step = 6.0, 0.1
+    made = problem(budget, spread, rate=rate)
+    best = np.inf
+    places = range(1, int(budget / step))
+    for rounds in range(1, 5):
+        for cut in product(places, repeat=rounds - 1):
+            last = round(budget / step) - sum(cut)
+            if last >= 1:
+                best = min(best, table(made, spread, (*cut, last), step))
+    found = min((made.schedule_of(rounds) for rounds in range(1, 5)), key=lambda p: p.bound)
+    assert exact_bound(made, found.deadlines, spread) <= best * (1 + 1e-3)
+    assert found.bound == pytest.approx(exact_bound(made, found.deadlines, spread), rel=5e-3)
+    assert found.deadlines.sum() == pytest.approx(budget)
+    assert made.best_schedule().bound <= found.bound
+
+
+_known: dict = {}
+
+
+def table(made, spread, places, step):
+    """`exact_bound` with the law of each deadline looked at once."""
+    constants, delta = made.constants, made.distance2
+    for eta, place in zip(made.eta, places, strict=False):
+        key = spread, place
+        if key not in _known:
+            _known[key] = spread(count_law(erlang_reach(place * step)))
+        delta = (1 - constants.rho_c * eta) * delta
+        delta += eta**2 * (constants.B(made.federation) + constants.G2 * _known[key])
+    return constants.rho_s / 2 * delta
+
+
+@pytest.mark.parametrize("rounds", [3, 12])
+def test_scipy_finds_no_better_schedule(rounds):
+    """ADEL-FL's own way, a general solver, on the same problem."""
+    made = problem(rate=lambda t: 0.2)
+    found = made.schedule_of(rounds)
+
+    def value(deadlines):
+        return exact_bound(made, deadlines)
+
+    least = made.trade.deadlines[0] * 1.05
+    solved = optimize.minimize(
+        value,
+        np.full(rounds, made.budget / rounds),
+        bounds=[(least, made.budget)] * rounds,
+        constraints=optimize.LinearConstraint(np.ones((1, rounds)), -np.inf, made.budget),
+        method="SLSQP",
+    )
+    assert value(found.deadlines) <= solved.fun * (1 + 1e-3)
+    np.testing.assert_allclose(found.deadlines, solved.x, rtol=0.1)
+
+
+def test_with_the_theorems_step_sizes_all_rounds_count_nearly_alike():
+    """a_t is proportional to (gamma + t - 1)/(gamma + t), so the schedule is nearly constant."""
+    made = problem()
+    _, weights = made._unrolled(20)
+    gamma, t = 32, np.arange(1, 21)
+    expected = (gamma + t - 1) / (gamma + t)
+    np.testing.assert_allclose(weights / weights[0], expected / expected[0], rtol=1e-12)
+    plan = made.best_schedule()
+    assert plan.deadlines.max() / plan.deadlines.min() < 1.05
+
+
+def test_with_a_constant_step_size_later_rounds_get_longer_deadlines():
+    plan = problem(rate=lambda t: 0.25).best_schedule()
+    assert (np.diff(plan.deadlines) >= -1e-12).all()
+    assert plan.deadlines[-1] > 1.2 * plan.deadlines[0]
+
+
+def test_a_schedule_is_never_worse_than_the_best_constant():
+    for G2 in (0.01, 1.0, 100.0):
+        made = problem(G2=G2)
+        assert made.best_schedule().bound <= made.best_constant().bound
+
+
+def test_devices_without_jitter_get_the_shortest_deadline_that_does():
+    """The law is a step: no deadline but the shortest is worth its seconds."""
+    trade = TradeOff.of(lambda T: 10.0 if T >= 1.5 else np.inf, lambda T: T, 30.0)
+    made = Problem(Federation(4, 2), Constants(1.0, 1.0, [1.0], 1.0), 1.0, trade, 30.0)
+    assert made.best_constant().rounds == 20
+    np.testing.assert_allclose(made.best_schedule().deadlines, 1.5, rtol=1e-6)
+    assert made.bound_at(1.4) == np.inf
+    assert made.bound_at(2.9) == made.bound_at(3.0)  # ten rounds each
+
+
+def test_two_steps_are_mixed_only_where_that_pays():
+    """A law that is not convex: rounds take either deadline, and never one in between."""
+    trade = TradeOff.of(
+        lambda T: 100.0 if 1 <= T < 2 else 10.0 if T >= 2 else np.inf, lambda T: T, 30.0
+    )
+    made = Problem(Federation(4, 2), Constants(0.5, 1.0, [1.0], 1.0), 500.0, trade, 30.0)
+    deadlines = made.schedule_of(20).deadlines
+    near = np.isclose(deadlines, 1, rtol=0.1) | np.isclose(deadlines, 2, rtol=0.1)
+    assert near.sum() >= 19  # one round may have what is left
+
+
+def test_rounds_that_end_early_cost_what_they_last():
+    """Everybody is done after 2 s, so a longer deadline costs no more."""
+    made = problem(seconds=lambda T: min(T, 2.0))
+    assert made.bound_at(5.0) == pytest.approx(made.bound_at(2.0), rel=0.01)
+    assert made.best_schedule().bound <= problem().best_schedule().bound
+
+
+def test_a_budget_too_short_for_the_bound_is_a_sentence():
+    with pytest.raises(SalfError, match=r"not defined within 0.01 s.*Give more seconds"):
+        problem(0.01)
+
+
+def test_a_learning_rate_too_large_for_the_bound_is_a_sentence():
+    with pytest.raises(SalfError, match="at most 1/rho_c"):
+        problem(rate=lambda t: 3.0).best_constant()
+
+
+def test_what_the_proof_needs_of_the_step_size():
+    assert problem().is_proven
+    assert problem(rate=lambda t: 0.1).is_proven  # 1/(4 rho_s) = 0.125
+    assert not problem(rate=lambda t: 0.2).is_proven
