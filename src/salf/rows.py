@@ -30,6 +30,7 @@ class Row:
     seconds: float = 0.0  # that the round took
     metrics: Mapping[str, float] = field(default_factory=dict)  # others, measured with the accuracy
     limit: float | None = None  # that it was to take at most: T_max and the grace period
+    deadline: float | None = None  # T_max; None if there was none
     depths: Mapping[str, int] = field(default_factory=dict)  # of every user asked; L + 1 if unheard
     unreached: tuple[float, ...] = ()  # p_l
     late: int = 0  # updates of earlier rounds that came during this one

@@ -40,6 +40,7 @@ from salf.experiments.config import Config, check_names
 from salf.fleet import deadlines
 from salf.fleet import named as fleets
 from salf.fleet.devices import Fleet
+from salf.fleet.learned import LearnedReach
 from salf.fleet.timing import Cost, Timing, equal_time
 from salf.fleet.world import OnFleet
 from salf.inputs import takes_several
@@ -417,10 +418,15 @@ def assemble(
             )
         batches = Batches(shares, batch_size, local.epochs)
         timed = partial(Timing, fleet.devices, rows=batches.sizes, planned=batches.steps(local))
+        times, learned = timed(cost), None
+        if config.reach == "learned":
+            expected = times.expected(np.arange(len(shares)))
+            learned = LearnedReach(expected[:, : times.layers])
         world = OnFleet(
-            timed(cost),
+            times,
             None if config.deadline is None else deadlines.parse(config.deadline),
             lambda width: timed(Cost.of(narrowed(model, width), seen_as, example)),
+            learned,
         )
     elif world is None:
         world = worlds.parse(config.depth, len(shares), len(seen_as), config.stragglers)

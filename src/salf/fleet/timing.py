@@ -50,6 +50,12 @@ class Cost:
         """How many layers there are."""
         return len(self.bytes)
 
+    def stages(self) -> Floats:
+        """Of a stage, from the last layer to the first; the forward pass is in the first stage."""
+        found = self.backward[::-1].copy()
+        found[0] += self.forward.sum()
+        return found
+
     def counted_as(self, devices: Devices) -> "Cost":
         """The cost in what the devices' speed counts."""
         if devices.counted == "multiply-adds":
@@ -184,10 +190,8 @@ class Timing:
     def _tasks(self, users: Ints) -> Tasks:
         devices, planned = self.devices, self.planned(users)
         steps = int(planned.max(initial=1))
-        # From the last layer to the first; the forward pass comes before the first stage.
-        stages = self.cost.backward[::-1].copy()
-        stages[0] += self.cost.forward.sum()
-        work = np.outer(self.rows(users).astype(np.float64), np.tile(stages, steps))
+        stages = np.tile(self.cost.stages(), steps)
+        work = np.outer(self.rows(users).astype(np.float64), stages)
         work[np.arange(work.shape[1]) >= (planned * self.layers)[:, None]] = 0
         # After the first local step, an update has all layers.
         upload = np.full(steps * self.layers, self.model_bytes)

@@ -14,26 +14,34 @@ from salf.arrivals import Arrivals, Floats, Ints, Spent
 from salf.draws import Draws, Purpose
 from salf.errors import SalfError
 from salf.fleet.deadlines import Auto, Constant, Deadline
+from salf.fleet.learned import LearnedReach
 from salf.fleet.timing import Round, Timing
 from salf.worlds import Memory, World
 
 # What is remembered, [2, 1 + users]: first the clock and the deadline of the next round; then, of
-# every user at work on an update, the round it was given its model and when it will deliver.
+# every user at work on an update, the round it was given its model and when it will deliver. Where
+# reach is learned, what is known of each user follows below.
 CLOCK, TMAX = (0, 0), (1, 0)
 GIVEN, DUE = 0, 1
+LEARNED = 2
 
 
 class OnFleet(World):
-    """A fleet with a deadline: a round ends at T_max, or earlier if all users are done."""
+    """A fleet with a deadline: a round ends at T_max, or earlier if all users are done.
+
+    Reach, and so p_l, is what the fleet's law says, or with `learned` what the depths seen so far
+    do.
+    """
 
     def __init__(
         self,
         timing: Timing,
         deadline: Deadline | None,
         narrow: Callable[[float], Timing] | None = None,
+        learned: LearnedReach | None = None,
     ) -> None:
         self.timing, self._deadline, self._narrow = timing, deadline, narrow
-        self.users, self.layers = timing.users, timing.layers
+        self.users, self.layers, self.learned = timing.users, timing.layers, learned
 
     @property
     def deadline(self) -> Deadline:
@@ -47,7 +55,8 @@ class OnFleet(World):
 
     def start(self) -> Memory:
         """Time 0, and the first deadline."""
-        memory = np.zeros((2, 1 + self.users))
+        known = 0 if self.learned is None else self.learned.hypotheses
+        memory = np.zeros((LEARNED + known, 1 + self.users))
         memory[TMAX] = self._first_deadline()
         return memory
 
@@ -70,7 +79,11 @@ class OnFleet(World):
         took = min(float(finish.max()), seconds) if len(users) else seconds
         spent = self._spent(times, reached, finish, took, clock)
         arrived = times.tasks.arrivals(reached, spent)
-        return arrived, self._after(memory, arrived, spent, finish)
+        after = self._after(memory, arrived, spent, finish)
+        if self.learned is not None:
+            first = np.where(arrived.steps > 1, 1, arrived.depth)  # of the first local step
+            after[LEARNED:, 1:] = self.learned.learn(memory[LEARNED:, 1:], users, seconds, first)
+        return arrived, after
 
     def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
         """p_l: the product of the chances that each user misses the layer."""
@@ -80,6 +93,8 @@ class OnFleet(World):
     def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
         """P(user u reaches layer l in round t): [L, users]."""
         seconds = self.deadline.of(t, float(memory[TMAX]))
+        if self.learned is not None:
+            return self.learned.reach(memory[LEARNED:, 1:], users, seconds)
         return self.timing.reach(users, float(memory[CLOCK]), seconds)
 
     def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
