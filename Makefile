@@ -26,6 +26,7 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/engines.py
+	$(BIN)/python benchmarks/local_steps.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/users.py
 

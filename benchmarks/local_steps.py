@@ -14,14 +14,16 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from salf.data import Samples
+from salf import memory
+from salf.data import Samples, Split
 from salf.depth import Mixture
 from salf.engines import Engine, StackedEngine
 from salf.engines import engine as make_engine
 from salf.layers import Layers
 from salf.methods import method
 from salf.models import PAPER_MODELS
-from salf.simulation import LocalWork, Simulation
+from salf.sampling import LocalWork
+from salf.simulation import Simulation
 from salf.worlds import AtDeadline
 
 SAMPLES, BATCH = 20_000, 16
@@ -32,10 +34,10 @@ def simulation(engine: Engine, users: int, steps: int) -> Simulation:
     rng = np.random.default_rng(0)
     pixels = torch.from_numpy(rng.integers(0, 256, (SAMPLES, 1, 28, 28), dtype=np.uint8))
     samples = Samples(pixels, torch.from_numpy(rng.integers(0, 10, SAMPLES)))
-    shares = np.array_split(np.arange(SAMPLES), users)
+    shares = Split(samples, np.array_split(np.arange(SAMPLES), users))
     world, local = AtDeadline(Mixture(users, len(engine.layers), 0.0)), LocalWork(steps)
     return Simulation(
-        engine, method("fedavg"), world, samples, shares, lambda t: 0.01, None, BATCH, local=local
+        engine, method("fedavg"), world, shares, lambda t: 0.01, None, BATCH, local=local
     )
 
 
@@ -61,11 +63,13 @@ def main() -> None:
         for kind in ("auto", "loop"):
             model = PAPER_MODELS[name]((1, 28, 28), 10)
             layers = Layers.of(model)
-            made = make_engine(kind, model, layers, example=example, local_steps=asked.steps)
+            several = asked.steps > 1
+            made = make_engine(kind, model, layers, example=example, several_steps=several)
             sides.append(simulation(made, asked.users, asked.steps))
         for side in sides:
             side.step()
-        times = [[seconds(side) for side in sides] for _ in range(asked.rounds)]
+        with memory.kept():
+            times = [[seconds(side) for side in sides] for _ in range(asked.rounds)]
         fast, loop = (median(column) * 1e3 for column in zip(*times, strict=True))
         ratio = median(loop / fast for fast, loop in times)
         chosen = sides[0].engine.name
@@ -75,7 +79,8 @@ def main() -> None:
             model = PAPER_MODELS["mlp"]((1, 28, 28), 10)
             made = StackedEngine(model, Layers.of(model), chunk_bytes=megabytes * 2**20)
             side = simulation(made, asked.users, asked.steps)
-            times = [seconds(side) for _ in range(asked.rounds + 1)][1:]
+            with memory.kept():
+                times = [seconds(side) for _ in range(asked.rounds + 1)][1:]
             print(f"mlp, chunks of {megabytes} MiB: {median(times) * 1e3:.0f} ms")
 
 

@@ -39,7 +39,7 @@ def test_flags_go_over_the_config(tmp_path):
 
 
 @pytest.mark.slow
-def test_compare_prints_a_table_and_leaves_results_picture_and_page(tmp_path):
+def test_compare_prints_a_table_and_leaves_results_picture_and_page(tmp_path, no_processes):
     done = salf(
         *("compare", *SMALL, "--methods", "fedavg,salf", "--stragglers", "0.5", "--seeds", "2"),
         *("--out", "c"),
@@ -55,8 +55,7 @@ def test_compare_prints_a_table_and_leaves_results_picture_and_page(tmp_path):
         assert (tmp_path / "c" / name).stat().st_size > 1000
 
 
-@pytest.mark.slow
-def test_compare_with_a_run_that_diverges_prints_the_rest_and_exits_with_2(tmp_path):
+def test_compare_with_a_run_that_diverges_prints_the_rest_and_exits_with_2(tmp_path, no_processes):
     # With only stragglers Drop never moves, so the rate that is FedAvg's end does nothing to it.
     asked = ["--methods", "fedavg,drop", "--stragglers", "1.0", "--seeds", "1", "--lr", "1e12"]
     done = salf("compare", *SMALL, *asked, cwd=tmp_path)
@@ -196,11 +195,12 @@ def test_what_is_said_after_ctrl_c_fits_the_command(arguments, says):
     assert says in cli._how_to_continue(arguments.split())
 
 
-@pytest.mark.slow
-def test_without_the_report_extra_compare_says_so_and_leaves_results(tmp_path):
-    (tmp_path / "altair.py").write_text("raise ModuleNotFoundError('none', name='altair')\n")
+def test_without_the_report_extra_compare_says_so_and_leaves_results(
+    tmp_path, monkeypatch, no_processes
+):
+    monkeypatch.setitem(sys.modules, "altair", None)  # not to be imported
     asked = ["--methods", "salf", "--seeds", "1", "--out", "c"]
-    done = salf_process("compare", *SMALL, *asked, cwd=tmp_path)
+    done = salf("compare", *SMALL, *asked, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "pip install 'salf[report]'" in done.stderr
     assert (tmp_path / "c" / "results.csv").exists()
@@ -251,7 +251,7 @@ def test_ctrl_c_and_sigterm_keep_the_run_and_say_how_to_continue(tmp_path, numbe
 
 
 @pytest.mark.slow
-def test_reproduce_prints_verdicts_and_leaves_a_page(tmp_path):
+def test_reproduce_prints_verdicts_and_leaves_a_page(tmp_path, no_processes):
     done = salf("reproduce", "lemma1", "--out", "r", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "lemma1 is done (holds: 3)" in done.stderr

@@ -18,9 +18,8 @@ def short(monkeypatch):
         monkeypatch.setitem(demo.PRESETS, name, demo.PRESETS[name].changed(rounds=3))
 
 
-@pytest.mark.slow
 def test_where_mnist_is_out_of_reach_it_says_so_in_one_line_and_shows_digits(
-    tmp_path, monkeypatch, short
+    tmp_path, monkeypatch, short, no_processes
 ):
     nowhere = idx_recipe("mnist", "MNIST", (), {}, ())
     monkeypatch.setitem(loading.RECIPES, "mnist", nowhere)

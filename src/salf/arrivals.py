@@ -59,6 +59,7 @@ class Arrivals:
         age: Ints | None = None,
         steps: Ints | None = None,
         planned: Ints | None = None,
+        spent: Spent | None = None,
     ) -> "Arrivals":
         """Users of these depths that count equally.
 
@@ -75,6 +76,7 @@ class Arrivals:
             len(depth) if asked is None else asked,
             steps,
             planned,
+            spent,
         )
 
     @property
@@ -85,7 +87,9 @@ class Arrivals:
     @property
     def asked_weight(self) -> float:
         """The weight of all users asked, those without an entry being like the others."""
-        return self.asked * float(self.weight.mean()) if self.users else float(self.asked)
+        if not self.users:
+            return float(self.asked)
+        return self.asked * float(self.weight.sum() / self.users)
 
     def only(self, user: int) -> "Arrivals":
         """The entry of one of these users on its own."""

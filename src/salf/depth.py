@@ -94,9 +94,12 @@ class Mixture(DepthDistribution):
 
     def draw(self, draws: Draws, users: Ints, busy: int = 0) -> Arrivals:
         """Make as many users stragglers as are missing from the ratio, busy ones included."""
-        score, place = draws.uniform(users, Purpose.DEPTH, 2).T
         missing = max(0, self.stragglers(len(users) + busy) - busy)
         straggler = np.zeros(len(users), np.bool_)
+        if not missing:  # then there is nothing to draw
+            everyone = np.ones(len(users), np.int64)
+            return Arrivals.at(everyone, straggler, len(users) + busy, user=users)
+        score, place = draws.uniform(users, Purpose.DEPTH, 2).T
         straggler[np.argsort(score, kind="stable")[:missing]] = True
         if self.chances:
             depth = 1 + np.searchsorted(np.cumsum(self.chances)[:-1], place, side="right")

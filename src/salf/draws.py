@@ -7,7 +7,7 @@ of a key and a counter that has no state, computed here for many users at once.
 
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -17,8 +17,8 @@ from salf.arrivals import Floats, Ints
 
 Words = npt.NDArray[np.uint64]  # of 32 bits each, in 64, so that products do not overflow
 
-_MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
-_KEY_STEPS = 0x9E3779B9, 0xBB67AE85
+_MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], np.uint64)
+_KEY_STEPS = np.array([[0x9E3779B9], [0xBB67AE85]], np.uint64)
 _LOW, _BITS = np.array(0xFFFFFFFF, np.uint64), np.array(32, np.uint64)
 
 
@@ -115,20 +115,27 @@ def keyed_uniform(
 def philox(counter: Words, key: int) -> Words:
     """Philox4x32-10: four random words for every four words of `counter`, [4, ...]."""
     words = counter.reshape(4, -1)
-    even, odd = words[0::2].copy(), words[1::2].copy()
-    # At full size, because NumPy multiplies and combines arrays of one shape much faster.
-    multipliers, keys, steps = (
-        np.repeat(np.array(pair, np.uint64)[:, None], words.shape[1], axis=1)
-        for pair in (_MULTIPLIERS, (key & 0xFFFFFFFF, key >> 32), _KEY_STEPS)
-    )
-    for _ in range(10):
+    even, odd, spare = words[0::2].copy(), words[1::2].copy(), np.empty_like(words[0::2])
+    # At full size, because NumPy multiplies arrays of one shape much faster.
+    multipliers = np.repeat(_MULTIPLIERS, words.shape[1], axis=1)
+    for round_key in _round_keys(key):
         even *= multipliers
-        high, odd, even = even[::-1] >> _BITS, even[::-1] & _LOW, odd
-        even ^= high
-        even ^= keys
-        keys += steps
-        keys &= _LOW
-    return np.stack([even[0], odd[0], even[1], odd[1]]).reshape(counter.shape)
+        swapped = even[::-1]
+        np.right_shift(swapped, _BITS, out=spare)
+        odd ^= spare
+        odd ^= round_key
+        np.bitwise_and(swapped, _LOW, out=spare)
+        even, odd, spare = odd, spare, even
+    found = np.empty_like(words)
+    found[0::2], found[1::2] = even, odd
+    return found.reshape(counter.shape)
+
+
+@lru_cache(maxsize=64)
+def _round_keys(key: int) -> tuple[Words, ...]:
+    """The key of each of the ten rounds, [2, 1]."""
+    words = np.array([[key & 0xFFFFFFFF], [key >> 32]], np.uint64)
+    return tuple((words + np.uint64(n) * _KEY_STEPS) & _LOW for n in range(10))
 
 
 def distinct(uniforms: Floats, sizes: Ints) -> Ints:

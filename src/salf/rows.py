@@ -30,6 +30,7 @@ class Row:
     seconds: float = 0.0  # that the round took
     metrics: Mapping[str, float] = field(default_factory=dict)  # others, measured with the accuracy
     limit: float | None = None  # that it was to take at most: T_max and the grace period
+    deadline: float | None = None  # T_max; None if there was none
     depths: Mapping[str, int] = field(default_factory=dict)  # of every user asked; L + 1 if unheard
     unreached: tuple[float, ...] = ()  # p_l
     late: int = 0  # updates of earlier rounds that came during this one
@@ -58,22 +59,21 @@ class Row:
 TIMED = ("clock", "waited", "work", "wasted_work", "bytes", "wasted_bytes")
 
 
-def with_time(row: Row, arrived: Arrivals, counting: Ints) -> Row:
-    """The row with what the round took by the simulated clock; the updates of `counting` count."""
+def timed(arrived: Arrivals, counting: Ints) -> dict[str, Any]:
+    """What a round took by the simulated clock, for its row; the updates of `counting` count."""
     spent = arrived.spent
     if spent is None:
-        return row
+        return {}
     counts = np.isin(arrived.user, counting)
     work, sent = float(spent.work.sum()), float(spent.bytes.sum())
-    return replace(
-        row,
-        clock=spent.clock,
-        waited=float(spent.waited.sum()),
-        work=work,
-        wasted_work=max(0.0, work - float(spent.counted[counts].sum())),
-        bytes=sent,
-        wasted_bytes=float(spent.bytes[~counts].sum()),
-    )
+    return {
+        "clock": spent.clock,
+        "waited": float(spent.waited.sum()),
+        "work": work,
+        "wasted_work": max(0.0, work - float(spent.counted @ counts)),
+        "bytes": sent,
+        "wasted_bytes": sent - float(spent.bytes @ counts),
+    }
 
 
 def with_metrics(row: Row, measured: Mapping[str, float]) -> Row:

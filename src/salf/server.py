@@ -154,8 +154,9 @@ class Server:
         self.schedule = schedule
         self.optimiser = optimiser or SGD()
         self.client_lr = client_lr
+        self._slots = self.optimiser.slots
         # What the optimiser keeps: a mapping from names to tensors for each of its slots.
-        self.state: dict[str, dict[str, Tensor]] = {slot: {} for slot in self.optimiser.slots}
+        self.state: dict[str, dict[str, Tensor]] = {slot: {} for slot in self._slots}
 
     def local_rate(self, t: int) -> float:
         """The rate of users' own steps on the model of round t."""
@@ -183,7 +184,7 @@ class Server:
                 kept[name] = tensor.to(self.weights[name].device)
 
     def _direction(self, name: str, gradient: Tensor, held: Tensor | None) -> Tensor:
-        for kind, start in self.optimiser.slots.items():
+        for kind, start in self._slots.items():
             if name not in self.state[kind]:
                 self.state[kind][name] = torch.full_like(gradient, start)
         slots = [kept[name] for kept in self.state.values()]

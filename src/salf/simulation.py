@@ -19,12 +19,11 @@ from salf.draws import Keyed
 from salf.engines import Engine, RoundResult
 from salf.errors import SalfError, TrainingDiverged
 from salf.methods import Method, Plan
-from salf.rows import Row, with_time
+from salf.rows import Row, timed
 from salf.sampling import ONE_STEP, Batches, Cohort, LocalWork
 from salf.schedules import Schedule
 from salf.server import SGD, Optimiser, Server
 from salf.worlds import World
-
 
 ROUNDING = 1e-9  # of a sum of many times, relative to it
 
@@ -136,7 +135,7 @@ class Simulation:
                 self.engine.weights[name].add_(shift)
         self.old = {given: weights for given, weights in self.old.items() if given in in_use}
         self.memory, self.t = memory, t
-        return with_time(Row(t, result.loss, result.reached), arrived, computing)
+        return Row(t, result.loss, result.reached, **timed(arrived, computing))
 
     def _towards_old_models(self, plan: Plan, t: int) -> dict[str, Tensor]:
         """sum_u c[l, u] (w_old - w): what averaging old models adds to averaging differences."""

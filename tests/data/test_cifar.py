@@ -119,6 +119,7 @@ def test_a_cache_half_unpacked_is_completed(tmp_path, batches):
         ("data_batch_2.bin", b"\x0a" * (3073 * ROWS), "has the label 10"),
         ("data_batch_2.bin", None, r"lacks data_batch_2\.bin"),
     ],
+    ids=["short", "label", "absent"],
 )
 def test_batches_of_another_structure_are_refused(tmp_path, batches, place, name, content, message):
     if content is None:

@@ -195,6 +195,7 @@ def test_an_epoch_passes_through_every_sample_once():
     assert [alone(users[1:], step)[0].tolist() for step in range(1, 7)] == drawn
 
 
+@pytest.mark.slow
 def test_a_straggler_stops_in_any_step_and_p_l_accounts_for_it():
     """Uniform depths, 2 users, 2 layers, 2 and 3 steps: p_1 = (2/3)^2 / 6, p_2 = (1/3)^2 / 6."""
     world, planned = AtDeadline(Uniform(2, 2)), np.array([2, 3])

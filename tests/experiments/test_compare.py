@@ -8,7 +8,10 @@ from salf.experiments.compare import cases, compare
 from salf.experiments.config import load_config
 from salf.experiments.run import run
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("compare")]  # they start processes
+
+def starts_processes(test):
+    """Tests that share the processes that the first of them starts, on one worker."""
+    return pytest.mark.slow(pytest.mark.xdist_group("compare")(test))
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +31,7 @@ def compared(tmp_path_factory):
     return tiny, wanted, out, seen, result, again
 
 
+@starts_processes
 def test_every_case_and_seed_is_in_the_results(compared):
     _, wanted, out, _, _, _ = compared
     with (out / "results.csv").open() as stream:
@@ -38,12 +42,14 @@ def test_every_case_and_seed_is_in_the_results(compared):
     assert len(rows) == len(expected)
 
 
+@starts_processes
 def test_a_method_that_waits_runs_once_per_seed_for_all_ratios(compared):
     _, _, out, _, _, _ = compared
     fedavg = [path.name for path in (out / "runs").iterdir() if path.name.startswith("fedavg")]
     assert len(fedavg) == 2
 
 
+@starts_processes
 def test_each_run_can_be_repeated_from_its_own_config(compared):
     _, wanted, out, _, result, _ = compared
     folder = out / "runs" / "heterofl-all-iid-0.9-1"
@@ -55,13 +61,15 @@ def test_each_run_can_be_repeated_from_its_own_config(compared):
     assert alone.summary["test_accuracy"] == result.results[case][1].summary["test_accuracy"]
 
 
+@starts_processes
 def test_progress_ends_at_all_rounds(compared):
     _, _, _, seen, _, _ = compared
     # two seeds of fedavg once, and of two methods x two ratios x two averages, 12 rounds each
     assert seen[-1] == (2 * (1 + 2 * 2 * 2) * 12,) * 2
 
 
-def test_the_same_call_again_trains_nothing_new(compared):
+@starts_processes
+def test_the_same_call_again_trains_nothing_new(compared, no_processes):
     base, wanted, out, _, result, again = compared
     before = {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*.safetensors")}
     repeated = again(base, workers=1)
@@ -74,18 +82,20 @@ def test_the_same_call_again_trains_nothing_new(compared):
         ]
 
 
-def test_another_config_in_the_folder_is_refused(compared):
+@starts_processes
+def test_another_config_in_the_folder_is_refused(compared, no_processes):
     base, _, _, _, _, again = compared
     with pytest.raises(SalfError, match="another config"):
         again(base.changed(lr=0.3), range(1), workers=1)
 
 
+@starts_processes
 def test_what_a_worker_finds_wrong_is_said_here(tiny):
     with pytest.raises(SalfError, match="users"):
         compare(tiny.changed(users=6000), cases(["salf"], ["reached"], ["iid"], [0.5]), [0])
 
 
-def test_a_run_that_diverges_costs_its_own_cell_only(tiny, tmp_path):
+def test_a_run_that_diverges_costs_its_own_cell_only(tiny, tmp_path, no_processes):
     base = tiny.changed(lr=1e12, rounds=4)
     wanted = cases(["fedavg", "drop"], ["reached"], ["iid"], [1.0])
     found = compare(base, wanted, [0], tmp_path, workers=1)
@@ -96,7 +106,7 @@ def test_a_run_that_diverges_costs_its_own_cell_only(tiny, tmp_path):
     assert (tmp_path / "results.csv").read_text().count("\n") == 2
 
 
-def test_if_all_diverge_it_says_which_and_why(tiny):
+def test_if_all_diverge_it_says_which_and_why(tiny, no_processes):
     wanted = cases(["fedavg", "salf"], ["reached"], ["iid"], [0.0])
     with pytest.raises(TrainingDiverged, match=r"no run finished: fedavg-.*salf-"):
         compare(tiny.changed(lr=1e12), wanted, [0], workers=1)

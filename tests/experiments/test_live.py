@@ -281,7 +281,7 @@ def test_a_folder_with_another_run_is_refused(tmp_path):
     live(SMALL, tmp_path)
     with pytest.raises(SalfError, match=r"already holds this run. Add --resume"):
         live(SMALL, tmp_path)
-    with pytest.raises(SalfError, match=r"another config .it differs in lr, deadline"):
+    with pytest.raises(SalfError, match=r"another config .it differs in deadline, lr"):
         live(SMALL.changed(lr=0.2, deadline=1.0), tmp_path, resume=True)
 
 

@@ -158,7 +158,16 @@ def test_options_of_any_simple_type_reach_an_own_method_from_the_command_line(co
 
 @pytest.mark.slow
 def test_compare_puts_an_own_method_beside_the_others(command, own):
-    chosen = ("--methods", "salf,ownparts:Halves", "--seeds", "2", "--out", "compared")
+    chosen = (
+        "--methods",
+        "salf,ownparts:Halves",
+        "--seeds",
+        "2",
+        "--workers",
+        "1",
+        "--out",
+        "compared",
+    )
     assert command("compare", *COMMON, *chosen) == 0
     assert "Halves" in (own / "compared" / "report.html").read_text()
     assert "ownparts:Halves" in (own / "compared" / "results.csv").read_text()

@@ -38,11 +38,13 @@ from salf.experiments.config import LiveConfig
 from salf.experiments.flower_app import Added
 from salf.experiments.folder import RunFolder
 from salf.experiments.live import Nobody
+from salf.fleet.deadlines import Auto, Constant
 from salf.flower import SALF, train
 from salf.live.flower import mail, strategy
 from salf.live.flower.client import TIMES
 from salf.live.flower.link import update_of
 from salf.live.server import saved_round
+from salf.live.tmax import FIRST
 from salf.live.update import Rejected
 
 LR = 0.5
@@ -517,10 +519,22 @@ def test_a_method_that_does_not_wait_needs_a_deadline():
         start(salf(deadline=None), FakeGrid({1: sends()}))
 
 
-@pytest.mark.parametrize("deadline", ["2s", 0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("deadline", [0, -1.0, float("nan"), float("inf")])
 def test_a_deadline_that_is_none_is_refused_at_once(deadline):
     with pytest.raises(SalfError, match="the deadline must be a positive time in seconds"):
         salf(deadline=deadline)
+
+
+def test_a_deadline_is_also_a_text_and_auto_begins_with_ample_time():
+    assert salf(deadline="2s").deadline == Constant(2.0)
+    adapted = salf(deadline="auto:0.8")
+    assert adapted.deadline == Auto(0.8)
+    grid = FakeGrid({1: sends(), 2: sends()})
+    start(adapted, grid, rounds=5)
+    deadlines = [float(message.content["config"]["deadline"]) for message in grid.pushed]
+    assert deadlines[0] == FIRST
+    assert adapted.server.t_max > 0
+    assert deadlines[-1] < 1
 
 
 def test_a_node_that_does_not_call_salfs_train_is_told_so(tmp_path):

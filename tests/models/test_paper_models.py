@@ -1,5 +1,7 @@
 """The paper's networks: shapes, layers and sizes as literals."""
 
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -136,6 +138,7 @@ def own(tmp_path, monkeypatch):
     (tmp_path / "own_models_of_a_test_broken.py").write_text("import no_such_module\n")
     (tmp_path / "own_models_of_a_test_wrong.py").write_text("def (\n")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_models_of_a_test", raising=False)  # another test's
     return "own_models_of_a_test"
 
 

@@ -8,7 +8,7 @@ from made_up_runs import found
 
 from salf.reproduction.convergence import CNN, MLP, findings
 from salf.reproduction.curves import Course, points
-from salf.reproduction.item import Found, label
+from salf.reproduction.item import label
 from salf.reproduction.sizes import AVERAGES, METHODS, QUICK
 from salf.reproduction.verdicts import Verdict
 
@@ -124,11 +124,11 @@ def item(request):
 
 
 def outcome(item, size=QUICK, accuracies=curve):
-    return item.outcome(size, found(item.tasks(size, Found({})), accuracies))
+    return item.outcome(size, found(item.tasks(size), accuracies))
 
 
 def test_the_runs_are_those_of_table_1(item):
-    labels = {label(task) for task in item.tasks(QUICK, Found({}))}
+    labels = {label(task) for task in item.tasks(QUICK)}
     expected = {
         label(QUICK.config(item.model, method, average, 0.9, seed))
         for method in METHODS

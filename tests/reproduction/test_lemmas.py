@@ -135,7 +135,7 @@ def test_a_layer_that_does_not_fit_is_drawn_again_and_the_page_says_both():
 
 
 def test_second_draws_are_other_draws_of_the_same_sizes():
-    tasks = lemma1.Lemma1().tasks(TINY, NOTHING)
+    tasks = lemma1.Lemma1().tasks(TINY)
     first, second = ([t.arguments for t in tasks if t.arguments["seed"] == seed] for seed in (1, 2))
     assert len(first) == len(tasks) / 2
     assert [one | {"seed": 2} for one in first] == second
@@ -495,7 +495,7 @@ def test_users_for_whom_there_are_no_batches_are_left_out():
 def test_an_item_comes_out_whole_from_results_as_they_are_stored(item, monkeypatch):
     monkeypatch.setattr(lemma3, "USERS", (2, 5))
     monkeypatch.setattr(lemma3, "LAYERS", (1, 2))
-    tasks = item.tasks(TINY, NOTHING)
+    tasks = item.tasks(TINY)
     assert len({label(task) for task in tasks}) == len(tasks)
     assert all(json.loads(json.dumps(task.arguments)) == task.arguments for task in tasks)
     found = Found({label(task): json.loads(json.dumps(task(silent))) for task in tasks})

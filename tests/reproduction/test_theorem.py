@@ -332,7 +332,7 @@ def test_a_deadline_that_changes_the_rate_is_no_constant_factor():
 
 def test_the_item_comes_out_whole_from_results_as_they_are_stored():
     item = theorem.Theorem()
-    tasks = item.tasks(TINY, Found({}))
+    tasks = item.tasks(TINY)
     assert all(json.loads(json.dumps(task.arguments)) == task.arguments for task in tasks)
     found = Found({label(task): json.loads(json.dumps(task(silent))) for task in tasks})
     outcome = item.outcome(TINY, found)

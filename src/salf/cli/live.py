@@ -24,6 +24,7 @@ USERS = 8  # unless said otherwise: the paper's 30 are many processes for one ma
 Federation = Annotated[
     str, option("--federation", help="Which one, where a cluster has several (salf).")
 ]
+_CLOCK = ("deadline", "batches", "reach")
 # Settings of the simulator alone: reality decides who straggles, and computes.
 _SIMULATED = ("depth", "stragglers", "engine", "device", "threads")
 
@@ -104,7 +105,8 @@ def _live_config(source: str, settings: Settings, options: list[str] | None) -> 
         changed = with_options(config, settings, options)
         assert isinstance(changed, LiveConfig)
         return changed
-    real = {name for name in settings if name not in config.table()}
+    # Simulated users need a fleet for some settings that real ones need none for.
+    real = {name for name in settings if name not in config.table() or name in _CLOCK}
     both = {name: value for name, value in settings.items() if name not in real}
     users = {"users": USERS} if source in PRESETS else {}
     base = with_options(config, {**users, **both}, options)

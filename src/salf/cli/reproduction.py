@@ -39,15 +39,16 @@ def reproduce(
         str,
         option(
             "--size",
-            help="quick: fewer seeds and rounds, about 40 minutes on two cores | "
-            "paper: the paper's setting; minutes for MNIST, days for VGG (quick)",
+            help="quick: fewer seeds and rounds, about 40 minutes on two cores | medium: the "
+            "paper's setting on MNIST, and VGG-11 for 300 rounds: some hours | paper: the paper's "
+            "setting; minutes for MNIST, days for VGG (quick)",
         ),
     ] = "quick",
     seeds: Annotated[
         int | None,
         option(
             "--seeds",
-            help="Seeds of every run; else 3 (quick) or 5 (paper) on MNIST, 1 or 3 on CIFAR-10.",
+            help="Seeds of every run; else 5 on MNIST and 3 on CIFAR-10 (quick: 3 and 1).",
             min=1,
         ),
     ] = None,

@@ -54,6 +54,8 @@ class Block:
             norm.users = users
             if torch.is_grad_enabled():
                 norm.moved = {}
+        if weights is None and not self._inside:
+            return self.sequence(inputs)  # type: ignore[no-any-return]
         with self._stood_in():
             if weights is None:
                 return self.sequence(inputs)  # type: ignore[no-any-return]

@@ -209,11 +209,12 @@ class _Signals:
 
     def __init__(self, c: Floats) -> None:
         self.users = c.shape[1]
-        self.reached: list[int] = (c > 0).sum(1).tolist()  # U^l is the first reached[l] users
+        reach = c > 0
+        self.reached: list[int] = reach.sum(1).tolist()  # U^l is the first reached[l] users
         self.depth = 1 + self.reached.count(0)  # of the user that got furthest
         self.scale = c.max(1)
         self.of = c / np.where(self.scale > 0, self.scale, 1.0)[:, None]
-        self.all_ones = np.array_equal(self.of, c > 0)  # then no signal has to be scaled
+        self.all_ones = bool((self.of == reach).all())  # then no signal has to be scaled
 
     def ratio(self, index: int) -> Floats:
         """What the signal is multiplied by at the boundary below a layer, for users below it."""

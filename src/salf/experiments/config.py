@@ -92,6 +92,11 @@ class Config:
         "reached) | FILE.csv (a column deadline). FedAvg needs none.",
         deadlines.read,
     )
+    reach: Literal["known", "learned"] = setting(
+        "known",
+        "How p_l is found with a fleet or live: known (from the fleet's law; live, the share of "
+        "rounds in which nobody reached the layer) | learned (from the depths of each user so far)",
+    )
     batches: Literal["equal", "equal-time"] = setting(
         "equal",
         "equal: batches of --batch-size | equal-time: in proportion to the speed of a user's "
@@ -215,7 +220,11 @@ class Config:
         return deadlines.parse(self.deadline).of(1, 0.0) or None
 
     def _needs_fleet(self) -> dict[str, object]:
-        return {"deadline": self.deadline, "batches equal-time": self.batches == "equal-time"}
+        return {
+            "deadline": self.deadline,
+            "batches equal-time": self.batches == "equal-time",
+            "reach learned": self.reach == "learned",
+        }
 
     def _check_names(self) -> None:
         if self.model not in PAPER_MODELS:
@@ -316,14 +325,12 @@ class LiveConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         from salf.live.inspection import check_max_norm
-        from salf.live.rounds import Grace, check_deadline
+        from salf.live.rounds import Grace
         from salf.live.slow import slowness
 
         if self.fleet:
             raise SalfError("real users have devices of their own: leave out --fleet.")
-        if isinstance(self.deadline, str):
-            raise SalfError("a live deadline is a time, such as --deadline 50ms.")
-        check_deadline(self.deadline)
+        self.make_deadline()
         check_max_norm(self.max_norm)
         Grace(self.grace)  # which checks it
         slowness(self.slow, self.users)
@@ -338,10 +345,14 @@ class LiveConfig(Config):
         if self.deadline is None and not method.waits:
             raise SalfError("how long may a round take? Add --deadline, such as --deadline 50ms.")
 
+    def make_deadline(self) -> deadlines.Deadline | None:
+        """T_max of every round; None if rounds wait for everybody."""
+        return None if self.deadline is None else deadlines.parse(self.deadline)
+
     @property
-    def seconds_a_round(self) -> float | None:
-        """T_max; None if rounds wait for everybody."""
-        return None if self.deadline is None else float(self.deadline)
+    def learns_reach(self) -> bool:
+        """Whether p_l follows from each user's reach: always if the deadline changes."""
+        return self.reach == "learned" or isinstance(self.deadline, str)
 
     def _needs_fleet(self) -> dict[str, object]:
         return {"batches equal-time": self.batches == "equal-time"}

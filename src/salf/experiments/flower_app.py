@@ -22,7 +22,7 @@ from salf import schedules
 from salf.errors import SalfError
 from salf.experiments.config import LiveConfig, read_toml
 from salf.experiments.folder import RunFolder, without_last_evaluation
-from salf.experiments.live import Watcher, finish, make_share, user_name
+from salf.experiments.live import Watcher, finish, make_share, stage_work, user_name
 from salf.experiments.training import from_config
 from salf.files import temporary_folder, write_whole
 from salf.flower import SALF
@@ -158,7 +158,8 @@ def main(grid: Grid, context: Context) -> None:
         simulation.model,
         lr=schedules.schedule(config.lr, config.rounds),
         optimiser=config.make_optimiser(),
-        deadline=config.seconds_a_round,
+        deadline=config.make_deadline(),
+        work=stage_work(training),
         grace=config.grace,
         max_norm=config.max_norm,
         local_steps=int(simulation.planned(np.arange(config.users)).max()),

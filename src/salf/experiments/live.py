@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from salf import rows as records
 from salf import schedules
-from salf.data import Samples
+from salf.data import Samples, some
 from salf.draws import Keyed
 from salf.engines import cross_entropy
 from salf.errors import SalfError
@@ -28,6 +28,7 @@ from salf.experiments.folder import LOG, RunFolder, summarise, without_last_eval
 from salf.experiments.run import Result, complete
 from salf.experiments.training import History, OnRound, StopTraining, Training, from_config
 from salf.files import temporary_folder
+from salf.fleet.timing import Cost
 from salf.layers import Layers
 from salf.live.rounds import Grace, Link, Rounds
 from salf.live.server import LiveServer
@@ -299,6 +300,8 @@ def serve(
         max_norm=config.max_norm,
         local_steps=int(simulation.planned(np.arange(config.users)).max()),
         client_lr=config.client_lr,
+        reach="learned" if config.learns_reach else "counted",
+        work=stage_work(training),
     )
     rows: list[Row] = []
     if folder is not None:
@@ -308,7 +311,7 @@ def serve(
     rounds = Rounds(
         server,
         link,
-        config.seconds_a_round,
+        config.make_deadline(),
         Grace(config.grace),
         cohort=None if config.cohort == "all" else config.cohort_size(),
         seed=config.seed,
@@ -328,6 +331,17 @@ def serve(
         except StopTraining:
             stopped = True
     return finish(config, training, rows, folder, stopped)
+
+
+def stage_work(training: Training) -> list[float] | None:
+    """The work of each stage of backpropagation; None where it cannot be counted."""
+    simulation = training.simulation
+    example, _ = some(simulation.shares, 8).rows()
+    try:
+        stages = Cost.of(simulation.model, simulation.engine.layers, example).stages()
+    except SalfError:
+        return None
+    return [float(work) for work in stages]
 
 
 def finish(

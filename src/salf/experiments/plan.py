@@ -64,7 +64,7 @@ class FleetLaw:
         """With `fits`, batches of up to so many rows fit the deadline (`--batches equal-time`)."""
         self.timing, self._fits = timing, fits
         everybody = np.arange(timing.users)
-        order = np.argsort(timing.finish(timing.expected(everybody), everybody), kind="stable")
+        order = np.argsort(timing.expected(everybody), kind="stable")
         count = min(cohort, MOST_USERS)
         # A cohort is like as many users evenly spaced in speed.
         places = ((np.arange(count) + 0.5) * timing.users / count).astype(np.int64)
@@ -91,9 +91,7 @@ class FleetLaw:
         starts = self._starts * -(-DRAWN // len(self._starts))
         return np.array(
             [
-                self.timing.finish(
-                    self.timing.round(Keyed(0, t), self.users, start).done, self.users
-                ).max()
+                self.timing.round(Keyed(0, t), self.users, start).finish.max()
                 for t, start in enumerate(starts, 1)
             ]
         )

@@ -72,7 +72,7 @@ def run_all(
             while not messages.empty():
                 name, share = messages.get()
                 shares[name] = share
-            for future in finished:
+            for future in filter(finished.__contains__, names):  # in the order of the jobs
                 name = names[future]
                 try:
                     done.results[name] = future.result()

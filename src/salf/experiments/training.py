@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from salf import schedules, worlds
+from salf import memory, schedules, worlds
 from salf.arrivals import Ints
 from salf.data import (
     DataSet,
@@ -40,6 +40,7 @@ from salf.experiments.config import Config, check_names
 from salf.fleet import deadlines
 from salf.fleet import named as fleets
 from salf.fleet.devices import Fleet
+from salf.fleet.learned import LearnedReach
 from salf.fleet.timing import Cost, Timing, equal_time
 from salf.fleet.world import OnFleet
 from salf.inputs import takes_several
@@ -193,18 +194,20 @@ def run_rounds(
     With `seconds`, as long as the simulated time allows, and then `rounds` may be 0 for any number.
     """
     rows, stopped, simulation = list(before), False, training.simulation
-    for row in training.rows(rounds, seconds):
-        rows.append(row)
-        try:
-            if on_round is not None:
-                on_round(row, simulation.model)
-        except StopTraining:
-            stopped = True
-            break
+    with memory.kept():
+        for row in training.rows(rounds, seconds):
+            rows.append(row)
+            try:
+                if on_round is not None:
+                    on_round(row, simulation.model)
+            except StopTraining:
+                stopped = True
+                break
+        tested = training.tested()
     engine = simulation.engine
     return History(
         tuple(rows),
-        training.tested(),
+        tested,
         engine.name,
         engine.why,
         stopped,
@@ -411,10 +414,15 @@ def assemble(
             )
         batches = Batches(shares, batch_size, local.epochs)
         timed = partial(Timing, fleet.devices, rows=batches.sizes, planned=batches.steps(local))
+        times, learned = timed(cost), None
+        if config.reach == "learned":
+            expected = times.expected(np.arange(len(shares)))
+            learned = LearnedReach(expected[:, : times.layers])
         world = OnFleet(
-            timed(cost),
+            times,
             None if config.deadline is None else deadlines.parse(config.deadline),
             lambda width: timed(Cost.of(narrowed(model, width), seen_as, example)),
+            learned,
         )
     elif world is None:
         world = worlds.parse(config.depth, len(shares), len(seen_as), config.stragglers)

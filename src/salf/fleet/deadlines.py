@@ -16,6 +16,8 @@ REACH = 0.7  # what `auto` aims for, unless told otherwise
 class Deadline(ABC):
     """How long a round may take. `current` is a number that is kept between rounds."""
 
+    adapts = False  # whether it depends on what users reach
+
     @abstractmethod
     def of(self, t: int, current: float) -> float:
         """T_max of round t."""
@@ -83,6 +85,7 @@ class Auto(Deadline):
 
     reach: float = REACH
 
+    adapts = True
     GAIN = 0.2
 
     def __post_init__(self) -> None:

@@ -122,6 +122,19 @@ class ShiftedExponential(Paced):
 
 
 @dataclass(frozen=True)
+class UniformPace(Paced):
+    """The factor is uniform on (0, 1]: the nominal time is the longest."""
+
+    def factor(self, draws: Draws, users: Ints) -> Floats:
+        """A number in (0, 1]."""
+        return np.asarray(1 - draws.uniform(users, Purpose.JITTER)[:, 0])
+
+    def below(self, factor: Floats, users: Ints) -> Floats:
+        """The factor itself, up to 1."""
+        return np.minimum(factor, 1)
+
+
+@dataclass(frozen=True)
 class PerLayer(Jitter):
     """Every layer takes an exponential time of its own, independently, of its nominal mean."""
 

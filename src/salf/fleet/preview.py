@@ -74,10 +74,9 @@ def preview(fleet: str, timing: Timing, layers: tuple[str, ...], deadline: float
     seconds = deadline_for(timing, REACH) if deadline is None else deadline
     if not 0 < seconds < np.inf:
         raise SalfError(f"the deadline must be a positive time in seconds, not {seconds}.")
-    expected = timing.finish(timing.expected(users), users)
+    expected = timing.expected(users)
     slowest = [
-        float(timing.finish(timing.round(Keyed(0, t), users, 0.0).done, users).max())
-        for t in range(1, ROUNDS + 1)
+        float(timing.round(Keyed(0, t), users, 0.0).finish.max()) for t in range(1, ROUNDS + 1)
     ]
     last = float(max(np.percentile(slowest, 95), seconds))
     deadlines = np.linspace(0, last, POINTS + 1)[1:]

@@ -1,14 +1,16 @@
 """When every user is done with what: download, stages of backpropagation, upload."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from torch import Tensor, nn
 
-from salf.arrivals import Arrivals, Bools, Floats, Ints
+from salf.arrivals import Arrivals, Bools, Floats, Ints, Spent
 from salf.draws import Draws, Keyed, KeyedRounds, Unkeyed
 from salf.errors import SalfError
+from salf.fleet.availability import Availability
 from salf.fleet.devices import Devices
 from salf.layers import Layers
 from salf.work import work
@@ -47,6 +49,12 @@ class Cost:
     def layers(self) -> int:
         """How many layers there are."""
         return len(self.bytes)
+
+    def stages(self) -> Floats:
+        """Of a stage, from the last layer to the first; the forward pass is in the first stage."""
+        found = self.backward[::-1].copy()
+        found[0] += self.forward.sum()
+        return found
 
     def counted_as(self, devices: Devices) -> "Cost":
         """The cost in what the devices' speed counts."""
@@ -87,11 +95,67 @@ def rows_in(example: object) -> int:
     return len(example)
 
 
-class Timing:
-    """The times of users with these devices, in rounds of so many rows and local steps each.
+@dataclass(frozen=True, eq=False)
+class Tasks:
+    """What some users are to do in a round, and how long it takes them without jitter.
 
-    Milestones are the stages of a round: in each local step the layers from the last to the first.
+    Arrays over milestones, [users, milestones], have the stages of all local steps: in each the
+    layers from the last to the first. Users with fewer steps than others have no work beyond them.
     """
+
+    users: Ints
+    layers: int
+    planned: Ints  # local steps
+    work: Floats
+    nominal: Floats  # seconds of each stage
+    download: Floats  # seconds until work begins
+    links: Floats  # seconds of download, and upload of what is there at each milestone
+    bytes: Floats  # of the download, and of such uploads: [1 + milestones]
+
+    @cached_property
+    def milestones(self) -> Ints:
+        """How many each user has."""
+        return np.asarray(self.planned * self.layers)
+
+    @cached_property
+    def within(self) -> Bools:
+        """Which milestones each user has."""
+        return np.asarray(np.arange(self.work.shape[1]) < self.milestones[:, None])
+
+    @cached_property
+    def work_before(self) -> Floats:
+        """The work up to 0, 1, ... milestones."""
+        return np.concatenate([np.zeros((len(self.users), 1)), self.work.cumsum(axis=1)], axis=1)
+
+    @cached_property
+    def each(self) -> Ints:
+        """Rows of these arrays."""
+        return np.arange(len(self.users))
+
+    def arrivals(self, reached: Ints, spent: Spent | None = None) -> Arrivals:
+        """Users that have so many milestones, as depth and local steps."""
+        steps = np.maximum(1, -(-reached // self.layers))
+        depth = steps * self.layers + 1 - reached
+        return Arrivals.at(depth, user=self.users, steps=steps, planned=self.planned, spent=spent)
+
+    def finish(self, done: Floats) -> Floats:
+        """When each user has uploaded all layers of all its steps."""
+        return np.asarray(done[self.each, self.milestones - 1])
+
+    def where(self, some: Bools, other: "Tasks") -> "Tasks":
+        """These tasks, and for some users those of another, smaller network."""
+        pick = some[:, None]
+        return replace(
+            self,
+            work=np.where(pick, other.work, self.work),
+            nominal=np.where(pick, other.nominal, self.nominal),
+            download=np.where(some, other.download, self.download),
+            links=np.where(pick, other.links, self.links),
+        )
+
+
+class Timing:
+    """The times of users with these devices, in rounds of so many rows and local steps each."""
 
     def __init__(
         self,
@@ -103,11 +167,8 @@ class Timing:
         self.devices, self.cost = devices, cost.counted_as(devices)
         self.rows, self.planned = rows, planned
         self.layers = cost.layers
-        # Of a stage, from the last layer to the first; the forward pass comes before the first.
-        self._stage_work = self.cost.backward[::-1].copy()
-        self._stage_work[0] += self.cost.forward.sum()
-        self._sent = np.cumsum(cost.bytes[::-1])  # bytes up to each stage of the first step
         self.model_bytes = float(cost.bytes.sum())
+        self._everybody: Tasks | None = None
         self._ahead_of: tuple[int, int] | None = None
         self._ahead = np.empty(0)
         self._known_at: float | None = None
@@ -118,42 +179,50 @@ class Timing:
         """How many users there are."""
         return len(self.devices.speed)
 
-    def work(self, users: Ints) -> Floats:
-        """The work of each stage of each user's round: [users, milestones]."""
-        steps = int(self.planned(users).max(initial=1))
-        return np.asarray(np.outer(self.rows(users), np.tile(self._stage_work, steps)))
+    def tasks(self, users: Ints) -> Tasks:
+        """What these users are to do in every round."""
+        if len(users) != self.users:
+            return self._tasks(users)
+        if self._everybody is None:
+            self._everybody = self._tasks(users)
+        return self._everybody
 
-    def nominal(self, users: Ints) -> Floats:
-        """The seconds of each stage without jitter: [users, milestones]."""
-        return np.asarray(self.work(users) / self.devices.speed[users, None])
-
-    def links(self, users: Ints, milestones: int) -> Floats:
-        """The seconds of download and of the upload of what is there at each milestone."""
-        devices = self.devices
-        sent = self.sent(np.arange(1, milestones + 1))
-        down = self.model_bytes / devices.down[users]
-        both = down + 2 * devices.latency[users]
-        return np.asarray(both[:, None] + sent / devices.up[users, None])
-
-    def sent(self, milestones: Ints) -> Floats:
-        """The bytes of an update with so many milestones: after the first step, of all layers."""
-        return np.asarray(np.concatenate([[0.0], self._sent])[np.minimum(milestones, self.layers)])
+    def _tasks(self, users: Ints) -> Tasks:
+        devices, planned = self.devices, self.planned(users)
+        steps = int(planned.max(initial=1))
+        stages = np.tile(self.cost.stages(), steps)
+        work = np.outer(self.rows(users).astype(np.float64), stages)
+        work[np.arange(work.shape[1]) >= (planned * self.layers)[:, None]] = 0
+        # After the first local step, an update has all layers.
+        upload = np.full(steps * self.layers, self.model_bytes)
+        upload[: self.layers] = np.cumsum(self.cost.bytes[::-1])
+        download = self.model_bytes / devices.down[users] + devices.latency[users]
+        links = (download + devices.latency[users])[:, None] + upload / devices.up[users, None]
+        return Tasks(
+            users,
+            self.layers,
+            planned,
+            work,
+            work / devices.speed[users, None],
+            download,
+            links,
+            self.model_bytes + np.concatenate([[0.0], upload]),
+        )
 
     def round(self, draws: Draws, users: Ints, start: float) -> "Round":
         """What happens to these users in a round that begins at time `start`."""
-        nominal = self.nominal(users)
-        complete = self._complete(nominal, draws, users)
-        links = self.links(users, nominal.shape[1])
-        needed, available = complete + links, self.devices.availability
+        tasks = self.tasks(users)
+        complete = self._complete(tasks, draws)
+        needed, available = complete + tasks.links, self.devices.availability
         done = needed if available.always else available.elapsed(users, start, needed)
-        return Round(self, users, start, complete, done)
+        return Round(tasks, available, start, complete, done)
 
-    def _complete(self, nominal: Floats, draws: Draws, users: Ints) -> Floats:
+    def _complete(self, tasks: Tasks, draws: Draws) -> Floats:
         """When stages are complete. With all users, many rounds are drawn at a time: it is faster.
 
         That changes nothing: the numbers depend on (seed, round, user) alone.
         """
-        jitter = self.devices.jitter
+        jitter, nominal, users = self.devices.jitter, tasks.nominal, tasks.users
         if not isinstance(draws, Keyed) or len(users) != self.users or nominal.size > MANY:
             return jitter.complete(nominal, draws, users)
         block, place = divmod(draws.t, AHEAD)
@@ -168,9 +237,9 @@ class Timing:
         return np.asarray(self._ahead[place])
 
     def expected(self, users: Ints) -> Floats:
-        """When each milestone has been uploaded without jitter, always available."""
-        nominal = self.nominal(users)
-        return np.asarray(nominal.cumsum(axis=1) + self.links(users, nominal.shape[1]))
+        """When each user is done without jitter, if it is available."""
+        tasks = self.tasks(users)
+        return tasks.finish(tasks.nominal.cumsum(axis=1) + tasks.links)
 
     def reach(self, users: Ints, start: float, seconds: float) -> Floats:
         """P(user u has uploaded layer l by then), exactly where it is known: [L, users].
@@ -194,10 +263,10 @@ class Timing:
 
     def _reach(self, users: Ints, seconds: Floats) -> Floats:
         """The chances of users that are available for so long."""
-        nominal = self.nominal(users)
-        budget = seconds[:, None] - self.links(users, nominal.shape[1])
+        tasks = self.tasks(users)
         # A layer is in the update from the stage of the first local step on that computes it.
-        nominal, budget = nominal[:, : self.layers], budget[:, : self.layers]
+        nominal = tasks.nominal[:, : self.layers]
+        budget = seconds[:, None] - tasks.links[:, : self.layers]
         chance = self.devices.jitter.chance(nominal, budget, users)
         if chance is None:
             chance = self._simulated(nominal, budget, users)
@@ -216,31 +285,13 @@ class Timing:
             total += fits.reshape(len(users), at_once, -1).sum(axis=1)
         return np.asarray(total / SIMULATED)
 
-    def reached(self, done: Floats, users: Ints, seconds: float) -> Arrivals:
-        """How far users are after so many seconds: depth and local steps."""
-        planned = self.planned(users)
-        within = np.arange(done.shape[1]) < (planned * self.layers)[:, None]
-        count = ((done <= seconds) & within).sum(axis=1)
-        steps = np.maximum(1, -(-count // self.layers))
-        depth = self.layers + 1 - (count - (steps - 1) * self.layers)
-        return Arrivals.at(depth, user=users, steps=steps, planned=planned)
-
-    def finish(self, done: Floats, users: Ints) -> Floats:
-        """When each user has uploaded all layers of all its steps."""
-        last = self.planned(users) * self.layers - 1
-        return np.asarray(done[np.arange(len(users)), last])
-
-    def work_of_round(self, users: Ints) -> Floats:
-        """All the work of a round, of each user."""
-        return np.asarray(self.rows(users) * self.planned(users) * self._stage_work.sum())
-
 
 @dataclass(frozen=True, eq=False)
 class Round:
     """The times of some users in one round, in seconds since it began: [users, milestones]."""
 
-    timing: Timing
-    users: Ints
+    tasks: Tasks
+    available: Availability
     start: float
     complete: Floats  # computed, counted from the end of the download
     done: Floats  # uploaded
@@ -248,64 +299,41 @@ class Round:
     def where(self, some: Bools, other: "Round") -> "Round":
         """This round, and for some users another one."""
         pick = some[:, None]
-        return Mixed(
-            self.timing,
-            self.users,
-            self.start,
-            np.where(pick, other.complete, self.complete),
-            np.where(pick, other.done, self.done),
-            some,
-            other.timing,
+        return replace(
+            self,
+            tasks=self.tasks.where(some, other.tasks),
+            complete=np.where(pick, other.complete, self.complete),
+            done=np.where(pick, other.done, self.done),
         )
 
-    def stage_work(self) -> Floats:
-        """The work of each stage, 0 beyond those that are planned."""
-        work = self.timing.work(self.users)
-        beyond = (
-            np.arange(work.shape[1])
-            >= (self.timing.planned(self.users) * self.timing.layers)[:, None]
-        )
-        return np.where(beyond, 0.0, work)
+    @property
+    def finish(self) -> Floats:
+        """When each user has uploaded all layers of all its steps."""
+        return self.tasks.finish(self.done)
+
+    def reached(self, seconds: float) -> Ints:
+        """How many milestones users have after so many seconds."""
+        return np.asarray(((self.done <= seconds) & self.tasks.within).sum(axis=1))
 
     def work_until(self, seconds: float) -> Floats:
         """The work each user has done so many seconds after the round began, finished or not."""
-        devices, available = self.timing.devices, self.timing.devices.availability
         own: float | Floats = seconds
-        if not available.always:
-            own = available.active(self.users, self.start, seconds)
-        began = self.timing.model_bytes / devices.down[self.users] + devices.latency[self.users]
-        computing = np.asarray(own - began)[:, None]
-        before = np.concatenate([np.zeros((len(self.users), 1)), self.complete[:, :-1]], axis=1)
-        lasted = self.complete - before
-        part = np.divide(
-            computing - before, lasted, out=np.ones_like(lasted), where=lasted > 0
-        ).clip(0, 1)
-        return np.asarray((part * self.stage_work()).sum(axis=1))
+        if not self.available.always:
+            own = self.available.active(self.tasks.users, self.start, seconds)
+        tasks, computing = self.tasks, np.asarray(own - self.tasks.download)
+        complete = (self.complete <= computing[:, None]).sum(axis=1)
+        # Of the stage a user is in, as much as of its time has passed; after the last, none.
+        stage = np.minimum(complete, self.complete.shape[1] - 1)
+        end = self.complete[tasks.each, stage]
+        begin = np.where(stage > 0, self.complete[tasks.each, stage - 1], 0.0)
+        part = np.clip((computing - begin) / np.where(end > begin, end - begin, np.inf), 0, 1)
+        current = np.where(complete == stage, part * tasks.work[tasks.each, stage], 0.0)
+        return np.asarray(tasks.work_before[tasks.each, complete] + current)
 
-    def work_behind(self, arrived: Arrivals) -> Floats:
+    def work_behind(self, reached: Ints) -> Floats:
         """The work behind what each user delivered."""
-        upto = self._milestones(arrived)
-        before = np.arange(self.complete.shape[1]) < upto[:, None]
-        return np.asarray((self.stage_work() * before).sum(axis=1))
+        return np.asarray(self.tasks.work_before[self.tasks.each, reached])
 
-    def bytes_for(self, arrived: Arrivals) -> Floats:
+    def bytes_for(self, reached: Ints) -> Floats:
         """The bytes of each user's download and upload."""
-        return self.timing.model_bytes + self.timing.sent(self._milestones(arrived))
-
-    def _milestones(self, arrived: Arrivals) -> Ints:
-        layers = self.timing.layers
-        return np.asarray((arrived.steps - 1) * layers + layers + 1 - arrived.depth)
-
-
-@dataclass(frozen=True, eq=False)
-class Mixed(Round):
-    """A round in which some users have another network, which is less work."""
-
-    some: Bools = field(default_factory=lambda: np.empty(0, np.bool_))
-    other: Timing | None = None
-
-    def stage_work(self) -> Floats:
-        """That of the network each user has."""
-        assert self.other is not None
-        theirs = Round(self.other, self.users, self.start, self.complete, self.done).stage_work()
-        return np.where(self.some[:, None], theirs, super().stage_work())
+        return np.asarray(self.tasks.bytes[reached])

@@ -14,26 +14,34 @@ from salf.arrivals import Arrivals, Floats, Ints, Spent
 from salf.draws import Draws, Purpose
 from salf.errors import SalfError
 from salf.fleet.deadlines import Auto, Constant, Deadline
+from salf.fleet.learned import LearnedReach
 from salf.fleet.timing import Round, Timing
 from salf.worlds import Memory, World
 
 # What is remembered, [2, 1 + users]: first the clock and the deadline of the next round; then, of
-# every user at work on an update, the round it was given its model and when it will deliver.
+# every user at work on an update, the round it was given its model and when it will deliver. Where
+# reach is learned, what is known of each user follows below.
 CLOCK, TMAX = (0, 0), (1, 0)
 GIVEN, DUE = 0, 1
+LEARNED = 2
 
 
 class OnFleet(World):
-    """A fleet with a deadline: a round ends at T_max, or earlier if all users are done."""
+    """A fleet with a deadline: a round ends at T_max, or earlier if all users are done.
+
+    Reach, and so p_l, is what the fleet's law says, or with `learned` what the depths seen so far
+    do.
+    """
 
     def __init__(
         self,
         timing: Timing,
         deadline: Deadline | None,
         narrow: Callable[[float], Timing] | None = None,
+        learned: LearnedReach | None = None,
     ) -> None:
         self.timing, self._deadline, self._narrow = timing, deadline, narrow
-        self.users, self.layers = timing.users, timing.layers
+        self.users, self.layers, self.learned = timing.users, timing.layers, learned
 
     @property
     def deadline(self) -> Deadline:
@@ -47,7 +55,8 @@ class OnFleet(World):
 
     def start(self) -> Memory:
         """Time 0, and the first deadline."""
-        memory = np.zeros((2, 1 + self.users))
+        known = 0 if self.learned is None else self.learned.hypotheses
+        memory = np.zeros((LEARNED + known, 1 + self.users))
         memory[TMAX] = self._first_deadline()
         return memory
 
@@ -66,14 +75,15 @@ class OnFleet(World):
         """How far every user is at the deadline."""
         clock, seconds = float(memory[CLOCK]), self.deadline.of(t, float(memory[TMAX]))
         times = self.timing.round(draws, users, clock)
-        arrived = self.timing.reached(times.done, users, seconds)
-        finish = self.timing.finish(times.done, users)
-        took = min(float(finish.max(initial=0.0)), seconds) if len(users) else seconds
-        spent = self._spent(times, arrived, finish, took, clock)
-        after = memory.copy()
-        after[CLOCK] = spent.clock
-        after[TMAX] = self._next_deadline(memory, arrived, took, finish)
-        return replace(arrived, spent=spent), after
+        reached, finish = times.reached(seconds), times.finish
+        took = min(float(finish.max()), seconds) if len(users) else seconds
+        spent = self._spent(times, reached, finish, took, clock)
+        arrived = times.tasks.arrivals(reached, spent)
+        after = self._after(memory, arrived, spent, finish)
+        if self.learned is not None:
+            first = np.where(arrived.steps > 1, 1, arrived.depth)  # of the first local step
+            after[LEARNED:, 1:] = self.learned.learn(memory[LEARNED:, 1:], users, seconds, first)
+        return arrived, after
 
     def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
         """p_l: the product of the chances that each user misses the layer."""
@@ -83,6 +93,8 @@ class OnFleet(World):
     def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
         """P(user u reaches layer l in round t): [L, users]."""
         seconds = self.deadline.of(t, float(memory[TMAX]))
+        if self.learned is not None:
+            return self.learned.reach(memory[LEARNED:, 1:], users, seconds)
         return self.timing.reach(users, float(memory[CLOCK]), seconds)
 
     def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
@@ -111,6 +123,13 @@ class OnFleet(World):
         """A step is taken whenever so many updates have arrived."""
         return Buffered(self.timing, Constant(1.0), size)
 
+    def _after(self, memory: Memory, arrived: Arrivals, spent: Spent, finish: Floats) -> Memory:
+        """What to remember after a round."""
+        after = memory.copy()
+        after[CLOCK] = spent.clock
+        after[TMAX] = self._next_deadline(memory, arrived, spent.seconds, finish)
+        return after
+
     def _next_deadline(
         self, memory: Memory, arrived: Arrivals, took: float, finish: Floats
     ) -> float:
@@ -120,13 +139,15 @@ class OnFleet(World):
         is late who will ever be done is not raised: it would grow for ever.
         """
         current = float(memory[TMAX])
+        if not self.deadline.adapts:
+            return current
         reach = arrived.mean_reach(self.layers)
         found = self.deadline.after(min(current, took) or current, reach)
         somebody = bool(((finish > took) & np.isfinite(finish)).any())
         return found if somebody else min(found, current)
 
     def _spent(
-        self, times: Round, arrived: Arrivals, finish: Floats, took: float, clock: float
+        self, times: Round, reached: Ints, finish: Floats, took: float, clock: float
     ) -> Spent:
         """What a round cost in which all users work until they are done, or until it ends."""
         return Spent(
@@ -134,8 +155,8 @@ class OnFleet(World):
             clock=clock + took,
             waited=np.maximum(took - finish, 0),
             work=times.work_until(took),
-            counted=times.work_behind(arrived),
-            bytes=times.bytes_for(arrived),
+            counted=times.work_behind(reached),
+            bytes=times.bytes_for(reached),
         )
 
 
@@ -151,13 +172,13 @@ class Waiting(OnFleet):
         """All users with all they were to do."""
         clock = float(memory[CLOCK])
         times = self.timing.round(draws, users, clock)
-        finish = self.timing.finish(times.done, users)
+        finish = times.finish
         took = _finite(float(finish.max(initial=0.0)))
-        arrived = self.timing.reached(times.done, users, took)
+        reached = times.reached(took)
+        spent = self._spent(times, reached, finish, took, clock)
         after = memory.copy()
-        spent = self._spent(times, arrived, finish, took, clock)
         after[CLOCK] = spent.clock
-        return replace(arrived, spent=spent), after
+        return times.tasks.arrivals(reached, spent), after
 
     def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
         """1: everybody reaches every layer."""
@@ -165,9 +186,10 @@ class Waiting(OnFleet):
 
 
 class Narrowed(OnFleet):
-    """Users that are expected to miss the deadline train a narrower network, all of it or nothing.
+    """Users that would miss the deadline train a narrower network, all of it or nothing.
 
-    That is HeteroFL: a device's width follows from its nominal speed.
+    That is HeteroFL. A device knows how fast it is in this round, so it is given the width it can
+    do in time, if it can do any.
     """
 
     def __init__(self, timing: Timing, deadline: Deadline, narrow: Timing) -> None:
@@ -179,25 +201,22 @@ class Narrowed(OnFleet):
     ) -> tuple[Arrivals, Memory]:
         """Who is done at the deadline, with the network it was given."""
         clock, seconds = float(memory[CLOCK]), self.deadline.of(t, float(memory[TMAX]))
-        expected = self.timing.finish(self.timing.expected(users), users)
-        slow = expected > seconds
         full = self.timing.round(draws, users, clock)
+        slow = full.finish > seconds
         times = full.where(slow, self.narrow.round(draws, users, clock))
-        finish = self.timing.finish(times.done, users)
-        took = min(float(finish.max(initial=0.0)), seconds) if len(users) else seconds
-        planned = self.timing.planned(users)
+        finish, planned = times.finish, times.tasks.planned
+        took = min(float(finish.max()), seconds) if len(users) else seconds
+        done = finish <= seconds
+        spent = self._spent(times, np.where(done, times.tasks.milestones, 0), finish, took, clock)
         arrived = Arrivals.at(
-            np.where(finish <= seconds, 1, self.layers + 1),
+            np.where(done, 1, self.layers + 1),
             slow,
             user=users,
-            steps=np.where(finish <= seconds, planned, 1),
+            steps=np.where(done, planned, 1),
             planned=planned,
+            spent=spent,
         )
-        after = memory.copy()
-        spent = self._spent(times, arrived, finish, took, clock)
-        after[CLOCK] = spent.clock
-        after[TMAX] = self._next_deadline(memory, arrived, took, finish)
-        return replace(arrived, spent=spent), after
+        return arrived, self._after(memory, arrived, spent, finish)
 
     def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
         """Not known; HeteroFL, which averages entry by entry, does not ask."""
@@ -235,7 +254,7 @@ class Delayed(OnFleet):
         idle = users[memory[DUE, 1 + users] == 0]
         times = self.timing.round(draws, idle, clock)
         after[GIVEN, 1 + idle] = t
-        after[DUE, 1 + idle] = clock + self.timing.finish(times.done, idle)
+        after[DUE, 1 + idle] = clock + times.finish
         return idle, after
 
     def _closed(
@@ -252,7 +271,8 @@ class Delayed(OnFleet):
         entries = np.union1d(delivers, begun)
         there = np.isin(entries, delivers)
         age = t - after[GIVEN, 1 + entries].astype(np.int64)
-        planned = self.timing.planned(entries)
+        tasks = self.timing.tasks(entries)
+        planned = tasks.planned
         arrived = Arrivals.at(
             np.where(there, 1, self.layers + 1),
             ~there | (age > 0),
@@ -262,7 +282,7 @@ class Delayed(OnFleet):
             steps=np.where(there, planned, 1),
             planned=planned,
         )
-        work = np.where(there, self.timing.work_of_round(entries), 0.0)
+        work = np.where(there, tasks.work.sum(axis=1), 0.0)
         waited = np.where(there, end - after[DUE, 1 + entries], 0.0)
         due = after[DUE, 1:] - clock
         after[TMAX] = self._next_deadline(after, arrived, end - clock, due[after[DUE, 1:] > 0])
@@ -315,7 +335,7 @@ def deadline_for(timing: Timing, target: float) -> float:
     users = np.arange(timing.users)
     if len(users) > 1000:  # a sample is enough to start with
         users = np.unique(np.linspace(0, timing.users - 1, 1000).astype(np.int64))
-    expected = timing.finish(timing.expected(users), users)
+    expected = timing.expected(users)
     finite = np.isfinite(expected)
     if finite.mean() < target:
         raise SalfError(

@@ -15,7 +15,9 @@ from typing import Protocol
 from torch import Tensor
 
 from salf.errors import SalfError
+from salf.fleet.deadlines import Auto, Deadline
 from salf.live.server import LiveServer
+from salf.live.tmax import TMax
 from salf.live.update import Rejected, Update
 from salf.rows import Row
 
@@ -112,24 +114,20 @@ class Grace:
         self._seen.append(max(0.0, delay))
 
 
-def check_deadline(seconds: float | None) -> None:
-    """Refuse what is no duration, with a sentence. None is no deadline."""
-    if seconds is not None and not (isinstance(seconds, int | float) and 0 < seconds < inf):
-        raise SalfError(f"the deadline must be a positive time in seconds, not {seconds!r}.")
-
-
 class Rounds:
     """One round after the other, between a server and the users at the other end of a link.
 
-    With a `cohort`, each round asks that many of the free users, drawn from `seed`. `on_wait` is
-    called with a sentence when there is nobody to ask. `now` is the clock.
+    `deadline` is T_max in seconds, or a `salf.fleet.deadlines.Deadline`: a schedule, or `Auto`,
+    which is adapted after each round. With a `cohort`, each round asks that many of the free users,
+    drawn from `seed`. `on_wait` is called with a sentence when there is nobody to ask. `now` is the
+    clock.
     """
 
     def __init__(
         self,
         server: LiveServer,
         link: Link,
-        deadline: float | None,
+        deadline: float | Deadline | None,
         grace: Grace | None = None,
         *,
         cohort: int | None = None,
@@ -137,12 +135,12 @@ class Rounds:
         on_wait: Callable[[str], None] | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        check_deadline(deadline)
         if deadline is None and not server.method.waits:
             raise SalfError(f"{server.method.name} needs a deadline: how long a round may take.")
         self.server = server
         self.link = link
-        self.deadline = None if server.method.waits else deadline
+        self.t_max = TMax.of(None if server.method.waits else deadline, server.done_after)
+        self.deadline: float | None = None  # of the round
         self.grace = grace or Grace()
         self.cohort, self.seed = cohort, seed
         self._on_wait = on_wait or log.warning
@@ -158,7 +156,9 @@ class Rounds:
         """Run one round, from asking to the new model."""
         late = self._wait_for_somebody()
         users = self._choose()
-        t = self.server.open(users)
+        self.t_max.current = self.server.t_max  # which may have been restored
+        self.deadline, trying = self.t_max.seconds(self.server.t + 1), self.t_max.trying
+        t = self.server.open(users, None if trying else self.deadline)
         began = self._began[t] = self._now()
         self._began.pop(t - 100, None)
         grace = self.grace.seconds
@@ -171,8 +171,10 @@ class Rounds:
         for answers, arrived in late:
             self._take(answers, arrived)
         heard = self._listen(began, until)
-        failed = self.server.round.failed
-        row = self.server.close()
+        failed, updates = self.server.round.failed, self.server.round.updates
+        row = replace(self.server.close(), deadline=self.deadline)
+        self.t_max.learn(row, asked, updates)
+        self.server.t_max = self.t_max.current
         closed = self._now()
         self._closing.append(closed - heard)
         self._slow_down_if_all_failed(row, asked, failed)
@@ -231,9 +233,14 @@ class Rounds:
             self._say_empty = SAY_EMPTY
         elif self._empty == self._say_empty and self.deadline is not None and not self._failures:
             self._say_empty *= 10
+            longer = isinstance(self.t_max.deadline, Auto)
             self._on_wait(
-                f"nobody has completed a layer in {self._empty} rounds; is a deadline of "
-                f"{self.deadline:g} s too short?"
+                f"nobody has completed a layer in {self._empty} rounds; "
+                + (
+                    f"the deadline is {self.deadline:g} s now, and grows."
+                    if longer
+                    else f"is a deadline of {self.deadline:g} s too short?"
+                )
             )
 
     def _wait_for_somebody(self) -> list[tuple[Sequence[Answer], float]]:

@@ -7,9 +7,10 @@ sums their divisor at closing.
 
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from salf.arrivals import Arrivals, Closing, Floats
 from salf.errors import SalfError, TrainingDiverged
 from salf.layers import Layers
 from salf.live.inspection import Inspection, TooLarge
-from salf.live.reach import ReachEstimate
+from salf.live.reach import ReachEstimate, UserReach
 from salf.live.update import Rejected, Update, decode, size_of
 from salf.methods import Method
 from salf.methods import method as make_method
@@ -49,6 +50,8 @@ class OpenRound:
     depths: dict[str, int]  # of every user asked; L + 1 until it is heard
     steps: dict[str, tuple[int, int]]  # local steps of every user asked: begun and planned
     shares: Floats  # the sum of the shares of every layer
+    deadline: float | None = None  # T_max, where it says how far users could come
+    updates: dict[str, Update] = field(default_factory=dict)  # that are used, without tensors
     answered: set[str] = field(default_factory=set)
     losses: list[float] = field(default_factory=list)
     used: int = 0  # updates
@@ -63,7 +66,9 @@ class LiveServer:
     `method` is a method or its name. `unreached` are p_l; without them they are learned from the
     reach seen so far. `max_norm` bounds every layer's gradient; without it the bound is learned,
     too. `local_steps` is what users are asked for and the most they may do, `client_lr` the rate
-    of these steps (see `salf.server`).
+    of these steps (see `salf.server`). With `reach` "learned", p_l follows from each user's reach
+    (`salf.live.reach.UserReach`), for which `work` is the work of each layer's stage, from the
+    last layer to the first; by default stages are alike.
     """
 
     def __init__(
@@ -78,6 +83,8 @@ class LiveServer:
         max_norm: float | None = None,
         local_steps: int = 1,
         client_lr: float | None = None,
+        reach: Literal["counted", "learned"] = "counted",
+        work: Sequence[float] | None = None,
     ) -> None:
         self.method = make_method(method) if isinstance(method, str) else method
         if self.method.simulated_only:
@@ -99,6 +106,10 @@ class LiveServer:
             raise SalfError(f"unreached are {len(layers)} chances in [0, 1), one for each layer.")
         self.given_unreached = None if unreached is None else np.asarray(unreached, np.float64)
         self.reach = ReachEstimate(len(layers))
+        stages = np.ones(len(layers)) if work is None else np.asarray(work, np.float64)
+        self.done_after = stages.cumsum() / stages.sum()  # the part of the work
+        self.user_reach = UserReach(self.done_after) if reach == "learned" else None
+        self.t_max = 0.0  # that a deadline which is adapted is at; 0 until it is found
         self.t = 0  # rounds closed
         self._round: OpenRound | None = None
         self._size = size_of(self.weights)
@@ -110,8 +121,11 @@ class LiveServer:
             raise SalfError("no round is open.")
         return self._round
 
-    def open(self, users: Collection[str]) -> int:
-        """Begin the next round with these users, and return its number."""
+    def open(self, users: Collection[str], deadline: float | None = None) -> int:
+        """Begin the next round with these users, and return its number.
+
+        `deadline` is T_max, if users are to be expected to come as far as they do in other rounds.
+        """
         if self._round is not None:
             raise SalfError(f"round {self.t + 1} is open already.")
         self._round = OpenRound(
@@ -119,6 +133,7 @@ class LiveServer:
             dict.fromkeys(users, len(self.layers) + 1),
             dict.fromkeys(users, (1, self.local_steps)),
             np.zeros(len(self.layers)),
+            deadline,
         )
         return self.t + 1
 
@@ -192,6 +207,7 @@ class LiveServer:
             steps = np.array([begun for begun, _ in round.steps.values()])
             arrived = Arrivals.at(depths, steps=steps)
             self.reach.learn(arrived.reach(len(self.layers)).sum(axis=1).tolist())
+            self._learn_user_reach()
         self.t, self._round = t, None
         return Row(
             t,
@@ -202,18 +218,23 @@ class LiveServer:
             late=round.late,
             rejected=tuple(round.rejected),
             silent=tuple(sorted(missing)),
+            deadline=round.deadline,
             steps=round.steps if self.local_steps > 1 else {},
         )
 
     def save(self, path: Path) -> None:
         """Write everything a server that is started again needs to continue after this round."""
-        state = {
+        state: dict[str, Any] = {
             "round": self.t,
             "empty": self.reach.empty.tolist(),
             "rounds": self.reach.rounds,
             "norms": self.inspection.state(),
+            "t_max": self.t_max,
         }
         groups = {"weights": self.weights, **self.server.state}
+        if self.user_reach is not None:
+            state["users"], state["reference"], known = self.user_reach.state()
+            groups["user_reach"] = {"known": torch.from_numpy(known)}
         checkpoint.write(path, groups, state)
 
     def restore(self, path: Path) -> None:
@@ -229,6 +250,10 @@ class LiveServer:
             empty = np.asarray(state["empty"], np.float64)
             if empty.shape != (len(self.layers),):
                 raise ValueError("it has other layers")
+            if self.user_reach is not None:
+                known = groups.pop("user_reach")["known"].numpy()
+                self.user_reach.load_state(state["users"], float(state["reference"]), known)
+            self.t_max = float(state.get("t_max", 0.0))
             self.server.load_state(groups)
             self.inspection.load_state(state["norms"])
             self.reach.rounds, self.t = float(state["rounds"]), int(state["round"])
@@ -239,8 +264,22 @@ class LiveServer:
             for name, tensor in weights.items():
                 self.weights[name].copy_(tensor)
 
+    def _learn_user_reach(self) -> None:
+        """Users whose updates were bad say nothing about how far they come."""
+        if self.user_reach is None or self.round.deadline is None:
+            return
+        bad = {user for user, _ in self.round.rejected}
+        steps = self.round.steps
+        first = {
+            user: 1 if steps[user][0] > 1 else depth
+            for user, depth in self.round.depths.items()
+            if user not in bad
+        }
+        self.user_reach.learn(first, self.round.deadline)
+
     def _use(self, update: Update) -> None:
         self.round.used += 1
+        self.round.updates[update.user] = replace(update, tensors={})
         self.round.depths[update.user] = update.depth
         self.round.steps[update.user] = update.steps, update.planned
         depth, steps, planned = np.array([[update.depth], [update.steps], [update.planned]])
@@ -265,4 +304,10 @@ class LiveServer:
                 )
 
     def _unreached(self) -> Floats:
-        return self.reach.unreached() if self.given_unreached is None else self.given_unreached
+        if self.given_unreached is not None:
+            return self.given_unreached
+        if self.user_reach is None:
+            return self.reach.unreached()
+        if self.round.deadline is None:  # all users have the time they need
+            return np.zeros(len(self.layers))
+        return self.user_reach.unreached(list(self.round.depths), self.round.deadline)

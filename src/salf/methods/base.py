@@ -139,18 +139,25 @@ class Method(ABC):
         weights = self.weights(arrived, unreached)
         gradients = np.where(weights > 0, arrived.gradients(len(unreached)), 0)
         rows = np.zeros(arrived.users, np.int64) if rows is None else rows
-        alike = np.stack([t - arrived.age, -self.widths(arrived), -rows])
-        takes_part = weights.any(axis=0)
+        # Python's own numbers, because a round has few users and arrays have their price.
+        given_to, widths = (t - arrived.age).tolist(), self.widths(arrived).tolist()
+        networks = zip(given_to, widths, rows.tolist(), strict=True)
+        takes_part: list[bool] = (weights.max(axis=0) > 0).tolist()
+        alike: dict[tuple[int, float, int], list[int]] = {}
+        for user, network in enumerate(networks):
+            if takes_part[user]:
+                alike.setdefault(network, []).append(user)
         groups = []
-        for given, width, count in sorted(set(zip(*alike[:, takes_part].tolist(), strict=True))):
-            some = takes_part & (np.array([given, width, count]) == alike.T).all(axis=1)
+        # The oldest models first, of these the full ones, of these those with most rows.
+        for given, width, count in sorted(alike, key=lambda one: (one[0], -one[1], -one[2])):
+            some = np.array(alike[given, width, count])
             groups.append(
                 Group(
                     arrived.user[some],
                     weights[:, some],
-                    int(given),
-                    -width,
-                    int(-count),
+                    given,
+                    width,
+                    count,
                     gradients[:, some],
                 )
             )
@@ -159,6 +166,8 @@ class Method(ABC):
     def checked_share(self, arrived: Arrivals, layers: int) -> Floats:
         """`share`, or a sentence that says what is wrong with it."""
         share = np.asarray(self.share(arrived, layers), np.float64)
+        if type(self).share is Method.share:  # which is right
+            return share
         self._check("share", share, (layers, arrived.users), share >= 0)
         if share[~arrived.reach(layers)].any():
             raise SalfError(f"{type(self).__name__}.share must be 0 in layers not reached.")

@@ -29,6 +29,7 @@ def build(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         factory = find(name)
+        torch.manual_seed(seed)  # again: a module that is imported just now may have drawn
         if name in PAPER_MODELS:
             return PAPER_MODELS[name](shape, classes)
         if isinstance(factory, nn.Module):

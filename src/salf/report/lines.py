@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from salf.report import names
 from salf.report.extra import optional
-from salf.report.style import Spec, faceted, legend, spec
+from salf.report.style import Records, Spec, faceted, legend, spec
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,15 @@ def figure(*charts: Lines, title: str = "", subtitle: Sequence[str] = ()) -> Spe
     def opacity(value: float) -> Any:
         return alt.when(chosen).then(alt.value(value)).otherwise(alt.value(value / 8))
 
-    drawn = [_drawn(chart, opacity) for chart in charts]
+    # Altair checks the data and copies them at every step, so it gets their name only.
+    datasets = {f"points-{number}": _records(chart) for number, chart in enumerate(charts, 1)}
+    drawn = [_drawn(chart, data, opacity) for data, chart in zip(datasets, charts, strict=True)]
     drawn[0] = drawn[0].add_params(chosen)
     whole = drawn[0] if len(drawn) == 1 else alt.vconcat(*drawn)
     if title:
         heading = alt.Title(title, subtitle=list(subtitle), anchor="start", offset=12)
         whole = whole.properties(title=heading)
-    return spec(whole)
+    return spec(whole, datasets)
 
 
 def method_lines(methods: Sequence[str]) -> list[Line]:
@@ -91,8 +93,8 @@ def method_lines(methods: Sequence[str]) -> list[Line]:
     ]
 
 
-def _drawn(chart: Lines, opacity: Callable[[float], Any]) -> Any:
-    """The layers of a chart in its panels."""
+def _drawn(chart: Lines, data: str, opacity: Callable[[float], Any]) -> Any:
+    """The layers of a chart in its panels, with its data by name."""
     alt = optional("altair")
     points, shown = chart.points, [line.name for line in chart.lines]
     colours = alt.Scale(domain=shown, range=[line.colour for line in chart.lines])
@@ -101,7 +103,7 @@ def _drawn(chart: Lines, opacity: Callable[[float], Any]) -> Any:
     )
     # In one row, if that is not too long.
     look = legend(columns=len(shown) if sum(map(len, shown)) < 70 else 4)
-    base = alt.Chart(alt.InlineData(_records(chart))).encode(
+    base = alt.Chart(alt.NamedData(data)).encode(
         x=alt.X("x:Q", **_options(chart.x, [], padding=12)),
         color=alt.Color("line:N", scale=colours, legend=look),
     )
@@ -144,7 +146,7 @@ def _drawn(chart: Lines, opacity: Callable[[float], Any]) -> Any:
     return found.resolve_scale(**free) if free else found
 
 
-def _records(chart: Lines) -> list[dict[str, Any]]:
+def _records(chart: Lines) -> Records:
     lines = {line.name: line for line in chart.lines}
     return [
         {

@@ -1,12 +1,13 @@
 """How all charts look, on a page and as pictures."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from salf.report.extra import optional
 
 Spec = dict[str, Any]
+Records = list[dict[str, Any]]
 T = TypeVar("T")
 
 INK, SOFT = "#1b1f24", "#59636e"
@@ -69,27 +70,32 @@ def ordered(count: int) -> list[str]:
     return [_ORDERED[round(i * last / max(1, count - 1))] for i in range(count)]
 
 
-def spec(chart: Any) -> Spec:
-    """An Altair chart in the house style, as Vega-Lite."""
-    styled = (
-        chart.configure(font=_FONT, background="white", padding=8)
-        .configure_view(stroke=None)
-        .configure_axis(
-            labelFlush=False,
-            labelFontSize=11,
-            labelColor=INK,
-            titleFontSize=12,
-            titleFontWeight="normal",
-            titleColor=INK,
-            gridColor="#e8ebee",
-            domainColor="#8a939c",
-            tickColor="#8a939c",
-        )
-        .configure_title(fontSize=15, color=INK, subtitleFontSize=12, subtitleColor=SOFT)
-        .configure_header(labelFontSize=12, labelColor=INK, labelFontWeight="bold", labelLimit=0)
-        .configure_legend(labelFontSize=12, labelColor=INK, symbolStrokeWidth=3, symbolSize=220)
+def spec(chart: Any, datasets: Mapping[str, Records] | None = None) -> Spec:
+    """An Altair chart in the house style, as Vega-Lite, with the data that it has by name only."""
+    # All at once: every call copies the whole chart.
+    styled = chart.configure(
+        font=_FONT,
+        background="white",
+        padding=8,
+        view={"stroke": None},
+        axis={
+            "labelFlush": False,
+            "labelFontSize": 11,
+            "labelColor": INK,
+            "titleFontSize": 12,
+            "titleFontWeight": "normal",
+            "titleColor": INK,
+            "gridColor": "#e8ebee",
+            "domainColor": "#8a939c",
+            "tickColor": "#8a939c",
+        },
+        title={"fontSize": 15, "color": INK, "subtitleFontSize": 12, "subtitleColor": SOFT},
+        header={"labelFontSize": 12, "labelColor": INK, "labelFontWeight": "bold", "labelLimit": 0},
+        legend={"labelFontSize": 12, "labelColor": INK, "symbolStrokeWidth": 3, "symbolSize": 220},
     )
     found: Spec = json.loads(styled.to_json())
+    if datasets is not None:
+        found["datasets"] = json.loads(json.dumps(datasets))
     # Nothing on a page should name a server, and what draws the chart is what the page brings.
     found.pop("$schema", None)
     return found

@@ -28,7 +28,7 @@ class Convergence(Trained):
     title: str
     model: str
 
-    def configs(self, size: Size, found: Found) -> Mapping[tuple[str, str], Sequence[Config]]:
+    def configs(self, size: Size) -> Mapping[tuple[str, str], Sequence[Config]]:
         """By way of averaging and method; the same runs as in Table I."""
         return {
             (average, method): size.seeded(self.model, method, average, CURVES_AT)
@@ -38,7 +38,7 @@ class Convergence(Trained):
 
     def outcome(self, size: Size, found: Found) -> Outcome:
         """The curves, and whether the methods come in the paper's order."""
-        configs = self.configs(size, found)
+        configs = self.configs(size)
         courses = {key: curves.courses(found, seeds) for key, seeds in configs.items()}
         judged = [m for m in METHODS if published(self.model, m, CURVES_AT) is not None]
         left_out = names.listed([names.method(m) for m in METHODS if m not in judged])

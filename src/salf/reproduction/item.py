@@ -93,13 +93,9 @@ class Item(ABC):
     name: str
     title: str
 
-    def requires(self, size: Size) -> Sequence[Measurement]:
-        """The measurements that decide what the other tasks are; done before all of them."""
-        return ()
-
     @abstractmethod
-    def tasks(self, size: Size, found: Found) -> Sequence[Task]:
-        """All the work to do. Lists it only: `found` has what was required, if it was done."""
+    def tasks(self, size: Size) -> Sequence[Task]:
+        """All the work to do. Lists it only."""
 
     @abstractmethod
     def outcome(self, size: Size, found: Found) -> Outcome:
@@ -110,10 +106,9 @@ class Trained(Item):
     """An item made of training runs."""
 
     @abstractmethod
-    def configs(self, size: Size, found: Found) -> Mapping[Any, Sequence[Config]]:
+    def configs(self, size: Size) -> Mapping[Any, Sequence[Config]]:
         """The runs of each case, one per seed."""
 
-    def tasks(self, size: Size, found: Found) -> Sequence[Task]:
+    def tasks(self, size: Size) -> Sequence[Task]:
         """The runs of all cases."""
-        runs = [config for seeds in self.configs(size, found).values() for config in seeds]
-        return [*self.requires(size), *runs]
+        return [config for seeds in self.configs(size).values() for config in seeds]

@@ -1,11 +1,11 @@
-"""Accuracy against the deadline: as the paper maps deadlines to depths, and by layers' times."""
+"""Accuracy against the deadline: as the paper maps deadlines to depths, and by a clock."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from salf.depth import parse
+from salf.depth import Mixture
 from salf.experiments.config import Config
 from salf.report import names
 from salf.report.lines import Axis, Lines, Point, figure, method_lines
@@ -14,14 +14,8 @@ from salf.report.style import Spec
 from salf.report.tables import Table
 from salf.reproduction import curves
 from salf.reproduction.comparisons import HEADINGS, far_apart, one_seed
-from salf.reproduction.deadlines import (
-    FULL_PASS,
-    layer_shares,
-    straggler_share,
-    timed_depths,
-    timing,
-)
-from salf.reproduction.item import Found, Measurement, Outcome, Trained
+from salf.reproduction.deadlines import FLEET, FULL_PASS, passes, straggler_share
+from salf.reproduction.item import Found, Outcome, Trained
 from salf.reproduction.latency_claims import (
     PLACES,
     STATED_LOSS,
@@ -39,7 +33,7 @@ from salf.reproduction.verdicts import noted
 # How deep the stragglers get.
 MAPPINGS = {
     "uniform": "As the paper maps it:\nstragglers' depths uniform",
-    "timed": "Not in the paper:\nstragglers' depths by the layers' times",
+    "timed": "Not in the paper:\ndepths by a simulated clock",
 }
 Key = tuple[str, str, str, float | None]  # mapping, average, method, deadline
 VANILLA: Key = ("", "", "fedavg", None)
@@ -51,13 +45,8 @@ class Latency(Trained):
     name = "fig-latency"
     title = text("latency", "title")
 
-    def requires(self, size: Size) -> Sequence[Measurement]:
-        """The layers' times, on which depths depend."""
-        return [timing(size)]
-
-    def configs(self, size: Size, found: Found) -> Mapping[Key, Sequence[Config]]:
+    def configs(self, size: Size) -> Mapping[Key, Sequence[Config]]:
         """All methods at all deadlines, in both mappings, averaged both ways."""
-        shares = layer_shares(found.measured(timing(size))["seconds"])
         configs: dict[Key, Sequence[Config]] = {
             VANILLA: size.seeded("cnn", "fedavg", "reached", 0.0)
         }
@@ -65,16 +54,16 @@ class Latency(Trained):
             for deadline in size.deadlines:
                 # Where everybody finishes there is nothing to map.
                 timed = mapping == "timed" and deadline < FULL_PASS
-                depth = {"depth": timed_depths(deadline, shares)} if timed else {}
+                clock = {"fleet": FLEET, "deadline": deadline / 1e6} if timed else {}
                 for method in WITH_DEADLINE:
                     runs = size.seeded("cnn", method, average, straggler_share(deadline))
                     key = mapping, average, method, deadline
-                    configs[key] = [config.changed(**depth) for config in runs]
+                    configs[key] = [config.changed(**clock) for config in runs]
         return configs
 
     def outcome(self, size: Size, found: Found) -> Outcome:
         """Four panels, and what the paper says about one of them."""
-        times, configs = found.measured(timing(size)), self.configs(size, found)
+        configs = self.configs(size)
         accuracies = {key: found.accuracies(runs) for key, runs in configs.items()}
         panels = {
             place: Panel(
@@ -94,7 +83,7 @@ class Latency(Trained):
             rows=_rows(found, configs),
             figure=_figure(size, panels),
             findings=[noted(one, one_seed(size.seeds)) for one in findings(panels)],
-            blocks=_blocks(size, panels, times["kinds"], layer_shares(times["seconds"])),
+            blocks=_blocks(size, panels),
             **about("latency", deadlines=deadlines, bars=bars, **_told(size)),
         )
 
@@ -142,12 +131,7 @@ def _rows(found: Found, configs: Mapping[Key, Sequence[Config]]) -> list[dict[st
     ]
 
 
-def _blocks(
-    size: Size,
-    panels: Mapping[tuple[str, str], Panel],
-    kinds: Sequence[str],
-    shares: Sequence[float],
-) -> list[Block]:
+def _blocks(size: Size, panels: Mapping[tuple[str, str], Panel]) -> list[Block]:
     tightest = min(size.deadlines)
     if tightest >= FULL_PASS:
         return []
@@ -163,7 +147,7 @@ def _blocks(
             f"What is lost at {tightest:g} µs, as a share of FedAvg's accuracy",
         ),
         *_far_apart(panels, tightest),
-        _reach_table(size, tightest, kinds, shares),
+        _reach_table(size, tightest),
     ]
 
 
@@ -180,25 +164,20 @@ def _far_apart(panels: Mapping[tuple[str, str], Panel], deadline: float) -> list
     return [sentence for sentence in told if sentence]
 
 
-def _reach_table(
-    size: Size, deadline: float, kinds: Sequence[str], shares: Sequence[float]
-) -> Table:
+def _reach_table(size: Size, deadline: float) -> Table:
     """How the two mappings differ: who gets how far."""
-    users, layers = size.configs["cnn"].users, range(1, 1 + len(shares))
-    laws = [
-        parse(depth, users, len(shares), straggler_share(deadline))
-        for depth in ("mixture", timed_depths(deadline, shares))
-    ]
-    reached = [
-        [float(law.reach_law(layer) @ np.arange(users + 1)) / users for layer in layers]
-        for law in laws
-    ]
-    columns = ["Reached, as the paper maps it", "Reached, by the layers' times"]
+    layers, users = passes(), size.configs["cnn"].users
+    numbers = range(1, 1 + len(layers.shares))
+    mapped = Mixture(users, len(layers.shares), straggler_share(deadline))
+    reached = [float(mapped.reach_law(n) @ np.arange(users + 1)) / users for n in numbers]
+    columns = ["Reached, as the paper maps it", "Reached, by the clock"]
     return Table.of(
-        ["Layer", "Backward pass done by then", *columns],
+        ["Layer", "Part of a pass until it is done", *columns],
         [
-            [f"{layer} ({kind})", *map(percent, values)]
-            for layer, kind, *values in zip(layers, kinds, shares, *reached, strict=True)
+            [f"{number} ({kind})", *map(percent, values)]
+            for number, kind, *values in zip(
+                numbers, layers.kinds, layers.shares, reached, layers.reach(deadline), strict=True
+            )
         ],
-        f"Share of the users that reach a layer by {deadline:g} µs, and the layers' measured times",
+        f"Share of the users that reach a layer by {deadline:g} µs",
     )

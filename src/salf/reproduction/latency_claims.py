@@ -221,4 +221,4 @@ def _verdict(judged: Callable[[Panel], list[Check]], place: tuple[str, str], pan
 def place_name(mapping: str, average: str) -> str:
     """A panel in words; the paper's own mapping is not mentioned."""
     convention = CONVENTIONS[average]
-    return convention if mapping == "uniform" else f"By the layers' times, {convention.lower()}"
+    return convention if mapping == "uniform" else f"By the clock, {convention.lower()}"

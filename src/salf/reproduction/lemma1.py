@@ -36,7 +36,7 @@ class Lemma1(Item):
     name = "lemma1"
     title = text("lemma1", "title")
 
-    def tasks(self, size: Size, found: Found) -> Sequence[Measurement]:
+    def tasks(self, size: Size) -> Sequence[Measurement]:
         """Two sets of draws for every number of users and layers."""
         return [
             Measurement(
@@ -51,7 +51,7 @@ class Lemma1(Item):
 
     def outcome(self, size: Size, found: Found) -> Outcome:
         """The counts beside the binomial law."""
-        both = [found.measured(task) for task in self.tasks(size, found)]
+        both = [found.measured(task) for task in self.tasks(size)]
         measured, second = both[: len(SIZES)], both[len(SIZES) :]
         return Outcome(
             rows=[record for one in measured for record in _records(one)],

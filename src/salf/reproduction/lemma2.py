@@ -44,7 +44,7 @@ class Lemma2(Item):
     name = "lemma2"
     title = text("lemma2", "title")
 
-    def tasks(self, size: Size, found: Found) -> Sequence[Measurement]:
+    def tasks(self, size: Size) -> Sequence[Measurement]:
         """AS4's depths for some numbers of users, and the experiments' mixture."""
         config = size.configs["mlp"]
         laws = [*((users, "uniform") for users in USERS), (config.users, "mixture")]
@@ -64,7 +64,7 @@ class Lemma2(Item):
 
     def outcome(self, size: Size, found: Found) -> Outcome:
         """SALF's mean step beside FedAvg's, and those of the controls."""
-        measured = [found.measured(task) for task in self.tasks(size, found)]
+        measured = [found.measured(task) for task in self.tasks(size)]
         records = [
             {"case": case, "variant": VARIANTS[variant], "layer": number, **layer}
             for (case, variant), layers in _compared(measured).items()

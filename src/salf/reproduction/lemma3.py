@@ -43,7 +43,7 @@ class Lemma3(Item):
     name = "lemma3"
     title = text("lemma3", "title")
 
-    def tasks(self, size: Size, found: Found) -> Sequence[Measurement]:
+    def tasks(self, size: Size) -> Sequence[Measurement]:
         """One for every number of layers."""
         return [
             on_images(
@@ -62,7 +62,7 @@ class Lemma3(Item):
 
     def outcome(self, size: Size, found: Found) -> Outcome:
         """The variances beside the bound."""
-        measured = [found.measured(task) for task in self.tasks(size, found)]
+        measured = [found.measured(task) for task in self.tasks(size)]
         points = Points([point for one in measured for point in one["points"]])
         return Outcome(
             rows=points.records(),

@@ -70,9 +70,7 @@ def reproduce(
     workshop = Workshop(out)
     with workshop.locked():
         made = workshop.made_before(items, size, report or (lambda line: None))
-        for measurement in [m for item in items.values() for m in item.requires(sized)]:
-            workshop.measure(measurement)
-        tasks = {name: workshop.tasks(item, sized) for name, item in items.items()}
+        tasks = {name: item.tasks(sized) for name, item in items.items()}
         reproduction = Reproduction(made, _without_data(tasks, report))
 
         def on_ready(names: Sequence[str], done: Done) -> None:
@@ -141,14 +139,6 @@ class Workshop:
         """Keep other processes out."""
         return RunFolder(self.path).locked()
 
-    def tasks(self, item: Item, size: Size) -> Sequence[Task]:
-        """What an item consists of; only what it requires, as long as that is not done."""
-        required = {label(task): task for task in item.requires(size)}
-        found = self.done_before(required).results
-        if found.keys() < required.keys():
-            return list(required.values())
-        return item.tasks(size, Found(found))
-
     def remembered(self) -> dict[str, Settings]:
         """The items that were made here, and with what."""
         stored = _read(self.path / STATE) or {}
@@ -166,7 +156,7 @@ class Workshop:
             known = {**SIZES, size.name: size}.get(settings.size)
             if known is not None:
                 sized = settings.applied_to(known)
-                tasks = {label(task): task for task in self.tasks(ITEMS[name], sized)}
+                tasks = {label(task): task for task in ITEMS[name].tasks(sized)}
                 done = self.done_before(tasks)
                 if tasks.keys() <= done.results.keys() | done.failures.keys():
                     made[name] = self.put_together(ITEMS[name], sized, settings, done)
@@ -179,7 +169,7 @@ class Workshop:
 
     def put_together(self, item: Item, size: Size, settings: Settings, done: Done) -> Made:
         """An item from the results of its tasks."""
-        tasks = {label(task): task for task in self.tasks(item, size)}
+        tasks = {label(task): task for task in item.tasks(size)}
         noted = {name: self._versions(task) for name, task in tasks.items()}
         return Made(
             item.title,
@@ -225,10 +215,6 @@ class Workshop:
         made = page(reproduction.made, reproduction.skipped)
         write_whole(self.path / PAGE, made.html())
         write_whole(self.path / TEXT, made.markdown())
-
-    def measure(self, measurement: Measurement) -> None:
-        """Do a measurement now, unless its result is in the folder."""
-        _measure(measurement, self._file(measurement), lambda share: None)
 
     def job(self, task: Task) -> Job:
         """A task as a job whose result stays in the folder."""

@@ -24,7 +24,7 @@ class Table1(Trained):
     name = "table1"
     title = text("table1", "title")
 
-    def configs(self, size: Size, found: Found) -> Mapping[Key, Sequence[Config]]:
+    def configs(self, size: Size) -> Mapping[Key, Sequence[Config]]:
         """The runs of every cell."""
         return {
             (model, method, average, ratio): size.seeded(model, method, average, ratio)
@@ -36,7 +36,7 @@ class Table1(Trained):
 
     def outcome(self, size: Size, found: Found) -> Outcome:
         """The table beside the paper's, and what the paper says about it."""
-        measured = {key: found.accuracies(c) for key, c in self.configs(size, found).items()}
+        measured = {key: found.accuracies(c) for key, c in self.configs(size).items()}
         cells = Cells({key: values for key, values in measured.items() if values is not None})
         return Outcome(
             rows=_rows(cells),

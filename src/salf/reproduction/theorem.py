@@ -45,7 +45,7 @@ class Theorem(Item):
     name = "theorem"
     title = text("theorem", "title")
 
-    def tasks(self, size: Size, found: Found) -> Sequence[Measurement]:
+    def tasks(self, size: Size) -> Sequence[Measurement]:
         """SALF, and FedAvg on the same mini-batches."""
         return [
             on_images(
@@ -66,7 +66,7 @@ class Theorem(Item):
 
     def outcome(self, size: Size, found: Found) -> Outcome:
         """The measured gaps beside the bounds."""
-        tasks = zip(METHODS, self.tasks(size, found), strict=True)
+        tasks = zip(METHODS, self.tasks(size), strict=True)
         measured = {name: found.measured(task) for name, task in tasks}
         records = _records(measured)
         return Outcome(

@@ -18,7 +18,7 @@ from salf.reproduction.item import Found, Outcome, Trained
 from salf.reproduction.sizes import AVERAGES, PAPER, Size
 from salf.reproduction.statistics import interval, over_seeds, paired
 from salf.reproduction.texts import about, finding, text
-from salf.reproduction.verdicts import Check, Finding, judge, noted, of_a_part
+from salf.reproduction.verdicts import Check, Finding, Verdict, judge, noted, of_a_part
 
 PAPER_ROUNDS = PAPER_CONFIGS["cifar-vgg11"].rounds
 TIGHT = 0.9
@@ -68,7 +68,7 @@ class Vgg(Trained):
     averages: Callable[[Size], Sequence[str]]
     claims: Callable[[Courses, str, Sequence[str], int], list[Finding]]
 
-    def configs(self, size: Size, found: Found) -> Mapping[Case, Sequence[Config]]:
+    def configs(self, size: Size) -> Mapping[Case, Sequence[Config]]:
         """FedAvg and the others, net by net."""
         cases = []
         for net in self.nets(size):
@@ -83,7 +83,7 @@ class Vgg(Trained):
 
     def outcome(self, size: Size, found: Found) -> Outcome:
         """The curves, and what the paper says about them."""
-        configs, nets, averages = self.configs(size, found), self.nets(size), self.averages(size)
+        configs, nets, averages = self.configs(size), self.nets(size), self.averages(size)
         courses = {case: curves.courses(found, runs) for case, runs in configs.items()}
         several, images = len(averages) > 1, held_out_images(size)
         points = [
@@ -110,7 +110,7 @@ class Vgg(Trained):
             rows=curves.curve_rows(found, [run for runs in configs.values() for run in runs]),
             figure=curves.figure(points, lines, title=self.title, subtitle=[run, users]),
             findings=[
-                _so_far(size, noted(one, one_seed(size.vgg_seeds)))
+                _so_far(size, noted(one, one_seed(size.vgg_seeds)), _has_learned(courses, nets))
                 for average in averages
                 for one in self.claims(courses, average, nets, images)
             ],
@@ -268,12 +268,23 @@ def _net(key: str) -> str:
     return f"VGG-{key.removeprefix('vgg')}"
 
 
-def _so_far(size: Size, found: Finding) -> Finding:
-    """The early part of the curves cannot make a claim about all of them hold, or fail."""
+def _has_learned(courses: Courses, nets: Sequence[str]) -> bool:
+    """Whether FedAvg got somewhere with every net, so that what was run can tell something."""
+    ends = [curves.ends(courses.get(Case.waiting(net))) for net in nets]
+    return all(end is not None and fmean(end) >= LEARNED for end in ends)
+
+
+def _so_far(size: Size, found: Finding, learned: bool) -> Finding:
+    """The first part of the rounds cannot make a claim about all of them hold.
+
+    It can make one fail, once FedAvg has learned: then the verdict is on these rounds, and says so.
+    """
     rounds = size.configs[size.nets[0]].rounds
     if rounds >= PAPER_ROUNDS:
         return found
-    return of_a_part(found, text("vgg", "so_far", rounds=rounds, all=PAPER_ROUNDS))
+    note = text("vgg", "so_far", rounds=rounds, all=PAPER_ROUNDS)
+    fails = learned and found.verdict is Verdict.FAILS
+    return noted(found, note) if fails else of_a_part(found, note)
 
 
 def _what_was_run(size: Size, nets: Sequence[str]) -> str:

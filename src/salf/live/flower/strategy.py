@@ -23,11 +23,14 @@ from torch import Tensor, nn
 
 from salf import rows as records
 from salf.errors import SalfError
+from salf.fleet import deadlines
+from salf.fleet.deadlines import Auto, Deadline
 from salf.layers import Layers, Prefixes
 from salf.live.flower.link import GridLink, update_of
 from salf.live.flower.mail import Mail
-from salf.live.rounds import Grace, Rounds, Task, check_deadline
+from salf.live.rounds import Grace, Rounds, Task
 from salf.live.server import LiveServer
+from salf.live.tmax import TMax, check_deadline
 from salf.live.update import Rejected, size_of
 from salf.methods import Method
 from salf.rows import Row, with_metrics
@@ -53,10 +56,13 @@ class SALF(FedAvg):
         result = strategy.start(grid, ArrayRecord(model.state_dict()), num_rounds=100)
 
     Every node gets the model and `deadline`, the seconds its call of `salf.flower.train` may take,
-    and replies with the gradients of the layers it reached. A round closes when all have replied,
-    and at the latest a grace period after the deadline: `grace` seconds, or as many as replies are
-    seen to need on their way. Each layer moves by `lr` times the mean over the nodes that reached
-    it, divided by 1 - p_l; `unreached` are the p_l, learned from the rounds so far if not given.
+    and replies with the gradients of the layers it reached. `deadline="auto"` finds and adapts it
+    such that nodes reach 70 % of their layers on average, "auto:0.8" 80 %; `work` is then the work
+    of each layer's stage of backpropagation, from the last to the first, if they differ. A round
+    closes when all have replied, and at the latest a grace period after the deadline: `grace`
+    seconds, or as many as replies are seen to need on their way. Each layer moves by `lr` times the
+    mean over the nodes that reached it, divided by 1 - p_l; `unreached` are the p_l, learned from
+    the rounds so far if not given.
 
     `method` is "salf", "drop" (only nodes that finished count), "fedavg" (which waits, and for
     which the deadline is None), or a method of your own: a `salf.Method` or its import path.
@@ -76,7 +82,7 @@ class SALF(FedAvg):
         model: nn.Module,
         *,
         lr: float | Schedule,
-        deadline: float | None,
+        deadline: float | str | Deadline | None,
         momentum: float = 0.0,
         optimiser: Optimiser | None = None,
         local_steps: int = 1,
@@ -86,6 +92,7 @@ class SALF(FedAvg):
         layers: Sequence[Prefixes] | None = None,
         example: Tensor | None = None,
         unreached: Sequence[float] | None = None,
+        work: Sequence[float] | None = None,
         max_norm: float | None = None,
         state: str | Path | None = None,
         record: str | Path | None = None,
@@ -93,11 +100,13 @@ class SALF(FedAvg):
         seed: int = 0,
         **fedavg: Any,
     ) -> None:
+        if isinstance(deadline, str):
+            deadline = deadlines.parse(deadlines.read(deadline))
         check_deadline(deadline)
         super().__init__(**fedavg)
         self.model = model
         self.lr = lr
-        self.deadline = deadline
+        self.deadline: float | Deadline | None = deadline
         self.evaluate_timeout = evaluate_timeout
         self.state = None if state is None else Path(state)
         self.record = None if record is None else Path(record)
@@ -112,8 +121,13 @@ class SALF(FedAvg):
             max_norm=max_norm,
             local_steps=local_steps,
             client_lr=client_lr,
+            reach="learned" if isinstance(deadline, Auto) else "counted",
+            work=work,
         )
         self.seed = seed
+        waits = self.server.method.waits
+        # Of `configure_train`, for those who carry the messages themselves.
+        self._t_max = TMax.of(None if waits else deadline, self.server.done_after)
 
     def summary(self) -> None:
         """Log summary configuration of the strategy."""
@@ -122,10 +136,15 @@ class SALF(FedAvg):
         grace = "learned from arrivals" if self.grace.fixed is None else f"{self.grace.fixed:g} s"
         log(INFO, "\t├──> Rounds:")
         log(INFO, "\t│\t├──Method: %s", self.server.method.name)
-        log(INFO, "\t│\t├──Deadline: %s", waits or f"{self.deadline:g} s | grace period: {grace}")
+        log(INFO, "\t│\t├──Deadline: %s", waits or f"{self._described()} | grace period: {grace}")
         log(INFO, "\t│\t├──Layers: %d (%s)", len(names), ", ".join(names))
         log(INFO, "\t│\t└──State: %s", self.state or "not kept")
         super().summary()
+
+    def _described(self) -> str:
+        if isinstance(self.deadline, Deadline):
+            return str(self.deadline)
+        return f"{self.deadline:g} s"
 
     def start(
         self,
@@ -175,8 +194,9 @@ class SALF(FedAvg):
         present = sorted(grid.get_node_ids())
         nodes = self._choose(present, present)
         log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(nodes), len(present))
-        self.server.open([str(node) for node in nodes])
-        deadline = None if self.server.method.waits else self.deadline
+        self._t_max.current = self.server.t_max
+        deadline = self._t_max.seconds(self.server.t + 1)
+        self.server.open([str(node) for node in nodes], None if self._t_max.trying else deadline)
         return self._messages(Task.of(self.server, deadline), nodes, config, 3600)
 
     def aggregate_train(
@@ -192,7 +212,9 @@ class SALF(FedAvg):
                 self.server.refuse(user, str(reason))
             else:
                 self.server.take(user, update)
-        row = self.server.close()
+        updates, row = self.server.round.updates, self.server.close()
+        self._t_max.learn(row, set(row.depths), updates)
+        self.server.t_max = self._t_max.current
         return self._arrays(), _metrics(row)
 
     def configure_evaluate(

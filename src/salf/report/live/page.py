@@ -46,11 +46,14 @@ def page(run: LiveRun, folder: Path) -> Page:
 
 def _what(run: LiveRun) -> str:
     config = run.config
-    time = (
-        "in rounds that wait for all of them"
-        if names.waits(config.method) or config.seconds_a_round is None
-        else f"who have T_max = {names.duration(config.seconds_a_round)} a round"
-    )
+    time = "in rounds that wait for all of them"
+    if isinstance(config.deadline, str):
+        used = [done.deadline for done in run.records if done.deadline is not None]
+        low, high = (names.duration(seconds) for seconds in (min(used[-20:]), max(used[-20:])))
+        last = low if low == high else f"{low} to {high}"
+        time = f"whose T_max is set by --deadline {config.deadline}: {last} in the last rounds"
+    elif config.deadline is not None and not names.waits(config.method):
+        time = f"who have T_max = {names.duration(config.deadline)} a round"
     return (
         f"{names.method(config.method)} trains the model {config.model} on {config.data} with "
         f"{_count(config.users, 'user')}, {time}."

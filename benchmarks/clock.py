@@ -1,0 +1,65 @@
+"""What a simulated clock costs: a round on a fleet against the same round without a clock.
+
+    python benchmarks/clock.py
+
+Without a clock, users' depths are drawn from the law that follows from the fleet and the deadline.
+Prints the median over repetitions of the ratio of the two, measured in turn; and how long a fleet
+of a million devices takes to make.
+"""
+
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+import torch
+
+import salf
+from salf.depth import PerUser
+from salf.experiments.config import Config
+from salf.experiments.training import from_config
+from salf.fleet.world import OnFleet
+from salf.simulation import Simulation
+from salf.worlds import AtDeadline
+
+ROUNDS, REPEATS, WARM_UP = 20, 30, 20
+
+
+def law_of(simulation: Simulation) -> AtDeadline:
+    world, users = simulation.world, np.arange(simulation.world.users)
+    assert isinstance(world, OnFleet)
+    reach = world.reach(1, users, simulation.memory)  # [L, users], falling towards layer 1
+    sure = np.vstack([reach, np.ones(len(users))])
+    return AtDeadline(PerUser(np.diff(sure, axis=0, prepend=0.0).T))
+
+
+def seconds(simulation: Simulation) -> float:
+    start = perf_counter()
+    for _ in range(ROUNDS):
+        simulation.step()
+    return (perf_counter() - start) / ROUNDS
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    print("| model | fleet | with a clock / without | ms with | ms without |")
+    print("|---|---|---|---|---|")
+    for model, deadline in (("mlp", 0.05), ("cnn", 0.08)):
+        config = Config(
+            data="mnist", model=model, fleet="phones", deadline=deadline, threads=1, method="salf"
+        )
+        timed = from_config(config).simulation
+        plain = from_config(config, world=law_of(timed)).simulation
+        for simulation in (timed, plain):
+            for _ in range(WARM_UP):
+                simulation.step()
+        pairs = [(seconds(timed), seconds(plain)) for _ in range(REPEATS)]
+        ratio = median(a / b for a, b in pairs)
+        with_clock, without = (1000 * median(each) for each in zip(*pairs, strict=True))
+        print(f"| {model} | phones | {ratio:.3f} | {with_clock:.2f} | {without:.2f} |")
+    start = perf_counter()
+    fleet = salf.Fleet("phones", users=1_000_000)
+    print(f"\n{len(fleet):,} devices made in {perf_counter() - start:.1f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""T_max of live rounds: given in advance, or found and adapted while the run goes on."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from math import ceil, inf, isfinite
+
+import numpy as np
+
+from salf.arrivals import Floats
+from salf.errors import SalfError
+from salf.fleet.deadlines import Auto, Constant, Deadline
+from salf.live.update import Update
+from salf.rows import Row
+
+TRIALS = 3  # rounds that wait for all users, from which T_max starts: the first ones are slow
+FIRST = 60.0  # seconds that the first round may take
+PATIENCE = 4.0  # times the slowest user's last round: what the other trials may take
+SHORTEST, LONGEST = 1e-3, 600.0  # seconds; an adapted T_max stays between them
+
+
+def check_deadline(seconds: float | Deadline | None) -> None:
+    """Refuse what is no duration, with a sentence. None is no deadline."""
+    if isinstance(seconds, Deadline) or seconds is None:
+        return
+    if not (isinstance(seconds, int | float) and 0 < seconds < inf):
+        raise SalfError(f"the deadline must be a positive time in seconds, not {seconds!r}.")
+
+
+@dataclass
+class TMax:
+    """T_max of the next round.
+
+    A `Deadline` that is not adapted says so itself. `Auto` starts with `TRIALS` rounds in which
+    users have ample time, and takes from them the T_max at which users would have reached the
+    share of their layers it aims for. From then on it is adapted after each round (`Auto.after`).
+    `shares` are the parts of a round's work that are done when each layer is complete.
+    """
+
+    deadline: Deadline | None
+    shares: Floats
+    current: float = 0.0  # what a deadline that is adapted is at; 0 until it is found
+    _fastest: dict[str, float] = field(default_factory=dict)  # seconds of a step, of each user
+    _slowest: float = 0.0  # user in the last trial
+    _trials: int = 0
+
+    @classmethod
+    def of(cls, deadline: float | Deadline | None, shares: Floats) -> "TMax":
+        """A number is a constant deadline."""
+        check_deadline(deadline)
+        if deadline is not None and not isinstance(deadline, Deadline):
+            deadline = Constant(float(deadline))
+        return cls(deadline, shares)
+
+    @property
+    def trying(self) -> bool:
+        """Whether the next round is a trial, in which all users have the time they need."""
+        return isinstance(self.deadline, Auto) and not self.current
+
+    def seconds(self, t: int) -> float | None:
+        """T_max of round t, which is the next one; None if rounds wait for everybody."""
+        if self.deadline is None:
+            return None
+        if self.trying:
+            return min(FIRST, max(1.0, PATIENCE * self._slowest)) if self._slowest else FIRST
+        return self.deadline.of(t, self.current)
+
+    def learn(self, row: Row, asked: Collection[str], updates: Mapping[str, Update]) -> None:
+        """Take in a round: its row, the users who got its question, and the updates used.
+
+        Users that failed say nothing about time, nor do users who were still busy with an earlier
+        round, so a user that hangs does not stretch T_max.
+        """
+        if not isinstance(self.deadline, Auto):
+            return
+        failed = {user for user, _ in row.rejected}
+        counted = [user for user in row.depths if user in asked and user not in failed]
+        if not counted:
+            return
+        if self.trying:
+            self._try(counted, updates, len(row.reached))
+            return
+        layers = len(row.reached)
+        reached = [
+            layers if row.steps.get(user, (1, 1))[0] > 1 else layers + 1 - row.depths[user]
+            for user in counted
+        ]
+        share = sum(reached) / (layers * len(counted))
+        self.current = min(max(self.deadline.after(self.current, share), SHORTEST), LONGEST)
+
+    def _try(self, users: Collection[str], updates: Mapping[str, Update], layers: int) -> None:
+        assert isinstance(self.deadline, Auto)
+        for user in users:
+            update = updates.get(user)
+            full = update is not None and update.depth == 1
+            taken = update.seconds / update.steps if update is not None and full else inf
+            self._fastest[user] = min(taken, self._fastest.get(user, inf))
+        self._slowest = max(
+            (u.seconds for user, u in updates.items() if user in users), default=self._slowest
+        )
+        self._trials += 1
+        times = np.outer(list(self._fastest.values()), self.shares).ravel()
+        known = times[np.isfinite(times)]
+        if self._trials < TRIALS or not len(known):
+            return
+        at = float(np.sort(times)[ceil(self.deadline.reach * len(times)) - 1])
+        # If too many users did not finish, T_max starts beyond all that did.
+        start = at if isfinite(at) else 2 * float(known.max())
+        self.current = min(max(start, SHORTEST), LONGEST)

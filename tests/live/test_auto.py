@@ -1,0 +1,219 @@
+"""`--deadline auto` live: T_max is found, follows its target, and survives a restart."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from salf.errors import SalfError
+from salf.fleet.deadlines import Auto, Schedule
+from salf.layers import Layers
+from salf.live import tmax
+from salf.live.reach import ReachEstimate, UserReach
+from salf.live.rounds import Answer, Grace, Rounds
+from salf.live.server import LiveServer
+from salf.live.update import Rejected, Update
+
+LAYERS = 4
+MESSAGES = 0.01  # seconds
+
+
+class Devices:
+    """Users by a made-up clock whose stages take equally long, and who stop at the deadline.
+
+    `speeds` are the seconds of a whole round; each round they vary by a few per cent. A user of
+    speed None hangs, and never answers.
+    """
+
+    def __init__(self, speeds, jitter=0.1):
+        self.time, self.round, self.speeds, self.jitter = 0.0, 0, dict(speeds), jitter
+        self.asked, self.tasks, self.failing = {}, [], set()
+        self.rng = np.random.default_rng(0)
+
+    def now(self):
+        return self.time
+
+    def users(self):
+        return set(self.speeds)
+
+    def free(self):
+        return self.users() - self.asked.keys()
+
+    def send(self, task, users):
+        self.round = task.round
+        self.tasks.append(task)
+        for user in sorted(self.free() & set(users)):
+            if self.speeds[user] is None:
+                self.asked[user] = task.round, np.inf, None
+                continue
+            seconds = self.speeds[user] * np.exp(self.jitter * self.rng.normal())
+            stages = int(min(LAYERS, task.deadline * LAYERS // seconds))
+            took = seconds * stages / LAYERS
+            update = good(user, task.round, LAYERS + 1 - stages, took)
+            content = Rejected("failed: out of memory") if user in self.failing else update
+            self.asked[user] = task.round, self.time + took + MESSAGES, content
+
+    def awaited(self):
+        return {user for user, (round, _, _) in self.asked.items() if round == self.round}
+
+    def receive(self, seconds):
+        first = min((when for _, when, _ in self.asked.values()), default=np.inf)
+        self.time = max(self.time, min(first, self.time + seconds))
+        ready = sorted(u for u, (_, when, _) in self.asked.items() if when <= self.time)
+        return [Answer(u, *(self.asked.pop(u)[i] for i in (0,)), c) for u, c in self._of(ready)]
+
+    def _of(self, users):
+        return [(user, self.asked[user][2]) for user in users]
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Linear(3, 3) for _ in range(LAYERS)))
+
+
+def good(user, round, depth, seconds):
+    model = network()
+    layers = Layers.of(model)
+    tensors = {
+        name: torch.ones_like(tensor)
+        for name, tensor in model.named_parameters()
+        if layers.index_of[name] >= depth - 1
+    }
+    return Update(user, round, depth, tensors, 1.0, seconds)
+
+
+SPEEDS = {"a": 0.1, "b": 0.2, "c": 0.4, "d": 0.8}
+
+
+def federation(link, deadline, reach="learned", server=None):
+    model = network()
+    server = server or LiveServer(model, Layers.of(model), lambda t: 0.01, reach=reach)
+    return Rounds(server, link, deadline, Grace(0.5), now=link.now)
+
+
+def reached(row):
+    return sum(LAYERS + 1 - depth for depth in row.depths.values()) / (LAYERS * len(row.depths))
+
+
+def test_the_first_rounds_wait_for_everybody_and_t_max_starts_close_to_its_target():
+    link = Devices(SPEEDS)
+    rounds = federation(link, Auto(0.7))
+    rows = [rounds.next() for _ in range(30)]
+    assert rows[0].deadline == tmax.FIRST
+    assert [reached(row) for row in rows[: tmax.TRIALS]] == [1.0] * tmax.TRIALS
+    assert rows[0].seconds < 1.5  # it closes when all have answered
+    assert rows[1].deadline < 5  # what it may take is learned from it
+    assert 0.2 < rows[3].deadline < 0.5  # a, b and c finish, or nearly, and d reaches a half
+    assert np.mean([reached(row) for row in rows[3:]]) == pytest.approx(0.7, abs=0.06)
+    assert [task.deadline for task in link.tasks] == [row.deadline for row in rows]
+    assert rows[-1].limit == pytest.approx(rows[-1].deadline + 0.5)
+
+
+@pytest.mark.parametrize("target", [0.4, 0.9])
+def test_t_max_follows_its_target_and_devices_that_change(target):
+    link = Devices(SPEEDS)
+    rounds = federation(link, Auto(target))
+    for _ in range(60):
+        rounds.next()
+    assert np.mean([reached(rounds.next()) for _ in range(30)]) == pytest.approx(target, abs=0.06)
+    before = rounds.server.t_max
+    link.speeds = {user: 3 * seconds for user, seconds in SPEEDS.items()}
+    for _ in range(60):
+        rounds.next()
+    assert np.mean([reached(rounds.next()) for _ in range(30)]) == pytest.approx(target, abs=0.06)
+    assert rounds.server.t_max == pytest.approx(3 * before, rel=0.3)
+
+
+def test_a_user_that_hangs_or_fails_does_not_stretch_t_max():
+    link = Devices({**SPEEDS, "hangs": None, "fails": 0.1})
+    link.failing.add("fails")
+    rounds = federation(link, Auto(0.7))
+    rows = [rounds.next() for _ in range(80)]
+    assert rows[0].seconds == pytest.approx(tmax.FIRST + 0.5)  # once
+    assert max(row.seconds for row in rows[1:]) < 1.5
+    assert max(row.deadline for row in rows[20:]) < 0.6
+
+
+def test_a_target_that_cannot_be_reached_stops_at_the_longest(monkeypatch):
+    monkeypatch.setattr(tmax, "LONGEST", 5.0)
+    link = Devices({"slow": 1e5})
+    rounds = federation(link, Auto(0.7))
+    rounds.server.t_max = 1.0
+    for _ in range(40):
+        row = rounds.next()
+    assert row.deadline == 5.0
+
+
+def test_nobody_who_answers_in_the_trials_means_more_trials():
+    link = Devices({"slow": 1e5})
+    rounds = federation(link, Auto(0.7))
+    for _ in range(5):
+        rounds.next()
+    assert rounds.t_max.trying
+    link.speeds["slow"] = 0.2
+    rounds.next()
+    assert not rounds.t_max.trying
+
+
+def test_t_max_and_what_was_learned_survive_a_restart(tmp_path):
+    link = Devices(SPEEDS)
+    rounds = federation(link, Auto(0.7))
+    for _ in range(20):
+        rounds.next()
+    first = rounds.server
+    first.save(tmp_path / "state")
+    model = network()
+    second = LiveServer(model, Layers.of(model), lambda t: 0.01, reach="learned")
+    again = federation(link, Auto(0.7), server=second)
+    second.restore(tmp_path / "state")
+    assert second.t_max == first.t_max > 0
+    for user_reach in (first.user_reach, second.user_reach):
+        np.testing.assert_array_equal(
+            user_reach.reach(["a", "d", "new"], 0.3), first.user_reach.reach(["a", "d", "new"], 0.3)
+        )
+    row = again.next()
+    assert (row.round, row.deadline) == (21, first.t_max)
+
+
+def test_a_schedule_is_kept_live():
+    link = Devices(SPEEDS)
+    rounds = federation(link, Schedule((0.1, 0.2, 0.3)))
+    assert [rounds.next().deadline for _ in range(4)] == [0.1, 0.2, 0.3, 0.3]
+
+
+def test_p_l_follows_the_deadline_and_is_capped():
+    link = Devices({"a": 0.4}, jitter=0.4)
+    rounds = federation(link, Auto(0.5))
+    rows = [rounds.next() for _ in range(60)]
+    assert rows[0].unreached == (0.0,) * LAYERS  # while users have the time they need
+    assert list(rows[-1].unreached) == sorted(rows[-1].unreached, reverse=True)
+    assert 0.3 < rows[-1].unreached[0] <= ReachEstimate.MOST
+    reach = rounds.server.user_reach
+    longer, shorter = (reach.unreached(["a"], seconds) for seconds in (1.0, 0.1))
+    assert longer[0] < rows[-1].unreached[0]  # neither deadline was tried
+    assert shorter[0] == ReachEstimate.MOST
+
+
+def test_reach_of_users_of_unknown_speed_is_learned_by_name():
+    rng = np.random.default_rng(1)
+    reach = UserReach(np.arange(1, LAYERS + 1) / LAYERS)
+    speeds = {"fast": 0.5, "slow": 8.0}
+    for _ in range(150):
+        depths = {}
+        for user, seconds in speeds.items():
+            taken = seconds * np.exp(0.3 * rng.normal())
+            depths[user] = LAYERS + 1 - int(min(LAYERS, 2.0 * LAYERS // taken))
+        reach.learn(depths, 2.0)
+    fast, slow = reach.reach(["fast", "slow"], 2.0).T
+    assert fast.min() > 0.95
+    # P(8 s exp(0.3 z) of which a quarter fits into 2 s) = 1/2, and a half of it fits rarely.
+    np.testing.assert_allclose(slow, [0.0, 0.03, 0.1, 0.5], atol=0.12)
+    assert reach.reach(["slow"], 8.0)[0, 0] == pytest.approx(0.5, abs=0.15)  # untried
+
+
+def test_a_reach_to_aim_for_is_checked():
+    from salf.experiments.config import LiveConfig
+
+    with pytest.raises(SalfError, match="between 0 and 1"):
+        LiveConfig(data="digits", deadline="auto:1.5")
+    assert LiveConfig(data="digits", deadline="auto:0.8").make_deadline() == Auto(0.8)
