@@ -115,10 +115,10 @@ def _speed(comparison: Comparison, case: Case, other: Case) -> str:
     if others is None:
         return f"reaches {what} after {mine:.3g} s, {_name(other)} does not"
     times = f"({mine:.3g} s against {others:.3g} s)"
+    if abs(mine / others - 1) < 0.05:
+        return f"reaches {what} about as fast as {_name(other)} {times}"
     if mine < others:
         return f"reaches {what} {others / mine:.2g} times as fast as {_name(other)} {times}"
-    if mine == others:
-        return f"reaches {what} as fast as {_name(other)} ({mine:.3g} s)"
     return f"takes {mine / others:.2g} times as long as {_name(other)} to reach {what} {times}"
 
 
