@@ -420,7 +420,7 @@ def assemble(
         timed = partial(Timing, fleet.devices, rows=batches.sizes, planned=batches.steps(local))
         times, learned = timed(cost), None
         if config.reach == "learned":
-            expected = times.expected(np.arange(len(shares)))
+            expected = times.expected_done(np.arange(len(shares)))
             learned = LearnedReach(expected[:, : times.layers])
         world = OnFleet(
             times,
