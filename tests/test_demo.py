@@ -14,7 +14,7 @@ from salf.models import build
 @pytest.fixture
 def short(monkeypatch):
     monkeypatch.setattr(demo, "METHODS", ["salf"])
-    monkeypatch.setattr(demo, "BY_CLOCK", ["fedavg", "salf", "salf+equal-time"])
+    monkeypatch.setattr(demo, "BY_CLOCK", ["fedavg", "fedavg+equal-time", "salf+equal-time"])
     for name, clock in demo.CLOCKS.items():
         monkeypatch.setitem(demo.CLOCKS, name, demo.Clock(clock.deadline, 10 * clock.deadline))
     monkeypatch.setattr(demo, "SPLITS", ["iid"])
@@ -45,6 +45,7 @@ def test_where_mnist_is_out_of_reach_it_says_so_in_one_line_and_shows_digits(
     assert done.stdout.index("SALF, equal-time") < done.stdout.index("by ratio of stragglers")
     last = done.stdout.strip().splitlines()[-1]
     assert last.startswith("SALF with equal-time batches ")  # computed, and last
+    assert "FedAvg with equal-time batches" in last  # who shares its batches
     for name in ("accuracy.png", "accuracy.svg", "accuracy-per-round.png"):
         assert (tmp_path / "demo" / name).exists()
 

@@ -19,7 +19,7 @@ def samples(page):
     ]
 
 
-SIMULATED = [*samples("README.md"), *samples("docs/howto.md")]
+SIMULATED = [*samples("README.md"), *samples("docs/howto.md"), *samples("docs/fleets.md")]
 LIVE = samples("docs/live.md")
 
 
