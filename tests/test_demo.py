@@ -1,16 +1,22 @@
 """`salf demo`: on MNIST, and on digits, labelled as such, where MNIST is out of reach."""
 
 import pytest
+import torch
 
+import salf as salf_package
 from command import salf
 from salf.cli import demo
 from salf.data import loading
 from salf.data.named import idx_recipe
+from salf.models import build
 
 
 @pytest.fixture
 def short(monkeypatch):
     monkeypatch.setattr(demo, "METHODS", ["salf"])
+    monkeypatch.setattr(demo, "BY_CLOCK", ["fedavg", "fedavg+equal-time", "salf+equal-time"])
+    for name, clock in demo.CLOCKS.items():
+        monkeypatch.setitem(demo.CLOCKS, name, demo.Clock(clock.deadline, 10 * clock.deadline))
     monkeypatch.setattr(demo, "SPLITS", ["iid"])
     monkeypatch.setattr(demo, "AVERAGES", ["reached"])
     monkeypatch.setattr(demo, "SEEDS", 1)
@@ -33,10 +39,33 @@ def test_where_mnist_is_out_of_reach_it_says_so_in_one_line_and_shows_digits(
     assert "digits (8x8 images)" in page
     assert "MNIST" not in page
     assert "salf compare digits-mlp" in page  # how to make it again
+    # Over seconds first, with a sentence that is computed; per round second.
+    seconds, rounds = page.index("over simulated seconds"), page.index("mixture of stragglers")
+    assert seconds < page.index("of FedAvg&#39;s final accuracy") < rounds
+    assert done.stdout.index("SALF, equal-time") < done.stdout.index("by ratio of stragglers")
+    last = done.stdout.strip().splitlines()[-1]
+    assert last.startswith("SALF with equal-time batches ")  # computed, and last
+    assert "FedAvg with equal-time batches" in last  # who shares its batches
+    for name in ("accuracy.png", "accuracy.svg", "accuracy-per-round.png"):
+        assert (tmp_path / "demo" / name).exists()
 
     refused = salf("compare", "--data", "mnist", "--methods", "salf", cwd=tmp_path)
     assert refused.returncode == 2  # who asks for MNIST never gets other data
     assert "MNIST is neither here nor could it be fetched" in refused.stderr
+
+
+@pytest.mark.parametrize("preset", ["mnist-mlp", "digits-mlp"])
+def test_about_half_of_the_users_finish_by_the_deadline_of_the_demo(preset):
+    width = 28 if preset == "mnist-mlp" else 8
+    model = build("mlp", (1, width, width), 10, 0)
+    finish = [
+        salf_package.Fleet(demo.FLEET, users=30, seed=seed)
+        .preview(model, demo.CLOCKS[preset].deadline, example=torch.zeros(2, 1, width, width))
+        .reach[0]
+        .mean()
+        for seed in range(demo.SEEDS)
+    ]
+    assert 0.4 < sum(finish) / len(finish) < 0.6
 
 
 def test_a_data_folder_that_does_not_exist_is_an_error_and_not_other_data(tmp_path):

@@ -118,6 +118,17 @@ def test_who_takes_longer_than_fedavg_is_said_to():
     assert "its test accuracy is the same as FedAvg's" in sentence
 
 
+def test_times_that_hardly_differ_are_said_to_be_alike():
+    alike = Comparison(
+        BASE,
+        {
+            case("fedavg"): [timed("fedavg", [0.8], 0.8)],
+            case("salf"): [timed("salf", [0.8], 0.8, every=10.3)],
+        },
+    )
+    assert "about as fast as FedAvg (10.3 s against 10 s)" in seconds.sentences(alike)[0]
+
+
 def test_a_given_target_needs_no_fedavg():
     alone = {case("salf"): [timed("salf", [0.5, 0.7], 0.7)]}
     assert texts(tables(Comparison(BASE, alone, goal=0.6))[0])[0][4] == "20"

@@ -213,7 +213,7 @@ def compare_and_report(
     from salf.experiments.compare import cases
     from salf.report import check_extra, print_tables, write_report
 
-    drawn = out is not None and _can_draw(check_extra)
+    drawn = out is not None and can_draw(check_extra)
     wanted = cases(
         methods or list(dict.fromkeys(["fedavg", "drop", base.method])),
         averages or [base.average],
@@ -294,7 +294,7 @@ def _clock(summary: Mapping[str, Any]) -> str:
     return "" if simulated is None else f"and {simulated:.4g} simulated seconds "
 
 
-def _can_draw(check: Callable[[], None]) -> bool:
+def can_draw(check: Callable[[], None]) -> bool:
     """Say before training, not after hours of it, that there will be no picture and no page."""
     try:
         check()

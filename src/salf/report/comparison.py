@@ -21,8 +21,11 @@ NOT_MEASURED = "–"
 PAGE = "report.html"
 
 
-def print_tables(comparison: Comparison, console: Console) -> None:
-    """Print the test accuracies: a table per split and way of averaging."""
+def print_tables(comparison: Comparison, console: Console, *, words: bool = True) -> None:
+    """Print the test accuracies: a table per split and way of averaging.
+
+    With a fleet, what the tables say is said in words, too.
+    """
     console.print(_measured(comparison), markup=False, highlight=False, soft_wrap=True)
     for note in _notes(comparison, bold=console.color_system is not None):
         console.print(note, markup=False, highlight=False, soft_wrap=True)
@@ -30,7 +33,7 @@ def print_tables(comparison: Comparison, console: Console) -> None:
         console.print()
         # A file has no width: nothing is folded to the 80 columns rich assumes there.
         console.print(table.rich(fold=console.is_terminal), crop=False)
-    for sentence in seconds.sentences(comparison) if comparison.base.fleet else ():
+    for sentence in seconds.sentences(comparison) if comparison.base.fleet and words else ():
         console.print()
         console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
@@ -51,6 +54,43 @@ def write_report(comparison: Comparison, out: Path, command: Sequence[str]) -> l
         **{out / f"{name}.{kind}": content for kind, content in picture.items()},
         out / PAGE: page(comparison, command).html(),
     }
+    for path, content in files.items():
+        write_whole(path, content)
+    return list(files)
+
+
+def write_both(
+    by_clock: Comparison, by_round: Comparison, out: Path, commands: Sequence[Sequence[str]]
+) -> list[Path]:
+    """Write a comparison over simulated seconds and one over rounds as one page, with pictures."""
+    check_extra()
+    first, second = page(by_clock, commands[0]), page(by_round, commands[1])
+    both = Page(
+        first.title,
+        first.intro,
+        [
+            *sections(by_clock),
+            Section("Without a clock: the paper's mixture of stragglers", second.intro),
+            *sections(by_round)[:2],
+            Section(
+                "Make it again", [*_again(by_clock, commands[0]), *_again(by_round, commands[1])]
+            ),
+        ],
+    )
+    over: dict[str, tuple[Comparison, charts.Over]] = {
+        "accuracy": (by_clock, "clock"),
+        "accuracy-per-round": (by_round, "round"),
+    }
+    drawn = {
+        name: pictures(charts.curves(each, _measure(each), titled=True, over=axis))
+        for name, (each, axis) in over.items()
+    }
+    files: dict[Path, str | bytes] = {
+        out / f"{name}.{kind}": content
+        for name, kinds in drawn.items()
+        for kind, content in kinds.items()
+    }
+    files[out / PAGE] = both.html()
     for path, content in files.items():
         write_whole(path, content)
     return list(files)
@@ -232,6 +272,10 @@ def _reach_section(comparison: Comparison) -> Section:
 
 
 def _again_section(comparison: Comparison, command: Sequence[str]) -> Section:
+    return Section("Make it again", _again(comparison, command))
+
+
+def _again(comparison: Comparison, command: Sequence[str]) -> list[Block]:
     summary = next(iter(comparison.results.values()))[0].summary
     blocks: list[Block] = [
         Code(join(["salf", *command])) if command else "Made from Python, with `salf.compare`.",
@@ -242,7 +286,7 @@ def _again_section(comparison: Comparison, command: Sequence[str]) -> Section:
     if versions := summary.get("versions"):
         made_with = [f"{name} {version}" for name, version in versions.items()]
         blocks.append(f"Made with {names.listed(made_with)}.")
-    return Section("Make it again", blocks)
+    return blocks
 
 
 def _measure(comparison: Comparison) -> charts.Measure:

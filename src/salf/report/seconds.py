@@ -38,7 +38,7 @@ def table(comparison: Comparison, cases: Sequence[Case], caption: str) -> Table:
                 Cell(_spread(Spread.of(run.slowest for run in runs))),
                 Cell(f"{fmean(run.rounds for run in runs):.0f}"),
                 Cell(_to_target(runs), bold=first),
-                Cell(f"{_waited(comparison, case):.3g}"),
+                Cell(_number(_waited(comparison, case))),
                 Cell(f"{fmean(run.lost_work for run in runs):.0%}"),
                 Cell(f"{fmean(run.lost_bytes for run in runs):.0%}"),
             ]
@@ -69,11 +69,13 @@ def sentences(comparison: Comparison) -> list[str]:
     found = []
     for case in comparison.results:
         waiting = comparison.waiting(case)
-        if waiting is not None and case != waiting:
-            found.append(_against(comparison, case, waiting))
-        drop = replace(case, method="drop")
-        if waiting is not None and case.method == "salf" and drop in comparison.results:
-            found.append(_against(comparison, case, drop))
+        if waiting is None:
+            continue
+        rivals = [waiting]
+        if case.method == "salf":  # also with whom it shares its batches
+            rivals += [replace(case, method=method) for method in (waiting.method, "drop")]
+        known = [each for each in dict.fromkeys(rivals) if each in comparison.results]
+        found += [_against(comparison, case, rival) for rival in known if rival != case]
     return found
 
 
@@ -113,12 +115,12 @@ def _speed(comparison: Comparison, case: Case, other: Case) -> str:
         some = f" with {len(ours) - reached} of {len(ours)} seeds" if reached else ""
         return f"does not reach {what}{some}"
     if others is None:
-        return f"reaches {what} after {mine:.3g} s, {_name(other)} does not"
-    times = f"({mine:.3g} s against {others:.3g} s)"
+        return f"reaches {what} after {_number(mine)} s, {_name(other)} does not"
+    times = f"({_number(mine)} s against {_number(others)} s)"
+    if abs(mine / others - 1) < 0.05:
+        return f"reaches {what} about as fast as {_name(other)} {times}"
     if mine < others:
         return f"reaches {what} {others / mine:.2g} times as fast as {_name(other)} {times}"
-    if mine == others:
-        return f"reaches {what} as fast as {_name(other)} ({mine:.3g} s)"
     return f"takes {mine / others:.2g} times as long as {_name(other)} to reach {what} {times}"
 
 
@@ -174,7 +176,13 @@ def _to_target(runs: Sequence[Clocked]) -> str:
         return f"{len(times)} of {len(runs)} reached"
     spread = Spread.of(times)
     assert spread is not None
-    return f"{spread.mean:.3g}" + (f" ±{spread.sd:.2g}" if spread.count > 1 else "")
+    sd = f"{spread.sd:,.0f}" if spread.mean >= 99.5 else f"{spread.sd:.2g}"
+    return _number(spread.mean) + (f" ±{sd}" if spread.count > 1 else "")
+
+
+def _number(seconds: float) -> str:
+    """Three digits, or as many as a whole number has."""
+    return f"{seconds:,.0f}" if seconds >= 99.5 else f"{seconds:.3g}"
 
 
 def _mean_to_target(runs: Sequence[Clocked]) -> float | None:
@@ -206,4 +214,4 @@ def budget(comparison: Comparison) -> str:
     if base.seconds is None:
         return f"{base.rounds} rounds"
     most = f" or {base.rounds} rounds" if base.rounds else ""
-    return f"{names.duration(base.seconds)} of simulated time{most}"
+    return f"{base.seconds:,g} s of simulated time{most}"
