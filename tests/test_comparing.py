@@ -103,7 +103,7 @@ def test_with_a_folder_the_same_call_trains_nothing_again(points, tmp_path, monk
         ).to_pandas()
 
     first = call()
-    monkeypatch.setattr(salf.Simulation, "step", lambda self: pytest.fail("trains again"))
+    monkeypatch.setattr(salf.Simulation, "step_until", lambda *_: pytest.fail("trains again"))
     assert call().equals(first)
 
 

@@ -18,11 +18,22 @@ from salf.depth import DepthDistribution
 from salf.engines import Loss, cross_entropy
 from salf.errors import SalfError, TrainingDiverged
 from salf.evaluation import Metric
-from salf.experiments.compare import RESULTS, Case, Comparison, cases, label, results_csv
+from salf.experiments.compare import (
+    RESULTS,
+    Case,
+    Comparison,
+    cases,
+    check_goal,
+    label,
+    results_csv,
+)
 from salf.experiments.config import Config
 from salf.experiments.own import run_own
+from salf.experiments.pool import share
 from salf.experiments.run import Result
 from salf.files import write_whole
+from salf.fleet.devices import Fleet
+from salf.fleet.named import GIVEN
 from salf.layers import Prefixes
 from salf.methods import Method, find, named
 from salf.report.comparison import print_tables, write_report
@@ -64,12 +75,15 @@ def compare(
     test: tuple[Any, Any] | None = None,
     *,
     methods: Sequence[str | Method] = ("fedavg", "drop", "salf"),
-    stragglers: Sequence[float] = (0.9,),
+    stragglers: Sequence[float] | None = None,
     splits: Sequence[str] | Mapping[str, Split] = ("iid",),
     averages: Sequence[str] | None = None,
     seeds: int | Sequence[int] = 3,
     layers: str | Sequence[Prefixes] | None = None,
     depth: str | DepthDistribution | World = "mixture",
+    fleet: str | Fleet = "",
+    batches: Sequence[str] | str = "equal",
+    target: float | None = None,
     loss: Loss = cross_entropy,
     metrics: Mapping[str, Metric] | None = None,
     out: Path | str | None = None,
@@ -80,11 +94,17 @@ def compare(
     `model` is a module, which is copied for every run, or a function that makes one; it is called
     with torch seeded by the run's seed. `methods` are names or method objects, averaged as
     `averages` say; by default `reached`, and objects as they are. `splits` are rules,
-    or a dictionary that names them, whose values are rules or each user's indices. With `out`, each
-    run has its folder there, an interrupted call continues when repeated, and results.csv, a
-    picture and the page report.html are saved at the end.
+    or a dictionary that names them, whose values are rules or each user's indices. With a `fleet`,
+    runs have a simulated clock in place of `stragglers`, `batches` may name several ways to size
+    batches, and `target` is the accuracy to reach; by default 95 % of waiting FedAvg's.
+    With `out`, each run has its folder there, an interrupted call continues when repeated, and
+    results.csv, a picture and the page report.html are saved at the end.
     """
-    if not (methods and stragglers and splits and seeds) or averages == []:
+    if fleet and stragglers is not None:
+        raise SalfError("how far users get follows from the fleet: leave out stragglers=.")
+    stragglers = [Config.stragglers] if stragglers is None else stragglers
+    batches = [batches] if isinstance(batches, str) else batches
+    if not (methods and stragglers and splits and seeds and batches) or averages == []:
         raise SalfError("there is nothing to compare: name at least one method, ratio and seed.")
     if test is None and not isinstance(data, DataSet):
         raise SalfError("a comparison needs test data: pass test=(inputs, labels).")
@@ -100,6 +120,7 @@ def compare(
             averages or [each.average if isinstance(each, Method) else "reached"],
             [*rules],
             [float(ratio) for ratio in stragglers],
+            batches,
         )
     ]
     seeds = range(seeds) if isinstance(seeds, int) else seeds
@@ -108,6 +129,7 @@ def compare(
         "test": test,
         "layers": layers,
         "depth": depth,
+        "fleet": fleet,
         "loss": loss,
         "metrics": metrics,
     }
@@ -117,19 +139,26 @@ def compare(
         for seed in seeds:
             waits = find(case.method).waits  # one result whatever the ratio of stragglers is
             average = "reached" if waits else case.average
-            ratio = 0.0 if waits else case.stragglers
-            key = label(case.method, average, case.split, ratio, seed)
+            ratio = 0.0 if waits and not fleet else case.stragglers
+            condition = _named(fleet) if fleet else f"{ratio:g}"
+            key = label(case.method, average, case.split, condition, seed, case.batches)
             of_case.setdefault(case, []).append(key)
-            method = objects[case.method]
+            method = objects.get(case.method, case.method)
             if isinstance(method, Method):
                 method = replace(method, average=average)  # type: ignore[arg-type]
             runs[key] = _run(
                 model,
                 {**shared, "method": method, "split": rules[case.split]},
-                {**settings, "average": average, "stragglers": ratio, "seed": seed},
+                {
+                    **settings,
+                    "average": average,
+                    "stragglers": ratio,
+                    "batches": case.batches,
+                    "seed": seed,
+                },
                 None if out is None else Path(out) / "runs" / key,
             )
-    done, failures = _run_all(runs, int(settings.get("rounds", Config.rounds)))
+    done, failures = _run_all(runs, settings)
     results = {
         case: [done[key] for key in keys if key in done]
         for case, keys in of_case.items()
@@ -138,7 +167,8 @@ def compare(
     if not results:
         raise TrainingDiverged("no run finished: " + " ".join(failures.values()))
     base = next(iter(done.values())).config
-    compared = Compared(base, results, failures)
+    check_goal(target, base)
+    compared = Compared(base, results, failures, target)
     if out is not None:
         compared.save(out)
     return compared
@@ -163,21 +193,27 @@ def _run(
 
 
 def _run_all(
-    runs: Mapping[str, Callable[[Any], Result]], rounds: int
+    runs: Mapping[str, Callable[[Any], Result]], settings: Mapping[str, Any]
 ) -> tuple[dict[str, Result], dict[str, str]]:
     """Run one after the other, with a bar where there is a terminal."""
     done: dict[str, Result] = {}
     failures: dict[str, str] = {}
     bar = Progress(console=Console(stderr=True), transient=True)
+    seconds = settings.get("seconds")
+    rounds = settings.get("rounds", 0 if seconds else Config.rounds)
     with bar if sys.stderr.isatty() else nullcontext():
-        task = bar.add_task("rounds", total=len(runs) * rounds)
+        task = bar.add_task("runs", total=len(runs))
         for number, (key, run) in enumerate(runs.items()):
 
-            def on_round(row: Any, model: nn.Module, before: int = number * rounds) -> None:
-                bar.update(task, completed=before + row.round)
+            def on_round(row: Any, model: nn.Module, before: int = number) -> None:
+                bar.update(task, completed=before + share(row, rounds, seconds))
 
             try:
                 done[key] = run(on_round)
             except TrainingDiverged as error:
                 failures[key] = str(error)
     return done, failures
+
+
+def _named(fleet: str | Fleet) -> str:
+    return fleet if isinstance(fleet, str) else GIVEN

@@ -79,7 +79,6 @@ def test_expected_times_are_high_but_not_the_highest_of_the_last_rounds():
     times = Times(1)
     for second in range(1, 21):
         times.learn({0: float(second), 1: 1.0, 2: 0.0})
-    assert list(times.seen[0]) == [float(second) for second in range(5, 21)]
     assert times.expected(0, pace=1.0) == 17.0
     assert times.expected(0, pace=2.0) == 24.0  # twice the median
     assert times.expected(1, pace=1.0) == 1.0
@@ -108,10 +107,10 @@ def test_a_stage_that_is_seen_again_says_nothing_about_the_speed_of_others():
 
 
 def test_one_new_time_is_worth_more_than_many_old_ones():
-    times = Times(1)
+    times = Times(2)
     for _ in range(16):
-        times.learn({0: 1.0, 1: 1.0, 2: 0.0})
+        times.learn({0: 1.0, 1: 1.0, 2: 1.0, 3: 0.0})
     for _ in range(16):
-        times.learn({0: 1.0, 2: 0.0})
-    times.learn({0: 1.0, 1: 0.1, 2: 0.0})
+        times.learn({0: 1.0, 2: 1.0, 3: 0.0})
+    times.learn({0: 1.0, 1: 0.1, 2: 1.0, 3: 0.0})
     assert times.expected(1, pace=1.0) == 0.1

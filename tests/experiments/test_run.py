@@ -142,7 +142,7 @@ def interrupted_in(config, folder, monkeypatch, where, on_call, number=signal.SI
 
 @pytest.mark.parametrize(
     "where",
-    [(Server, "apply"), (training_module, "evaluate"), (Simulation, "step")],
+    [(Server, "apply"), (training_module, "evaluate"), (Simulation, "step_until")],
     ids=["server's step", "evaluation", "round"],
 )
 def test_ctrl_c_at_any_moment_resumes_to_the_same_model(tiny, tmp_path, monkeypatch, where):
@@ -305,7 +305,7 @@ def test_a_run_whose_learning_rate_ends_with_it_cannot_be_given_more_rounds(tiny
 @pytest.mark.parametrize("error", [RuntimeError, SalfError, Killed])
 @pytest.mark.parametrize(
     "where",
-    [(run_module, "from_config"), (Simulation, "step"), (Server, "apply")],
+    [(run_module, "from_config"), (Simulation, "step_until"), (Server, "apply")],
     ids=["assembly", "round 1", "step of round 1"],
 )
 def test_a_run_that_fails_in_its_first_round_leaves_the_folder_free(
@@ -332,7 +332,7 @@ def test_more_rounds_that_fail_at_once_leave_the_finished_run_as_it_was(
         raise RuntimeError("out of memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Simulation, "step", fails)
+        patch.setattr(Simulation, "step_until", fails)
         with pytest.raises(RuntimeError):
             run(tiny.changed(rounds=20), tmp_path / "r", resume=True)
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "r").iterdir()}

@@ -32,13 +32,14 @@ def timing(jitter, speeds=SPEEDS):
 
 def depths(times, seconds, t, users=None):
     users = np.arange(times.users) if users is None else users
-    return times.reached(times.round(Keyed(1, t), users, 0.0).done, users, seconds).depth
+    drawn = times.round(Keyed(1, t), users, 0.0)
+    return drawn.tasks.arrivals(drawn.reached(seconds)).depth
 
 
 def learned(times, deadlines, rounds=400, nominal=None, **settings):
     """What is known after so many rounds with these deadlines in turn."""
     users = np.arange(times.users)
-    model = LearnedReach(times.expected(users) if nominal is None else nominal, **settings)
+    model = LearnedReach(times.expected_done(users) if nominal is None else nominal, **settings)
     known = model.start()
     for t in range(1, rounds + 1):
         seconds = deadlines[t % len(deadlines)]
@@ -51,7 +52,7 @@ def learned(times, deadlines, rounds=400, nominal=None, **settings):
 def test_it_converges_to_the_truth(law, seconds):
     # 400 observations of a user: a share of 1/2 has a standard error of 0.025.
     times = timing(law)
-    model, known = learned(times, [seconds], nominal=2 * times.expected(EVERYBODY), memory=1.0)
+    model, known = learned(times, [seconds], nominal=2 * times.expected_done(EVERYBODY), memory=1.0)
     truth = times.reach_always(EVERYBODY, seconds)
     error = np.abs(model.reach(known, EVERYBODY, seconds) - truth)
     assert error.mean() < 0.03
@@ -74,7 +75,7 @@ def test_it_predicts_deadlines_that_were_not_tried(law):
 
 def test_it_learns_from_several_deadlines_with_a_wrong_nominal_time():
     times = timing(LogNormal(0.3))
-    wrong = 3 * times.expected(EVERYBODY)
+    wrong = 3 * times.expected_done(EVERYBODY)
     model, known = learned(times, [2.0, 4.0, 7.0], nominal=wrong)
     for seconds in (2.0, 3.0, 4.0, 5.5, 7.0):
         truth = times.reach_always(EVERYBODY, seconds)
@@ -99,7 +100,7 @@ def test_ignoring_censoring_is_biased():
     """The control: taking T for the time of the last layer reached, and leaving out nothing."""
     times = timing(LogNormal(0.3))
     seconds, rounds = 3.0, 400
-    expected = times.expected(EVERYBODY)
+    expected = times.expected_done(EVERYBODY)
     logs = [[] for _ in range(USERS)]
     for t in range(1, rounds + 1):
         for user, depth in enumerate(depths(times, seconds, t)):

@@ -5,24 +5,13 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from salf.cli import demo, layers, live, plan, recorded, reproduction, simulation, theory
+from salf.cli import demo, fleet, layers, live, plan, recorded, reproduction, simulation, theory
+from salf.cli.commands import Commands
 from salf.cli.options import option
 from salf.cli.terminal import say, tell
-from salf.errors import SalfError, unknown
+from salf.errors import SalfError
 from salf.signals import TERMINATED, sigterm_as_exit
-
-
-class Commands(TyperGroup):
-    """Commands that are named where somebody asks for one there is not."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that the arguments begin with."""
-        if args and args[0] not in self.commands:
-            raise unknown("command", args[0], self.commands)
-        return super().resolve_command(ctx, args)
-
 
 app = typer.Typer(
     name="salf",
@@ -64,6 +53,7 @@ for command in (
     demo.demo,
 ):
     app.command()(command)
+app.add_typer(fleet.app, name="fleet")
 
 INTERRUPTED = 130  # the exit code of a program stopped by Ctrl-C
 # Typer has its own copy of click, or uses click itself; either way this is the common ancestor.

@@ -23,7 +23,8 @@ Source = Annotated[
     typer.Argument(
         metavar="[PRESET|CONFIG.toml]",
         help="mnist-mlp, mnist-cnn, cifar-vgg11, cifar-vgg13, cifar-vgg16, cifar-vgg19 (the "
-        "paper's settings), digits-mlp (no download), or a TOML file, such as a run's config.toml.",
+        "paper's settings), digits-mlp (no download), slow-classes (a fleet), or a TOML "
+        "file, such as a run's config.toml.",
     ),
 ]
 Options = Annotated[

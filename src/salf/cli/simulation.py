@@ -1,9 +1,9 @@
 """`salf run`, `salf compare` and `salf data`."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,10 +17,12 @@ from salf.cli.options import (
     settings_of,
 )
 from salf.cli.terminal import Downloads, console, progress_bar, results, say, tell
-from salf.depth import has_ratio
 from salf.errors import SalfError
 from salf.experiments.config import Config, load_config, simulated
 from salf.methods import find
+
+if TYPE_CHECKING:
+    from salf.experiments.compare import Case, Comparison
 
 Settings = dict[str, Any]
 
@@ -33,7 +35,10 @@ def run(
     out: Annotated[Path | None, option("--out", help="Leave the run's folder here.")] = None,
     resume: Annotated[
         bool,
-        option("--resume", help="Continue the run that --out holds; --rounds may add to it."),
+        option(
+            "--resume",
+            help="Continue the run that --out holds; --rounds or --seconds may add to it.",
+        ),
     ] = False,
     checkpoint_every: Annotated[
         float, option("--checkpoint-every", help="Seconds between checkpoints (10).")
@@ -50,19 +55,29 @@ def run(
         salf run runs/mine/config.toml    (the same numbers again, bit for bit)
 
         salf run --data digits --method mymethods:Halves    (a method of your own)
+
+        salf run mnist-mlp --fleet phones --deadline 65ms --seconds 40    (a simulated clock)
     """
+    from salf.experiments.clocked import NOBODY, nobody_is_cut_off
+    from salf.experiments.pool import amount, share
     from salf.experiments.run import run as train
+    from salf.report import names
 
     if resume and out is None:
         raise SalfError("--resume needs --out, the folder of the run to continue.")
     config = simulated(with_options(load_config(source), settings, options))
-    with progress_bar("{task.fields[accuracy]}") as progress:
-        task = progress.add_task(find(config.method).name, total=config.rounds, accuracy="")
+    # Simulated seconds are no whole numbers: how far they are is in percent.
+    with progress_bar("{task.fields[state]}", counted=config.seconds is None) as progress:
+        total, state = amount(config), ""
+        task = progress.add_task(find(config.method).name, total=total, state=state)
 
         def on_round(row: Any, model: Any) -> None:
-            progress.update(task, completed=row.round)
+            nonlocal state
             if row.accuracy is not None:
-                progress.update(task, accuracy=f"accuracy {row.accuracy:.4f}")
+                state = f"accuracy {row.accuracy:.4f}"
+            clock = "" if row.clock is None else f"{names.duration(row.clock)} simulated "
+            done = share(row, config.rounds, config.seconds)
+            progress.update(task, completed=total * done, state=clock + state)
 
         result = train(
             config,
@@ -75,11 +90,13 @@ def run(
     found = result.summary
     accuracy = found["test_accuracy"]
     tell(
-        f"{find(config.method).name}, {_who_is_slow(config)}: "
+        f"{find(config.method).name}, {names.who_is_slow(config)}: "
         + ("" if accuracy is None else f"test accuracy {accuracy:.4f} ")
-        + f"after {found['rounds']} rounds in {found['seconds']:.1f} s "
+        + f"after {found['rounds']} rounds {_clock(found)}in {found['seconds']:.1f} s "
         + f"({found['engine']} engine: {found['why']})"
     )
+    if nobody_is_cut_off(config, result.history):
+        say(NOBODY)
     if out is None:
         say("Nothing was kept: add --out FOLDER to keep the model, the metrics and the config.")
     else:
@@ -89,11 +106,13 @@ def run(
 def with_options(config: Config, settings: Settings, options: list[str] | None) -> Config:
     """The config with what the command line says; options are those of the method it names."""
     config = config.changed(method=settings.get("method"))
+    if settings.get("fleet", config.fleet):
+        refuse_with_fleet(settings)
     more = parse_options(options)
     return config.changed(**settings, options=None if more is None else {**config.options, **more})
 
 
-_COMPARED = ("method", "stragglers", "split", "average", "seed", "threads")
+_COMPARED = ("method", "stragglers", "split", "average", "batches", "seed", "threads")
 
 
 @settings_of(Config, without=_COMPARED)
@@ -102,7 +121,11 @@ def compare(
     source: Source = "mnist-mlp",
     methods: Annotated[
         str | None,
-        option("--methods", help="Comma-separated; by default fedavg,drop and the config's."),
+        option(
+            "--methods",
+            help="Comma-separated; by default fedavg,drop and the config's. With a fleet, "
+            "salf+equal-time is salf with --batches equal-time.",
+        ),
     ] = None,
     stragglers: Annotated[
         str | None, option("--stragglers", help="Comma-separated ratios, such as 0.3,0.9.")
@@ -113,6 +136,18 @@ def compare(
     ] = None,
     average: Annotated[
         str | None, option("--average", help="reached, all, or reached,all for both.")
+    ] = None,
+    batches: Annotated[
+        str | None,
+        option("--batches", help="With a fleet: equal, equal-time, or equal,equal-time for both."),
+    ] = None,
+    target: Annotated[
+        float | None,
+        option(
+            "--target",
+            help="With a fleet, the accuracy on held-out data to reach; by default 95 % of waiting "
+            "FedAvg's at the end.",
+        ),
     ] = None,
     options: Options = None,
     workers: Annotated[
@@ -132,14 +167,22 @@ def compare(
         salf compare mnist-cnn --split iid,dirichlet:0.1 --average reached,all --out cmp
 
         salf compare --data digits --methods fedavg,salf,mymethods:Halves
+
+        salf compare mnist-mlp --fleet phones --deadline 65ms --seconds 40 \\
+            --batches equal,equal-time --out phones    (accuracy over simulated seconds)
     """
+    base = simulated(load_config(source).changed(**settings))
+    if base.fleet:
+        refuse_with_fleet([*settings, *(["stragglers"] if stragglers else [])])
     compare_and_report(
-        simulated(load_config(source).changed(**settings)),
+        base,
         methods=parse_list(methods),
         stragglers=[parse_ratio(text) for text in parse_list(stragglers)],
         seeds=seeds,
         splits=parse_list(split),
         averages=parse_list(average),
+        batches=parse_list(batches),
+        goal=target,
         options=parse_options(options),
         workers=workers,
         out=out,
@@ -154,6 +197,8 @@ def compare_and_report(
     seeds: int,
     splits: list[str],
     averages: list[str],
+    batches: Sequence[str] = (),
+    goal: float | None = None,
     options: dict[str, Any] | None = None,
     workers: int | None = None,
     out: Path | None = None,
@@ -166,7 +211,6 @@ def compare_and_report(
     makes it again, by default the one that was called.
     """
     from salf.experiments.compare import cases
-    from salf.experiments.compare import compare as run_all
     from salf.report import check_extra, print_tables, write_report
 
     drawn = out is not None and _can_draw(check_extra)
@@ -175,26 +219,44 @@ def compare_and_report(
         averages or [base.average],
         splits or [base.split],
         stragglers or [base.stragglers],
+        batches or [base.batches],
     )
-    with progress_bar() as progress:
-        task = progress.add_task("rounds", total=None)
-        comparison = run_all(
-            base,
-            wanted,
-            range(seeds),
-            runs or out,
-            options=options,
-            workers=workers,
-            on_progress=lambda done, total: progress.update(task, completed=done, total=total),
-            report=Downloads(),
-        )
+    comparison = run_cases(
+        base, wanted, seeds, runs or out, options=options, goal=goal, workers=workers
+    )
     print_tables(comparison, results)
     if out is not None and drawn:
         for path in write_report(comparison, out, command=command or sys.argv[1:]):
             tell(f"wrote {path}")
-    for name, reason in comparison.failures.items():
+    end(comparison)
+
+
+def run_cases(
+    base: Config, wanted: "Sequence[Case]", seeds: int, folder: Path | None, **more: Any
+) -> "Comparison":
+    """Run a comparison, with a bar while it lasts."""
+    from salf.experiments.compare import compare as run_all
+
+    by_clock = base.seconds is not None
+    with progress_bar(counted=not by_clock) as progress:
+        task = progress.add_task("simulated seconds" if by_clock else "rounds", total=None)
+        return run_all(
+            base,
+            wanted,
+            range(seeds),
+            folder,
+            on_progress=lambda done, total: progress.update(task, completed=done, total=total),
+            report=Downloads(),
+            **more,
+        )
+
+
+def end(*comparisons: "Comparison") -> None:
+    """Say what diverged; then the exit code is 2."""
+    failures = {name: why for each in comparisons for name, why in each.failures.items()}
+    for name, reason in failures.items():
         say(f"salf: {name} has no result: {reason}")
-    if comparison.failures:
+    if failures:
         raise typer.Exit(2)
 
 
@@ -218,12 +280,18 @@ def data(
     )
 
 
-def _who_is_slow(config: Config) -> str:
-    if find(config.method).waits:
-        return "waiting for all users"
-    if has_ratio(config.depth):
-        return f"{config.stragglers * 100:g} % stragglers"
-    return f"{config.depth} depths"
+def refuse_with_fleet(given: Iterable[str]) -> None:
+    """Refuse settings that say how deep users get where their devices do."""
+    for name in ("stragglers", "depth"):
+        if name in given:
+            raise SalfError(
+                f"how far users get follows from the fleet and the deadline: leave out --{name}."
+            )
+
+
+def _clock(summary: Mapping[str, Any]) -> str:
+    simulated = summary.get("simulated_seconds")
+    return "" if simulated is None else f"and {simulated:.4g} simulated seconds "
 
 
 def _can_draw(check: Callable[[], None]) -> bool:

@@ -88,19 +88,22 @@ class Backpropagation:
         trying = self.retry.due and not more
         round = _Round(limit, self.times, self._now, trying=trying, more=more)
         value, gradients = None, {}
+        learned: dict[int, float] = {}  # what else than the time it took is learned of a stage
         chance = self.times.chance(limit)
         if limit >= 0 and (more or self.retry.starts(chance)):
             with suppress(_TimeIsUp), round.watching(self._modules):
                 value = loss()
             if value is None:
                 round.lap(FORWARD)
+                learned[FORWARD] = self.times.whole_pass(round.began, round.seconds[FORWARD])
             else:
                 gradients = self._backward(value, round)
                 value = value.detach()  # frees the graph, which takes time too
                 round.lap(self.times.back)
+                self.times.learn_course(round.began, round.seconds[FORWARD])
         if limit >= 0 and not more:
             self.retry.learn(chance, started=FORWARD in round.seconds)
-        self.times.learn(round.seconds)
+        self.times.learn(round.seconds | learned)
         return Partial(
             round.depth,
             gradients,
@@ -159,6 +162,8 @@ class Backpropagation:
         return {
             **{str(stage): list(seen) for stage, seen in enumerate(self.times.seen)},
             "absent": list(self.times.absent),
+            "ages": list(self.times.ages),
+            "course": list(self.times.course),
             "cold": [self.retry.cold],
             "credit": [self.retry.credit],
         }
@@ -167,20 +172,23 @@ class Backpropagation:
         """Continue with what another process learned about the same layers on this device."""
         stages = range(len(self.layers) + 2)
         if (
-            set(state) != {"absent", "cold", "credit", *map(str, stages)}
+            set(state) != {"absent", "ages", "course", "cold", "credit", *map(str, stages)}
             or len(state["absent"]) != len(stages)
+            or len(state["ages"]) != len(state["0"])
             or not len(state["cold"]) == len(state["credit"]) == 1
             or not all(0 <= value < math.inf for values in state.values() for value in values)
         ):
             raise SalfError(
                 f"the learned times are not those of {len(self.layers)} layers: they need a list "
-                f"of seconds for each of '0'..'{len(self.layers) + 1}', 'absent', 'cold' and "
-                "'credit'."
+                f"of seconds for each of '0'..'{len(self.layers) + 1}', 'absent', 'ages', "
+                "'course', 'cold' and 'credit'."
             )
         self.times, self.retry = Times(len(self.layers)), Retry()
         for stage in stages:
             self.times.seen[stage].extend(state[str(stage)])
             self.times.absent[stage] = int(state["absent"][stage])
+        self.times.ages.extend(map(int, state["ages"]))
+        self.times.course = list(state["course"])
         self.retry.cold = int(state["cold"][0])
         self.retry.credit = state["credit"][0]
 
@@ -204,6 +212,7 @@ class _Round:
         self._start = self._mark = now()
         self.depth = times.last + 1  # no layer is complete
         self.seconds: dict[int, float] = {}
+        self.began: list[float] = []  # when modules of the forward pass did, since the start
         self._pending = [0] * (times.last + 1)  # parameters without their gradient, by layer
         self._deadline, self._times, self._now, self._trying = deadline, times, now, trying
         self._more = more
@@ -232,7 +241,8 @@ class _Round:
         """
 
         def check(*_: object) -> None:
-            if self.elapsed() > TOO_LATE * self._deadline:
+            self.began.append(self.elapsed())
+            if self.began[-1] > TOO_LATE * self._deadline:
                 raise _TimeIsUp
 
         hooks = [module.register_forward_pre_hook(check) for module in modules]

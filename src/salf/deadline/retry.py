@@ -9,8 +9,8 @@ The share is continuous in the chance, because devices of equal speed estimate d
 with a threshold, one of them would always start and the other hardly ever.
 """
 
-EAGER = 4  # every round is started if at least one in four succeeds
-SELDOM = 24  # one round in 24 is started without any chance: fewer than 5 % are late for it
+EAGER = 8  # every round is started if at least one in eight succeeds
+SELDOM = 24  # one round in 24 is started without any chance: in the long run, under 5 % are late
 COLD = 3  # the first rounds are slow, so this many are started whatever the chance
 HEAD_START = 0.8  # of a try, so that bad first rounds are doubted soon
 

@@ -2,15 +2,21 @@
 
 import math
 from collections import deque
-from collections.abc import Mapping
-from statistics import fmean, pstdev
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 FORWARD = 0  # stages are numbered: the forward pass, the layers 1..L, the return to the caller
 
-WINDOW = 16  # measurements kept of each stage
+WINDOW = 16  # measurements of each stage that expectations are made from
+# A chance is estimated from more forward passes, since it may be small, but not from old ones: a
+# user that was slow for a while, and starts seldom since, would take years to replace them.
+PASSES = 32
+RECENT = 64  # rounds after which a forward pass is forgotten, but for
+FEWEST = 8  # the latest so many
 LIKELY = 0.8  # the quantile of them that a stage is expected to take
-PRECISION = 0.02  # the least relative spread of a time that is assumed
+PRECISION = 0.01  # the least relative spread of a time that is assumed
 TINY = 1e-9  # seconds; a shorter time has no logarithm of use
+LATEST = 0.2  # the weight of the latest forward pass in the mean course of them
 FORGET = 0.995  # the trust in a time per round without a new one: so slow layers are run again
 
 
@@ -23,8 +29,13 @@ class Times:
     def __init__(self, layers: int) -> None:
         self.last = layers  # the last layer: the first one that backpropagation completes
         self.back = layers + 1  # the return to the caller
-        self.seen: list[deque[float]] = [deque(maxlen=WINDOW) for _ in range(layers + 2)]
+        self.seen: list[deque[float]] = [
+            deque(maxlen=PASSES if stage == FORWARD else WINDOW) for stage in range(layers + 2)
+        ]
         self.absent = [0] * (layers + 2)  # rounds since each stage was last run
+        self.ages: deque[int] = deque(maxlen=PASSES)  # in rounds, of the forward passes seen
+        # The share of a forward pass that is over when each of its modules begins, on average.
+        self.course: list[float] = []
 
     def usual(self, stage: int) -> float:
         """The median time of a stage."""
@@ -32,7 +43,7 @@ class Times:
 
     def likely(self, stage: int) -> float:
         """The time in which a stage completes in most rounds."""
-        ordered = sorted(self.seen[stage]) or [0.0]
+        ordered = self._ordered(stage)
         return FORGET ** self.absent[stage] * ordered[int(LIKELY * len(ordered))]
 
     def expected(self, stage: int, pace: float) -> float:
@@ -46,38 +57,91 @@ class Times:
     def chance(self, deadline: float) -> float:
         """The probability that a round completes the last layer in time; 1 before the first round.
 
-        From the latest forward passes, each with a median last layer: the share of them that fit,
-        or, if that is more, what a log-normal distribution with their mean and spread says. The
-        latter tells a user that fits now and then from one that never does before any round fits.
+        From the latest forward passes, each with a median last layer: the share of them that fit, or, if
+        that is more, what Student's t-distribution says of the logarithm of the next one. That is
+        the log-normal distribution with their mean and spread, wider the fewer they are: a few slow
+        passes, which are all that a user that starts seldom knows, say little about the next.
         """
         rest = self._median(self.last) + self._median(self.back)
         needed = [forward + rest for forward in self.seen[FORWARD]]
-        if not needed:
+        if not (count := len(needed)):
             return 1.0
         logs = [math.log(max(time, TINY)) for time in needed]
-        above = fmean(logs) - math.log(max(deadline, TINY))
-        spread = max(pstdev(logs), PRECISION)
-        share = sum(time <= deadline for time in needed) / len(needed)
-        return max(share, math.erfc(above / spread / math.sqrt(2)) / 2)
+        mean = fmean(logs)
+        above = mean - math.log(max(deadline, TINY))
+        freedom = max(1, count - 1)
+        spread = max(_spread(logs, mean), TINY) * math.sqrt((count + 1) / freedom)
+        share = sum(time <= deadline for time in needed) / count
+        return max(share, _student(-above / spread, freedom), _normal(-above / PRECISION))
+
+    def whole_pass(self, began: Sequence[float], seconds: float) -> float:
+        """The time of a forward pass that was stopped when the last of these modules began.
+
+        Were it taken for the time until then, all passes that are stopped would look alike, and
+        barely too slow: nobody could tell a user that fits now and then from one that never does.
+        """
+        reached = len(began) - 1
+        over = self.course[reached] if 0 <= reached < len(self.course) else 1.0
+        return seconds / over if over > 0 else seconds
+
+    def learn_course(self, began: Sequence[float], seconds: float) -> None:
+        """Take in a whole forward pass: when its modules began, and the time it took."""
+        course = [time / seconds for time in began] if seconds > 0 else []
+        if len(course) == len(self.course):
+            pairs = zip(self.course, course, strict=True)
+            course = [(1 - LATEST) * mean + LATEST * latest for mean, latest in pairs]
+        self.course = course
 
     def learn(self, seconds: Mapping[int, float]) -> None:
         """Take in a round: the stages that were run, and the time each took."""
         known = [stage for stage in seconds if self.seen[stage]]
         before = sum(map(self._median, known))
         for stage, second in seconds.items():
-            # One new time is worth more than many old ones; but `chance` needs the spread of the
-            # forward passes, also if tries are rare.
-            if self.absent[stage] >= WINDOW and stage != FORWARD:
+            # One new time is worth more than many old ones. But where the last layer is run seldom,
+            # a single slow one would keep the user from running it again.
+            if self.absent[stage] >= WINDOW and stage not in (FORWARD, self.last):
                 self.seen[stage].clear()
             self.seen[stage].append(second)
             self.absent[stage] = 0
+        self.ages = deque((age + 1 for age in self.ages), PASSES)
+        if FORWARD in seconds:
+            self.ages.append(0)
+        while len(self.ages) > FEWEST and self.ages[0] >= RECENT:
+            self.ages.popleft()
+            self.seen[FORWARD].popleft()
         after = sum(map(self._median, known))
         # Stages that were not run become slower and faster with those that were.
         drift = after / before if before > 0 else 1.0
         for stage in set(range(len(self.seen))) - seconds.keys():
-            self.seen[stage] = deque((second * drift for second in self.seen[stage]), WINDOW)
+            seen = self.seen[stage]
+            self.seen[stage] = deque((second * drift for second in seen), seen.maxlen)
             self.absent[stage] += 1
 
     def _median(self, stage: int) -> float:
-        ordered = sorted(self.seen[stage]) or [0.0]
+        ordered = self._ordered(stage)
         return ordered[(len(ordered) - 1) // 2]
+
+    def _ordered(self, stage: int) -> list[float]:
+        """The latest times of a stage, sorted; 0 if there are none."""
+        return sorted(list(self.seen[stage])[-WINDOW:]) or [0.0]
+
+
+def _spread(values: Sequence[float], mean: float) -> float:
+    """The standard deviation, or that of the values below the mean if it is less.
+
+    A few times that are far too long say nothing about how short times can be.
+    """
+    squares = [(value - mean) ** 2 for value in values]
+    below = [square for square, value in zip(squares, values, strict=True) if value < mean]
+    return math.sqrt(min(fmean(squares), fmean(below or [0.0])))
+
+
+def _student(t: float, freedom: int) -> float:
+    """The distribution function of Student's t-distribution, by Wallace's approximation."""
+    size = math.sqrt(freedom * math.log1p(t * t / freedom))
+    return _normal(math.copysign(size * (8 * freedom + 1) / (8 * freedom + 3), t))
+
+
+def _normal(z: float) -> float:
+    """The distribution function of the normal distribution."""
+    return math.erfc(-z / math.sqrt(2)) / 2

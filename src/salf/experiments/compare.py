@@ -1,4 +1,4 @@
-"""Many runs side by side: methods, ratios of stragglers, splits, averages and seeds."""
+"""Many runs side by side: methods, ratios of stragglers, splits, averages, batches and seeds."""
 
 import csv
 import io
@@ -12,6 +12,7 @@ from typing import Any
 from salf.data import load
 from salf.depth import has_ratio
 from salf.errors import SalfError, TrainingDiverged, unknown
+from salf.experiments.clocked import SHARE, Clocked
 from salf.experiments.config import Config
 from salf.experiments.pool import OnProgress, run_all, run_job
 from salf.experiments.run import Result, cores
@@ -29,37 +30,76 @@ class Case:
     average: str
     split: str
     stragglers: float
+    batches: str = "equal"
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Finished runs, grouped by case; each case has one result per seed.
 
-    `failures` names the runs that diverged, each with the reason; they have no result.
+    `failures` names the runs that diverged, each with the reason; they have no result. `goal` is
+    the accuracy to reach by the simulated clock; by default 95 % of waiting FedAvg's.
     """
 
     base: Config
     results: dict[Case, list[Result]]
     failures: dict[str, str] = field(default_factory=dict)
+    goal: float | None = None
+
+    def waiting(self, case: Case) -> Case | None:
+        """The case of a method that waits for all users to compare this one with."""
+        others = [
+            other
+            for other in self.results
+            if find(other.method).waits
+            and (other.split, other.average) == (case.split, case.average)
+        ]
+        return min(others, key=lambda other: other.batches != "equal", default=None)
+
+    def target(self, case: Case, seed: int) -> float | None:
+        """The accuracy on held-out data that runs of this case and seed are to reach."""
+        if self.goal is not None or (waiting := self.waiting(case)) is None:
+            return self.goal
+        curves = [run.history.curve for run in self.results[waiting] if run.config.seed == seed]
+        return SHARE * curves[0][-1][1] if curves and curves[0] else None
+
+    def clocked(self, case: Case) -> list[Clocked]:
+        """What the runs of a case took by the simulated clock, seed by seed."""
+        return [
+            Clocked.of(run.history, self.target(case, run.config.seed))
+            for run in self.results[case]
+        ]
 
     def records(self) -> list[dict[str, Any]]:
         """One entry per case and seed, as in results.csv."""
         return [
             {
                 "method": case.method,
-                "stragglers": case.stragglers,
+                **self._condition(case),
                 **{key: result.summary[key] for key in ("seed", "test_accuracy", "best_accuracy")},
                 **{
                     f"test_{name}": value
                     for name, value in result.history.test.items()
                     if name != "accuracy"
                 },
+                **clocked,
                 "split": case.split,
                 "average": case.average,
             }
             for case, results in self.results.items()
-            for result in results
+            for result, clocked in zip(results, self._clocked_records(case), strict=True)
         ]
+
+    def _condition(self, case: Case) -> dict[str, Any]:
+        if not self.base.fleet:
+            return {"stragglers": case.stragglers}
+        deadline = None if find(case.method).waits else self.base.deadline
+        return {"batches": case.batches, "fleet": self.base.fleet, "deadline": deadline}
+
+    def _clocked_records(self, case: Case) -> list[dict[str, float | None]]:
+        if not self.base.fleet:
+            return [{} for _ in self.results[case]]
+        return [clocked.record() for clocked in self.clocked(case)]
 
 
 def cases(
@@ -67,9 +107,20 @@ def cases(
     averages: Sequence[str],
     splits: Sequence[str],
     stragglers: Sequence[float],
+    batches: Sequence[str] = ("equal",),
 ) -> list[Case]:
-    """All combinations, in the order people read them."""
-    return [Case(m, a, s, r) for s, a, m, r in product(splits, averages, methods, stragglers)]
+    """All combinations, in the order people read them.
+
+    A method may bring its own way to size batches, as in `salf+equal-time`.
+    """
+    sized = [(name, each) for method in methods for name, each in variants(method, batches)]
+    return [Case(m, a, s, r, b) for s, a, (m, b), r in product(splits, averages, sized, stragglers)]
+
+
+def variants(method: str, batches: Sequence[str]) -> list[tuple[str, str]]:
+    """(method, batches) of a method as it is written, with batches of its own or with these."""
+    name, plus, own = method.partition("+")
+    return [(name, each) for each in ([own] if plus else batches)]
 
 
 def compare(
@@ -79,6 +130,7 @@ def compare(
     out: Path | str | None = None,
     *,
     options: Mapping[str, Any] | None = None,
+    goal: float | None = None,
     workers: int | None = None,
     on_progress: OnProgress | None = None,
     report: Callable[[str], None] | None = None,
@@ -86,12 +138,16 @@ def compare(
     """Run every case with every seed, several at a time, one thread each.
 
     With `out`, each run has its folder there and the same call again goes on where it stopped.
-    `options` go to the methods that have them, on top of the base config's.
+    `options` go to the methods that have them, on top of the base config's. `goal` is the accuracy
+    to reach by the simulated clock of a fleet.
     """
     out = None if out is None else Path(out)
     if not wanted or not seeds:
         raise SalfError("there is nothing to compare: name at least one method and one seed.")
+    check_goal(goal, base)
     ratios = {case.stragglers for case in wanted}
+    if base.fleet and len(ratios) > 1:
+        raise SalfError("ratios of stragglers do not apply to a fleet: its devices decide.")
     if not has_ratio(base.depth) and len(ratios) > 1:
         raise SalfError(
             f"ratios of stragglers belong to --depth mixture; with --depth {base.depth} they "
@@ -116,10 +172,20 @@ def compare(
             results.setdefault(case, []).append(done.results[_label(config)])
     if not results:
         raise TrainingDiverged(f"no run finished: {_listed(done.failures)}")
-    comparison = Comparison(base, results, done.failures)
+    comparison = Comparison(base, results, done.failures, goal)
     if out is not None:
         write_whole(out / RESULTS, results_csv(comparison))
     return comparison
+
+
+def check_goal(goal: float | None, base: Config) -> None:
+    """Refuse an accuracy to reach that is none, or that no clock measures."""
+    if goal is None:
+        return
+    if not base.fleet:
+        raise SalfError("a target needs the simulated clock of a fleet, such as --fleet phones.")
+    if not 0 < goal <= 1:
+        raise SalfError(f"the target is an accuracy above 0 and at most 1, not {goal}.")
 
 
 def _listed(failures: Mapping[str, str]) -> str:
@@ -153,7 +219,9 @@ def _config(base: Config, case: Case, seed: int, options: Mapping[str, Any]) -> 
         method=case.method,
         average="reached" if waits else case.average,
         split=case.split,
-        stragglers=0.0 if waits else case.stragglers,
+        # With a fleet it says nothing.
+        stragglers=None if base.fleet else 0.0 if waits else case.stragglers,
+        batches=case.batches,
         seed=seed,
         threads=base.threads or 1,
         options={name: v for name, v in options.items() if name.replace("_", "-") in own},
@@ -162,10 +230,16 @@ def _config(base: Config, case: Case, seed: int, options: Mapping[str, Any]) -> 
 
 def _label(config: Config) -> str:
     """A name for a run within a comparison, fit for a folder."""
-    return label(config.method, config.average, config.split, config.stragglers, config.seed)
+    condition = config.fleet or f"{config.stragglers:g}"
+    return label(
+        config.method, config.average, config.split, condition, config.seed, config.batches
+    )
 
 
-def label(method: str, average: str, split: str, stragglers: float, seed: int) -> str:
+def label(
+    method: str, average: str, split: str, condition: str, seed: int, batches: str = "equal"
+) -> str:
     """A name for a run within a comparison, fit for a folder."""
-    parts = (method, average, split, f"{stragglers:g}", seed)
+    sized = () if batches == "equal" else (batches,)
+    parts = (method, *sized, average, split, condition, seed)
     return "-".join(re.sub(r"[^\w.]", "_", str(part)) for part in parts)

@@ -421,4 +421,14 @@ PRESETS: Mapping[str, Config] = {
     **{f"cifar-vgg{n}": replace(_CIFAR, model=f"vgg{n}") for n in (11, 13, 16, 19)},
     # Not the paper's. FedAvg's held-out accuracy is best at this rate, of 0.02 to 0.8.
     "digits-mlp": Config(data="digits", model="mlp", rounds=250, lr=0.3),
+    # Not the paper's. Slow users hold classes that nobody else has (docs/fleets.md).
+    "slow-classes": Config(
+        data="mnist",
+        model="mlp",
+        split="shards:1",
+        fleet="slow-classes",
+        deadline=2.0,
+        rounds=400,
+        lr=0.05,
+    ),
 }

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib.metadata import version
-from math import isfinite, nan
+from math import inf, isfinite, nan
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ class RunFolder:
         """The config to run here; refuses a folder that holds another run, or this one begun.
 
         Nothing is written yet, so a run that fails in its first round leaves the folder free.
-        With `resume`, a run may be given more rounds than it was begun with.
+        With `resume`, a run may be given more rounds, or simulated seconds, than it was begun with.
         """
         if not (self.path / CONFIG).exists() or not self.is_begun():
             return config
@@ -72,7 +72,7 @@ class RunFolder:
         if isinstance(there, LiveConfig) != isinstance(config, LiveConfig):
             kind = "a live run" if isinstance(there, LiveConfig) else "a simulated run"
             raise SalfError(f"{self.path} holds {kind}. Choose another --out.")
-        if differences == ["rounds"] and resume:
+        if differences and set(differences) <= {"rounds", "seconds"} and resume:
             self._check_can_extend(there, config)
         elif differences:
             raise SalfError(
@@ -90,7 +90,7 @@ class RunFolder:
     def begin(self, config: Config) -> None:
         """The folder is this run's from now on."""
         if (self.path / CONFIG).exists() and load_config(str(self.path / CONFIG)) != config:
-            (self.path / SUMMARY).unlink(missing_ok=True)  # it gets more rounds: not finished
+            (self.path / SUMMARY).unlink(missing_ok=True)  # it is extended: not finished
         write_whole(self.path / CONFIG, config.to_toml())
 
     def is_begun(self) -> bool:
@@ -98,10 +98,15 @@ class RunFolder:
         return any((self.path / name).exists() for name in (CHECKPOINT, ROUNDS, SUMMARY))
 
     def _check_can_extend(self, there: Config, config: Config) -> None:
-        if config.rounds < there.rounds:
+        if (config.rounds or inf) < (there.rounds or inf):
             raise SalfError(
-                f"{self.path} holds a run of {there.rounds} rounds, which cannot be cut to "
-                f"{config.rounds}. Choose another --out."
+                f"{self.path} holds a run of {there.rounds or 'any number of'} rounds, which "
+                f"cannot be cut to {config.rounds}. Choose another --out."
+            )
+        if (config.seconds or inf) < (there.seconds or inf):
+            raise SalfError(
+                f"{self.path} holds a run of {_seconds(there)}, which cannot be cut to "
+                f"{_seconds(config)}. Choose another --out."
             )
         if str(config.lr).startswith("cosine"):
             raise SalfError(
@@ -110,11 +115,13 @@ class RunFolder:
             )
 
     def finished(self, config: Config) -> dict[str, Any] | None:
-        """The summary, if the run has all rounds of the config, or ended before on purpose."""
+        """The summary, if the run ended as the config says, or before on purpose."""
         if (found := self.summary()) is None:
             return None
-        stopped = found["stopped"] and load_config(str(self.path / CONFIG)).rounds == config.rounds
-        return found if stopped or found["rounds"] >= config.rounds else None
+        there = load_config(str(self.path / CONFIG))
+        # A run that is extended loses its summary when its next round is kept.
+        same = (there.rounds, there.seconds) == (config.rounds, config.seconds)
+        return found if same else None
 
     def summary(self) -> dict[str, Any] | None:
         """What summary.json says, if the run was finished."""
@@ -153,7 +160,8 @@ class RunFolder:
 
 def without_last_evaluation(rows: Sequence[Row], training: Training) -> list[Row]:
     """The rows of a run that continues: its last round may have been evaluated as the last."""
-    if rows and not training.is_due(rows[-1].round):
+    before = rows[-2].clock if len(rows) > 1 else 0.0
+    if rows and not training.is_due_after(rows[-1], before):
         return [*rows[:-1], replace(rows[-1], accuracy=None, metrics={})]
     return list(rows)
 
@@ -173,6 +181,7 @@ def summarise(config: Config, history: History, training: Training) -> dict[str,
         "stragglers": config.stragglers,
         "split": config.split,
         "seed": config.seed,
+        **_of_clock(config, history),
         "engine": history.engine,
         "why": history.why,
         "loss": history.loss,
@@ -187,3 +196,21 @@ def summarise(config: Config, history: History, training: Training) -> dict[str,
             "numpy": np.__version__,
         },
     }
+
+
+def _of_clock(config: Config, history: History) -> dict[str, Any]:
+    """What there is to say about a run with a simulated clock."""
+    if not config.fleet:
+        return {}
+    return {
+        "simulated_seconds": history.rows[-1].clock,
+        "fleet": config.fleet,
+        "deadline": config.deadline,
+        "batches": config.batches,
+    }
+
+
+def _seconds(config: Config) -> str:
+    if config.seconds is None:
+        return "unlimited simulated time"
+    return f"{config.seconds:g} simulated seconds"

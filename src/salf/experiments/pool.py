@@ -45,7 +45,19 @@ class Done:
 
 def run_job(config: Config, out: Path | None, work: float | None = None) -> Job:
     """A run as a job; with `out`, it goes on in that folder where it stopped."""
-    return Job(partial(_run, config, out), config.rounds if work is None else work)
+    return Job(partial(_run, config, out), amount(config) if work is None else work)
+
+
+def amount(config: Config) -> float:
+    """How long a run is: in simulated seconds if they end it, else in rounds."""
+    return config.seconds or config.rounds
+
+
+def share(row: Row, rounds: int, seconds: float | None) -> float:
+    """How much of a run is done after this round, if it ends after its rounds or its seconds."""
+    by_rounds = row.round / rounds if rounds else 0.0
+    by_clock = (row.clock or 0.0) / seconds if seconds else 0.0
+    return max(by_rounds, by_clock)
 
 
 def run_all(
@@ -135,6 +147,6 @@ def _do(name: str, job: Job) -> Any:
 
 def _run(config: Config, out: Path | None, progress: Progress) -> Result:
     def on_round(row: Row, model: nn.Module) -> None:
-        progress(row.round / config.rounds)
+        progress(share(row, config.rounds, config.seconds))
 
     return run(config, out, resume=True, on_round=on_round)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from salf import checkpoint, signals
-from salf.errors import TrainingDiverged
+from salf.errors import SalfError, TrainingDiverged
 from salf.experiments.config import Config
 from salf.experiments.folder import RunFolder, summarise, without_last_evaluation
 from salf.experiments.training import (
@@ -148,8 +148,14 @@ def _run(
         if held:
             signal.raise_signal(held[0])
         raise
+    if not history.rows:
+        raise SalfError(
+            f"no round ends within {config.seconds:g} simulated seconds: give more --seconds, or "
+            "a shorter --deadline; `salf fleet preview` shows how long rounds take."
+        )
     result = Result(config, history, summarise(config, history, training))
     if folder is not None:
+        folder.begin(config)  # also if a run that is extended has no time for another round
         save(folder, training.simulation, rows)
         folder.finish(training.simulation.model, rows, result.summary)
     if held:  # during the last evaluation

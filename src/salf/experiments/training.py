@@ -102,10 +102,8 @@ class Training:
 
         `before` is the simulated time at which the round began.
         """
-        if self.eval_seconds and before is not None and row.clock is not None:
-            due = self._points(row.clock) > self._points(before) or row.round == rounds
-            return with_metrics(row, self._evaluated(self.validation) if due else {})
-        return with_metrics(row, self.evaluated_if_due(row.round, rounds))
+        due = self.is_due_after(row, before) or row.round == rounds
+        return with_metrics(row, self._evaluated(self.validation) if due else {})
 
     def _points(self, clock: float) -> int:
         """How many times an evaluation has become due, however the sum of times was rounded."""
@@ -115,6 +113,12 @@ class Training:
         """What is measured after round t of `rounds`; nothing if no evaluation is due."""
         due = self.is_due(t) or t == rounds
         return self._evaluated(self.validation) if due else {}
+
+    def is_due_after(self, row: Row, before: float | None) -> bool:
+        """Whether the model is always evaluated after this round, which began at time `before`."""
+        if self.eval_seconds and before is not None and row.clock is not None:
+            return self._points(row.clock) > self._points(before)
+        return self.is_due(row.round)
 
     def is_due(self, t: int) -> bool:
         """Whether round t is one of those after which the model is always evaluated."""
@@ -416,7 +420,7 @@ def assemble(
         timed = partial(Timing, fleet.devices, rows=batches.sizes, planned=batches.steps(local))
         times, learned = timed(cost), None
         if config.reach == "learned":
-            expected = times.expected(np.arange(len(shares)))
+            expected = times.expected_done(np.arange(len(shares)))
             learned = LearnedReach(expected[:, : times.layers])
         world = OnFleet(
             times,

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from salf.arrivals import Floats
+from salf.arrivals import Floats, Ints
 from salf.draws import Keyed
 from salf.errors import SalfError
+from salf.fleet.availability import DAY
 from salf.fleet.deadlines import REACH
 from salf.fleet.devices import Fleet
 from salf.fleet.timing import Cost, Timing, equal_time
@@ -18,6 +19,23 @@ from salf.layers import Layers
 ROUNDS = 200  # that are drawn
 POINTS = 40  # of the curve over deadlines
 MOST_USERS = 2_000  # of a larger fleet, so many are looked at
+LANES = 30  # users whose round is shown
+STARTS = 24  # times of a week at which rounds begin, where devices are not always available
+WEEK = 7 * DAY
+FINISH = (0.25, 0.5, 0.75, 0.9)  # shares of users whose deadline is said
+
+
+@dataclass(frozen=True)
+class Span:
+    """What a user does in a round from one time to another."""
+
+    user: int  # counted from the fastest, from 1
+    what: str  # DOWNLOAD, UPLOAD, LATE, or the number of a layer, from 1
+    start: float
+    end: float
+
+
+DOWNLOAD, UPLOAD, LATE = "download", "upload", "too late"
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +52,11 @@ class Preview:
     deadlines: Floats  # to choose from
     reach_at: Floats  # [deadlines, L]: the mean reach of each layer
     finish_at: Floats  # the mean chance of a user to finish
+    one_round: tuple[Span, ...] = ()  # of some users; none where devices are not always available
+
+    def deadline_to_finish(self, share: float) -> float:
+        """The deadline by which this share of the users finishes, between those of the curve."""
+        return float(np.interp(share, [0.0, *self.finish_at], [0.0, *self.deadlines]))
 
     @property
     def unreached(self) -> Floats:
@@ -63,7 +86,8 @@ class Preview:
                 zip(self.layers, self.reach.mean(axis=1), self.unreached, strict=True), 1
             )
         ]
-        return "\n".join(lines)
+        chosen = [f"{share:.0%} by {self.deadline_to_finish(share):.3g} s" for share in FINISH]
+        return "\n".join([*lines, f"Users that finish, by deadline: {', '.join(chosen)}."])
 
 
 def preview(fleet: str, timing: Timing, layers: tuple[str, ...], deadline: float | None) -> Preview:
@@ -75,24 +99,58 @@ def preview(fleet: str, timing: Timing, layers: tuple[str, ...], deadline: float
     if not 0 < seconds < np.inf:
         raise SalfError(f"the deadline must be a positive time in seconds, not {seconds}.")
     expected = timing.expected(users)
+    always = timing.devices.availability.always
+    starts = np.zeros(1) if always else np.linspace(0, WEEK, STARTS, endpoint=False)
+
+    def reach(seconds: float) -> Floats:
+        """At a time of the week taken at random."""
+        if always:
+            return timing.reach_always(users, seconds)
+        each = [timing.reach(users, start, seconds) for start in starts.tolist()]
+        return np.asarray(np.mean(each, axis=0))
+
     slowest = [
-        float(timing.round(Keyed(0, t), users, 0.0).finish.max()) for t in range(1, ROUNDS + 1)
+        float(timing.round(Keyed(0, t), users, start).finish.max())
+        for t, start in enumerate(np.resize(starts, ROUNDS if always else STARTS), 1)
     ]
-    last = float(max(np.percentile(slowest, 95), seconds))
+    nominal = float(1.5 * expected.max())
+    last = max(float(np.percentile(slowest, 95)) if always else nominal, seconds)
     deadlines = np.linspace(0, last, POINTS + 1)[1:]
-    at = np.array([timing.reach_always(users, each).mean(axis=1) for each in deadlines])
+    at = np.array([reach(each).mean(axis=1) for each in deadlines])
     return Preview(
         fleet,
         timing.users,
         layers,
         seconds,
         expected,
-        timing.reach_always(users, seconds),
+        reach(seconds),
         np.array(slowest),
         deadlines,
         at,
         at[:, 0],
+        _one_round(timing, users[np.argsort(expected, kind="stable")], seconds) if always else (),
     )
+
+
+def _one_round(timing: Timing, users: Ints, deadline: float) -> tuple[Span, ...]:
+    """What some users, from the fastest to the slowest, do in round 1 until the deadline."""
+    some = users[np.unique(np.linspace(0, len(users) - 1, LANES).astype(np.int64))]
+    times, spans = timing.round(Keyed(0, 1), some, 0.0), []
+    counts = times.reached(deadline).tolist()
+    for number, (count, download) in enumerate(zip(counts, times.tasks.download, strict=True), 1):
+        began = float(download)
+        spans.append(Span(number, DOWNLOAD, 0.0, min(began, deadline)))
+        edges = [began, *(began + times.complete[number - 1]).tolist()]
+        for stage in range(count):
+            layer = timing.layers - stage % timing.layers
+            spans.append(Span(number, str(layer), edges[stage], edges[stage + 1]))
+        if count:
+            spans.append(
+                Span(number, UPLOAD, edges[count], float(times.done[number - 1, count - 1]))
+            )
+        elif began < deadline:
+            spans.append(Span(number, LATE, began, deadline))
+    return tuple(span for span in spans if span.end > span.start)
 
 
 def of_model(

@@ -238,8 +238,12 @@ class Timing:
 
     def expected(self, users: Ints) -> Floats:
         """When each user is done without jitter, if it is available."""
+        return self.tasks(users).finish(self.expected_done(users))
+
+    def expected_done(self, users: Ints) -> Floats:
+        """When each milestone has been uploaded without jitter, if the user is available."""
         tasks = self.tasks(users)
-        return tasks.finish(tasks.nominal.cumsum(axis=1) + tasks.links)
+        return np.asarray(tasks.nominal.cumsum(axis=1) + tasks.links)
 
     def reach(self, users: Ints, start: float, seconds: float) -> Floats:
         """P(user u has uploaded layer l by then), exactly where it is known: [L, users].

@@ -1,19 +1,27 @@
-"""Charts of a comparison, as Vega-Lite: over the rounds, at the end, over ratios, over layers."""
+"""Charts of a comparison, as Vega-Lite: over rounds and seconds, at the end, over layers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from math import isfinite
 from typing import Any, Literal
+
+import numpy as np
 
 from salf.experiments.compare import Case, Comparison
 from salf.experiments.run import Result
 from salf.report import names
 from salf.report.extra import optional
-from salf.report.lines import Axis, Lines, Point, figure, method_lines
-from salf.report.measured import Spread, methods, ratios, seeds, test_accuracy
+from salf.report.lines import Axis, Line, Lines, Point, figure, method_lines
+from salf.report.measured import Spread, lines, mean_of, ratios, seeds, test_accuracy
 from salf.report.panels import Panels
 from salf.report.style import INK, Spec, spec, thinned
+from salf.rows import Row
 
 Measure = Literal["accuracy", "train_loss"]
+Over = Literal["round", "clock"]
+
+AXES: Mapping[Over, str] = {"round": "Round", "clock": "Simulated seconds"}
+GRID = 60  # points of a curve whose seeds are measured at different times
 
 MEASURES: Mapping[Measure, str] = {
     "accuracy": "Accuracy on held-out data",
@@ -21,26 +29,79 @@ MEASURES: Mapping[Measure, str] = {
 }
 
 
-def curves(comparison: Comparison, measure: Measure, *, titled: bool = False) -> Spec:
+def curves(
+    comparison: Comparison, measure: Measure, *, titled: bool = False, over: Over = "round"
+) -> Spec:
     """A measure over the rounds: the mean over the seeds, and from the lowest to the highest.
 
-    With a title it can be read without the page around it.
+    Or over the simulated seconds. With a title it can be read without the page around it.
     """
     panels = Panels.of(comparison)
     points = [
         _point(panels, case, spread, t)
         for case, results in comparison.results.items()
-        for t, spread in _curve(results, measure)
+        for t, spread in (
+            _interpolated(results, measure, over)
+            if comparison.base.fleet
+            else _curve(results, measure)
+        )
     ]
     last = max((point.x for point in points), default=1)
+    if over == "clock" and comparison.base.seconds:
+        last = comparison.base.seconds
     chart = Lines(
         points,
-        method_lines(methods(comparison)),
-        x=Axis("Round", domain=(0, last)),
+        _lines(comparison),
+        x=Axis(AXES[over], domain=(0, last)),
         y=Axis(MEASURES[measure]),
-        height=200,
+        height=280 if over == "clock" else 200,
+        widest=720 if over == "clock" else 560,
     )
     return figure(chart, **_title(comparison, panels) if titled else {})
+
+
+def waste(comparison: Comparison) -> Spec:
+    """Seconds that users waited, and shares of work and bytes that were thrown away, as bars."""
+    alt = optional("altair")
+    records: list[dict[str, Any]] = [
+        {
+            "method": _name(case),
+            "waited": mean_of(comparison, case, "waited") / comparison.base.cohort_size(),
+            "work": mean_of(comparison, case, "lost_work"),
+            "bytes": mean_of(comparison, case, "lost_bytes"),
+        }
+        for case in of_first_panel(comparison)
+    ]
+    order = _methods(comparison)
+    colours = alt.Scale(domain=order, range=names.colours([m for m, _ in lines(comparison)]))
+    shown = []
+    for i, (what, title, form) in enumerate(
+        (
+            ("waited", "Seconds a user waited", ".3~g"),
+            ("work", "Work thrown away", ".0%"),
+            ("bytes", "Bytes thrown away", ".0%"),
+        )
+    ):
+        most = max(record[what] for record in records)
+        base = alt.Chart(
+            alt.InlineData(records), width=220, height=alt.Step(24), title=title
+        ).encode(
+            y=alt.Y("method:N", sort=order, title=None, axis=alt.Axis() if i == 0 else None),
+            x=alt.X(
+                f"{what}:Q",
+                title=None,
+                scale=alt.Scale(domain=[0, 1.25 * most or 1], nice=False),
+                axis=alt.Axis(format=form, tickCount=4),
+            ),
+        )
+        bars = base.mark_bar(opacity=0.8).encode(
+            color=alt.Color("method:N", scale=colours, legend=None)
+        )
+        text = base.mark_text(align="left", dx=4, fontSize=11, color=INK).encode(
+            text=alt.Text(f"{what}:Q", format=form)
+        )
+        shown.append(alt.layer(bars, text))
+    return spec(alt.hconcat(*shown, spacing=24).configure_title(fontSize=12, anchor="start"))
 
 
 def final_accuracy(comparison: Comparison) -> Spec:
@@ -53,7 +114,9 @@ def final_accuracy(comparison: Comparison) -> Spec:
         "axis": alt.Axis(tickCount=4),
     }
     points = [_point(panels, *measured) for measured in _final(comparison)]
-    colours = alt.Scale(domain=_methods(comparison), range=names.colours(methods(comparison)))
+    colours = alt.Scale(
+        domain=_methods(comparison), range=names.colours([m for m, _ in lines(comparison)])
+    )
     base = alt.Chart(alt.InlineData([asdict(point) for point in points])).encode(
         y=alt.Y("line:N", sort=_methods(comparison), title=None),
         color=alt.Color("line:N", scale=colours, legend=None),
@@ -76,7 +139,7 @@ def over_ratios(comparison: Comparison) -> Spec:
     return figure(
         Lines(
             [_point(panels, *measured) for measured in _final(comparison)],
-            method_lines(methods(comparison)),
+            _lines(comparison),
             x=Axis("Stragglers", percent=True, ticks=ratios(comparison)),
             y=Axis("Test accuracy"),
             interval="bar",
@@ -87,17 +150,11 @@ def over_ratios(comparison: Comparison) -> Spec:
 def reach(comparison: Comparison) -> Spec:
     """How many users' updates each layer got, on average over rounds and seeds."""
     alt = optional("altair")
-    first = next(iter(comparison.results))
-    shown = {
-        case: results
-        for case, results in comparison.results.items()
-        # Who reaches what depends on neither: the same depths are drawn in all of them.
-        if (case.split, case.average) == (first.split, first.average)
-    }
+    shown = {case: comparison.results[case] for case in of_first_panel(comparison)}
     panels = Panels.of(comparison, shown)
     layers = _layers(comparison)
     records = [
-        {"method": names.method(case.method), **panels.place(case), "layer": layer, "users": users}
+        {"method": _name(case), **panels.place(case), "layer": layer, "users": users}
         for case, results in shown.items()
         for layer, users in zip(layers, _mean_reached(results), strict=True)
     ]
@@ -160,9 +217,7 @@ def _point(panels: Panels, case: Case, spread: Spread, x: float) -> Point:
     mean, low, high = (round(number, 6) for number in (spread.mean, spread.low, spread.high))
     ends = {"low": low, "high": high} if spread.count > 1 else {}
     place = panels.place(case)
-    return Point(
-        names.method(case.method), x, mean, **ends, column=place["column"], row=place["row"]
-    )
+    return Point(_name(case), x, mean, **ends, column=place["column"], row=place["row"])
 
 
 def _title(comparison: Comparison, panels: Panels) -> dict[str, Any]:
@@ -175,4 +230,58 @@ def _title(comparison: Comparison, panels: Panels) -> dict[str, Any]:
 
 
 def _methods(comparison: Comparison) -> list[str]:
-    return [names.method(key) for key in methods(comparison)]
+    return [names.variant(*key) for key in lines(comparison)]
+
+
+def _name(case: Case) -> str:
+    return names.variant(case.method, case.batches)
+
+
+def of_first_panel(comparison: Comparison) -> list[Case]:
+    """The cases of one split and average: who reaches what, and when, depends on neither."""
+    first = next(iter(comparison.results))
+    place = (first.split, first.average)
+    return [case for case in comparison.results if (case.split, case.average) == place]
+
+
+def _lines(comparison: Comparison) -> list[Line]:
+    """A line per method and way to size batches.
+
+    On a clock FedAvg is no level to compare others with: dashes are for equal-time batches.
+    """
+    found = method_lines([method for method, _ in lines(comparison)])
+    if not comparison.base.fleet:
+        return found
+    several = len({batches for _, batches in lines(comparison)}) > 1
+    return [
+        replace(line, name=names.variant(*key), dashed=several and key[1] != "equal")
+        for line, key in zip(found, lines(comparison), strict=True)
+    ]
+
+
+def _interpolated(
+    results: Sequence[Result], measure: Measure, over: Over
+) -> list[tuple[float, Spread]]:
+    """(round or second, spread over the seeds), which are not measured at the same ones.
+
+    Between two evaluations a run's value is interpolated; after the last it stays.
+    """
+    runs = []
+    for result in results:
+        rows = [row for row in result.history.rows if _of(row, measure) is not None]
+        if rows:
+            at = np.array([getattr(row, over) for row in rows], np.float64)
+            runs.append((at, np.array([_of(row, measure) for row in rows], np.float64)))
+    if not runs:
+        return []
+    grid = np.linspace(max(at[0] for at, _ in runs), max(at[-1] for at, _ in runs), GRID)
+    if over == "round":
+        grid = np.unique(grid.round())
+    values = np.array([np.interp(grid, at, found) for at, found in runs])
+    spreads = zip(grid.tolist(), map(Spread.of, values.T.tolist()), strict=True)
+    return [(round(x, 6), spread) for x, spread in spreads if spread]
+
+
+def _of(row: Row, measure: Measure) -> float | None:
+    value: float | None = getattr(row, measure)
+    return value if value is not None and isfinite(value) else None

@@ -9,9 +9,10 @@ from rich.console import Console
 from salf.depth import has_ratio
 from salf.experiments.compare import Case, Comparison
 from salf.files import write_whole
-from salf.report import charts, names
+from salf.fleet.named import GIVEN
+from salf.report import charts, names, seconds
 from salf.report.extra import check_extra
-from salf.report.measured import methods, ratios, seeds, test_accuracy
+from salf.report.measured import lines, methods, ratios, seeds, test_accuracy
 from salf.report.page import Block, Chart, Code, Page, Section
 from salf.report.style import pictures
 from salf.report.tables import Cell, Table
@@ -29,6 +30,9 @@ def print_tables(comparison: Comparison, console: Console) -> None:
         console.print()
         # A file has no width: nothing is folded to the 80 columns rich assumes there.
         console.print(table.rich(fold=console.is_terminal), crop=False)
+    for sentence in seconds.sentences(comparison) if comparison.base.fleet else ():
+        console.print()
+        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
 def write_report(comparison: Comparison, out: Path, command: Sequence[str]) -> list[Path]:
@@ -40,7 +44,8 @@ def write_report(comparison: Comparison, out: Path, command: Sequence[str]) -> l
     check_extra()
     measure = _measure(comparison)
     name = "accuracy" if measure == "accuracy" else "loss"
-    picture = pictures(charts.curves(comparison, measure, titled=True))
+    over: charts.Over = "clock" if comparison.base.fleet else "round"
+    picture = pictures(charts.curves(comparison, measure, titled=True, over=over))
     # All are made before the first is written, so that an error leaves none behind.
     files = {
         **{out / f"{name}.{kind}": content for kind, content in picture.items()},
@@ -52,17 +57,30 @@ def write_report(comparison: Comparison, out: Path, command: Sequence[str]) -> l
 
 
 def tables(comparison: Comparison) -> list[Table]:
-    """Test accuracy, methods by ratios of stragglers: a table per split and way of averaging."""
+    """Test accuracy, methods by ratios of stragglers: a table per split and way of averaging.
+
+    With a fleet, what the simulated clock says of each method.
+    """
     groups = dict.fromkeys((case.split, case.average) for case in comparison.results)
+    if comparison.base.fleet:
+        return [
+            seconds.table(
+                comparison,
+                [case for case in comparison.results if (case.split, case.average) == group],
+                _caption(*group),
+            )
+            for group in groups
+        ]
     return [_table(comparison, split, average) for split, average in groups]
 
 
 def page(comparison: Comparison, command: Sequence[str]) -> Page:
     """The comparison as a page."""
     base, compared = comparison.base, names.listed(_methods(comparison))
+    long = seconds.budget(comparison) if base.fleet else f"{base.rounds} rounds"
     what = (
         f"{compared} train the model {base.given.get('model', base.model)} on "
-        f"{names.data(base.data)} with {names.users(base)} for {base.rounds} rounds, "
+        f"{names.data(base.data)} with {names.users(base)} for {long}, "
         f"{_seeds(comparison)}."
     )
     ceilings = [
@@ -73,13 +91,24 @@ def page(comparison: Comparison, command: Sequence[str]) -> Page:
     return Page(
         title=f"{compared} on {names.data(base.data)}",
         intro=[f"{what} {_stragglers(comparison)}", *ceilings],
-        sections=[
+        sections=[*sections(comparison), _again_section(comparison, command)],
+    )
+
+
+def sections(comparison: Comparison) -> list[Section]:
+    """What the page of a comparison shows; with a fleet, the accuracy over seconds first."""
+    if not comparison.base.fleet:
+        return [
             _accuracy_section(comparison),
             _rounds_section(comparison),
             _reach_section(comparison),
-            _again_section(comparison, command),
-        ],
-    )
+        ]
+    return [
+        _seconds_section(comparison),
+        _rounds_section(comparison),
+        _reach_section(comparison),
+        _waste_section(comparison),
+    ]
 
 
 def _table(comparison: Comparison, split: str, average: str) -> Table:
@@ -98,8 +127,11 @@ def _table(comparison: Comparison, split: str, average: str) -> Table:
     columns = [names.condition(comparison.base.depth, ratio) for ratio in shown]
     # The heading over the tables says that the percentages are of stragglers.
     short = [column.removesuffix(" stragglers") for column in columns]
-    caption = f"{names.split(split)}, {names.AVERAGES.get(average, average)}"
-    return Table(["Method", *short], rows, caption)
+    return Table(["Method", *short], rows, _caption(split, average))
+
+
+def _caption(split: str, average: str) -> str:
+    return f"{names.split(split)}, {names.AVERAGES.get(average, average)}"
 
 
 def _best(comparison: Comparison, cases: Sequence[Case], ratio: float) -> set[str]:
@@ -141,13 +173,41 @@ def _accuracy_section(comparison: Comparison) -> Section:
     return Section("Test accuracy", blocks)
 
 
+def _seconds_section(comparison: Comparison) -> Section:
+    measure = _measure(comparison)
+    title = charts.MEASURES[measure]
+    compared = names.listed(_lines(comparison))
+    chart = Chart(
+        charts.curves(comparison, measure, over="clock"),
+        f"{title} over {seconds.budget(comparison)} of {compared}.",
+        f"{title}{_spread(comparison, 'band')}. Choose a method in the legend to see it alone.",
+    )
+    told = " ".join([_measured(comparison), *_notes(comparison)])
+    return Section(
+        f"{title} over simulated seconds",
+        [chart, *seconds.sentences(comparison), *tables(comparison), told],
+    )
+
+
+def _waste_section(comparison: Comparison) -> Section:
+    chart = Chart(
+        charts.waste(comparison),
+        "Seconds waited, work and bytes thrown away, by method.",
+        "Mean over the seeds. A user waits when it is done before its round ends. Work and bytes "
+        "are thrown away when they are in no update that counts: those of users that a method "
+        "drops, and of layers that were begun and not completed by the deadline.",
+    )
+    return Section("What was wasted", [chart])
+
+
 def _rounds_section(comparison: Comparison) -> Section:
     measure = _measure(comparison)
     title = charts.MEASURES[measure]
-    compared = names.listed(_methods(comparison))
+    compared = names.listed(_lines(comparison))
+    rounds = f"{comparison.base.rounds} rounds" if comparison.base.rounds else "the rounds"
     chart = Chart(
         charts.curves(comparison, measure),
-        f"{title} over {comparison.base.rounds} rounds of {compared}.",
+        f"{title} over {rounds} of {compared}.",
         f"{title}{_spread(comparison, 'band')}. Choose a method in the legend to see it alone.",
     )
     return Section(f"{title} over the rounds", [chart])
@@ -192,9 +252,15 @@ def _measure(comparison: Comparison) -> charts.Measure:
 
 
 def _measured(comparison: Comparison) -> str:
+    base = comparison.base
+    if base.fleet:
+        spread = ", mean ± standard deviation over " if seeds(comparison) > 1 else ", "
+        return (
+            f"Test accuracy on {names.data(base.data)} after {seconds.budget(comparison)} with "
+            f"{names.fleet(base)}{spread}{_seeds(comparison)}."
+        )
     by = " by ratio of stragglers" if has_ratio(comparison.base.depth) else ""
     spread = "mean ± standard deviation over " if seeds(comparison) > 1 else ""
-    base = comparison.base
     return (
         f"Test accuracy on {names.data(base.data)} after {base.rounds} rounds{by}, "
         f"{spread}{_seeds(comparison)}."
@@ -202,6 +268,9 @@ def _measured(comparison: Comparison) -> str:
 
 
 def _notes(comparison: Comparison, *, bold: bool = True) -> list[str]:
+    if comparison.base.fleet:
+        best = ["Bold is the best."] if bold and len(comparison.results) > 1 else []
+        return [*best, *seconds.notes(comparison)]
     notes = []
     if bold and sum(not names.waits(method) for method in methods(comparison)) > 1:
         notes.append("Bold is the best method with a deadline.")
@@ -212,6 +281,15 @@ def _notes(comparison: Comparison, *, bold: bool = True) -> list[str]:
 
 
 def _stragglers(comparison: Comparison) -> str:
+    if comparison.base.fleet:
+        base = comparison.base
+        fleet = "their own" if base.fleet == GIVEN else f"the fleet {base.fleet}"
+        deadline = names.deadline(base.deadline)
+        return (
+            f"Users have devices of {fleet}, whose times follow from the work of each layer. A "
+            f"round ends when all users are done, or at the deadline ({deadline}): then "
+            "backpropagation has reached only some of the layers on slow devices."
+        )
     if not has_ratio(comparison.base.depth):
         return f"How deep their backpropagation gets by the deadline: {comparison.base.depth}."
     shares = " or ".join(names.percent(ratio) for ratio in ratios(comparison))
@@ -230,6 +308,10 @@ def _spread(comparison: Comparison, mark: str) -> str:
 
 def _methods(comparison: Comparison) -> list[str]:
     return [names.method(key) for key in methods(comparison)]
+
+
+def _lines(comparison: Comparison) -> list[str]:
+    return [names.variant(*key) for key in lines(comparison)]
 
 
 def _ceilings(comparison: Comparison) -> list[str]:

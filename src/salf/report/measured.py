@@ -41,6 +41,11 @@ def methods(comparison: Comparison) -> list[str]:
     return list(dict.fromkeys(case.method for case in comparison.results))
 
 
+def lines(comparison: Comparison) -> list[tuple[str, str]]:
+    """(method, batches), in the order they were asked for: a line of a chart, a row of a table."""
+    return list(dict.fromkeys((case.method, case.batches) for case in comparison.results))
+
+
 def ratios(comparison: Comparison) -> list[float]:
     """Of stragglers, from the lowest."""
     return sorted({case.stragglers for case in comparison.results})
@@ -49,3 +54,8 @@ def ratios(comparison: Comparison) -> list[float]:
 def seeds(comparison: Comparison) -> int:
     """How many runs a case has."""
     return max(len(results) for results in comparison.results.values())
+
+
+def mean_of(comparison: Comparison, case: Case, what: str) -> float:
+    """The mean over the seeds of something that the clock says of every run."""
+    return fmean(getattr(clocked, what) for clocked in comparison.clocked(case))

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from salf.depth import has_ratio
 from salf.experiments.config import Config
+from salf.fleet.named import GIVEN
 from salf.methods import find
 
 _METHODS = {
@@ -77,6 +78,35 @@ def condition(depth: str, ratio: float) -> str:
     return (
         f"{percent(ratio)} stragglers" if has_ratio(depth) else f"{depth.partition(':')[0]} depths"
     )
+
+
+def fleet(config: Config) -> str:
+    """A fleet and its deadline: `phones, deadline 65 ms`."""
+    name = "the fleet given" if config.fleet == GIVEN else config.fleet
+    return f"{name}, deadline {deadline(config.deadline)}"
+
+
+def deadline(value: float | str | None) -> str:
+    """A deadline as people write it."""
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else duration(value)
+
+
+def who_is_slow(config: Config) -> str:
+    """What keeps the users of a run from finishing."""
+    if waits(config.method):
+        return f"waiting for all users{f' of {config.fleet}' if config.fleet else ''}"
+    if config.fleet:
+        return fleet(config)
+    if has_ratio(config.depth):
+        return f"{percent(config.stragglers)} stragglers"
+    return f"{config.depth} depths"
+
+
+def variant(key: str, batches: str = "equal") -> str:
+    """A method, and how its batches are sized if that is not the same for all users."""
+    return method(key) + ("" if batches == "equal" else f", {batches}")
 
 
 def split(key: str) -> str:

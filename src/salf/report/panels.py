@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from salf.experiments.compare import Case, Comparison
+from salf.experiments.config import Config
 from salf.report import names
 from salf.report.style import faceted
 
@@ -20,7 +21,7 @@ class Panels:
     columns: Sequence[By]
     rows: Sequence[By]
     cases: Sequence[Case]
-    depth: str
+    base: Config
 
     @classmethod
     def of(
@@ -39,7 +40,7 @@ class Panels:
             rows.append(columns.pop())
         if not columns:
             columns, rows = rows, columns
-        return cls(columns, rows, cases, comparison.base.depth)
+        return cls(columns, rows, cases, comparison.base)
 
     def place(self, case: Case) -> dict[str, str]:
         """The fields of a record of this case that say in which panel it is."""
@@ -65,4 +66,6 @@ class Panels:
             return names.split(case.split)
         if part == "average":
             return names.AVERAGES_SHORT.get(case.average, case.average)
-        return names.condition(self.depth, case.stragglers)
+        if self.base.fleet:
+            return names.fleet(self.base)
+        return names.condition(self.base.depth, case.stragglers)

@@ -1,0 +1,73 @@
+"""`salf fleet`: devices with a simulated clock."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from salf.cli.commands import Commands
+from salf.cli.options import Source, option, settings_of
+from salf.cli.terminal import Downloads, console, tell
+from salf.experiments.config import Config, load_config, simulated
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Fleets: users' devices, which give a simulated run its clock.",
+)
+
+
+@app.command("list")
+def list_() -> None:
+    """Name the fleets that come with salf, a line each; docs/fleets.md has their figures."""
+    from salf.fleet.named import NAMED
+
+    width = max(map(len, NAMED))
+    for name, make in NAMED.items():
+        tell(f"{name:{width}}  {(make.__doc__ or '').splitlines()[0]}")
+    tell(
+        "Or a file with a line per device (FILE.csv), or a fleet of your own (package.module:Name)."
+    )
+
+
+_PREVIEWED = (
+    "data", "data_dir", "split", "model", "layers", "users", "fleet", "availability", "pair",
+    "deadline", "batches", "batch_size", "local_steps", "local_epochs", "seed",
+)  # fmt: skip
+
+
+@app.command()
+@settings_of(Config, only=_PREVIEWED)
+def preview(
+    settings: dict[str, Any],
+    source: Source = "mnist-mlp",
+    out: Annotated[
+        Path | None, option("--out", help="Leave a figure (PNG, SVG) and a page here.")
+    ] = None,
+) -> None:
+    """Show who would reach what, which deadline gives which reach, and what FedAvg would wait.
+
+    Nothing is trained. Without --deadline, it is one by which users reach 70 % of their layers.
+
+    Examples:
+
+        salf fleet preview mnist-mlp --fleet phones --deadline 65ms --out preview
+
+        salf fleet preview mnist-cnn --fleet edge --batches equal-time
+    """
+    from salf.experiments.previews import preview_of
+    from salf.report import check_extra
+    from salf.report.fleet import write_preview
+
+    if out is not None:
+        check_extra()
+    config = simulated(load_config(source).changed(**settings))
+    with console.status("drawing rounds"):
+        found = preview_of(config, Downloads())
+    tell(str(found))
+    if out is not None:
+        for path in write_preview(found, config, out, sys.argv[1:]):
+            tell(f"wrote {path}")

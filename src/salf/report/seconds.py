@@ -1,0 +1,209 @@
+"""A comparison by the simulated clock: what each method has at the end, and when it got there."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from statistics import fmean
+
+from salf.experiments.clocked import NOBODY, SHARE, Clocked, nobody_is_cut_off
+from salf.experiments.compare import Case, Comparison
+from salf.experiments.training import SLOWEST
+from salf.report import names
+from salf.report.measured import Spread, test_accuracy
+from salf.report.tables import Cell, Table
+
+COLUMNS = (
+    "Method", "Accuracy", "Slowest 10 %", "Rounds", "Seconds to target", "Waited", "Work lost",
+    "Bytes lost",
+)  # fmt: skip
+NOT_REACHED, NOT_MEASURED = "not reached", "–"
+
+
+def table(comparison: Comparison, cases: Sequence[Case], caption: str) -> Table:
+    """A row per method and way to size batches."""
+    times = {case: _mean_to_target(comparison.clocked(case)) for case in cases}
+    accuracies = {case: _rounded(test_accuracy(comparison, case)) for case in cases}
+    highest = max((value for value in accuracies.values() if value is not None), default=None)
+    soonest = min((value for value in times.values() if value is not None), default=None)
+    several = len(cases) > 1
+    rows = []
+    for case in cases:
+        runs = comparison.clocked(case)
+        waits = " (waits)" if names.waits(case.method) else ""
+        best = several and accuracies[case] is not None and accuracies[case] == highest
+        first = several and times[case] is not None and times[case] == soonest
+        rows.append(
+            [
+                Cell(names.variant(case.method, case.batches) + waits),
+                Cell(_spread(test_accuracy(comparison, case)), bold=best),
+                Cell(_spread(Spread.of(run.slowest for run in runs))),
+                Cell(f"{fmean(run.rounds for run in runs):.0f}"),
+                Cell(_to_target(runs), bold=first),
+                Cell(f"{_waited(comparison, case):.3g}"),
+                Cell(f"{fmean(run.lost_work for run in runs):.0%}"),
+                Cell(f"{fmean(run.lost_bytes for run in runs):.0%}"),
+            ]
+        )
+    return Table(list(COLUMNS), rows, caption)
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """What the columns mean."""
+    base = comparison.base
+    said = [
+        "Slowest 10 %: accuracy on the data of the tenth of the users with the slowest devices.",
+        f"Seconds to target: until the first evaluation on held-out data at or above "
+        f"{_target(comparison)}.",
+        "Waited: simulated seconds that a user had finished and waited for the round to end. Work "
+        "and bytes lost: shares that are in no update that counts.",
+    ]
+    late = [case for case in comparison.results if not names.waits(case.method)]
+    if late and base.deadline is not None:
+        runs = [run for case in late for run in comparison.results[case]]
+        if all(nobody_is_cut_off(run.config, run.history) for run in runs):
+            said.append(NOBODY)
+    return said
+
+
+def sentences(comparison: Comparison) -> list[str]:
+    """What came out, in words: every method against the one that waits, better or worse."""
+    found = []
+    for case in comparison.results:
+        waiting = comparison.waiting(case)
+        if waiting is not None and case != waiting:
+            found.append(_against(comparison, case, waiting))
+        drop = replace(case, method="drop")
+        if waiting is not None and case.method == "salf" and drop in comparison.results:
+            found.append(_against(comparison, case, drop))
+    return found
+
+
+def _against(comparison: Comparison, case: Case, other: Case) -> str:
+    """A method against another: how fast it is, and what it has at the end."""
+    ours, theirs = comparison.results[case], comparison.results[other]
+    by_seed = {run.config.seed: run.history for run in theirs}
+    pairs = [(run.history, by_seed.get(run.config.seed)) for run in ours]
+    differences = []
+    for what, of in _MEASURES.items():
+        both = [(of(a.test), of(b.test)) for a, b in pairs if b is not None]
+        known = [(a, b) for a, b in both if a is not None and b is not None]
+        if known:
+            differences.append(_difference(what, known, _name(other)))
+    said = f"{_place(comparison, case)}{_name(case)} {_speed(comparison, case, other)}"
+    if differences:
+        said += f"; at the end {', and '.join(differences)}"
+    return f"{said}."
+
+
+_MEASURES: dict[str, Callable[..., float | None]] = {
+    "its test accuracy": lambda test: test.get("accuracy"),
+    "that on the slowest tenth's data": lambda test: test.get(SLOWEST),
+}
+
+
+def _speed(comparison: Comparison, case: Case, other: Case) -> str:
+    ours, theirs = comparison.clocked(case), comparison.clocked(other)
+    mine, others = _mean_to_target(ours), _mean_to_target(theirs)
+    waiting = comparison.waiting(case)
+    assert waiting is not None
+    what = f"{100 * SHARE:g} % of {_name(waiting)}'s final accuracy"
+    if comparison.goal is not None:
+        what = f"an accuracy of {comparison.goal:g}"
+    if mine is None:
+        reached = sum(run.to_target is not None for run in ours)
+        some = f" with {len(ours) - reached} of {len(ours)} seeds" if reached else ""
+        return f"does not reach {what}{some}"
+    if others is None:
+        return f"reaches {what} after {mine:.3g} s, {_name(other)} does not"
+    times = f"({mine:.3g} s against {others:.3g} s)"
+    if mine < others:
+        return f"reaches {what} {others / mine:.2g} times as fast as {_name(other)} {times}"
+    if mine == others:
+        return f"reaches {what} as fast as {_name(other)} ({mine:.3g} s)"
+    return f"takes {mine / others:.2g} times as long as {_name(other)} to reach {what} {times}"
+
+
+def _difference(what: str, pairs: Sequence[tuple[float, float]], other: str) -> str:
+    """How two accuracies differ at the end, seed by seed."""
+    differences = [a - b for a, b in pairs]
+    mean = fmean(differences)
+    if round(mean, 3) == 0:
+        return f"{what} is the same as {other}'s"
+    side = "higher" if mean > 0 else "lower"
+    same = all((difference > 0) == (mean > 0) for difference in differences)
+    doubt = "" if same else " (not with every seed)"
+    return f"{what} is {abs(mean):.3f} {side} than {other}'s{doubt}"
+
+
+def _place(comparison: Comparison, case: Case) -> str:
+    """Where a sentence is about, if there are several tables."""
+    parts = []
+    if len({each.split for each in comparison.results}) > 1:
+        parts.append(names.split(case.split))
+    if len({each.average for each in comparison.results}) > 1:
+        parts.append(names.AVERAGES_SHORT.get(case.average, case.average).replace("\n", " "))
+    return f"{', '.join(parts)}: " if parts else ""
+
+
+def _name(case: Case) -> str:
+    return names.method(case.method) + (
+        "" if case.batches == "equal" else f" with {case.batches} batches"
+    )
+
+
+def _target(comparison: Comparison) -> str:
+    if comparison.goal is not None:
+        return f"an accuracy of {comparison.goal:g}"
+    waiting = [case for case in comparison.results if comparison.waiting(case) == case]
+    if not waiting:
+        return "a target, which needs fedavg among the methods, or --target"
+    values = [run.target for case in waiting for run in comparison.clocked(case) if run.target]
+    if not values:
+        return "a target, for which no accuracy was measured"
+    low, high = f"{min(values):.3f}", f"{max(values):.3f}"
+    span = low if low == high else f"{low} to {high}, by seed"
+    return f"{100 * SHARE:g} % of {names.method(waiting[0].method)}'s at the end ({span})"
+
+
+def _to_target(runs: Sequence[Clocked]) -> str:
+    if all(run.target is None for run in runs):
+        return NOT_MEASURED
+    times = [run.to_target for run in runs if run.to_target is not None]
+    if not times:
+        return NOT_REACHED
+    if len(times) < len(runs):
+        return f"{len(times)} of {len(runs)} reached"
+    spread = Spread.of(times)
+    assert spread is not None
+    return f"{spread.mean:.3g}" + (f" ±{spread.sd:.2g}" if spread.count > 1 else "")
+
+
+def _mean_to_target(runs: Sequence[Clocked]) -> float | None:
+    """Over the seeds; None unless all of them reached it."""
+    times = [run.to_target for run in runs]
+    return None if None in times else fmean(time for time in times if time is not None)
+
+
+def _waited(comparison: Comparison, case: Case) -> float:
+    """Of one user that takes part, in seconds."""
+    runs = comparison.clocked(case)
+    return fmean(run.waited for run in runs) / comparison.base.cohort_size()
+
+
+def _spread(spread: Spread | None) -> str:
+    if spread is None:
+        return NOT_MEASURED
+    return f"{spread.mean:.3f}" + (f" ±{spread.sd:.3f}" if spread.count > 1 else "")
+
+
+def _rounded(spread: Spread | None) -> float | None:
+    """What looks the same in the table is the same."""
+    return None if spread is None else round(spread.mean, 3)
+
+
+def budget(comparison: Comparison) -> str:
+    """When runs ended."""
+    base = comparison.base
+    if base.seconds is None:
+        return f"{base.rounds} rounds"
+    most = f" or {base.rounds} rounds" if base.rounds else ""
+    return f"{names.duration(base.seconds)} of simulated time{most}"

@@ -1,0 +1,133 @@
+"""`salf fleet`: who would reach what, without training."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from command import salf
+from salf import Fleet
+from salf.errors import SalfError
+from salf.experiments.config import Config
+from salf.experiments.previews import preview_of
+from salf.fleet.availability import Intervals
+from salf.fleet.devices import Fleet as Devices
+from salf.fleet.preview import DOWNLOAD, LATE, UPLOAD
+from salf.report.fleet import figure, page
+
+ASKED = ("fleet", "preview", "digits-mlp", "--fleet", "phones", "--users", "6")
+
+
+def test_named_fleets_are_listed_with_a_line_each(tmp_path):
+    done = salf("fleet", "list", cwd=tmp_path)
+    assert done.returncode == 0
+    for name in ("phones", "edge", "lab", "slow-classes"):
+        assert sum(line.startswith(f"{name} ") for line in done.stdout.splitlines()) == 1
+
+
+def test_a_preview_is_that_of_the_run_s_batches_and_deadline(tmp_path):
+    config = Config(data="digits", users=6, fleet="phones", deadline=0.01)
+    equal = preview_of(config)
+    assert (equal.deadline, equal.users) == (0.01, 6)
+    steps = preview_of(config.changed(local_steps=3))
+    assert (steps.expected > equal.expected).all()
+    timed = preview_of(config.changed(batches="equal-time", batch_size=160))
+    alike = preview_of(config.changed(batch_size=160))
+    assert timed.expected.max() < alike.expected.max()
+
+
+@pytest.mark.parametrize(
+    ("deadline", "seconds"), [("auto:0.5", 0.5), ("auto:0.9", 0.9), (None, 0.7)]
+)
+def test_without_a_time_the_deadline_is_one_that_gives_the_reach(deadline, seconds):
+    found = preview_of(Config(data="digits", users=9, fleet="edge", deadline=deadline))
+    assert found.reach.mean() == pytest.approx(seconds, abs=0.01)
+
+
+def test_the_deadline_by_which_a_share_finishes_agrees_with_the_reach():
+    config = Config(data="digits", users=20, fleet="edge", deadline=1.0)
+    half = preview_of(config).deadline_to_finish(0.5)
+    assert preview_of(replace(config, deadline=half)).reach[0].mean() == pytest.approx(
+        0.5, abs=0.05
+    )
+
+
+def by_hand(**more):
+    """Three users; of the layers, 8 x 4 and 4 x 2, a row costs 32 and 8 multiply-adds forward."""
+    fleet = Devices.of(speed=[1000.0, 100.0, 1.0], down=1000.0, up=1000.0, **more)
+    model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
+    return fleet.preview(model, 10.0, example=torch.zeros(2, 8), batch_size=1)
+
+
+def test_one_round_shows_what_users_do_until_the_deadline():
+    spans = by_hand().one_round
+    model = 4 * (8 * 4 + 4 + 4 * 2 + 2)  # bytes
+    assert [span.what for span in spans if span.user == 1] == [DOWNLOAD, "2", "1", UPLOAD]
+    download, last, first, upload = (span for span in spans if span.user == 1)
+    assert download.end == pytest.approx(model / 1000) == last.start
+    assert last.end == first.start
+    assert upload.end - upload.start == pytest.approx(model / 1000)
+    assert [span.what for span in spans if span.user == 3] == [DOWNLOAD, LATE]
+    assert max(span.end for span in spans) == 10.0
+
+
+def test_devices_that_are_not_always_there_have_chances_over_a_week():
+    half = Intervals({user: [(0.0, 43_200.0)] for user in range(3)}, period=86_400.0)
+    found = by_hand(availability=half)
+    assert found.one_round == ()
+    assert found.reach[0, 0] == pytest.approx(0.5, abs=0.05)
+
+
+def test_the_figure_has_the_deadline_the_map_and_the_round():
+    text = json.dumps(figure(by_hand()))
+    for word in ("Deadline", "Chance to reach a layer", "Time in one round", "10 s"):
+        assert word in text
+    headings = [s.heading for s in page(by_hand(), Config(), ["fleet", "preview"]).sections]
+    assert headings == [
+        "Which deadline gives which reach",
+        "Who reaches what",
+        "One round",
+        "Make it again",
+    ]
+
+
+def test_a_fleet_of_many_users_has_a_map_that_a_browser_can_draw():
+    fleet = Fleet("lab", users=5000, seed=0)
+    found = fleet.preview(nn.Sequential(nn.Linear(4, 2)), 1.0)
+    assert len(json.dumps(figure(found))) < 200_000
+    assert np.isfinite(found.waiting).all()
+
+
+def test_the_command_prints_the_text_and_leaves_figure_and_page(tmp_path):
+    done = salf(*ASKED, "--deadline", "8ms", "--out", "p", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("phones: 6 users, done after")
+    assert "By a deadline of 0.008 s" in done.stdout
+    assert "Users that finish, by deadline: 25% by" in done.stdout
+    for name in ("preview.png", "preview.svg", "preview.html"):
+        assert (tmp_path / "p" / name).stat().st_size > 1000
+    assert "salf fleet preview digits-mlp" in (tmp_path / "p" / "preview.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("fleet", "preview", "digits-mlp"), "which devices do users have? Add --fleet"),
+        (("fleet", "previw"), "unknown command 'previw'. Did you mean 'preview'?"),
+        ((*ASKED, "--deadline", "8"), "a time is written with its unit"),
+        ((*ASKED, "--pair", "weight"), "weight"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(tmp_path, arguments, says):
+    done = salf(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_preview_of_a_config_without_a_fleet_says_what_to_add():
+    with pytest.raises(SalfError, match="Add --fleet, such as --fleet phones"):
+        preview_of(Config(data="digits"))

@@ -1,0 +1,184 @@
+"""A comparison by the simulated clock, in tables, words and charts."""
+
+from io import StringIO
+
+import pytest
+from made_up import case
+from rich.console import Console
+from test_charts import records
+from test_comparison import bold, texts
+
+from salf.experiments.compare import Case, Comparison
+from salf.experiments.config import Config
+from salf.experiments.run import Result
+from salf.experiments.training import History
+from salf.report import charts, print_tables, seconds, write_report
+from salf.report.comparison import page, tables
+from salf.report.panels import Panels
+from salf.rows import Row
+
+BASE = Config(users=4, fleet="phones", deadline=0.065, seconds=40.0, rounds=0)
+
+
+def timed(method, accuracies, test, slowest=0.5, seed=0, every=10.0, batches="equal", **more):
+    """A run that is evaluated after each of its rounds, which take `every` seconds."""
+    rows = tuple(
+        Row(t, 1 / t, (1, 2, 4), accuracy, clock=every * t, **more)
+        for t, accuracy in enumerate(accuracies, 1)
+    )
+    measured = {"accuracy": test, "slowest_tenth_accuracy": slowest}
+    config = BASE.changed(method=method, seed=seed, batches=batches)
+    return Result(config, History(rows, measured), {"seed": seed, "layers": ["a", "b", "c"]})
+
+
+@pytest.fixture(scope="module")
+def compared():
+    """FedAvg reaches its target after 40 s; SALF after 10 s and Drop never."""
+    equal_time = Case("salf", "reached", "iid", 0.9, "equal-time")
+    waste = {"waited": 8.0, "work": 4.0, "wasted_work": 1.0, "bytes": 10.0, "wasted_bytes": 5.0}
+    return Comparison(
+        BASE,
+        {
+            case("fedavg"): [
+                timed("fedavg", [0.5, 0.6, 0.7, 0.8], 0.80, waited=20.0),
+                timed("fedavg", [0.5, 0.6, 0.7, 0.8], 0.82, seed=1, waited=20.0),
+            ],
+            case("salf"): [
+                timed("salf", [0.6, 0.77, 0.78], 0.78, 0.4, every=5.0),
+                timed("salf", [0.6, 0.77, 0.78], 0.79, 0.4, seed=1, every=5.0),
+            ],
+            equal_time: [
+                timed("salf", [0.6, 0.77], 0.85, 0.6, every=20.0, batches="equal-time"),
+                timed("salf", [0.6, 0.7], 0.81, 0.5, seed=1, every=20.0, batches="equal-time"),
+            ],
+            case("drop"): [
+                timed("drop", [0.3], 0.3, 0.1, every=5.0, **waste),
+                timed("drop", [0.3], 0.3, 0.1, seed=1, every=5.0, **waste),
+            ],
+        },
+    )
+
+
+def printed(comparison):
+    stream = StringIO()
+    print_tables(comparison, Console(file=stream, width=80))
+    return stream.getvalue()
+
+
+def test_a_row_answers_what_a_method_has_at_the_budget_and_when_it_got_there(compared):
+    (table,) = tables(compared)
+    assert [" | ".join(row) for row in texts(table)] == [
+        "FedAvg (waits) | 0.810 ±0.014 | 0.500 ±0.000 | 4 | 40 ±0 | 20 | 0% | 0%",
+        "SALF | 0.785 ±0.007 | 0.400 ±0.000 | 3 | 10 ±0 | 0 | 0% | 0%",
+        "SALF, equal-time | 0.830 ±0.028 | 0.550 ±0.071 | 2 | 1 of 2 reached | 0 | 0% | 0%",
+        "Drop | 0.300 ±0.000 | 0.100 ±0.000 | 1 | not reached | 2 | 25% | 50%",
+    ]
+
+
+def test_the_highest_accuracy_and_the_shortest_time_of_all_methods_stand_out(compared):
+    accuracy_and_time = [(row[0], row[3]) for row in bold(tables(compared)[0])]
+    assert accuracy_and_time == [(False, False), (False, True), (True, False), (False, False)]
+
+
+def test_headings_name_the_fleet_and_the_deadline_instead_of_stragglers(compared):
+    out = printed(compared)
+    assert "after 40 s of simulated time with phones, deadline 65 ms, mean" in out
+    assert "95 % of FedAvg's at the end (0.760)" in out
+    assert "stragglers" not in out
+    panels = Panels.of(compared)
+    assert panels.shared()[-1] == "phones, deadline 65 ms"
+
+
+def test_words_say_who_is_faster_who_is_worse_and_who_never_gets_there(compared):
+    salf, against_drop, equal_time, drop = seconds.sentences(compared)
+    assert salf == (
+        "SALF reaches 95 % of FedAvg's final accuracy 4 times as fast as FedAvg (10 s against "
+        "40 s); at the end its test accuracy is 0.025 lower than FedAvg's, and that on the "
+        "slowest tenth's data is 0.100 lower than FedAvg's."
+    )
+    assert "after 10 s, Drop does not; at the end its test accuracy is 0.485 higher" in against_drop
+    assert equal_time.startswith(
+        "SALF with equal-time batches does not reach 95 % of FedAvg's final accuracy with 1 of 2 "
+        "seeds; at the end its test accuracy is 0.020 higher than FedAvg's (not with every seed)"
+    )
+    assert drop.startswith("Drop does not reach 95 % of FedAvg's final accuracy; at the end")
+    assert salf in printed(compared)
+
+
+def test_who_takes_longer_than_fedavg_is_said_to():
+    slow = Comparison(
+        BASE,
+        {
+            case("fedavg"): [timed("fedavg", [0.8], 0.8)],
+            case("salf"): [timed("salf", [0.1, 0.8], 0.8)],
+        },
+    )
+    (sentence,) = seconds.sentences(slow)
+    assert "takes 2 times as long as FedAvg to reach 95 % of FedAvg's final accuracy" in sentence
+    assert "its test accuracy is the same as FedAvg's" in sentence
+
+
+def test_a_given_target_needs_no_fedavg():
+    alone = {case("salf"): [timed("salf", [0.5, 0.7], 0.7)]}
+    assert texts(tables(Comparison(BASE, alone, goal=0.6))[0])[0][4] == "20"
+    assert "at or above an accuracy of 0.6." in printed(Comparison(BASE, alone, goal=0.6))
+    without = Comparison(BASE, alone)
+    assert texts(tables(without)[0])[0][4] == "–"
+    assert "needs fedavg among the methods, or --target" in printed(without)
+
+
+def test_a_deadline_that_nobody_misses_is_said():
+    quick = {case("salf"): [timed("salf", [0.5], 0.5, every=0.01)]}
+    assert "Nobody was cut off by the deadline" in printed(Comparison(BASE, quick))
+    cut = {case("salf"): [timed("salf", [0.5], 0.5, every=0.065)]}
+    assert "Nobody" not in printed(Comparison(BASE, cut))
+
+
+def test_a_curve_over_seconds_interpolates_between_evaluations_of_different_times():
+    runs = [timed("salf", [0.2, 0.4], 0.4), timed("salf", [0.2, 0.6], 0.6, seed=1, every=20.0)]
+    points = records(
+        charts.curves(Comparison(BASE, {case("salf"): runs}), "accuracy", over="clock")
+    )
+    assert (points[0]["x"], points[0]["low"], points[0]["high"]) == (20.0, 0.2, 0.4)
+    assert (points[-1]["x"], points[-1]["low"], points[-1]["high"]) == (40.0, 0.4, 0.6)
+    middle = next(p for p in points if p["x"] >= 30)
+    assert middle["high"] == pytest.approx(0.2 + 0.02 * (middle["x"] - 20), abs=1e-6)
+
+
+def test_methods_that_did_not_start_yet_have_no_line_before_their_first_evaluation(compared):
+    points = records(charts.curves(compared, "accuracy", over="clock"))
+    first = {}
+    for point in points:
+        first.setdefault(point["line"], point["x"])
+    assert first == {"FedAvg": 10.0, "Drop": 5.0, "SALF": 5.0, "SALF, equal-time": 20.0}
+
+
+def test_colours_tell_methods_and_dashes_tell_batches(compared):
+    encoding = charts.curves(compared, "accuracy", over="clock")["layer"][1]["encoding"]
+    assert encoding["color"]["scale"]["domain"][1:3] == ["SALF", "SALF, equal-time"]
+    colours = encoding["color"]["scale"]["range"]
+    assert colours[1] == colours[2] != colours[0]
+    assert encoding["strokeDash"]["scale"]["range"] == [[1, 0], [1, 0], [5, 3], [1, 0]]
+
+
+def test_the_page_shows_seconds_first_then_rounds_reach_and_waste(compared):
+    assert [section.heading for section in page(compared, ["compare"]).sections] == [
+        "Accuracy on held-out data over simulated seconds",
+        "Accuracy on held-out data over the rounds",
+        "How many users reached each layer",
+        "What was wasted",
+        "Make it again",
+    ]
+
+
+def test_waste_is_that_of_one_user_and_of_all_work(compared):
+    bars = {record["method"]: record for record in records(charts.waste(compared))}
+    assert (bars["FedAvg"]["waited"], bars["Drop"]["waited"]) == (20.0, 2.0)
+    assert (bars["Drop"]["work"], bars["Drop"]["bytes"]) == (0.25, 0.5)
+
+
+@pytest.mark.slow
+def test_the_picture_is_over_seconds(compared, tmp_path):
+    written = write_report(compared, tmp_path, ["compare"])
+    assert [path.name for path in written] == ["accuracy.png", "accuracy.svg", "report.html"]
+    assert "Simulated seconds" in written[1].read_text()
