@@ -107,7 +107,7 @@ def table(planned: Planned) -> Table:
     )
     if (best := planned.best) is not None and best.deadline is not None:
         value = offer.problem.bound_at(best.deadline)
-        cells = [str(int(planned.rounds(best.deadline))), size, _reach(planned, best.deadline)]
+        cells = [str(planned.rounds(best.deadline)), size, _reach(planned, best.deadline)]
         add("Search by simulation", _time(best.deadline), [*cells, f"{value:.3g}"], best)
     return Table.of([*columns, *(["Accuracy"] if searched else [])], rows)
 
