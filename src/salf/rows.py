@@ -38,6 +38,8 @@ class Row:
     silent: Sequence[str] = ()  # users of whom no update came in time
     # With several local steps, those of every user asked: begun and planned.
     steps: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    # Where users choose their batches, the rows of each whose update was used.
+    rows: Mapping[str, int] = field(default_factory=dict)
     # What follows is known of simulated rounds with a clock only.
     clock: float | None = None  # simulated seconds from the start to the end of the round
     waited: float = 0.0  # seconds, summed over users, that were done and waited for the rest

@@ -60,6 +60,11 @@ class Times:
         share = sum(time <= deadline for time in needed) / len(needed)
         return max(share, math.erfc(above / spread / math.sqrt(2)) / 2)
 
+    def scale(self, factor: float) -> None:
+        """The next rounds have `factor` times the work."""
+        for stage in range(self.last + 1):  # all but the return
+            self.seen[stage] = deque((factor * second for second in self.seen[stage]), WINDOW)
+
     def learn(self, seconds: Mapping[int, float]) -> None:
         """Take in a round: the stages that were run, and the time each took."""
         known = [stage for stage in seconds if self.seen[stage]]

@@ -39,12 +39,15 @@ class Task:
     weights: Mapping[str, Tensor]
     steps: int = 1  # local ones
     rate: float = 0.0  # of local steps
+    step_seconds: float = 0.0  # that a step is to take users who choose their batch; 0 if unknown
 
     @classmethod
-    def of(cls, server: LiveServer, deadline: float | None) -> "Task":
-        """That of the round that the server has opened."""
-        t = server.t + 1
-        return cls(t, deadline, server.weights, server.local_steps, server.server.local_rate(t))
+    def of(cls, server: LiveServer, deadline: float | None, fixed: bool = True) -> "Task":
+        """That of the round that the server has opened; `fixed` if the deadline is not adapted."""
+        t, rate = server.t + 1, server.server.local_rate(server.t + 1)
+        # If both followed each other, users would end with batches of one row.
+        step_seconds = server.step_seconds(deadline if fixed else None)
+        return cls(t, deadline, server.weights, server.local_steps, rate, step_seconds)
 
 
 @dataclass(frozen=True)
@@ -166,7 +169,8 @@ class Rounds:
         # The step is part of the round, so answers are taken until it has to be begun; but T_max
         # is the users', whatever a step took.
         until = began + limit - min(self._usual_closing(), grace)
-        self.link.send(Task.of(self.server, self.deadline), users)
+        fixed = not isinstance(self.t_max.deadline, Auto)
+        self.link.send(Task.of(self.server, self.deadline, fixed), users)
         asked = set(self.link.awaited())  # not those who are still busy with another round
         for answers, arrived in late:
             self._take(answers, arrived)

@@ -49,6 +49,8 @@ class Update:
     seconds: float = 0.0  # from the start of the round on the user's own clock
     steps: int = 1  # local steps begun
     planned: int = 1  # local steps that make a whole round
+    rows: int = 0  # of its batches, if it chooses their size
+    pace: float = 0.0  # seconds that a row usually takes it; 0 if unknown
 
 
 def encode(update: Update) -> bytes:
@@ -62,6 +64,8 @@ def encode(update: Update) -> bytes:
         "seconds": update.seconds,
         "steps": update.steps,
         "planned": update.planned,
+        "rows": update.rows,
+        "pace": update.pace,
     }
     return _packed(update.tensors, {"update": json.dumps(about)})
 
@@ -124,6 +128,7 @@ def decode(data: bytes, most_bytes: int) -> Update:
         seconds=number_of(about, "seconds"),
         steps=whole_of(about, "steps"),
         planned=whole_of(about, "planned"),
+        **optional_of(about),
     )
 
 
@@ -162,6 +167,12 @@ def number_of(about: Mapping[str, Any], key: str) -> float:
     if not -1e300 < value < 1e300:  # not isfinite, which raises for very large whole numbers
         raise Rejected(f"its {key} is not a finite number")
     return float(value)
+
+
+def optional_of(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What an update may have, or `Rejected`."""
+    given = {"rows": 0, "pace": 0.0, **about}
+    return {"rows": whole_of(given, "rows"), "pace": number_of(given, "pace")}
 
 
 def size_of(tensors: Mapping[str, Tensor]) -> int:
