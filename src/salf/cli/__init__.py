@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from salf.cli import demo, layers, live, recorded, reproduction, simulation, theory
+from salf.cli import demo, fleet, layers, live, recorded, reproduction, simulation, theory
 from salf.cli.options import option
 from salf.cli.terminal import say, tell
 from salf.errors import SalfError, unknown
@@ -63,6 +63,7 @@ for command in (
     demo.demo,
 ):
     app.command()(command)
+app.add_typer(fleet.app, name="fleet")
 
 INTERRUPTED = 130  # the exit code of a program stopped by Ctrl-C
 # Typer has its own copy of click, or uses click itself; either way this is the common ancestor.

@@ -136,6 +136,8 @@ class Named(SALF):
             silent=tuple(name(node) for node in row.silent),
             steps={name(node): steps for node, steps in row.steps.items()},
             rows={name(node): rows for node, rows in row.rows.items()},
+            stages={name(node): stages for node, stages in row.stages.items()},
+            arrived={name(node): seconds for node, seconds in row.arrived.items()},
         )
         end_with_parent()
         super()._keep(named, result)

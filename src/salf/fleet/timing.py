@@ -10,6 +10,7 @@ from salf.arrivals import Arrivals, Bools, Floats, Ints
 from salf.draws import Draws, Keyed, KeyedRounds, Unkeyed
 from salf.errors import SalfError
 from salf.fleet.devices import Devices
+from salf.fleet.jitter import Traces
 from salf.layers import Layers
 from salf.work import work
 
@@ -228,6 +229,22 @@ class Timing:
         steps = np.maximum(1, -(-count // self.layers))
         depth = self.layers + 1 - (count - (steps - 1) * self.layers)
         return Arrivals.at(depth, user=users, steps=steps, planned=planned)
+
+    def closes(self, round: "Round", arrived: Arrivals, seconds: float, draws: Draws) -> float:
+        """When a round ends that closes at the deadline, or when all users are done.
+
+        Users whose times were recorded live answer when they stop, before the stage that does not
+        fit, and their message takes its time.
+        """
+        users, jitter = round.users, self.devices.jitter
+        if not len(users):
+            return seconds
+        beside = jitter.beside(draws, users) if isinstance(jitter, Traces) else None
+        if beside is None:
+            return min(float(self.finish(round.done, users).max()), seconds)
+        count = (arrived.steps - 1) * self.layers + self.layers + 1 - arrived.depth
+        stopped = round.done[np.arange(len(users)), np.maximum(count - 1, 0)]
+        return float((np.where(count > 0, stopped, 0.0) + beside).max())
 
     def finish(self, done: Floats, users: Ints) -> Floats:
         """When each user has uploaded all layers of all its steps."""

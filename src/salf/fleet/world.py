@@ -77,7 +77,7 @@ class OnFleet(World):
         times = self.timing.round(draws, users, clock)
         arrived = self.timing.reached(times.done, users, seconds)
         finish = self.timing.finish(times.done, users)
-        took = min(float(finish.max(initial=0.0)), seconds) if len(users) else seconds
+        took = self.timing.closes(times, arrived, seconds, draws)
         spent = self._spent(times, arrived, finish, took, clock)
         after = memory.copy()
         after[CLOCK] = spent.clock
@@ -155,6 +155,7 @@ class Waiting(OnFleet):
         finish = self.timing.finish(times.done, users)
         took = _finite(float(finish.max(initial=0.0)))
         arrived = self.timing.reached(times.done, users, took)
+        took = self.timing.closes(times, arrived, took, draws)
         after = memory.copy()
         spent = self._spent(times, arrived, finish, took, clock)
         after[CLOCK] = spent.clock

@@ -164,6 +164,7 @@ class Rounds:
         t = self.server.open(users, None if trying else self.deadline)
         began = self._began[t] = self._now()
         self._began.pop(t - 100, None)
+        self._arrived: dict[str, float] = {}
         grace = self.grace.seconds
         limit = inf if self.deadline is None else self.deadline + grace
         # The step is part of the round, so answers are taken until it has to be begun; but T_max
@@ -176,7 +177,7 @@ class Rounds:
             self._take(answers, arrived)
         heard = self._listen(began, until)
         failed, updates = self.server.round.failed, self.server.round.updates
-        row = replace(self.server.close(), deadline=self.deadline)
+        row = replace(self.server.close(), deadline=self.deadline, arrived=self._arrived)
         self.t_max.learn(row, asked, updates)
         self.server.t_max = self.t_max.current
         closed = self._now()
@@ -274,4 +275,6 @@ class Rounds:
             update = self.server.take(answer.user, answer.content, answer.round)
             if update is not None and answer.round in self._began:
                 took = arrived - self._began[answer.round]
+                if answer.round == self.server.t + 1:
+                    self._arrived[answer.user] = round(took, 7)
                 self.grace.learn(took - min(max(update.seconds, 0.0), took))

@@ -233,6 +233,12 @@ class LiveServer:
             deadline=round.deadline,
             steps=round.steps if self.local_steps > 1 else {},
             rows={u: each.rows for u, each in round.updates.items() if each.rows},
+            stages={
+                user: each.stages
+                for user, each in round.updates.items()
+                # Users say so themselves.
+                if len(each.stages) == (0 if each.steps > 1 else 1 - each.depth) + len(self.layers)
+            },
         )
 
     def save(self, path: Path) -> None:

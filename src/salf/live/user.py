@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from salf.backprop import moved
-from salf.deadline import Backpropagation
+from salf.deadline import Backpropagation, Partial
 from salf.errors import SalfError
 from salf.layers import Layers, is_sent
 from salf.live.batches import OwnBatch
@@ -64,6 +64,7 @@ class User:
         if self.batch is not None:
             self.batch.fit(step_seconds, self.backpropagation)
         layers = self.backpropagation.layers
+        stages: tuple[float, ...] = ()
         done, depth, total, losses = 1, len(layers) + 1, dict[str, Tensor](), list[float]()
         for step in range(1, planned + 1):
             left = math.inf if deadline is None else deadline - (self._now() - start)
@@ -71,6 +72,8 @@ class User:
             found = self.backpropagation.within(left, loss, more=step > 1)
             if step > 1 and found.depth > len(layers):
                 break  # no layer of this step fits: the steps before it are delivered
+            if step == 1:
+                stages = _stages(self._now() - start - found.total, found, len(layers))
             done, depth = step, found.depth
             for name, gradient in found.gradients.items():
                 total[name] = total[name] + gradient if name in total else gradient
@@ -98,6 +101,7 @@ class User:
             planned,
             0 if self.batch is None else self.batch.rows,
             0.0 if self.batch is None else self.batch.pace(self.backpropagation),
+            stages,
         )
 
     def _buffers(self) -> dict[str, Tensor]:
@@ -107,6 +111,14 @@ class User:
             for name, buffer in self.model.named_buffers()
             if is_sent(buffer, is_parameter=False)
         }
+
+
+def _stages(before: float, found: Partial, layers: int) -> tuple[float, ...]:
+    """Seconds of the stages that were completed; what came before them is part of the first."""
+    times = [found.layers[number] for number in range(layers, found.depth - 1, -1)]
+    if times:
+        times[0] += max(0.0, before) + found.forward
+    return tuple(round(seconds, 7) for seconds in times)
 
 
 @torch.no_grad()

@@ -82,6 +82,7 @@ def train(
             "planned": update.planned,
             "rows": update.rows,
             "pace": update.pace,
+            "stages": list(update.stages),
         }
     )
     arrays = ArrayRecord(dict(update.tensors))
