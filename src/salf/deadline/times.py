@@ -92,6 +92,11 @@ class Times:
             course = [(1 - LATEST) * mean + LATEST * latest for mean, latest in pairs]
         self.course = course
 
+    def scale(self, factor: float) -> None:
+        """The next rounds have `factor` times the work."""
+        for stage in range(self.last + 1):  # all but the return
+            self.seen[stage] = deque((factor * second for second in self.seen[stage]), WINDOW)
+
     def learn(self, seconds: Mapping[int, float]) -> None:
         """Take in a round: the stages that were run, and the time each took."""
         known = [stage for stage in seconds if self.seen[stage]]
