@@ -58,9 +58,9 @@ class Times:
         """The probability that a round completes the last layer in time; 1 before the first round.
 
         From the latest forward passes, each with a median last layer: the share of them that fit,
-        or, if that is more, what Student's t-distribution says of the logarithm of the next one. That is
-        the log-normal distribution with their mean and spread, wider the fewer they are: a few slow
-        passes, which are all that a user that starts seldom knows, say little about the next.
+        or, if that is more, what Student's t-distribution says of the logarithm of the next one.
+        That is the log-normal distribution with their mean and spread, wider the fewer they are: a
+        few slow passes, all that a user that starts seldom knows, say little about the next.
         """
         rest = self._median(self.last) + self._median(self.back)
         needed = [forward + rest for forward in self.seen[FORWARD]]
