@@ -135,19 +135,17 @@ def preview(fleet: str, timing: Timing, layers: tuple[str, ...], deadline: float
 def _one_round(timing: Timing, users: Ints, deadline: float) -> tuple[Span, ...]:
     """What some users, from the fastest to the slowest, do in round 1 until the deadline."""
     some = users[np.unique(np.linspace(0, len(users) - 1, LANES).astype(np.int64))]
-    times, spans = timing.round(Keyed(0, 1), some, 0.0), []
+    times, spans = timing.round(Keyed(0, 1), np.sort(some), 0.0), []
     counts = times.reached(deadline).tolist()
-    for number, (count, download) in enumerate(zip(counts, times.tasks.download, strict=True), 1):
-        began = float(download)
+    for number, row in enumerate(np.searchsorted(np.sort(some), some).tolist(), 1):
+        count, began = counts[row], float(times.tasks.download[row])
         spans.append(Span(number, DOWNLOAD, 0.0, min(began, deadline)))
-        edges = [began, *(began + times.complete[number - 1]).tolist()]
+        edges = [began, *(began + times.complete[row]).tolist()]
         for stage in range(count):
             layer = timing.layers - stage % timing.layers
             spans.append(Span(number, str(layer), edges[stage], edges[stage + 1]))
         if count:
-            spans.append(
-                Span(number, UPLOAD, edges[count], float(times.done[number - 1, count - 1]))
-            )
+            spans.append(Span(number, UPLOAD, edges[count], float(times.done[row, count - 1])))
         elif began < deadline:
             spans.append(Span(number, LATE, began, deadline))
     return tuple(span for span in spans if span.end > span.start)

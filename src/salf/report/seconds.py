@@ -129,11 +129,11 @@ def _difference(what: str, pairs: Sequence[tuple[float, float]], other: str) -> 
     differences = [a - b for a, b in pairs]
     mean = fmean(differences)
     if round(mean, 3) == 0:
-        return f"{what} is the same as {other}'s"
+        return f"{what} is the same as that of {other}"
     side = "higher" if mean > 0 else "lower"
     same = all((difference > 0) == (mean > 0) for difference in differences)
     doubt = "" if same else " (not with every seed)"
-    return f"{what} is {abs(mean):.3f} {side} than {other}'s{doubt}"
+    return f"{what} is {abs(mean):.3f} {side} than that of {other}{doubt}"
 
 
 def _place(comparison: Comparison, case: Case) -> str:
