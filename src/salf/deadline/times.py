@@ -57,10 +57,10 @@ class Times:
     def chance(self, deadline: float) -> float:
         """The probability that a round completes the last layer in time; 1 before the first round.
 
-        From the latest forward passes, each with a median last layer: the share of them that fit, or, if
-        that is more, what Student's t-distribution says of the logarithm of the next one. That is
-        the log-normal distribution with their mean and spread, wider the fewer they are: a few slow
-        passes, which are all that a user that starts seldom knows, say little about the next.
+        From the latest forward passes, each with a median last layer: the share of them that fit,
+        or, if that is more, what Student's t-distribution says of the logarithm of the next one.
+        That is the log-normal distribution with their mean and spread, wider the fewer they are: a
+        few slow passes, which are all that a user that starts seldom knows, say little.
         """
         rest = self._median(self.last) + self._median(self.back)
         needed = [forward + rest for forward in self.seen[FORWARD]]
