@@ -29,6 +29,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/local_steps.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/users.py
+	$(BIN)/python benchmarks/clock.py
 
 # With nothing else going on: deadlines of 50 ms, and percents of them, are measured.
 bench-live: $(READY)
