@@ -19,7 +19,8 @@ def samples(page):
     ]
 
 
-SIMULATED = [*samples("README.md"), *samples("docs/howto.md"), *samples("docs/fleets.md")]
+PAGES = ("README.md", "docs/howto.md", "docs/fleets.md", "docs/plan.md")
+SIMULATED = [sample for page in PAGES for sample in samples(page)]
 LIVE = samples("docs/live.md")
 
 

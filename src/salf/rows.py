@@ -38,6 +38,11 @@ class Row:
     silent: Sequence[str] = ()  # users of whom no update came in time
     # With several local steps, those of every user asked: begun and planned.
     steps: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    # Where users choose their batches, the rows of each whose update was used.
+    rows: Mapping[str, int] = field(default_factory=dict)
+    # Seconds of the completed stages of each user's first step, from the last layer to the first.
+    stages: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    arrived: Mapping[str, float] = field(default_factory=dict)  # seconds after which an update was
     # What follows is known of simulated rounds with a clock only.
     clock: float | None = None  # simulated seconds from the start to the end of the round
     waited: float = 0.0  # seconds, summed over users, that were done and waited for the rest
@@ -99,6 +104,7 @@ def from_table(table: Mapping[str, Any]) -> Row:
     values["metrics"] = {name: _number(value) for name, value in table["metrics"].items()}
     for name in ("reached", "silent", "unreached"):
         values[name] = tuple(values[name])
+    values["stages"] = {user: tuple(each) for user, each in table.get("stages", {}).items()}
     values["steps"] = {user: tuple(steps) for user, steps in table.get("steps", {}).items()}
     values["rejected"] = tuple((user, reason) for user, reason in values["rejected"])
     return Row(**values)

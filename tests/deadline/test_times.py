@@ -1,5 +1,6 @@
 """What a device learns about the time its stages take, and what it expects of the next round."""
 
+import random
 import weakref
 
 import pytest
@@ -114,3 +115,64 @@ def test_one_new_time_is_worth_more_than_many_old_ones():
         times.learn({0: 1.0, 2: 1.0, 3: 0.0})
     times.learn({0: 1.0, 1: 0.1, 2: 1.0, 3: 0.0})
     assert times.expected(1, pace=1.0) == 0.1
+
+
+def test_one_slow_last_layer_does_not_end_a_user_that_runs_it_seldom():
+    times = Times(1)
+    for _ in range(16):
+        times.learn({0: 10.0, 1: 1.0, 2: 0.0})
+    for _ in range(30):
+        times.learn({0: 10.0})
+    times.learn({0: 10.0, 1: 50.0, 2: 0.0})
+    assert times.chance(12.0) > 0.9
+
+
+def test_a_few_slow_passes_say_less_about_the_next_than_many():
+    few, many = Times(1), Times(1)
+    for second in (10.0, 12.0, 14.0):
+        few.learn({0: second, 1: 0.0, 2: 0.0})
+    for second in (10.0, 12.0, 14.0) * 10:
+        many.learn({0: second, 1: 0.0, 2: 0.0})
+    assert few.chance(9.0) > 3 * many.chance(9.0)
+    assert few.chance(9.0) > 0.05
+
+
+def test_passes_that_are_far_too_long_do_not_make_a_short_one_likely():
+    times = Times(1)
+    for number in range(32):
+        times.learn({0: 100.0 if number % 4 == 0 else 10.0 + number / 32, 1: 0.0, 2: 0.0})
+    assert times.chance(7.0) < 0.1
+
+
+def test_the_chance_is_right_for_times_of_which_one_in_ten_fits():
+    """On average over 200 devices; of log-normal times with a spread of 0.3."""
+    rng, chances = random.Random(0), []
+    for _ in range(200):
+        times = Times(1)
+        for _ in range(32):
+            times.learn({0: rng.lognormvariate(0, 0.3), 1: 0.0, 2: 0.0})
+        chances.append(times.chance(0.681))  # exp(-1.28 * 0.3)
+    assert sum(chances) / len(chances) == pytest.approx(0.1, abs=0.03)
+    assert min(chances) > 0.01
+
+
+def test_old_passes_are_forgotten_but_for_a_few():
+    times = Times(1)
+    for _ in range(32):
+        times.learn({0: 50.0, 1: 1.0, 2: 0.0})
+    for _ in range(100):
+        times.learn({})
+    assert len(times.seen[0]) == len(times.ages) == 8
+    times.learn({0: 5.0, 1: 1.0, 2: 0.0})
+    assert times.chance(10.0) >= 1 / 8
+
+
+def test_the_time_of_a_pass_that_was_stopped_is_that_of_the_whole_pass():
+    times = Times(1)
+    times.learn_course([0.0, 1.0, 3.0], 4.0)
+    assert times.whole_pass([0.0, 2.0, 6.0], 6.0) == 8.0
+    assert times.whole_pass([0.0, 2.0], 2.0) == 8.0
+    assert times.whole_pass([0.0, 2.0, 6.0, 7.0], 7.0) == 7.0  # no pass had so many modules
+    assert Times(1).whole_pass([3.0], 3.0) == 3.0
+    times.learn_course([0.0, 2.0, 3.0], 4.0)
+    assert times.course == pytest.approx([0.0, 0.3, 0.75])

@@ -16,6 +16,7 @@ from salf.experiments.live import make_share, make_user, run, serve, user_name
 from salf.experiments.replay import replay
 from salf.experiments.run import run as simulate
 from salf.experiments.training import StopTraining, from_config
+from salf.live.batches import OwnBatch
 from salf.live.rounds import Answer
 from salf.live.update import encode
 
@@ -63,7 +64,7 @@ class Stopping:
     """Backpropagation that stops at a given depth of a given local step."""
 
     def __init__(self, real):
-        self.real, self.layers = real, real.layers
+        self.real, self.layers, self.times = real, real.layers, real.times
         self.left, self.depth = 1, 1
 
     def within(self, deadline, loss, more=False):
@@ -102,7 +103,9 @@ class Here:
             step = int(rng.integers(1, task.steps + 1))
             user.backpropagation.left = step if stops else -1
             user.backpropagation.depth = depth
-            update = user.train(task.round, None, task.weights, task.steps, task.rate)
+            update = user.train(
+                task.round, None, task.weights, task.steps, task.rate, task.step_seconds
+            )
             self.answers.append(Answer(name, task.round, encode(update)))
 
     def awaited(self):
@@ -176,6 +179,25 @@ def test_local_steps_replay_to_the_same_model(tmp_path, method, work):
     assert max(steps) > 1
 
 
+@pytest.mark.parametrize("work", [{}, {"local_steps": 2}], ids=str)
+def test_batches_that_users_chose_are_recorded_and_replayed(tmp_path, monkeypatch, work):
+    def fit(self, seconds, backpropagation):  # the made-up speed of this machine
+        self.rows = 1 + (self.rows * 7 + 5) % 13
+
+    monkeypatch.setattr(OwnBatch, "fit", fit)
+    live(SMALL.changed(batches="equal-time", **work), tmp_path / "run")
+    rows = record.read(tmp_path / "run" / ROUNDS)
+    assert len({size for row in rows for size in row.rows.values()}) > 3
+    assert replay(tmp_path / "run").distance < 1e-3
+    record.rewrite(tmp_path / "run" / ROUNDS, [replace(row, rows={}) for row in rows])
+    assert replay(tmp_path / "run").distance > 5e-3  # with other batches it is another model
+
+
+def test_batches_in_equal_time_are_for_steps_and_not_for_epochs():
+    with pytest.raises(SalfError, match="use --local-steps"):
+        SMALL.changed(batches="equal-time", local_epochs=1)
+
+
 def test_the_replay_of_another_run_is_far_away(tmp_path):
     live(SMALL, tmp_path / "run")
     rows = record.read(tmp_path / "run" / ROUNDS)
@@ -244,7 +266,8 @@ def test_a_server_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path):
 
 
 def rows_of(folder):
-    return [asdict(row) | {"seconds": 0} for row in record.read(folder / ROUNDS)]
+    timeless = {"seconds": 0, "stages": {}, "arrived": {}}
+    return [asdict(row) | timeless for row in record.read(folder / ROUNDS)]
 
 
 def test_a_round_that_was_written_but_not_kept_is_run_again(tmp_path):

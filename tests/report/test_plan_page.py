@@ -57,6 +57,7 @@ def test_the_disagreement_is_told_in_numbers(searched):
     assert "costs 0.200 ± 0.100 of accuracy (0.550 instead of 0.750)" in told[0]
     assert "Rank correlation" in told[0]
     assert "diverged in some runs" in told[-1]
+    assert any("the longest that was tried" in line for line in told)
 
 
 def test_agreement_is_told_too(searched):

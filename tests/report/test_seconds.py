@@ -99,7 +99,8 @@ def test_words_say_who_is_faster_who_is_worse_and_who_never_gets_there(compared)
     assert "after 10 s, Drop does not; at the end its test accuracy is 0.485 higher" in against_drop
     assert equal_time.startswith(
         "SALF with equal-time batches does not reach 95 % of FedAvg's final accuracy with 1 of 2 "
-        "seeds; at the end its test accuracy is 0.020 higher than that of FedAvg (not with every seed)"
+        "seeds; at the end its test accuracy is 0.020 higher than that of FedAvg (not with every "
+        "seed)"
     )
     assert drop.startswith("Drop does not reach 95 % of FedAvg's final accuracy; at the end")
     assert salf in printed(compared)

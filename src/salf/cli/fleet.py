@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from salf.cli.commands import Commands
+from salf.cli.fleet_measure import measure
 from salf.cli.options import Source, option, settings_of
 from salf.cli.terminal import Downloads, console, tell
 from salf.experiments.config import Config, load_config, simulated
@@ -71,3 +72,6 @@ def preview(
     if out is not None:
         for path in write_preview(found, config, out, sys.argv[1:]):
             tell(f"wrote {path}")
+
+
+app.command()(measure)

@@ -57,10 +57,10 @@ class Times:
     def chance(self, deadline: float) -> float:
         """The probability that a round completes the last layer in time; 1 before the first round.
 
-        From the latest forward passes, each with a median last layer: the share of them that fit, or, if
-        that is more, what Student's t-distribution says of the logarithm of the next one. That is
-        the log-normal distribution with their mean and spread, wider the fewer they are: a few slow
-        passes, which are all that a user that starts seldom knows, say little about the next.
+        From the latest forward passes, each with a median last layer: the share of them that fit,
+        or, if that is more, what Student's t-distribution says of the logarithm of the next one.
+        That is the log-normal distribution with their mean and spread, wider the fewer they are: a
+        few slow passes, all that a user that starts seldom knows, say little about the next.
         """
         rest = self._median(self.last) + self._median(self.back)
         needed = [forward + rest for forward in self.seen[FORWARD]]
@@ -91,6 +91,11 @@ class Times:
             pairs = zip(self.course, course, strict=True)
             course = [(1 - LATEST) * mean + LATEST * latest for mean, latest in pairs]
         self.course = course
+
+    def scale(self, factor: float) -> None:
+        """The next rounds have `factor` times the work."""
+        for stage in range(self.last + 1):  # all but the return
+            self.seen[stage] = deque((factor * second for second in self.seen[stage]), WINDOW)
 
     def learn(self, seconds: Mapping[int, float]) -> None:
         """Take in a round: the stages that were run, and the time each took."""

@@ -355,7 +355,7 @@ class LiveConfig(Config):
         return self.reach == "learned" or isinstance(self.deadline, str)
 
     def _needs_fleet(self) -> dict[str, object]:
-        return {"batches equal-time": self.batches == "equal-time"}
+        return {}
 
 
 def live(config: Config, **settings: Any) -> LiveConfig:

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,9 @@ class Named(SALF):
             rejected=tuple((name(node), reason) for node, reason in row.rejected),
             silent=tuple(name(node) for node in row.silent),
             steps={name(node): steps for node, steps in row.steps.items()},
+            rows={name(node): rows for node, rows in row.rows.items()},
+            stages={name(node): stages for node, stages in row.stages.items()},
+            arrived={name(node): seconds for node, seconds in row.arrived.items()},
         )
         end_with_parent()
         super()._keep(named, result)
@@ -160,6 +164,7 @@ def main(grid: Grid, context: Context) -> None:
         optimiser=config.make_optimiser(),
         deadline=config.make_deadline(),
         work=stage_work(training),
+        equal_time=config.batch_size if config.batches == "equal-time" else None,
         grace=config.grace,
         max_norm=config.max_norm,
         local_steps=int(simulation.planned(np.arange(config.users)).max()),
@@ -189,9 +194,16 @@ def train(msg: Message, context: Context) -> Message:
     number = int(context.node_config["partition-id"]) + 1
     share = make_share(config, number, slowness(config.slow, config.users)[number - 1])
     round = int(msg.content["config"]["server-round"])  # type: ignore[arg-type]
-    batches = (share.batch(round, step) for step in range(1, share.steps + 1))
+    steps = count(1)
+    own: dict[str, Any] = {}
+    if config.batches == "equal-time":
+        own = {"batch_size": config.batch_size, "samples": len(share.samples)}
+
+    def batch(rows: int | None = None) -> Any:
+        return share.batch(round, next(steps), rows)
+
     with share.draws(round):
-        return answer(share.model, lambda: next(batches), msg, context, steps=share.steps)
+        return answer(share.model, batch, msg, context, steps=share.steps, **own)
 
 
 def _read(context: Context) -> LiveConfig:

@@ -30,6 +30,7 @@ from salf.experiments.training import History, OnRound, StopTraining, Training, 
 from salf.files import temporary_folder
 from salf.fleet.timing import Cost
 from salf.layers import Layers
+from salf.live.batches import OwnBatch
 from salf.live.rounds import Grace, Link, Rounds
 from salf.live.server import LiveServer
 from salf.live.slow import Slowdown, slowness
@@ -62,13 +63,17 @@ class Share:
     steps: int  # local steps in a round
     epochs: int = 0
 
-    def batch(self, round: int, step: int = 1) -> tuple[Tensor, Tensor]:
-        """Its mini-batch of a local step of a round, the one it has in the simulator."""
+    def batch(self, round: int, step: int = 1, rows: int | None = None) -> tuple[Tensor, Tensor]:
+        """Its mini-batch of a local step of a round, the one it has in the simulator.
+
+        `rows` is its size, by default the batch size of the config.
+        """
         draws, user, size = Keyed(self.seed, round), self.number - 1, len(self.samples)
         if self.epochs:
             drawn = epoch_places(draws, user, size, self.batch_size, step)
         else:
-            drawn = places(draws, np.array([user]), np.array([size]), self.batch_size, step)[0]
+            rows = rows or self.batch_size
+            drawn = places(draws, np.array([user]), np.array([size]), rows, step)[0]
         return self.samples.rows(torch.from_numpy(drawn).to(self.samples.inputs.device))
 
     def draws(self, round: int, step: int = 1) -> AbstractContextManager[None]:
@@ -102,13 +107,16 @@ def make_share(config: Config, number: int, slow: float = 1.0) -> Share:
 def make_user(config: Config, number: int, slow: float = 1.0) -> User:
     """User `number` of 1..U, with its share of the data and nothing of the others'."""
     share = make_share(config, number, slow)
+    own = None
+    if config.batches == "equal-time":
+        own = OwnBatch(config.batch_size, len(share.samples))
 
     def loss(round: int, step: int) -> Tensor:
-        inputs, targets = share.batch(round, step)
+        inputs, targets = share.batch(round, step, None if own is None else own.rows)
         with share.draws(round, step):
             return cross_entropy(share.model(inputs), targets).mean()
 
-    return User(user_name(number), share.model, share.layers, loss, steps=share.steps)
+    return User(user_name(number), share.model, share.layers, loss, steps=share.steps, batch=own)
 
 
 @dataclass(frozen=True)
@@ -302,6 +310,7 @@ def serve(
         client_lr=config.client_lr,
         reach="learned" if config.learns_reach else "counted",
         work=stage_work(training),
+        equal_time=config.batch_size if config.batches == "equal-time" else None,
     )
     rows: list[Row] = []
     if folder is not None:

@@ -30,7 +30,6 @@ from salf.models import build
 from salf.schedules import Schedule
 from salf.theory import Constants, Federation
 from salf.theory.planning import (
-    CLOSE,
     Deadlines,
     Problem,
     TradeOff,
@@ -55,6 +54,7 @@ STARTS = 8  # times of the budget at which devices that come and go are looked a
 CURVE = 60  # points of the curve
 LEAST_REACH, MOST_REACH = 0.1, 0.97  # the search goes from the one to the other
 FEWEST_ROUNDS = 5  # of a run of the search
+ROUNDING = 1e-6  # of the number of rounds: the seconds of a round are interpolated
 
 
 class FleetLaw:
@@ -157,9 +157,9 @@ class Planned:
         """Those of the bound, for batches as the config has them."""
         return self.offer.problem.constants
 
-    def rounds(self, deadline: float) -> float:
+    def rounds(self, deadline: float) -> int:
         """How many rounds of this deadline fit in the budget."""
-        return self.budget / self.law.seconds(deadline)
+        return int(self.budget / self.law.seconds(deadline) * (1 + ROUNDING))
 
     @property
     def offer(self) -> Offer:
@@ -212,7 +212,7 @@ class Planned:
             records.append(
                 {
                     "deadline": deadline,
-                    "rounds": int(self.rounds(deadline) * (1 + CLOSE)),
+                    "rounds": self.rounds(deadline),
                     "reach": reach,
                     "p_1": float(counts[0, 0]),
                     **{

@@ -1,6 +1,6 @@
 """A live run again, in the simulator: the same method, data, batches and depths, no clock."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,8 @@ from salf.experiments.folder import CONFIG, MODEL, ROUNDS
 from salf.experiments.live import user_name
 from salf.experiments.training import History, OnRound, from_config, run_rounds
 from salf.rows import Row
+from salf.sampling import Batches
+from salf.simulation import Simulation
 from salf.worlds import Recorded
 
 
@@ -48,13 +50,21 @@ def replay(folder: Path | str, on_round: OnRound | None = None) -> Replay:
     if one_step and not _is_nested(config, world):  # which the fused engine needs
         config = config.changed(engine="loop")
     training = from_config(config, world=world)
-    history = run_rounds(training, len(rows), on_round=on_round)
+    sized = _sized(training.simulation, config, rows)
+    sized(0)
+
+    def after(row: Row, model: nn.Module) -> None:
+        sized(row.round)
+        if on_round is not None:
+            on_round(row, model)
+
+    history = run_rounds(training, len(rows), on_round=after)
     return Replay(history, _distance(training.simulation.model, folder / MODEL))
 
 
 def _world(config: Config, rows: Sequence[Row]) -> Recorded:
     """What was recorded, as a world."""
-    numbers = {user_name(number): number - 1 for number in range(1, config.users + 1)}
+    numbers = _numbers(config)
     for row in rows:
         if strangers := sorted(row.depths.keys() - numbers.keys()):
             raise SalfError(
@@ -74,6 +84,25 @@ def _world(config: Config, rows: Sequence[Row]) -> Recorded:
             for r, names in zip(rows, asked, strict=True)
         ],
     )
+
+
+def _numbers(config: Config) -> dict[str, int]:
+    return {user_name(number): number - 1 for number in range(1, config.users + 1)}
+
+
+def _sized(simulation: Simulation, config: Config, rows: Sequence[Row]) -> Callable[[int], None]:
+    """What gives users their recorded batches of the round after round t."""
+
+    numbers = _numbers(config)
+
+    def prepare(t: int) -> None:
+        if t < len(rows) and rows[t].rows:
+            sizes = np.full(config.users, config.batch_size)
+            for name, own in rows[t].rows.items():
+                sizes[numbers[name]] = own
+            simulation.batches = Batches(simulation.shares, sizes)
+
+    return prepare
 
 
 def _is_nested(config: Config, world: Recorded) -> bool:

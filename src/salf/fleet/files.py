@@ -42,13 +42,26 @@ def read(path: Path) -> Devices:
 
 
 def _recorded(lines: list[dict[str, str]]) -> Devices:
-    """Times of stages, numbered from 1: the last layer with the forward pass, ..., the first."""
+    """Times of stages, numbered from 1: the last layer with the forward pass, ..., the first.
+
+    Stage 0 is the overhead of a round of a live run. `rows` is the size of the recorded batches.
+    """
     devices: dict[int, dict[int, dict[int, float]]] = {}
+    overhead: dict[int, list[float]] = {}
+    rows: dict[int, float] = {}
     for line in lines:
-        own = devices.setdefault(int(line["device"]), {}).setdefault(int(line["round"]), {})
-        own[int(line["stage"])] = float(line["seconds"])
+        device, stage, seconds = int(line["device"]), int(line["stage"]), float(line["seconds"])
+        rows[device] = float(line.get("rows") or Devices.REFERENCE)
+        own = devices.setdefault(device, {}).setdefault(int(line["round"]), {})
+        if stage:
+            own[stage] = seconds
+        else:
+            overhead.setdefault(device, []).append(seconds)
     stages = {len(times) for rounds in devices.values() for times in rounds.values()}
-    if len(stages) != 1 or sorted(devices) != list(range(len(devices))):
+    partly = overhead and {d: len(own) for d, own in devices.items()} != {
+        d: len(own) for d, own in overhead.items()
+    }
+    if len(stages) != 1 or partly or sorted(devices) != list(range(len(devices))):
         raise SalfError(
             "recorded times need all stages of every round, and devices numbered from 0."
         )
@@ -57,7 +70,11 @@ def _recorded(lines: list[dict[str, str]]) -> Devices:
         for device in sorted(devices)
     )
     usual = np.array([np.median(own.sum(axis=1)) for own in rounds])
+    beside = tuple(np.array(overhead[device]) for device in sorted(devices)) if overhead else None
+    size = np.array([rows[device] for device in sorted(devices)]) / Devices.REFERENCE
     # In layers a second, so that a nominal round takes what a recorded one usually does.
     return Fleet.of(
-        speed=(rounds[0].shape[1] / usual).tolist(), jitter=Traces(rounds), counted="layers"
+        speed=(rounds[0].shape[1] * size / usual).tolist(),
+        jitter=Traces(rounds, beside),
+        counted="layers",
     ).devices

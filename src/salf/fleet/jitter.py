@@ -164,20 +164,39 @@ class Traces(Jitter):
     `rounds[device]` are the seconds of its stages in each of them, [rounds, layers], the forward
     pass with the last layer, from the last layer to the first. The nominal times are not used,
     except that a larger batch, `rows` being the recorded one, takes longer in proportion.
+
+    With `overhead[device]`, the record is that of a live run: the time of each round that is in no
+    stage, such as that of messages. It does not count against T_max. All devices then have the same
+    recorded round, because what happens on one machine, or in one network, happens together.
     """
 
     rounds: tuple[Floats, ...]
+    overhead: tuple[Floats, ...] | None = None
 
     def complete(self, nominal: Floats, draws: Draws, users: Ints) -> Floats:
         """A recorded round of each user, once for every local step."""
         layers = self.rounds[0].shape[1]
-        steps = nominal.shape[1] // layers
-        places = draws.uniform(users, Purpose.JITTER, steps)
+        steps, other = divmod(nominal.shape[1], layers)
+        if other:
+            raise SalfError(f"the recorded times are of {layers} layers, which this model has not.")
+        places = self._places(draws, users, steps)
         taken = np.empty_like(nominal)
         for row, user in enumerate(users.tolist()):
             record = self.rounds[user]
             taken[row] = record[(places[row] * len(record)).astype(np.int64)].ravel()
         return np.asarray((taken * self._stretch(nominal, users)).cumsum(axis=1))
+
+    def beside(self, draws: Draws, users: Ints) -> Floats | None:
+        """The overhead of each user in this round; None where none was recorded."""
+        if self.overhead is None:
+            return None
+        places = self._places(draws, users, 1)[:, 0]
+        own = [self.overhead[user] for user in users.tolist()]
+        return np.array([each[int(p * len(each))] for each, p in zip(own, places, strict=True)])
+
+    def _places(self, draws: Draws, users: Ints, steps: int) -> Floats:
+        together = 0 * users if self.overhead is not None else users
+        return draws.uniform(together, Purpose.JITTER, steps)
 
     def chance(self, nominal: Floats, budget: Floats, users: Ints) -> Floats | None:
         """The share of the recorded rounds that would have been in time."""
@@ -200,7 +219,10 @@ class Traces(Jitter):
 
     def of(self, devices: Ints) -> "Traces":
         """Each user has its device's record."""
-        return Traces(tuple(self.rounds[device] for device in devices.tolist()))
+        rounds = tuple(self.rounds[device] for device in devices.tolist())
+        if self.overhead is None:
+            return Traces(rounds)
+        return Traces(rounds, tuple(self.overhead[device] for device in devices.tolist()))
 
 
 def normal(draws: Draws, users: Ints) -> Floats:

@@ -12,6 +12,7 @@ from salf.draws import Draws, Keyed, KeyedRounds, Unkeyed
 from salf.errors import SalfError
 from salf.fleet.availability import Availability
 from salf.fleet.devices import Devices
+from salf.fleet.jitter import Traces
 from salf.layers import Layers
 from salf.work import work
 
@@ -288,6 +289,21 @@ class Timing:
             fits = complete <= np.repeat(budget, at_once, axis=0)
             total += fits.reshape(len(users), at_once, -1).sum(axis=1)
         return np.asarray(total / SIMULATED)
+
+    def closes(self, round: "Round", reached: Ints, seconds: float, draws: Draws) -> float:
+        """When a round ends that closes at the deadline, or when all users are done.
+
+        Users whose times were recorded live answer when they stop, before the stage that does not
+        fit, and their message takes its time.
+        """
+        users, jitter = round.tasks.users, self.devices.jitter
+        if not len(users):
+            return seconds
+        beside = jitter.beside(draws, users) if isinstance(jitter, Traces) else None
+        if beside is None:
+            return min(float(round.finish.max()), seconds)
+        stopped = round.done[round.tasks.each, np.maximum(reached - 1, 0)]
+        return float((np.where(reached > 0, stopped, 0.0) + beside).max())
 
 
 @dataclass(frozen=True, eq=False)

@@ -76,7 +76,7 @@ class OnFleet(World):
         clock, seconds = float(memory[CLOCK]), self.deadline.of(t, float(memory[TMAX]))
         times = self.timing.round(draws, users, clock)
         reached, finish = times.reached(seconds), times.finish
-        took = min(float(finish.max()), seconds) if len(users) else seconds
+        took = self.timing.closes(times, reached, seconds, draws)
         spent = self._spent(times, reached, finish, took, clock)
         arrived = times.tasks.arrivals(reached, spent)
         after = self._after(memory, arrived, spent, finish)
@@ -175,6 +175,7 @@ class Waiting(OnFleet):
         finish = times.finish
         took = _finite(float(finish.max(initial=0.0)))
         reached = times.reached(took)
+        took = self.timing.closes(times, reached, took, draws)
         spent = self._spent(times, reached, finish, took, clock)
         after = memory.copy()
         after[CLOCK] = spent.clock

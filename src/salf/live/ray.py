@@ -44,9 +44,16 @@ class _Actor:
         return True
 
     def train(
-        self, round: int, deadline: float | None, model: bytes, steps: int, rate: float
+        self,
+        round: int,
+        deadline: float | None,
+        model: bytes,
+        steps: int,
+        rate: float,
+        step_seconds: float,
     ) -> bytes:
-        return encode(self.user.train(round, deadline, decode_model(model), steps, rate))
+        weights = decode_model(model)
+        return encode(self.user.train(round, deadline, weights, steps, rate, step_seconds))
 
 
 def start_user(name: str, make: Callable[[], User], *, here: bool = False) -> Any:
@@ -175,7 +182,7 @@ class RayLink:
         )
         for user in set(users) & self._actors.keys() - self._busy():
             reference = self._actors[user].train.remote(
-                task.round, task.deadline, model, task.steps, task.rate
+                task.round, task.deadline, model, task.steps, task.rate, task.step_seconds
             )
             hung = time.monotonic() + longest * self._patience.get(user, 1.0)
             self._asked[reference] = _Asked(user, task.round, hung)

@@ -39,12 +39,15 @@ class Task:
     weights: Mapping[str, Tensor]
     steps: int = 1  # local ones
     rate: float = 0.0  # of local steps
+    step_seconds: float = 0.0  # that a step is to take users who choose their batch; 0 if unknown
 
     @classmethod
-    def of(cls, server: LiveServer, deadline: float | None) -> "Task":
-        """That of the round that the server has opened."""
-        t = server.t + 1
-        return cls(t, deadline, server.weights, server.local_steps, server.server.local_rate(t))
+    def of(cls, server: LiveServer, deadline: float | None, fixed: bool = True) -> "Task":
+        """That of the round that the server has opened; `fixed` if the deadline is not adapted."""
+        t, rate = server.t + 1, server.server.local_rate(server.t + 1)
+        # If both followed each other, users would end with batches of one row.
+        step_seconds = server.step_seconds(deadline if fixed else None)
+        return cls(t, deadline, server.weights, server.local_steps, rate, step_seconds)
 
 
 @dataclass(frozen=True)
@@ -161,18 +164,20 @@ class Rounds:
         t = self.server.open(users, None if trying else self.deadline)
         began = self._began[t] = self._now()
         self._began.pop(t - 100, None)
+        self._arrived: dict[str, float] = {}
         grace = self.grace.seconds
         limit = inf if self.deadline is None else self.deadline + grace
         # The step is part of the round, so answers are taken until it has to be begun; but T_max
         # is the users', whatever a step took.
         until = began + limit - min(self._usual_closing(), grace)
-        self.link.send(Task.of(self.server, self.deadline), users)
+        fixed = not isinstance(self.t_max.deadline, Auto)
+        self.link.send(Task.of(self.server, self.deadline, fixed), users)
         asked = set(self.link.awaited())  # not those who are still busy with another round
         for answers, arrived in late:
             self._take(answers, arrived)
         heard = self._listen(began, until)
         failed, updates = self.server.round.failed, self.server.round.updates
-        row = replace(self.server.close(), deadline=self.deadline)
+        row = replace(self.server.close(), deadline=self.deadline, arrived=self._arrived)
         self.t_max.learn(row, asked, updates)
         self.server.t_max = self.t_max.current
         closed = self._now()
@@ -270,4 +275,6 @@ class Rounds:
             update = self.server.take(answer.user, answer.content, answer.round)
             if update is not None and answer.round in self._began:
                 took = arrived - self._began[answer.round]
+                if answer.round == self.server.t + 1:
+                    self._arrived[answer.user] = round(took, 7)
                 self.grace.learn(took - min(max(update.seconds, 0.0), took))

@@ -21,6 +21,7 @@ from salf.aggregate import LayerwiseAggregate
 from salf.arrivals import Arrivals, Closing, Floats
 from salf.errors import SalfError, TrainingDiverged
 from salf.layers import Layers
+from salf.live.batches import common_time
 from salf.live.inspection import Inspection, TooLarge
 from salf.live.reach import ReachEstimate, UserReach
 from salf.live.update import Rejected, Update, decode, size_of
@@ -68,7 +69,9 @@ class LiveServer:
     too. `local_steps` is what users are asked for and the most they may do, `client_lr` the rate
     of these steps (see `salf.server`). With `reach` "learned", p_l follows from each user's reach
     (`salf.live.reach.UserReach`), for which `work` is the work of each layer's stage, from the
-    last layer to the first; by default stages are alike.
+    last layer to the first; by default stages are alike. With `equal_time`, a batch size, users
+    choose their batches such that a step takes all of them about as long
+    (`salf.live.batches`).
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class LiveServer:
         client_lr: float | None = None,
         reach: Literal["counted", "learned"] = "counted",
         work: Sequence[float] | None = None,
+        equal_time: int | None = None,
     ) -> None:
         self.method = make_method(method) if isinstance(method, str) else method
         if self.method.simulated_only:
@@ -109,6 +113,8 @@ class LiveServer:
         stages = np.ones(len(layers)) if work is None else np.asarray(work, np.float64)
         self.done_after = stages.cumsum() / stages.sum()  # the part of the work
         self.user_reach = UserReach(self.done_after) if reach == "learned" else None
+        self.equal_time = equal_time
+        self.paces: dict[str, float] = {}  # seconds a row takes each user, if they choose batches
         self.t_max = 0.0  # that a deadline which is adapted is at; 0 until it is found
         self.t = 0  # rounds closed
         self._round: OpenRound | None = None
@@ -136,6 +142,12 @@ class LiveServer:
             deadline,
         )
         return self.t + 1
+
+    def step_seconds(self, deadline: float | None) -> float:
+        """What a step is to take users who choose their batches; 0 if that is unknown."""
+        if self.equal_time is None:
+            return 0.0
+        return common_time(self.paces, self.equal_time, deadline, self.local_steps)
 
     def missing(self, present: Collection[str] | None = None) -> set[str]:
         """The users asked who have not answered; of those present, where that is known."""
@@ -220,6 +232,13 @@ class LiveServer:
             silent=tuple(sorted(missing)),
             deadline=round.deadline,
             steps=round.steps if self.local_steps > 1 else {},
+            rows={u: each.rows for u, each in round.updates.items() if each.rows},
+            stages={
+                user: each.stages
+                for user, each in round.updates.items()
+                # Users say so themselves.
+                if len(each.stages) == (0 if each.steps > 1 else 1 - each.depth) + len(self.layers)
+            },
         )
 
     def save(self, path: Path) -> None:
@@ -230,6 +249,7 @@ class LiveServer:
             "rounds": self.reach.rounds,
             "norms": self.inspection.state(),
             "t_max": self.t_max,
+            "paces": self.paces,
         }
         groups = {"weights": self.weights, **self.server.state}
         if self.user_reach is not None:
@@ -253,7 +273,7 @@ class LiveServer:
             if self.user_reach is not None:
                 known = groups.pop("user_reach")["known"].numpy()
                 self.user_reach.load_state(state["users"], float(state["reference"]), known)
-            self.t_max = float(state.get("t_max", 0.0))
+            self.t_max, self.paces = float(state.get("t_max", 0.0)), dict(state.get("paces", {}))
             self.server.load_state(groups)
             self.inspection.load_state(state["norms"])
             self.reach.rounds, self.t = float(state["rounds"]), int(state["round"])
@@ -280,6 +300,8 @@ class LiveServer:
     def _use(self, update: Update) -> None:
         self.round.used += 1
         self.round.updates[update.user] = replace(update, tensors={})
+        if self.equal_time is not None and update.pace > 0:
+            self.paces[update.user] = update.pace
         self.round.depths[update.user] = update.depth
         self.round.steps[update.user] = update.steps, update.planned
         depth, steps, planned = np.array([[update.depth], [update.steps], [update.planned]])

@@ -15,6 +15,7 @@ from torch import Tensor
 from salf.errors import in_one_line
 
 _FORMAT = "salf-1"
+_MOST_STAGES = 10_000
 _HEADER = struct.Struct("<Q")  # how safetensors begins: the length of the JSON that follows
 _DTYPES = {
     torch.float64: "F64",
@@ -49,6 +50,10 @@ class Update:
     seconds: float = 0.0  # from the start of the round on the user's own clock
     steps: int = 1  # local steps begun
     planned: int = 1  # local steps that make a whole round
+    rows: int = 0  # of its batches, if it chooses their size
+    pace: float = 0.0  # seconds that a row usually takes it; 0 if unknown
+    # Seconds of the completed stages of the first step: until layer L is complete, layer L-1, ...
+    stages: tuple[float, ...] = ()
 
 
 def encode(update: Update) -> bytes:
@@ -62,6 +67,9 @@ def encode(update: Update) -> bytes:
         "seconds": update.seconds,
         "steps": update.steps,
         "planned": update.planned,
+        "rows": update.rows,
+        "pace": update.pace,
+        "stages": list(update.stages),
     }
     return _packed(update.tensors, {"update": json.dumps(about)})
 
@@ -124,6 +132,7 @@ def decode(data: bytes, most_bytes: int) -> Update:
         seconds=number_of(about, "seconds"),
         steps=whole_of(about, "steps"),
         planned=whole_of(about, "planned"),
+        **optional_of(about),
     )
 
 
@@ -162,6 +171,18 @@ def number_of(about: Mapping[str, Any], key: str) -> float:
     if not -1e300 < value < 1e300:  # not isfinite, which raises for very large whole numbers
         raise Rejected(f"its {key} is not a finite number")
     return float(value)
+
+
+def optional_of(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What an update may have, or `Rejected`."""
+    given = {"rows": 0, "pace": 0.0, "stages": (), **about}
+    if not isinstance(stages := given["stages"], list | tuple):
+        raise Rejected("its stages is not a list of numbers")
+    return {
+        "rows": whole_of(given, "rows"),
+        "pace": number_of(given, "pace"),
+        "stages": tuple(number_of({"stages": each}, "stages") for each in stages[:_MOST_STAGES]),
+    }
 
 
 def size_of(tensors: Mapping[str, Tensor]) -> int:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from salf.backprop import moved
-from salf.deadline import Backpropagation
+from salf.deadline import Backpropagation, Partial
 from salf.errors import SalfError
 from salf.layers import Layers, is_sent
+from salf.live.batches import OwnBatch
 from salf.live.update import Update
 
 
@@ -20,7 +21,8 @@ class User:
 
     `loss(round, step)` is the loss on the user's mini-batch of a local step of that round, from
     the model it was made with. `steps` is the number of local steps, by default what the server
-    asks for. What it learns about its own speed stays here.
+    asks for. With a `batch`, the user chooses the size of its batches, `batch.rows`. What it learns
+    about its own speed stays here.
     """
 
     def __init__(
@@ -31,6 +33,7 @@ class User:
         loss: Callable[[int, int], Tensor],
         now: Callable[[], float] = time.perf_counter,
         steps: int | None = None,
+        batch: OwnBatch | None = None,
     ) -> None:
         self.name = name
         self.model = model
@@ -38,6 +41,7 @@ class User:
         self._loss = loss
         self._now = now
         self._steps = steps
+        self.batch = batch
 
     def train(
         self,
@@ -46,16 +50,21 @@ class User:
         weights: Mapping[str, Tensor],
         steps: int = 1,
         rate: float = 0.0,
+        step_seconds: float = 0.0,
     ) -> Update:
         """One round, with as many local steps of this rate as fit.
 
-        All of it counts against the deadline: taking over the model, too.
+        `step_seconds` is the time that a step is to take, if the user chooses its batch; 0 leaves
+        the batch as it is. All of it counts against the deadline: taking over the model, too.
         """
         start = self._now()
         take_over(self.model, weights)
         before = complete = latest = self._buffers()
         planned = self._steps or steps
+        if self.batch is not None:
+            self.batch.fit(step_seconds, self.backpropagation)
         layers = self.backpropagation.layers
+        stages: tuple[float, ...] = ()
         done, depth, total, losses = 1, len(layers) + 1, dict[str, Tensor](), list[float]()
         for step in range(1, planned + 1):
             left = math.inf if deadline is None else deadline - (self._now() - start)
@@ -63,6 +72,8 @@ class User:
             found = self.backpropagation.within(left, loss, more=step > 1)
             if step > 1 and found.depth > len(layers):
                 break  # no layer of this step fits: the steps before it are delivered
+            if step == 1:
+                stages = _stages(self._now() - start - found.total, found, len(layers))
             done, depth = step, found.depth
             for name, gradient in found.gradients.items():
                 total[name] = total[name] + gradient if name in total else gradient
@@ -88,6 +99,9 @@ class User:
             self._now() - start,
             done,
             planned,
+            0 if self.batch is None else self.batch.rows,
+            0.0 if self.batch is None else self.batch.pace(self.backpropagation),
+            stages,
         )
 
     def _buffers(self) -> dict[str, Tensor]:
@@ -97,6 +111,14 @@ class User:
             for name, buffer in self.model.named_buffers()
             if is_sent(buffer, is_parameter=False)
         }
+
+
+def _stages(before: float, found: Partial, layers: int) -> tuple[float, ...]:
+    """Seconds of the stages that were completed; what came before them is part of the first."""
+    times = [found.layers[number] for number in range(layers, found.depth - 1, -1)]
+    if times:
+        times[0] += max(0.0, before) + found.forward
+    return tuple(round(seconds, 7) for seconds in times)
 
 
 @torch.no_grad()

@@ -107,7 +107,7 @@ def table(planned: Planned) -> Table:
     )
     if (best := planned.best) is not None and best.deadline is not None:
         value = offer.problem.bound_at(best.deadline)
-        cells = [str(int(planned.rounds(best.deadline))), size, _reach(planned, best.deadline)]
+        cells = [str(planned.rounds(best.deadline)), size, _reach(planned, best.deadline)]
         add("Search by simulation", _time(best.deadline), [*cells, f"{value:.3g}"], best)
     return Table.of([*columns, *(["Accuracy"] if searched else [])], rows)
 
@@ -151,6 +151,12 @@ def disagreement(planned: Planned) -> list[str]:
         rank = planned.rank_correlation(form)
         if not isnan(rank):
             found[-1] += f" Rank correlation of low bound and high accuracy: {rank:.2f}."
+    if best in (planned.tried[0], planned.tried[-1]):
+        end = "shortest" if best is planned.tried[0] else "longest"
+        found.append(
+            f"The best deadline of the search is the {end} that was tried: others may be better "
+            "(--deadlines)."
+        )
     alike = planned.alike()
     if len(alike) > 1:
         found.append(
@@ -256,8 +262,8 @@ def page(planned: Planned, command: Sequence[str] = ()) -> Page:
     """The plan as a page."""
     config = planned.config
     use = (
-        f"salf run {config.data} --fleet {config.fleet} --seconds {planned.budget:g} --deadline "
-        f"{PLAN} --batch-size {planned.offer.batch_size}"
+        f"--fleet {config.fleet} --seconds {planned.budget:g} --deadline {PLAN} --batch-size "
+        f"{planned.offer.batch_size}"
     )
     trade: list[Block] = [
         Chart(
@@ -280,7 +286,10 @@ def page(planned: Planned, command: Sequence[str] = ()) -> Page:
         sections.append(Section("How far bound and simulation disagree", told))
     sections += [
         Section("The bound", [constants(planned), *_about()]),
-        Section("Use it", [f"{PLAN} has a deadline per round:", Code(use)]),
+        Section(
+            "Use it",
+            [f"{PLAN} has the schedule, a deadline per round. Add to `salf run`:", Code(use)],
+        ),
         Section("Make it again", again),
     ]
     title = f"Deadlines for {config.fleet} and {planned.budget:g} seconds"

@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from salf.errors import SalfError
 from salf.layers import Layers
+from salf.live.batches import MOST, OwnBatch
 from salf.live.user import User
 
 TIMES = "salf-times"  # where in the context's state the learned times are kept
@@ -21,12 +22,14 @@ Batch = tuple[Tensor, Tensor]
 
 def train(
     model: nn.Module,
-    batch: Batch | Callable[[], Batch],
+    batch: Batch | Callable[..., Batch],
     msg: Message,
     context: Context | None = None,
     *,
     loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
     steps: int | None = None,
+    batch_size: int | None = None,
+    samples: int | None = None,
 ) -> Message:
     """Backpropagate as far as the round's deadline allows, and reply with the layers reached.
 
@@ -37,7 +40,9 @@ def train(
     The deadline counts from this call: taking over the server's model, drawing the batch if
     `batch` is a function, the forward pass and the backward pass. `loss(outputs, targets)` is the
     mean over the batch. `steps` is the number of local steps, by default the strategy's
-    `local_steps`; as many are done as fit, and a function `batch` is called for each. With the
+    `local_steps`; as many are done as fit, and a function `batch` is called for each. With
+    `batch_size`, it is called with the number of rows that this node is to use, which is
+    `batch_size` unless the strategy has `equal_time`, and at most `samples`. With the
     context, this node remembers from round to round how long its
     layers take, though Flower starts a new process for each message.
     """
@@ -47,18 +52,25 @@ def train(
     deadline = cast(float | None, config.get("deadline"))
     layers = Layers.of(model, json.loads(named))
 
+    most = MOST * (batch_size or 0) if samples is None else samples
+    own = None if batch_size is None else OwnBatch(batch_size, most)
+
     def value(round: int, step: int) -> Tensor:
-        inputs, targets = batch() if callable(batch) else batch
+        if callable(batch):
+            inputs, targets = batch() if own is None else batch(own.rows)
+        else:
+            inputs, targets = batch
         return loss(model(inputs), targets)
 
-    user = User("", model, layers, value, steps=steps)
+    user = User("", model, layers, value, steps=steps, batch=own)
     _recall(user, context, named)
     left = None if deadline is None else deadline - (time.perf_counter() - start)
     asked, rate = cast(int, config["local-steps"]), cast(float, config["local-rate"])
-    update = user.train(round, left, weights, asked, rate)
+    step_seconds = cast(float, config.get("step-seconds", 0.0))
+    update = user.train(round, left, weights, asked, rate, step_seconds)
     if context is not None:
         learned = user.backpropagation.state_dict()
-        context.state[TIMES] = ConfigRecord({"layers": named, **learned})
+        context.state[TIMES] = ConfigRecord({"layers": named, "rows": update.rows, **learned})
     update = replace(update, seconds=time.perf_counter() - start)
     metrics = MetricRecord(
         {
@@ -68,6 +80,9 @@ def train(
             "seconds": update.seconds,
             "steps": update.steps,
             "planned": update.planned,
+            "rows": update.rows,
+            "pace": update.pace,
+            "stages": list(update.stages),
         }
     )
     arrays = ArrayRecord(dict(update.tensors))
@@ -94,7 +109,9 @@ def _recall(user: User, context: Context | None, named: str) -> None:
     if not isinstance(known, ConfigRecord) or known.get("layers") != named:
         return
     try:
-        times = {key: value for key, value in known.items() if key != "layers"}
+        times = {key: value for key, value in known.items() if key not in ("layers", "rows")}
         user.backpropagation.load_state_dict(times)  # type: ignore[arg-type]  # it checks
+        if user.batch is not None and isinstance(rows := known.get("rows"), int) and rows > 0:
+            user.batch.rows = rows
     except (SalfError, TypeError):
         return

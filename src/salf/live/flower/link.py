@@ -14,7 +14,7 @@ from torch import Tensor
 from salf.errors import in_one_line
 from salf.live.flower.mail import Mail, Sent
 from salf.live.rounds import Answer, Task
-from salf.live.update import Rejected, Update, number_of, whole_of
+from salf.live.update import Rejected, Update, number_of, optional_of, whole_of
 
 Record = TypeVar("Record")
 
@@ -106,6 +106,7 @@ def update_of(user: str, round: int, reply: Message, most_bytes: int) -> Update:
         number_of(metrics, "seconds"),
         whole_of(metrics, "steps"),
         whole_of(metrics, "planned"),
+        **optional_of(metrics),
     )
 
 

@@ -73,7 +73,9 @@ class SALF(FedAvg):
     each layer's gradient; by default the bound is learned. With `state`, a file, every closed
     round is kept there, and a new start goes on after the last one. With `record`, a file, every
     round leaves a line of JSON there. `evaluate_timeout` is how long federated evaluation may
-    take, in seconds. All else is what FedAvg takes: `fraction_train` (whose sample comes from
+    take, in seconds. `equal_time` is the batch size of the median node, where nodes pass one to
+    `salf.flower.train`: faster nodes use larger batches, such that a step takes all about as long.
+    All else is what FedAvg takes: `fraction_train` (whose sample comes from
     `seed`), `min_available_nodes`, ...
     """
 
@@ -93,6 +95,7 @@ class SALF(FedAvg):
         example: Tensor | None = None,
         unreached: Sequence[float] | None = None,
         work: Sequence[float] | None = None,
+        equal_time: int | None = None,
         max_norm: float | None = None,
         state: str | Path | None = None,
         record: str | Path | None = None,
@@ -123,6 +126,7 @@ class SALF(FedAvg):
             client_lr=client_lr,
             reach="learned" if isinstance(deadline, Auto) else "counted",
             work=work,
+            equal_time=equal_time,
         )
         self.seed = seed
         waits = self.server.method.waits
@@ -197,7 +201,8 @@ class SALF(FedAvg):
         self._t_max.current = self.server.t_max
         deadline = self._t_max.seconds(self.server.t + 1)
         self.server.open([str(node) for node in nodes], None if self._t_max.trying else deadline)
-        return self._messages(Task.of(self.server, deadline), nodes, config, 3600)
+        fixed = not isinstance(self._t_max.deadline, Auto)
+        return self._messages(Task.of(self.server, deadline, fixed), nodes, config, 3600)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -260,7 +265,11 @@ class SALF(FedAvg):
         node that is dead or hangs is asked again after that.
         """
         names = [[*layer.parameters, *layer.buffers] for layer in self.server.layers]
-        asked = {"local-steps": task.steps, "local-rate": task.rate}
+        asked = {
+            "local-steps": task.steps,
+            "local-rate": task.rate,
+            "step-seconds": task.step_seconds,
+        }
         sent = ConfigRecord(
             {**config, **asked, "server-round": task.round, "layers": json.dumps(names)}
         )
