@@ -104,7 +104,8 @@ def page(preview: Preview, config: Config, command: Sequence[str]) -> Page:
                         spec(_lanes(preview)),
                         "What users do in one round until the deadline.",
                         "A user downloads the model, runs backpropagation from the last layer to "
-                        "the first, and stops in time to upload what it has by the deadline.",
+                        "the first, and stops in time to upload what it has by the deadline. The "
+                        "forward pass is part of the last layer's bar.",
                     )
                 ],
             )
