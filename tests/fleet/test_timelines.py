@@ -209,6 +209,15 @@ def test_times_are_a_function_of_seed_user_and_round():
     np.testing.assert_array_equal(times.round(Keyed(7, 5), EVERYBODY, 0.0).done, others)
 
 
+def test_users_may_be_in_any_order():
+    times = timing(jitter=LogNormal(0.3))
+    in_order = times.round(Keyed(7, 5), EVERYBODY, 0.0).done
+    reversed_ = times.round(Keyed(7, 5), EVERYBODY[::-1].copy(), 0.0).done
+    np.testing.assert_array_equal(reversed_, in_order[::-1])
+    reach = times.reach_always(EVERYBODY, 2.0)
+    np.testing.assert_array_equal(times.reach_always(EVERYBODY[::-1].copy(), 2.0), reach[:, ::-1])
+
+
 def test_chances_without_a_closed_form_are_simulated():
     """Stages of 0.6 and 0.4 s in the mean: the sum of two exponential times of different means."""
     reach = timing(jitter=PerLayer()).reach_always(EVERYBODY, 1.5)

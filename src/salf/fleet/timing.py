@@ -182,11 +182,15 @@ class Timing:
 
     def tasks(self, users: Ints) -> Tasks:
         """What these users are to do in every round."""
-        if len(users) != self.users:
+        if not self._is_everybody(users):
             return self._tasks(users)
         if self._everybody is None:
             self._everybody = self._tasks(users)
         return self._everybody
+
+    def _is_everybody(self, users: Ints) -> bool:
+        """Whether these are all users in order, of whom more is known."""
+        return len(users) == self.users and bool((users[1:] > users[:-1]).all())
 
     def _tasks(self, users: Ints) -> Tasks:
         devices, planned = self.devices, self.planned(users)
@@ -224,7 +228,8 @@ class Timing:
         That changes nothing: the numbers depend on (seed, round, user) alone.
         """
         jitter, nominal, users = self.devices.jitter, tasks.nominal, tasks.users
-        if not isinstance(draws, Keyed) or len(users) != self.users or nominal.size > MANY:
+        everybody = self._is_everybody(users)
+        if not isinstance(draws, Keyed) or not everybody or nominal.size > MANY:
             return jitter.complete(nominal, draws, users)
         block, place = divmod(draws.t, AHEAD)
         if self._ahead_of != (draws.seed, block):
@@ -258,7 +263,7 @@ class Timing:
 
     def reach_always(self, users: Ints, seconds: float) -> Floats:
         """The same of devices that are available for all of the round."""
-        everybody = len(users) == self.users
+        everybody = self._is_everybody(users)
         if everybody and self._known_at == seconds:
             return self._known
         reach = self._reach(users, np.full(len(users), seconds))
