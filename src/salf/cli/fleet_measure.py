@@ -1,24 +1,31 @@
 """`salf fleet measure`: a fleet from the record of a live run."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from salf.cli.options import option
-from salf.cli.terminal import tell
+from salf.cli.terminal import say, tell
+from salf.errors import SalfError
 
 
 def measure(
     folder: Annotated[Path, typer.Argument(help="The folder of a live run.")],
     out: Annotated[
-        Path | None, option("--out", help="The file to write; by default FOLDER/fleet.csv.")
+        Path | None,
+        option(
+            "--out",
+            help="The file to write; by default FOLDER/fleet.csv. A figure (PNG, SVG) and a page "
+            "are left beside it.",
+        ),
     ] = None,
 ) -> None:
     """Make a fleet from a live run: layer times, jitter and message overhead of every user.
 
     It also says how well the fleet simulates the run: a fleet from every second round is compared
-    with the other rounds.
+    with the other rounds, in the terminal, as a figure and on a page.
 
     Examples:
 
@@ -29,9 +36,17 @@ def measure(
         salf run mnist-cnn --fleet runs/live/fleet.csv --users 8 --deadline 50ms
     """
     from salf.experiments.measure import measure as measured_of
+    from salf.report.agreement import write_agreement
 
-    measured, agreement = measured_of(folder)
     path = out or folder / "fleet.csv"
+    if path.suffix != ".csv":  # which --fleet knows files by
+        raise SalfError(f"--out is the file of a fleet, which ends in .csv, not {path.name!r}.")
+    measured, agreement = measured_of(folder)
     measured.write(path)
     tell(str(agreement))
     tell(f"wrote {path}, a fleet of {len(measured.devices)} devices: use it as --fleet {path}")
+    try:
+        for file in write_agreement(agreement, folder, path, sys.argv[1:]):
+            tell(f"wrote {file}")
+    except SalfError as error:
+        say(f"There is no page of it: {error}")

@@ -84,10 +84,26 @@ class Agreement:
     """How far users came and how long rounds took, live and simulated."""
 
     users: tuple[str, ...]
+    stages: Ints  # of each user's round: its layers, in all local steps
     live: Floats  # [users, 1 + stages]: the share of rounds in which so many stages were complete
     simulated: Floats
-    live_seconds: float  # a round, on average
-    simulated_seconds: float
+    live_times: Floats  # seconds of each round
+    simulated_times: Floats
+    deadlines: tuple[float, ...]  # T_max of the live rounds that had one
+
+    @property
+    def live_seconds(self) -> float:
+        """A live round, on average."""
+        return float(self.live_times.mean())
+
+    @property
+    def simulated_seconds(self) -> float:
+        """A simulated round, on average."""
+        return float(self.simulated_times.mean())
+
+    def finished(self, depths: Floats) -> Floats:
+        """The share of rounds, live or simulated, in which each user completed all stages."""
+        return np.asarray(depths[np.arange(len(self.users)), self.stages])
 
     @property
     def variation(self) -> Floats:
@@ -98,10 +114,16 @@ class Agreement:
         width = max(map(len, ("user", *self.users)))
         lines = [f"{'user':{width}}  finished          nothing           difference of depths"]
         lines += [
-            f"{user:{width}}  {live[-1]:4.0%} live, {simulated[-1]:4.0%}  "
+            f"{user:{width}}  {all_live:4.0%} live, {all_simulated:4.0%}  "
             f"{live[0]:4.0%} live, {simulated[0]:4.0%}  {difference:.2f}"
-            for user, live, simulated, difference in zip(
-                self.users, self.live, self.simulated, self.variation, strict=True
+            for user, all_live, all_simulated, live, simulated, difference in zip(
+                self.users,
+                self.finished(self.live),
+                self.finished(self.simulated),
+                self.live,
+                self.simulated,
+                self.variation,
+                strict=True,
             )
         ]
         relative = self.simulated_seconds / self.live_seconds - 1
@@ -188,7 +210,7 @@ def agreement(measured: Measured, rows: Sequence[Row], seed: int = 0) -> Agreeme
         for user, depth in row.depths.items():
             begun, _ = row.steps.get(user, (1, 1))
             live[numbers[user], (begun - 1) * layers + layers + 1 - depth] += 1
-    seconds, memory = 0.0, closing.start()
+    seconds, memory = [], closing.start()
     times = max(1, -(-SIMULATED // len(rows)))
     for t in range(len(rows) * times):
         row = rows[t % len(rows)]
@@ -197,13 +219,15 @@ def agreement(measured: Measured, rows: Sequence[Row], seed: int = 0) -> Agreeme
         count = (arrived.steps - 1) * layers + layers + 1 - arrived.depth
         simulated[arrived.user, count] += 1
         assert arrived.spent is not None
-        seconds += arrived.spent.seconds
+        seconds.append(arrived.spent.seconds)
     return Agreement(
         users,
+        layers * planned,
         live / np.maximum(live.sum(axis=1, keepdims=True), 1),
         simulated / np.maximum(simulated.sum(axis=1, keepdims=True), 1),
-        float(np.mean([row.seconds for row in rows])),
-        seconds / (len(rows) * times),
+        np.array([row.seconds for row in rows]),
+        np.array(seconds),
+        limits,
     )
 
 

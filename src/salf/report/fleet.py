@@ -13,7 +13,7 @@ from salf.fleet.preview import DOWNLOAD, FINISH, LATE, UPLOAD, Preview
 from salf.report import names
 from salf.report.extra import check_extra, optional
 from salf.report.page import Block, Chart, Code, Page, Section
-from salf.report.style import INK, SOFT, Spec, legend, ordered, pictures, spec
+from salf.report.style import INK, SHADES, SOFT, Spec, legend, ordered, pictures, seconds_axis, spec
 from salf.report.tables import Table
 
 PICTURE, PAGE = "preview", "preview.html"
@@ -151,7 +151,7 @@ def _deadlines(preview: Preview) -> Any:
         "deadline:Q",
         title="Deadline",
         scale=alt.Scale(domain=[0, last], nice=False),
-        axis=_times(last),
+        axis=seconds_axis(last),
     )
     lines = (
         alt.Chart(alt.InlineData(records), width=_WIDTH, height=220)
@@ -213,9 +213,7 @@ def _map(preview: Preview) -> Any:
             y=alt.Y("layer:N", sort=labels, title="Layer"),
             color=alt.Color(
                 "reach:Q",
-                scale=alt.Scale(
-                    domain=[0, 1], range=["#f6dccb", "#7fb3d3", "#00507d"], interpolate="lab"
-                ),
+                scale=alt.Scale(domain=[0, 1], range=list(SHADES), interpolate="lab"),
                 legend=alt.Legend(
                     title="Chance to reach a layer",
                     titleFontWeight="normal",
@@ -267,7 +265,7 @@ def _lanes(preview: Preview) -> Any:
         alt.Chart(alt.InlineData(records), width=_WIDTH, height=alt.Step(11))
         .mark_bar(height=9)
         .encode(
-            x=alt.X("start:Q", title="Time in one round", scale=scale, axis=_times(last)),
+            x=alt.X("start:Q", title="Time in one round", scale=scale, axis=seconds_axis(last)),
             x2="end:Q",
             y=alt.Y(
                 "user:O",
@@ -303,11 +301,3 @@ def _rule(preview: Preview, field: str) -> list[Any]:
         text="label:N"
     )
     return [rule, text]
-
-
-def _times(last: float) -> Any:
-    """Ticks in ms where times are short."""
-    alt = optional("altair")
-    if last < 1:
-        return alt.Axis(labelExpr="format(1000 * datum.value, '.3~g') + ' ms'", tickCount=8)
-    return alt.Axis(labelExpr="format(datum.value, ',.3~r') + ' s'", tickCount=8)

@@ -17,6 +17,7 @@ _WIDTH, _GAP, _ROW_HEADING = 880, 30, 40
 _ORDERED = (
     "#332288", "#0072B2", "#56B4E9", "#009E73", "#A6A12B", "#E69F00", "#D55E00", "#882255",
 )  # fmt: skip
+SHADES = ("#f6dccb", "#7fb3d3", "#00507d")  # from nothing, which is not white, to all
 _FONT = "Helvetica, Arial, sans-serif"  # one that a browser and the pictures' renderer both know
 
 
@@ -62,6 +63,14 @@ def faceted(
     width = min(widest, room // max(1, len(columns)) - _GAP)
     sized = chart.properties(width=width, **({"height": height} if height else {}))
     return sized.facet(**facets) if facets else sized
+
+
+def seconds_axis(last: float) -> Any:
+    """An axis of times up to `last`, in ms where they are short."""
+    alt = optional("altair")
+    if last < 1:
+        return alt.Axis(labelExpr="format(1000 * datum.value, '.3~g') + ' ms'", tickCount=8)
+    return alt.Axis(labelExpr="format(datum.value, ',.3~r') + ' s'", tickCount=8)
 
 
 def ordered(count: int) -> list[str]:

@@ -9,7 +9,7 @@ from salf.report import names
 from salf.report.charts import MEASURES, Measure
 from salf.report.extra import optional
 from salf.report.live.run import LiveRun
-from salf.report.style import INK, Spec, legend, spec, thinned
+from salf.report.style import INK, SHADES, Spec, legend, spec, thinned
 from salf.rows import Row
 
 _WIDTH = 740
@@ -105,9 +105,7 @@ def progress(run: LiveRun) -> Spec:
             color=alt.Color(
                 "share:Q",
                 # Its lightest is no white: who got nowhere was asked.
-                scale=alt.Scale(
-                    domain=[0, 1], range=["#f6dccb", "#7fb3d3", "#00507d"], interpolate="lab"
-                ),
+                scale=alt.Scale(domain=[0, 1], range=list(SHADES), interpolate="lab"),
                 legend=alt.Legend(
                     title="Layers reached",
                     titleFontWeight="normal",
