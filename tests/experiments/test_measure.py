@@ -191,3 +191,11 @@ def test_a_folder_is_measured_and_its_fleet_runs(tmp_path):
         )
     ).history
     assert history.rows[-1].clock == pytest.approx(5 * found.live_seconds, rel=0.5)
+
+
+def test_a_user_that_was_there_for_one_round_is_left_out_of_the_comparison():
+    rows = live_rounds(40, 1.0)
+    guest = replace(rows[1], depths={**rows[1].depths, "user-9": 1})
+    found = agreement(from_rows(rows[::2], 16), [guest, *rows[3::2]])
+    assert "user-9" not in found.users
+    assert np.isfinite(found.variation).all()

@@ -9,7 +9,7 @@ overhead.
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
@@ -189,9 +189,20 @@ def from_rows(rows: Sequence[Row], batch_size: int) -> Measured:
 
 
 def agreement(measured: Measured, rows: Sequence[Row], seed: int = 0) -> Agreement:
-    """Simulate rounds with these deadlines, and compare them with the rows."""
+    """Simulate rounds with these deadlines, and compare them with the rows.
+
+    Users that were not measured, such as one that joined for a round, are left out.
+    """
     users, layers = tuple(measured.devices), measured.layers
     numbers = {user: number for number, user in enumerate(users)}
+    rows = [
+        replace(
+            row,
+            depths={user: depth for user, depth in row.depths.items() if user in numbers},
+            steps={user: steps for user, steps in row.steps.items() if user in numbers},
+        )
+        for row in rows
+    ]
     planned = np.ones(len(users), np.int64)
     for row in rows:
         for user, (_, own) in row.steps.items():
@@ -214,7 +225,7 @@ def agreement(measured: Measured, rows: Sequence[Row], seed: int = 0) -> Agreeme
     times = max(1, -(-SIMULATED // len(rows)))
     for t in range(len(rows) * times):
         row = rows[t % len(rows)]
-        asked = np.array(sorted(numbers[user] for user in row.depths))
+        asked = np.array(sorted(numbers[user] for user in row.depths), np.int64)
         arrived, _ = closing.arrivals(t % len(rows) + 1, Keyed(seed, t + 1), asked, memory)
         count = (arrived.steps - 1) * layers + layers + 1 - arrived.depth
         simulated[arrived.user, count] += 1
