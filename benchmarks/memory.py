@@ -13,6 +13,7 @@ from time import perf_counter
 import numpy as np
 import torch
 
+from salf import memory
 from salf.data import Samples, Split
 from salf.depth import Mixture
 from salf.engines import FusedEngine
@@ -48,11 +49,13 @@ def main() -> None:
         engine = FusedEngine(model, layers)
         engine.chunk_bytes = chunk_bytes or engine.chunk_bytes
         simulation = Simulation(engine, method("salf"), world, shares, lambda t: 0.1)
-        start = perf_counter()
-        simulation.step()
+        with memory.kept():
+            start = perf_counter()
+            simulation.step()
+            seconds = perf_counter() - start
         print(
             f"a round of {users:,} users in chunks of {engine.chunk_bytes / 2**20:.0f} MiB: "
-            f"{perf_counter() - start:.1f} s, {peak():.2f} GiB at most"
+            f"{seconds:.1f} s, {peak():.2f} GiB at most"
         )
         weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     difference = (weights[0] - weights[1]).abs().max() / weights[0].abs().max()
