@@ -10,7 +10,7 @@ with a threshold, one of them would always start and the other hardly ever.
 """
 
 EAGER = 8  # every round is started if at least one in eight succeeds
-SELDOM = 24  # one round in 24 is started without any chance: in the long run, under 5 % are late
+SELDOM = 24  # one round in 24 is started without any chance, which is fewer than 5 %
 COLD = 3  # the first rounds are slow, so this many are started whatever the chance
 HEAD_START = 0.8  # of a try, so that bad first rounds are doubted soon
 
