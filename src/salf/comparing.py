@@ -112,7 +112,7 @@ def compare(
         check_extra()  # now, not after hours of training
     objects = {each if isinstance(each, str) else named(each): each for each in methods}
     rules = splits if isinstance(splits, Mapping) else {split: split for split in splits}
-    wanted = [
+    wanted = dict.fromkeys(
         case
         for name, each in objects.items()
         for case in cases(
@@ -122,7 +122,7 @@ def compare(
             [float(ratio) for ratio in stragglers],
             batches,
         )
-    ]
+    )
     seeds = range(seeds) if isinstance(seeds, int) else seeds
     shared = {
         "data": data,

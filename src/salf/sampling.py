@@ -80,6 +80,13 @@ class Batches:
         """How many rows these users' first batches have."""
         return np.minimum(self.wanted(users), self.shares.sizes(users))
 
+    def usual_sizes(self, users: Ints) -> Floats:
+        """How many rows a local step of these users has on average."""
+        held = self.shares.sizes(users)
+        if not self.epochs:
+            return np.asarray(self.sizes(users), np.float64)
+        return np.asarray(held / -(-held // self.wanted(users)))
+
     def wanted(self, users: Ints) -> int | Ints:
         """The size of these users' batches, if they have as many samples."""
         return self.batch_size if isinstance(self.batch_size, int) else self.batch_size[users]

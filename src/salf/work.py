@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
@@ -44,7 +45,7 @@ def work(model: nn.Module, layers: Layers, example: Tensor) -> list[Work]:
         def loss() -> Tensor:
             with by_layer:
                 outputs = model(example)
-            return sum((output.sum() for output in tensors_in(outputs)), example.new_zeros(()))
+            return torch.stack([output.sum() for output in tensors_in(outputs)]).sum()
 
         # Backpropagation times its layers; here its clock counts operations instead of seconds.
         backward = Backpropagation(model, layers, now=counted).within(None, loss).layers

@@ -167,7 +167,11 @@ def test_a_model_without_products_is_refused():
 
     net, example = Scale(), torch.ones(2, 3)
     with pytest.raises(SalfError, match="no multiply-adds are counted"):
-        Cost.of(net, Layers.of(net, ["weight"], example), example)
+        Cost.of(net, Layers.of(net, ["weight"], example), example).counted_as(
+            salf.Fleet.of([1.0]).devices
+        )
+    cost = Cost.of(net, Layers.of(net, ["weight"], example), example)
+    assert cost.counted_as(salf.Fleet.of([1.0], counted="layers").devices).backward.sum() > 0
 
 
 def test_a_million_devices_are_made_and_one_is_looked_at():

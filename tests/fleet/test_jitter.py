@@ -100,3 +100,13 @@ def test_laws_draw_without_keys_too():
 def test_spreads_that_cannot_be_are_refused(make):
     with pytest.raises(SalfError):
         make()
+
+
+def test_users_recorded_together_are_not_independent():
+    """Both have the fast round or the slow one: nobody is in time in half of the rounds."""
+    record = np.array([[0.1, 0.1], [1.0, 1.0]])
+    law = Traces((record, record), (np.zeros(2), np.zeros(2)))
+    both, nominal = np.arange(2), np.full((2, 2), np.median(record.sum(axis=1)) / 2)
+    budget = np.full((2, 2), 0.5)
+    assert law.nobody(nominal, budget, both).tolist() == [0.5, 0.5]
+    assert Traces((record, record)).nobody(nominal, budget, both) is None

@@ -7,7 +7,7 @@ from torch import nn
 
 import salf
 from salf.errors import SalfError
-from salf.experiments.config import Config
+from salf.experiments.config import Config, load_config, read_toml
 from salf.rows import read_csv
 
 SMALL = {"data": "digits", "lr": 0.3, "users": 8, "batch_size": 4, "threads": 1}
@@ -180,3 +180,91 @@ def test_p_l_is_the_chance_that_nobody_reaches_a_layer():
     empty = np.mean([~each.reach(2).any(axis=1) for each in arrived], axis=0)
     assert (np.abs(empty - chance) <= 4.5 * np.sqrt(chance * (1 - chance) / 4_000)).all()
     assert 0.02 < chance[0] < 0.98
+
+
+def several():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 2)
+
+        def forward(self, a, b):
+            return self.last(torch.relu(self.first(a) + self.first(b)))
+
+    return Two()
+
+
+def test_a_model_with_several_inputs_has_a_clock():
+    x, y = torch.randn(80, 6), torch.arange(80) % 2
+    history = salf.train(
+        several(),
+        ({"a": x, "b": x}, y),
+        users=4,
+        fleet="edge",
+        deadline=0.001,
+        rounds=3,
+        batch_size=4,
+    )
+    assert history.rows[-1].clock > 0
+
+
+def test_what_follows_from_the_fleet_cannot_be_set_too():
+    x, y = torch.randn(80, 6), torch.arange(80) % 2
+    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+    for more in ({"depth": "uniform"}, {"depth": salf.depth.Uniform(4, 2)}, {"stragglers": 0.0}):
+        with pytest.raises(SalfError, match="follows from the fleet"):
+            salf.train(net, (x, y), users=4, fleet="edge", deadline=1.0, rounds=2, **more)
+
+
+def test_a_deadline_that_is_just_enough_is_enough():
+    """p_l must not be 1 in a layer that somebody reaches, however times are rounded."""
+    x, y = torch.randn(80, 6), torch.arange(80) % 2
+    for speed in (23456.0, 22222.0, 17.3):
+        net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+        fleet = salf.Fleet.of([speed] * 4, up=54321.0, down=98765.0)
+        enough = float(fleet.preview(net, deadline=1.0).expected.max())
+        history = salf.train(net, (x, y), fleet=fleet, deadline=enough, rounds=2)
+        assert history.rows[0].reached == (4, 4)
+
+
+def test_equal_time_batches_do_not_depend_on_how_a_method_is_given():
+    def clock(method):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+        x, y = torch.randn(160, 6), torch.arange(160) % 2
+        settings = {"users": 5, "fleet": "edge", "deadline": 1e-4, "rounds": 2}
+        history = salf.train(net, (x, y), method=method, batches="equal-time", **settings)
+        return history.rows[-1].clock
+
+    assert clock("fedavg") == clock(salf.method("fedavg"))
+
+
+def test_files_of_a_fleet_are_found_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fleet.csv").write_text("speed\n" + "1e5\n" * 8)
+    salf.run(Config(**SMALL, fleet="fleet.csv", deadline=1.0, rounds=2), tmp_path / "r")
+    monkeypatch.chdir("/")
+    again = salf.run(load_config(str(tmp_path / "r" / "config.toml")))
+    assert len(again.history.rows) == 2
+
+
+def test_a_config_file_with_a_time_has_no_limit_of_rounds():
+    text = 'data = "digits"\nfleet = "phones"\ndeadline = 0.1\nseconds = 600.0\n'
+    assert read_toml(text).rounds == 0
+    assert read_toml(text + "rounds = 7\n").rounds == 7
+
+
+def test_an_epoch_takes_what_its_samples_take():
+    """17 samples in batches of 16 and 1 take as long as in one of 17."""
+    x, y = torch.randn(17, 6), torch.arange(17) % 2
+
+    def clock(batch_size):
+        net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+        fleet = salf.Fleet.of([1e3])
+        history = salf.train(
+            net, [(x, y)], fleet=fleet, method="fedavg", rounds=1, local_epochs=1,
+            batch_size=batch_size,
+        )  # fmt: skip
+        return history.rows[0].clock
+
+    assert clock(16) == pytest.approx(clock(17))

@@ -55,7 +55,7 @@ def preview(
 
     Examples:
 
-        salf fleet preview mnist-mlp --fleet phones --deadline 65ms --out preview
+        salf fleet preview mnist-mlp --fleet phones --deadline 800ms --out preview
 
         salf fleet preview mnist-cnn --fleet edge --batches equal-time
     """

@@ -33,7 +33,7 @@ Options = Annotated[
         "--option",
         metavar="NAME=VALUE",
         help="An option of the method: drop has lucky (dropped | kept); heterofl has width; "
-        "asyncfl has delay, stale, discount; your own has its fields. May be repeated.",
+        "asyncfl has delay, stale, discount, buffer; your own has its fields. May be repeated.",
     ),
 ]
 

@@ -56,7 +56,7 @@ def run(
 
         salf run --data digits --method mymethods:Halves    (a method of your own)
 
-        salf run mnist-mlp --fleet phones --deadline 65ms --seconds 40    (a simulated clock)
+        salf run mnist-mlp --fleet phones --deadline 800ms --seconds 400    (a simulated clock)
     """
     from salf.experiments.clocked import NOBODY, nobody_is_cut_off
     from salf.experiments.pool import amount, share
@@ -168,7 +168,7 @@ def compare(
 
         salf compare --data digits --methods fedavg,salf,mymethods:Halves
 
-        salf compare mnist-mlp --fleet phones --deadline 65ms --seconds 40 \\
+        salf compare mnist-mlp --fleet phones --deadline 800ms --seconds 400 \\
             --batches equal,equal-time --out phones    (accuracy over simulated seconds)
     """
     base = simulated(load_config(source).changed(**settings))

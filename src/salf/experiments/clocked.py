@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from salf.experiments.config import Config
 from salf.experiments.training import SLOWEST, History
 from salf.fleet.deadlines import Auto, parse
-from salf.methods import find
 
 SHARE = 0.95  # of waiting FedAvg's accuracy at the end: the target, unless one is given
 
@@ -60,7 +59,7 @@ def seconds_to(curve: Sequence[tuple[float, float]], target: float) -> float | N
 
 def nobody_is_cut_off(config: Config, history: History) -> bool:
     """Whether every round ended before its deadline, because everybody was done."""
-    if not config.fleet or config.deadline is None or find(config.method).waits:
+    if not config.fleet or config.deadline is None or not config.make_method().has_deadline:
         return False
     deadline = parse(config.deadline)
     if isinstance(deadline, Auto):  # which finds one that cuts users off

@@ -201,6 +201,8 @@ class Config:
                 "an epoch takes as long whatever the batches are: use --local-steps with batches "
                 "equal-time."
             )
+        if self.eval_every and self.eval_seconds:
+            raise SalfError("evaluate by rounds or by the clock: give eval-every or eval-seconds.")
         if self.seconds is not None and not 0 < self.seconds < inf:
             raise SalfError(f"seconds must be a positive time, not {self.seconds}.")
         given = {
@@ -215,7 +217,7 @@ class Config:
 
     def first_deadline(self) -> float | None:
         """T_max of round 1, as far as it is known: not if it is found during the run."""
-        if self.deadline is None or self.make_method().waits:
+        if self.deadline is None:
             return None
         return deadlines.parse(self.deadline).of(1, 0.0) or None
 
@@ -390,6 +392,8 @@ def read_toml(text: str) -> Config:
     known = {_key(each.name): each.name for each in fields(LiveConfig)}
     settings = {known.get(key, key): value for key, value in table.items()}
     check_names(settings, LiveConfig)
+    if "seconds" in settings:
+        settings.setdefault("rounds", 0)  # the time is the limit
     of_both = {each.name for each in fields(Config)}
     return Config(**settings) if settings.keys() <= of_both else LiveConfig(**settings)
 

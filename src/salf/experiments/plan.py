@@ -362,7 +362,7 @@ def _offer(
     problems = {
         size: Problem(
             Federation(len(law.users), law.timing.layers),
-            estimates.constants(law.timing.rows(law.users), size / batch_size),
+            estimates.constants(_whole(law.timing.rows(law.users)), size / batch_size),
             estimates.distance2,
             TradeOff.of(partial(_spread, law, FORMS[form]), law.seconds, budget),
             budget,
@@ -466,3 +466,7 @@ def _ranks(values: Sequence[float]) -> Floats:
 
 def _finite(value: float) -> float | None:
     return value if isfinite(value) else None
+
+
+def _whole(rows: Ints | Floats) -> Ints:
+    return np.rint(rows).astype(np.int64)

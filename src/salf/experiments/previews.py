@@ -16,8 +16,9 @@ def preview_of(config: Config, report: Report | None = None) -> Preview:
     """
     if not config.fleet:
         raise SalfError("which devices do users have? Add --fleet, such as --fleet phones.")
-    # FedAvg, because its world needs no deadline.
-    simulation = from_config(config.changed(method="fedavg"), report).simulation
+    # SALF, whose batches may have to fit the deadline; without one FedAvg, which needs none.
+    method = "fedavg" if config.deadline is None else "salf"
+    simulation = from_config(config.changed(method=method), report).simulation
     world = simulation.world
     assert isinstance(world, OnFleet)
     seconds = None

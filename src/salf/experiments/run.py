@@ -109,6 +109,11 @@ def complete(config: Config, *, threads: bool = True) -> Config:
         threads=(config.threads or default_threads()) if threads else None,
         data=f"{kind}:{Path(path).absolute()}" if kind in ("idx", "folder") and colon else None,
         data_dir=str(Path(config.data_dir).absolute()) if config.data_dir else None,
+        **{
+            name: str(Path(value).absolute())
+            for name in ("fleet", "availability", "deadline")
+            if str(value := getattr(config, name)).endswith(".csv")
+        },
     )
 
 

@@ -89,6 +89,8 @@ class Training:
 
     def rows(self, rounds: int, seconds: float | None = None) -> Iterator[Row]:
         """Train up to round `rounds` (0 for no limit), or as long as the simulated time allows."""
+        if seconds is not None and self.simulation.clock is None:
+            raise SalfError("seconds needs a clock, which this world does not have: give rounds.")
         while not rounds or self.simulation.t < rounds:
             start, before = perf_counter(), self.simulation.clock
             row = self.simulation.step_until(seconds)
@@ -261,6 +263,11 @@ def own_federation(
             raise SalfError(
                 f"{name}= takes a name or an object such as {_EXAMPLES[name]}, not {what}."
             )
+    if fleet and (not isinstance(depth, str) or depth != "mixture" or "stragglers" in settings):
+        raise SalfError(
+            "how far users get follows from the fleet and the deadline: leave out depth= and "
+            "stragglers=."
+        )
     named: dict[str, Any] = {
         "data": data.name,
         **({"method": method} if isinstance(method, str) else {}),
@@ -409,15 +416,18 @@ def assemble(
     seen_as = Layers.of(model, layers or config.given_layers(), example)
     local = LocalWork(config.local_steps, config.local_epochs, config.client_lr)
     batch_size: int | Ints = config.batch_size
+    made = method or config.make_method()
     if world is None and config.fleet:
         fleet = paired(config, fleet, shares)
         cost = Cost.of(model, seen_as, example)
         if config.batches == "equal-time":
-            batch_size = equal_time(
-                fleet.devices, cost, config.batch_size, local.steps, config.first_deadline()
-            )
+            # Where nobody is cut off, batches need not fit.
+            seconds = config.first_deadline() if made.has_deadline else None
+            batch_size = equal_time(fleet.devices, cost, config.batch_size, local.steps, seconds)
         batches = Batches(shares, batch_size, local.epochs)
-        timed = partial(Timing, fleet.devices, rows=batches.sizes, planned=batches.steps(local))
+        timed = partial(
+            Timing, fleet.devices, rows=batches.usual_sizes, planned=batches.steps(local)
+        )
         times, learned = timed(cost), None
         if config.reach == "learned":
             expected = times.expected_done(np.arange(len(shares)))
@@ -432,7 +442,7 @@ def assemble(
         world = worlds.parse(config.depth, len(shares), len(seen_as), config.stragglers)
     simulation = Simulation(
         make_engine(config.engine, model, seen_as, loss, example, local.several),
-        method or config.make_method(),
+        made,
         world if isinstance(world, World) else AtDeadline(world),
         shares,
         schedule or schedules.schedule(config.lr, config.rounds or 1),
@@ -461,8 +471,14 @@ def assemble(
         data.source,
         metrics or {},
         eval_seconds,
-        some(shares, SLOWEST_ROWS, fleet.slowest()) if fleet and tested else None,
+        some(shares, SLOWEST_ROWS, _few(fleet.slowest())) if fleet and tested else None,
     )
+
+
+def _few(users: Ints, most: int = 500) -> Ints:
+    """Some of many users, evenly spread."""
+    places = np.unique(np.linspace(0, len(users) - 1, min(most, len(users))).astype(np.int64))
+    return users[places]
 
 
 def paired(config: Config, fleet: Fleet | None, shares: Shares) -> Fleet:

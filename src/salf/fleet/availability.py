@@ -250,12 +250,13 @@ class Intervals(Availability):
             if own is None:
                 continue
             base = 0.0 if self.period is None else time // self.period * self.period
-            later = np.flatnonzero(own[:, 1] > time - base)
-            if not len(later):
-                if self.period is None:
-                    continue
-                base, later = base + self.period, np.array([0])
-            opens[place], closes[place] = base + own[later[0]]
+            # As the times are returned, because a sum that was rounded may end just now.
+            later = np.flatnonzero(base + own[:, 1] > time)
+            while not len(later) and self.period is not None:
+                base += self.period
+                later = np.flatnonzero(base + own[:, 1] > time)
+            if len(later):
+                opens[place], closes[place] = base + own[later[0]]
         return np.maximum(opens, times), closes
 
 

@@ -16,6 +16,9 @@ from salf.arrivals import Floats, Ints
 from salf.draws import Draws, Purpose
 from salf.errors import SalfError
 
+PLACES = 1024  # of records that are taken together, for chances
+ROUNDING = 1e-9  # of a time, relative to it
+
 _erf = np.vectorize(erf, otypes=[np.float64])
 
 
@@ -67,8 +70,8 @@ class Steady(Paced):
         return np.ones(len(users))
 
     def below(self, factor: Floats, users: Ints) -> Floats:
-        """1 from the factor 1 on."""
-        return np.asarray(factor >= 1, np.float64)
+        """1 from the factor 1 on, however that was rounded."""
+        return np.asarray(factor >= 1 - ROUNDING, np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +93,9 @@ class LogNormal(Paced):
         sigma = np.broadcast_to(self._sigma(users), len(users))[:, None]
         with np.errstate(divide="ignore", invalid="ignore"):
             z = np.log(factor) / sigma
-        # Without any spread, 0/0 is a time that is just enough.
-        return np.where(np.isnan(z), 1.0, 0.5 * (1 + _erf(z / sqrt(2))))
+        # Without any spread, a factor of 1 is just enough.
+        enough = (sigma == 0) & (factor >= 1 - ROUNDING)
+        return np.where(enough, 1.0, 0.5 * (1 + _erf(np.nan_to_num(z, nan=-np.inf) / sqrt(2))))
 
     def of(self, devices: Ints) -> "LogNormal":
         """Each user has its device's spread."""
@@ -193,6 +197,25 @@ class Traces(Jitter):
         places = self._places(draws, users, 1)[:, 0]
         own = [self.overhead[user] for user in users.tolist()]
         return np.array([each[int(p * len(each))] for each, p in zip(own, places, strict=True)])
+
+    @property
+    def layers(self) -> int:
+        """How many layers were recorded."""
+        return int(self.rounds[0].shape[1])
+
+    def nobody(self, nominal: Floats, budget: Floats, users: Ints) -> Floats | None:
+        """P(no user has the stage in time), where users are not independent; else None.
+
+        Recorded together, the rounds of all users are from one place of their records.
+        """
+        if self.overhead is None or not len(users):
+            return None
+        stretch, places = self._stretch(nominal, users), (np.arange(PLACES) + 0.5) / PLACES
+        missed = np.ones((PLACES, self.layers), np.bool_)
+        for row, user in enumerate(users.tolist()):
+            times = self.rounds[user].cumsum(axis=1) * stretch[row]
+            missed &= times[(places * len(times)).astype(np.int64)] > budget[row]
+        return np.asarray(missed.mean(axis=0))
 
     def _places(self, draws: Draws, users: Ints, steps: int) -> Floats:
         together = 0 * users if self.overhead is not None else users

@@ -13,6 +13,7 @@ from salf.errors import SalfError
 from salf.fleet.availability import Availability
 from salf.fleet.devices import Devices
 from salf.fleet.jitter import Traces
+from salf.inputs import Inputs
 from salf.layers import Layers
 from salf.work import work
 
@@ -33,18 +34,12 @@ class Cost:
     def of(cls, model: nn.Module, layers: Layers, example: Tensor) -> "Cost":
         """Count on the module, for a batch `example`."""
         found, rows = work(model, layers, example), rows_in(example)
-        cost = cls(
+        return cls(
             *(
                 np.array([getattr(each, name) for each in found], np.float64) / per
                 for name, per in (("forward", rows), ("backward", rows), ("bytes", 1))
             )
         )
-        if not cost.backward.sum() > 0:
-            raise SalfError(
-                "no multiply-adds are counted in this model (matrix products, convolutions and "
-                'attention are), so its time is unknown; use a fleet with counted="layers".'
-            )
-        return cost
 
     @property
     def layers(self) -> int:
@@ -60,6 +55,11 @@ class Cost:
     def counted_as(self, devices: Devices) -> "Cost":
         """The cost in what the devices' speed counts."""
         if devices.counted == "multiply-adds":
+            if not self.backward.sum() > 0:
+                raise SalfError(
+                    "no multiply-adds are counted in this model (matrix products, convolutions and "
+                    'attention are), so its time is unknown; use a fleet with counted="layers".'
+                )
             return self
         even = np.full(self.layers, 1 / devices.REFERENCE)
         return replace(self, forward=np.zeros(self.layers), backward=even)
@@ -90,9 +90,7 @@ def equal_time(
 
 def rows_in(example: object) -> int:
     """How many rows a batch has, also one of several inputs."""
-    while not isinstance(example, Tensor):
-        assert isinstance(example, dict | tuple | list)
-        example = next(iter(example.values() if isinstance(example, dict) else example))
+    assert isinstance(example, Tensor | Inputs)
     return len(example)
 
 
@@ -111,7 +109,7 @@ class Tasks:
     nominal: Floats  # seconds of each stage
     download: Floats  # seconds until work begins
     links: Floats  # seconds of download, and upload of what is there at each milestone
-    bytes: Floats  # of the download, and of such uploads: [1 + milestones]
+    bytes: Floats  # of the download, and of such uploads: [users, 1 + milestones]
 
     @cached_property
     def milestones(self) -> Ints:
@@ -152,6 +150,7 @@ class Tasks:
             nominal=np.where(pick, other.nominal, self.nominal),
             download=np.where(some, other.download, self.download),
             links=np.where(pick, other.links, self.links),
+            bytes=np.where(pick, other.bytes, self.bytes),
         )
 
 
@@ -162,12 +161,17 @@ class Timing:
         self,
         devices: Devices,
         cost: Cost,
-        rows: Callable[[Ints], Ints],
+        rows: Callable[[Ints], Ints | Floats],
         planned: Callable[[Ints], Ints],
     ) -> None:
         self.devices, self.cost = devices, cost.counted_as(devices)
         self.rows, self.planned = rows, planned
         self.layers = cost.layers
+        if isinstance(devices.jitter, Traces) and devices.jitter.layers != self.layers:
+            raise SalfError(
+                f"the fleet's recorded times are of {devices.jitter.layers} layers, and the model "
+                f"has {self.layers}."
+            )
         self.model_bytes = float(cost.bytes.sum())
         self._everybody: Tasks | None = None
         self._ahead_of: tuple[int, int] | None = None
@@ -211,7 +215,7 @@ class Timing:
             work / devices.speed[users, None],
             download,
             links,
-            self.model_bytes + np.concatenate([[0.0], upload]),
+            np.tile(self.model_bytes + np.concatenate([[0.0], upload]), (len(users), 1)),
         )
 
     def round(self, draws: Draws, users: Ints, start: float) -> "Round":
@@ -261,6 +265,17 @@ class Timing:
             return self.reach_always(users, seconds)
         return self._reach(users, available.active(users, start, seconds))
 
+    def nobody(self, users: Ints, start: float, seconds: float) -> Floats | None:
+        """P(no user has uploaded layer l by then), where users are not independent; else None."""
+        if not isinstance(self.devices.jitter, Traces):
+            return None
+        tasks, own = self.tasks(users), np.full(len(users), seconds)
+        if not self.devices.availability.always:
+            own = self.devices.availability.active(users, start, seconds)
+        budget = own[:, None] - tasks.links[:, : self.layers]
+        found = self.devices.jitter.nobody(tasks.nominal[:, : self.layers], budget, users)
+        return None if found is None else found[::-1]
+
     def reach_always(self, users: Ints, seconds: float) -> Floats:
         """The same of devices that are available for all of the round."""
         everybody = self._is_everybody(users)
@@ -293,7 +308,14 @@ class Timing:
             )
             fits = complete <= np.repeat(budget, at_once, axis=0)
             total += fits.reshape(len(users), at_once, -1).sum(axis=1)
-        return np.asarray(total / SIMULATED)
+        # Never quite 0 or 1, which so many draws cannot tell.
+        return np.asarray((total + 0.5) / (SIMULATED + 1))
+
+    def beside(self, draws: Draws, users: Ints) -> Floats:
+        """The seconds that each user's messages took, where they were recorded; else 0."""
+        jitter = self.devices.jitter
+        found = jitter.beside(draws, users) if isinstance(jitter, Traces) else None
+        return np.zeros(len(users)) if found is None else found
 
     def closes(self, round: "Round", reached: Ints, seconds: float, draws: Draws) -> float:
         """When a round ends that closes at the deadline, or when all users are done.
@@ -301,12 +323,12 @@ class Timing:
         Users whose times were recorded live answer when they stop, before the stage that does not
         fit, and their message takes its time.
         """
-        users, jitter = round.tasks.users, self.devices.jitter
-        if not len(users):
+        if not len(round.tasks.users):
             return seconds
-        beside = jitter.beside(draws, users) if isinstance(jitter, Traces) else None
-        if beside is None:
+        jitter = self.devices.jitter
+        if not isinstance(jitter, Traces) or jitter.overhead is None:
             return min(float(round.finish.max()), seconds)
+        beside = self.beside(draws, round.tasks.users)
         stopped = round.done[round.tasks.each, np.maximum(reached - 1, 0)]
         return float((np.where(reached > 0, stopped, 0.0) + beside).max())
 
@@ -359,6 +381,14 @@ class Round:
         """The work behind what each user delivered."""
         return np.asarray(self.tasks.work_before[self.tasks.each, reached])
 
-    def bytes_for(self, reached: Ints) -> Floats:
-        """The bytes of each user's download and upload."""
-        return np.asarray(self.tasks.bytes[reached])
+    def bytes_for(self, reached: Ints, seconds: float) -> Floats:
+        """The bytes of each user's download, as far as it got in so many seconds, and upload."""
+        tasks = self.tasks
+        own = np.full(len(tasks.users), seconds)
+        if not self.available.always:
+            own = self.available.active(tasks.users, self.start, seconds)
+        # A download that takes no time needs a device that is there at all.
+        there = (own > 0).astype(np.float64)
+        begun = np.divide(own, tasks.download, out=there, where=tasks.download > 0)
+        unfinished = tasks.bytes[:, 0] * (1 - np.minimum(begun, 1))
+        return np.asarray(tasks.bytes[tasks.each, reached] - unfinished)

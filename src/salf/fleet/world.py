@@ -33,6 +33,8 @@ class OnFleet(World):
     do.
     """
 
+    surely = False  # whether every layer is reached for sure, sooner or later
+
     def __init__(
         self,
         timing: Timing,
@@ -86,7 +88,14 @@ class OnFleet(World):
         return arrived, after
 
     def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
-        """p_l: the product of the chances that each user misses the layer."""
+        """p_l: the product of the chances that each user misses the layer, if independent."""
+        if self.surely:
+            return np.zeros(self.layers)
+        if self.learned is None:
+            seconds = self.deadline.of(t, float(memory[TMAX]))
+            together = self.timing.nobody(users, float(memory[CLOCK]), seconds)
+            if together is not None:
+                return together
         reach = self.reach(t, users, memory)
         return np.asarray((1 - reach).prod(axis=1))
 
@@ -156,12 +165,14 @@ class OnFleet(World):
             waited=np.maximum(took - finish, 0),
             work=times.work_until(took),
             counted=times.work_behind(reached),
-            bytes=times.bytes_for(reached),
+            bytes=times.bytes_for(reached, took),
         )
 
 
 class Waiting(OnFleet):
     """A round ends when the slowest user is done."""
+
+    surely = True
 
     def _first_deadline(self) -> float:
         return 0.0
@@ -193,6 +204,8 @@ class Narrowed(OnFleet):
     do in time, if it can do any.
     """
 
+    surely = True  # HeteroFL, which averages entry by entry, does not ask
+
     def __init__(self, timing: Timing, deadline: Deadline, narrow: Timing) -> None:
         super().__init__(timing, deadline)
         self.narrow = narrow
@@ -206,9 +219,10 @@ class Narrowed(OnFleet):
         slow = full.finish > seconds
         times = full.where(slow, self.narrow.round(draws, users, clock))
         finish, planned = times.finish, times.tasks.planned
-        took = min(float(finish.max()), seconds) if len(users) else seconds
         done = finish <= seconds
-        spent = self._spent(times, np.where(done, times.tasks.milestones, 0), finish, took, clock)
+        reached = np.where(done, times.tasks.milestones, 0)
+        took = self.timing.closes(times, reached, seconds, draws)
+        spent = self._spent(times, reached, finish, took, clock)
         arrived = Arrivals.at(
             np.where(done, 1, self.layers + 1),
             slow,
@@ -226,6 +240,8 @@ class Narrowed(OnFleet):
 
 class Delayed(OnFleet):
     """Rounds with a deadline, at which users that are not done go on, and deliver when they are."""
+
+    surely = True
 
     def busy(self, t: int, memory: Memory) -> Ints:
         """Users at work on a model of an earlier round."""
@@ -255,7 +271,7 @@ class Delayed(OnFleet):
         idle = users[memory[DUE, 1 + users] == 0]
         times = self.timing.round(draws, idle, clock)
         after[GIVEN, 1 + idle] = t
-        after[DUE, 1 + idle] = clock + times.finish
+        after[DUE, 1 + idle] = clock + times.finish + self.timing.beside(draws, idle)
         return idle, after
 
     def _closed(
@@ -324,6 +340,10 @@ class Buffered(Delayed):
             free = np.sort(free[order[:places]])
         begun, after = self._begin(t, draws, free, memory)
         at_work = self.busy(t, after)
+        if self.size > len(users):
+            raise SalfError(
+                f"a buffer of {self.size} updates is never full: {len(users)} users are at work."
+            )
         due = after[DUE, 1 + at_work]
         first = at_work[np.lexsort((at_work, due))][: self.size]
         end = _finite(float(after[DUE, 1 + first].max(initial=clock)))

@@ -42,6 +42,11 @@ class AsyncFL(Method):
             )
 
     @property
+    def has_deadline(self) -> bool:
+        """A buffer is full when it is full."""
+        return self.buffer is None
+
+    @property
     def average_models(self) -> bool:
         """The second reading of "participates in the averaging"."""
         return self.stale == "model"

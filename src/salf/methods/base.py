@@ -101,6 +101,11 @@ class Method(ABC):
         """
         return arrived.reach(layers).astype(np.float64)
 
+    @property
+    def has_deadline(self) -> bool:
+        """Whether its rounds end at a deadline."""
+        return not self.waits
+
     @abstractmethod
     def divisor(self, closing: Closing) -> Floats:
         """What the sum of the weighed gradients is divided by, for each layer."""

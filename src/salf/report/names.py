@@ -81,7 +81,7 @@ def condition(depth: str, ratio: float) -> str:
 
 
 def fleet(config: Config) -> str:
-    """A fleet and its deadline: `phones, deadline 65 ms`."""
+    """A fleet and its deadline: `phones, deadline 800 ms`."""
     name = "the fleet given" if config.fleet == GIVEN else config.fleet
     return f"{name}, deadline {deadline(config.deadline)}"
 
