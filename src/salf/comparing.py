@@ -152,7 +152,7 @@ def compare(
                 {
                     **settings,
                     "average": average,
-                    "stragglers": ratio,
+                    **({} if fleet else {"stragglers": ratio}),
                     "batches": case.batches,
                     "seed": seed,
                 },
