@@ -94,7 +94,7 @@ class LayerwiseAggregate:
         step = Step({}, self._held())
         for name, value in self._sums.items():
             index = self._layers.index_of[name]
-            if _is_counter(value):
+            if is_counter(value):
                 step.values[name] = value
                 continue
             weight = float(weights[index])
@@ -114,7 +114,7 @@ class LayerwiseAggregate:
         for name, value in self._sums.items():
             reached = 1 - p[self._layers.index_of[name]] if self._like[name].requires_grad else 1.0
             holders = self._holders.get(name)
-            if _is_counter(value):
+            if is_counter(value):
                 step.values[name] = value
             elif holders is None:
                 step.values[name] = value / (self._senders[name] * reached)
@@ -132,7 +132,7 @@ class LayerwiseAggregate:
             raise SalfError(f"the update names {name!r}, which is in no layer.") from None
 
     def _add_whole(self, name: str, value: Tensor, weight: float, total: float) -> None:
-        if _is_counter(value):  # a counter has no mean: the furthest user's count stands
+        if is_counter(value):  # a counter has no mean: the furthest user's count stands
             known = self._sums.get(name)
             self._sums[name] = value.clone() if known is None else torch.maximum(known, value)
         elif name in self._sums:
@@ -156,5 +156,6 @@ class LayerwiseAggregate:
         self._holders[name][where] += total
 
 
-def _is_counter(value: Tensor) -> bool:
+def is_counter(value: Tensor) -> bool:
+    """Whether a buffer counts something, such as batches: then it has no mean."""
     return not (value.dtype.is_floating_point or value.dtype.is_complex)
