@@ -132,6 +132,8 @@ class Closing:
     reached: Ints  # how many users have a share in the layer: |U^l| for SALF
     shares: Floats  # the sum of these shares, each times its user's weight
     unreached: Floats  # p_l, the chance that nobody reaches the layer
+    present: Floats  # the sum of the weights of the users with a share: `reached` if all are 1
+    steps: Floats  # the weighted mean of these users' local steps that have the layer; else 1
 
     @property
     def weight(self) -> Floats:
