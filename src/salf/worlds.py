@@ -139,6 +139,16 @@ class World(ABC):
             "such as --fleet phones."
         )
 
+    def timely(self, fastest: float, measured: bool) -> "World":
+        """The same users when each is given what fits into the time of the `fastest` share.
+
+        That is the time they are expected to need, or, if `measured`, the time they will need.
+        """
+        raise SalfError(
+            "work that fits needs a clock that says how long it takes: set a fleet, such as "
+            "--fleet phones."
+        )
+
 
 class AtDeadline(World):
     """Every round ends at its deadline; how deep users get by then follows a law."""

@@ -441,7 +441,7 @@ def assemble(
     elif world is None:
         world = worlds.parse(config.depth, len(shares), len(seen_as), config.stragglers)
     simulation = Simulation(
-        make_engine(config.engine, model, seen_as, loss, example, local.several),
+        make_engine(config.engine, model, seen_as, loss, example, local.several or made.more_steps),
         made,
         world if isinstance(world, World) else AtDeadline(world),
         shares,
