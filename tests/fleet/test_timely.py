@@ -84,12 +84,13 @@ class Slower(Jitter):
     """In round 1 user 1 needs 1.5 times as long as usual."""
 
     def complete(self, nominal, draws, users):
-        factor = np.where((users == 1) & (_round(draws) == 1), 1.5, 1.0)
+        factor = np.where((users == 1) & (round_of(draws) == 1), 1.5, 1.0)
         return nominal.cumsum(axis=1) * factor[:, None]
 
 
-def _round(draws):
-    return draws.t if isinstance(draws, Keyed) else draws.rounds
+def round_of(draws):
+    """0 for draws of no round, of which expected times are made."""
+    return draws.t if isinstance(draws, Keyed) else getattr(draws, "rounds", 0)
 
 
 def of_slower(times):

@@ -5,13 +5,14 @@ from dataclasses import replace
 import numpy as np
 
 from salf.arrivals import Arrivals, Floats, Ints
-from salf.draws import Draws
+from salf.draws import Draws, Unkeyed
 from salf.fleet.jitter import ROUNDING
-from salf.fleet.timing import Round, Timing
+from salf.fleet.timing import Round, Tasks, Timing
 from salf.fleet.world import CLOCK, OnFleet, finite
 from salf.worlds import Memory
 
 LEAST = 1e-12  # seconds that work takes at least
+DRAWN = 64  # rounds of which the usual times are the mean
 
 
 class Timely(OnFleet):
@@ -19,8 +20,8 @@ class Timely(OnFleet):
 
     Users that can do the planned local steps several times in that time do; the others do the
     steps, and of the last one the layers, that fit. What a user was given arrives in time as a
-    whole or not at all. How long it takes is estimated before the round: without jitter, or, if
-    `measured`, as if devices knew how fast they are in this round.
+    whole or not at all. How long it takes is estimated before the round: as long as on average,
+    or, if `measured`, as if devices knew how fast they are in this round.
     """
 
     surely = True  # nobody asks for p_l
@@ -51,7 +52,7 @@ class Timely(OnFleet):
         """The users' times, how many milestones each is given, and the length of the round."""
         once = self.timing.round(draws, users, clock)
         tasks = once.tasks
-        estimated = once.done if self.measured else self.timing.expected_done(users)
+        estimated = once.done if self.measured else self._usual(tasks)
         total, links = tasks.finish(estimated), tasks.finish(tasks.links)
         seconds = self._seconds(total)
         in_time = seconds * (1 + ROUNDING)
@@ -64,6 +65,14 @@ class Timely(OnFleet):
         some = ((estimated <= in_time) & tasks.within).sum(axis=1)
         given = np.where(fit >= 1, epochs * tasks.milestones, some)
         return _only(times, tasks.planned * epochs, given), given, seconds
+
+    def _usual(self, tasks: Tasks) -> Floats:
+        """When milestones are done on average, of devices that are available."""
+        jitter, mean = self.timing.devices.jitter, np.zeros_like(tasks.nominal)
+        draws = Unkeyed(np.random.default_rng(0))  # always the same, so that estimates are
+        for _ in range(DRAWN):
+            mean += jitter.complete(tasks.nominal, draws, tasks.users) / DRAWN
+        return mean + tasks.links
 
     def _seconds(self, total: Floats) -> float:
         """The time in which so many of the users are done."""

@@ -20,8 +20,8 @@ class TimelyFL(Method):
     Faster users do them as many times as fit, slower ones as many steps, and layers of the last
     one, as fit. Each layer is averaged over the users that trained it. What fits is decided before
     the round: from `times="measured"`, as if every device knew how fast it is in this round, which
-    stands for the paper's real-time estimate and is never wrong; or "expected", the time without
-    jitter, so that a user which is slower than that delivers nothing.
+    stands for the paper's real-time estimate and is never wrong; or "expected", its mean times, so
+    that a user which happens to be slower delivers nothing.
 
     Zhang et al., "TimelyFL: Heterogeneity-aware Asynchronous Federated Learning with Adaptive
     Partial Training", CVPR workshops 2023. There, a slow user trains the last layers in all of its
