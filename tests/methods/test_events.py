@@ -1,4 +1,4 @@
-"""FedBuff and FedAsync against numbers worked out by hand."""
+"""FedBuff, CA2FL and FedAsync against numbers worked out by hand."""
 
 from dataclasses import replace
 
@@ -35,6 +35,23 @@ def test_fedbuffs_users_step_with_their_rate_and_the_server_with_its_own():
 def test_fedbuffs_defaults_are_the_papers():
     found = method("fedbuff")
     assert (found.buffer, found.discount) == (10, 0.5)
+
+
+def test_ca2fl_corrects_what_it_remembers_with_what_is_new():
+    """Rate 1/2, three users, buffer 2, as above. With gradients g = w - a of the model given:
+
+    Step 1: users 0 and 1 have g = -1, -2; nothing is remembered: w = 0 + 1.5/2 = 0.75.
+    Step 2: g = -0.25, -1.25; remembered -1, -2, mean over three users -1; new mean 0.75:
+    w = 0.75 + (1 - 0.75)/2 = 0.875.
+    Step 3: user 0 has g = -0.125, user 2 g = -6 of the first model; remembered -0.25, -1.25, 0,
+    mean -0.5; new mean (0.125 - 6)/2 = -2.9375: w = 0.875 + 3.4375/2.
+    """
+    sim = simulation("ca2fl", TARGETS, on_fleet(SECONDS), 0.5, buffer=2)
+    assert after(sim, 3) == pytest.approx([0.75, 0.875, 2.59375], abs=1e-14)
+    assert sim.clock == 5.0
+    # Half forgotten after a step: in step 2, -0.5 and -1, mean -0.5, new mean (0.25 - 0.25)/2.
+    fading = simulation("ca2fl", TARGETS, on_fleet(SECONDS), 0.5, buffer=2, fade=0.5)
+    assert after(fading, 2) == pytest.approx([0.75, 1.0], abs=1e-14)
 
 
 # Users with 1 and 2.5 s, a = 1 and 4, rate 1/2, alpha = 0.8. Updates arrive from user 0 at 1, 2 s,
@@ -84,7 +101,7 @@ def test_users_weighed_by_their_samples_keep_alpha():
     assert method("fedbuff").weights(both, np.zeros(1)).tolist() == [[0.25, 0.75]]
 
 
-@pytest.mark.parametrize("name", ["fedbuff", "fedasync"])
+@pytest.mark.parametrize("name", ["fedbuff", "fedasync", "ca2fl"])
 def test_without_a_fleet_they_say_what_they_need(name):
     with pytest.raises(SalfError, match="needs a clock"):
         simulation(name, [1.0], recorded([1], [1]), 0.5)
@@ -95,6 +112,7 @@ def test_without_a_fleet_they_say_what_they_need(name):
     [
         ("fedbuff", {"buffer": 0}, "buffer >= 1"),
         ("fedbuff", {"discount": -1}, "discount >= 0"),
+        ("ca2fl", {"fade": 2}, r"fade in \[0, 1\]"),
         ("fedasync", {"alpha": 0}, r"alpha of FedAsync must be in \(0, 1\]"),
         ("fedasync", {"power": -1}, "power of FedAsync must not be negative"),
         ("fedasync", {"average": "all"}, "average must be 'reached'"),

@@ -212,12 +212,12 @@ class LiveServer:
         t, round, unreached = self.t + 1, self.round, self._unreached()
         reached = round.aggregate.reached
         closing = Closing(
-            len(round.depths),
-            reached,
-            round.shares,
-            unreached,
-            round.present,
-            mean_steps(round.gradients, round.present),
+            users=len(round.depths),
+            reached=reached,
+            shares=round.shares,
+            unreached=unreached,
+            present=round.present,
+            steps=mean_steps(round.gradients, round.present),
         )
         with torch.no_grad():
             step = round.aggregate.total(round.shares, self.method.checked_divisor(closing))

@@ -8,12 +8,12 @@ than sums, and the simulator and the live server run the same methods.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, get_type_hints
 
 import numpy as np
 
-from salf.arrivals import Arrivals, Closing, Floats, Ints
+from salf.arrivals import Arrivals, Bools, Closing, Floats, Ints
 from salf.errors import SalfError, unknown
 from salf.options import converted
 from salf.worlds import World
@@ -68,6 +68,15 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Recalled:
+    """What the server remembers of users' last updates, and how it is used (`salf.recall`)."""
+
+    beta: float  # how much of it enters a step
+    fade: float  # what it counts a round later
+    users: int  # that are remembered at most
+
+
+@dataclass(frozen=True)
 class Method(ABC):
     """A way to live with stragglers.
 
@@ -84,6 +93,9 @@ class Method(ABC):
     needs_clock: ClassVar[bool] = False  # whether it runs on a fleet only
     whole_steps: ClassVar[bool] = False  # whether layers of a step that was stopped do not count
     more_steps: ClassVar[bool] = False  # whether users may take more local steps than planned
+    # What of each user `share` asks for: `arrived.chance`, `arrived.interval`, or nothing.
+    weighs_by: ClassVar[Literal["", "reach", "intervals"]] = ""
+    cutoff: ClassVar[int] = 50  # rounds after which an interval ends at the latest
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -98,12 +110,16 @@ class Method(ABC):
             value = converted(getattr(self, option.name), kinds[option.name], what)
             object.__setattr__(self, option.name, value)
 
+    def counts(self, arrived: Arrivals, layers: int) -> Bools:
+        """Who takes part in which layer, [L, users]: by default who reached it."""
+        return self.gradients(arrived, layers) > 0
+
     def share(self, arrived: Arrivals, layers: int) -> Floats:
-        """The share of every user in every layer, [L, users]; 1 in the layers it reached.
+        """The share of every user in every layer, [L, users]; 1 in the layers it takes part in.
 
         Live, users arrive one at a time: a share depends on its own user's entry only.
         """
-        return (self.gradients(arrived, layers) > 0).astype(np.float64)
+        return self.counts(arrived, layers).astype(np.float64)
 
     def gradients(self, arrived: Arrivals, layers: int) -> Ints:
         """How many local steps' gradients of every layer count, for every user: [L, users]."""
@@ -119,6 +135,11 @@ class Method(ABC):
     def has_deadline(self) -> bool:
         """Whether its rounds end at a deadline."""
         return not self.waits
+
+    @property
+    def recalled(self) -> Recalled | None:
+        """What is remembered of users' last updates; None for nothing."""
+        return None
 
     @abstractmethod
     def divisor(self, closing: Closing) -> Floats:
@@ -147,15 +168,16 @@ class Method(ABC):
         layers = len(unreached)
         share = self.checked_share(arrived, layers)
         heard, share = share > 0, share * arrived.weight
-        present = heard @ arrived.weight
+        asked, present = arrived.asked_weight, heard @ arrived.weight
         steps = (heard * self.gradients(arrived, layers)) @ arrived.weight
         closing = Closing(
-            arrived.asked_weight,
-            heard.sum(axis=1),
-            share.sum(axis=1),
-            unreached,
-            present,
-            mean_steps(steps, present),
+            users=asked,
+            reached=heard.sum(axis=1),
+            shares=share.sum(axis=1),
+            unreached=unreached,
+            present=present,
+            steps=mean_steps(steps, present),
+            everybody=asked if arrived.everybody is None else arrived.everybody,
         )
         return np.asarray(share / self.checked_divisor(closing)[:, None])
 
@@ -194,7 +216,7 @@ class Method(ABC):
     def checked_share(self, arrived: Arrivals, layers: int) -> Floats:
         """`share`, or a sentence that says what is wrong with it."""
         share = np.asarray(self.share(arrived, layers), np.float64)
-        if type(self).share is Method.share:  # which is right
+        if type(self).share is Method.share and type(self).counts is Method.counts:
             return share
         self._check("share", share, (layers, arrived.users), share >= 0)
         if share[~arrived.reach(layers)].any():
@@ -206,6 +228,8 @@ class Method(ABC):
         # One user of each depth, in the first of two local steps and in the last.
         depths, steps = np.tile(np.arange(1, layers + 2), 2), np.repeat([1, 2], layers + 1)
         arrived = Arrivals.at(depths, steps=steps, planned=np.full_like(steps, 2))
+        chance = np.tile(np.linspace(0.1, 1, arrived.users), (layers, 1))
+        arrived = replace(arrived, chance=chance, interval=1 / chance)
         together = self.checked_share(arrived, layers)
         each = (self.checked_share(arrived.only(user), layers) for user in range(arrived.users))
         if not np.allclose(np.hstack(list(each)), together):
