@@ -203,19 +203,20 @@ class Traces(Jitter):
         """How many layers were recorded."""
         return int(self.rounds[0].shape[1])
 
-    def nobody(self, nominal: Floats, budget: Floats, users: Ints) -> Floats | None:
-        """P(no user has the stage in time), where users are not independent; else None.
+    def in_time(self, nominal: Floats, budget: Floats, users: Ints) -> Ints | None:
+        """How many users have the stage in time, where they are not independent; else None.
 
-        Recorded together, the rounds of all users are from one place of their records.
+        Recorded together, the rounds of all users are from one place of their records: [places,
+        stages], all places alike.
         """
         if self.overhead is None or not len(users):
             return None
         stretch, places = self._stretch(nominal, users), (np.arange(PLACES) + 0.5) / PLACES
-        missed = np.ones((PLACES, self.layers), np.bool_)
+        count = np.zeros((PLACES, self.layers), np.int64)
         for row, user in enumerate(users.tolist()):
             times = self.rounds[user].cumsum(axis=1) * stretch[row]
-            missed &= times[(places * len(times)).astype(np.int64)] > budget[row]
-        return np.asarray(missed.mean(axis=0))
+            count += times[(places * len(times)).astype(np.int64)] <= budget[row]
+        return count
 
     def _places(self, draws: Draws, users: Ints, steps: int) -> Floats:
         together = 0 * users if self.overhead is not None else users

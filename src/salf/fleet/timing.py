@@ -267,14 +267,22 @@ class Timing:
 
     def nobody(self, users: Ints, start: float, seconds: float) -> Floats | None:
         """P(no user has uploaded layer l by then), where users are not independent; else None."""
+        count = self.reached_together(users, start, seconds)
+        return None if count is None else np.asarray((count == 0).mean(axis=0))
+
+    def reached_together(self, users: Ints, start: float, seconds: float) -> Ints | None:
+        """|U^l| in rounds that are alike likely, [rounds, L], of users that are not independent.
+
+        None where they are.
+        """
         if not isinstance(self.devices.jitter, Traces):
             return None
         tasks, own = self.tasks(users), np.full(len(users), seconds)
         if not self.devices.availability.always:
             own = self.devices.availability.active(users, start, seconds)
         budget = own[:, None] - tasks.links[:, : self.layers]
-        found = self.devices.jitter.nobody(tasks.nominal[:, : self.layers], budget, users)
-        return None if found is None else found[::-1]
+        found = self.devices.jitter.in_time(tasks.nominal[:, : self.layers], budget, users)
+        return None if found is None else found[:, ::-1]
 
     def reach_always(self, users: Ints, seconds: float) -> Floats:
         """The same of devices that are available for all of the round."""
