@@ -165,9 +165,12 @@ class Fleet:
         return np.sort(np.argsort(self.devices.speed, kind="stable")[:count])
 
     def preview(
-        self, model: "nn.Module", deadline: float | None = None, **settings: Any
+        self, model: "nn.Module", deadline: float | str | None = None, **settings: Any
     ) -> "Preview":
-        """Who would reach what, and how long rounds would take, without training."""
+        """Who would reach what, and how long rounds would take, without training.
+
+        Settings are `example`, `layers`, `batch_size`, `local_steps`, `batches` and `cohort`.
+        """
         from salf.fleet.preview import of_model
 
         return of_model(self, model, deadline, **settings)
