@@ -146,6 +146,10 @@ def test_a_time_limit_replaces_the_number_of_rounds():
     preset = Config(data="digits", fleet="phones", deadline=2.0)
     assert preset.changed(seconds=5.0).rounds == 0
     assert preset.changed(seconds=5.0, rounds=7).rounds == 7
+    given = {"data": "digits", "fleet": "phones", "deadline": 2.0}
+    assert Config(**given).rounds == 250
+    assert Config(**given, seconds=5.0).rounds == 0
+    assert Config(**given, seconds=5.0, rounds=250).rounds == 250
 
 
 def test_a_method_without_a_deadline_says_what_is_missing():
@@ -268,3 +272,33 @@ def test_an_epoch_takes_what_its_samples_take():
         return history.rows[0].clock
 
     assert clock(16) == pytest.approx(clock(17))
+
+
+@pytest.mark.parametrize(
+    ("setting", "column", "before", "after"),
+    [
+        ("fleet", "speed", ["1e5"] * 8, ["2e5"] * 8),
+        ("deadline", "deadline", ["0.3"], ["0.2"]),
+        ("availability", "device,start,end", [f"{u},0,9" for u in range(8)], ["0,1,9"]),
+    ],
+)
+def test_a_run_does_not_continue_with_a_file_that_was_changed(
+    tmp_path, setting, column, before, after
+):
+    file = tmp_path / "given.csv"
+    file.write_text("\n".join([column, *before]))
+    config = Config(**{**SMALL, **PHONES, setting: str(file), "rounds": 2})
+    salf.run(config, tmp_path / "r")
+    salf.run(config.changed(rounds=3), tmp_path / "r", resume=True)
+    file.write_text("\n".join([column, *after]))
+    with pytest.raises(SalfError, match=f"differs in the contents of its {setting} file"):
+        salf.run(config.changed(rounds=3), tmp_path / "r", resume=True)
+
+
+def test_an_extended_run_is_evaluated_as_often_as_before(tmp_path):
+    def run(seconds, out, **settings):
+        config = Config(**{**SMALL, **PHONES}, seconds=seconds, **settings)
+        return salf.run(config, tmp_path / out, resume=True).history.timed_curve
+
+    run(6.0, "r")
+    assert run(12.0, "r") == run(12.0, "once", eval_seconds=0.1)

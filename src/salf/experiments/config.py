@@ -22,12 +22,17 @@ if TYPE_CHECKING:
 # This module does not wait for torch: the command line makes its options, and their help, of it.
 # What needs torch to be checked is imported when it is.
 
+CURVE = 60  # points of a curve over the simulated time, unless a run says otherwise
 PAPER_MODELS = ("mlp", "cnn", "vgg11", "vgg13", "vgg16", "vgg19")
 
 
 def setting(default: Any, help: str, read: Callable[[Any], Any] | None = None) -> Any:
     """A field with the help that the command line shows, and how its text is read."""
     return field(default=default, metadata={"help": help, "read": read})
+
+
+class _Default(int):
+    """A number that nobody gave."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ class Config:
         "equal: batches of --batch-size | equal-time: in proportion to the speed of a user's "
         "device, so that a batch takes all users about as long",
     )
-    rounds: int = setting(250, "Number of rounds.")
+    rounds: int = setting(_Default(250), "Number of rounds.")
     seconds: float | None = setting(
         None,
         "With a fleet, the simulated time after which a run ends; then --rounds, if given too, is "
@@ -149,8 +154,11 @@ class Config:
     options: Mapping[str, Any] = field(default_factory=dict)  # of the method
     # Python objects in place of what the settings name (`salf.train`), each by a fingerprint.
     given: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, Any] = field(default_factory=dict)  # digests of those that settings name
 
     def __post_init__(self) -> None:
+        if type(self.rounds) is _Default:  # with a time, the time is the limit
+            object.__setattr__(self, "rounds", 0 if self.seconds is not None else int(self.rounds))
         kinds = get_type_hints(type(self))
         for each in fields(self):
             value, read = getattr(self, each.name), each.metadata.get("read")
@@ -221,6 +229,12 @@ class Config:
             return None
         return deadlines.parse(self.deadline).of(1, 0.0) or None
 
+    def eval_interval(self) -> float:
+        """The simulated seconds between evaluations; 0 if they go by rounds."""
+        if self.eval_seconds or self.eval_every or self.seconds is None:
+            return self.eval_seconds
+        return self.seconds / CURVE
+
     def _needs_fleet(self) -> dict[str, object]:
         return {
             "deadline": self.deadline,
@@ -280,13 +294,13 @@ class Config:
 
     def to_toml(self) -> str:
         """The complete config, as a file that `salf run` takes."""
-        tables = ("options", "given")
+        tables = ("options", "given", "files")
         table = {_key(s.name): getattr(self, s.name) for s in fields(self) if s.name not in tables}
         # TOML has no null: a setting that is None is left out, an option is written as text.
         options = {name: "none" if v is None else v for name, v in self.options.items()}
         known = {key: value for key, value in table.items() if value is not None}
-        given = {"given": self.given} if self.given else {}
-        return tomli_w.dumps({**known, "options": options, **given})
+        more = {name: each for name in ("given", "files") if (each := getattr(self, name))}
+        return tomli_w.dumps({**known, "options": options, **more})
 
     def changed(self, **settings: Any) -> "Config":
         """The same with other settings; those that are None stay as they are."""
@@ -301,7 +315,13 @@ class Config:
     def differences(self, other: "Config") -> list[str]:
         """The keys in which two configs differ."""
         ours, theirs = self.table(), other.table()
-        return [_key(n) for n in {**ours, **theirs} if ours.get(n) != theirs.get(n)]
+        found = [_key(n) for n in {**ours, **theirs} if ours.get(n) != theirs.get(n)]
+        changed = [
+            n for n in {**self.files, **other.files} if self.files.get(n) != other.files.get(n)
+        ]
+        return [n for n in found if n != "files"] + [
+            f"the contents of its {n} file" for n in changed
+        ]
 
     def table(self) -> dict[str, Any]:
         """All settings by name."""
@@ -392,8 +412,6 @@ def read_toml(text: str) -> Config:
     known = {_key(each.name): each.name for each in fields(LiveConfig)}
     settings = {known.get(key, key): value for key, value in table.items()}
     check_names(settings, LiveConfig)
-    if "seconds" in settings:
-        settings.setdefault("rounds", 0)  # the time is the limit
     of_both = {each.name for each in fields(Config)}
     return Config(**settings) if settings.keys() <= of_both else LiveConfig(**settings)
 

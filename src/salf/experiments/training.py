@@ -57,7 +57,6 @@ from salf.worlds import AtDeadline, World
 
 SLOWEST = "slowest_tenth_accuracy"  # what the accuracy on their data is called
 SLOWEST_ROWS = 5_000  # of their data are enough to measure it on
-CURVE = 60  # points of a curve over the simulated time, unless a run says otherwise
 
 # Called after each round with its row and the model; may raise StopTraining.
 OnRound = Callable[[Row, nn.Module], None]
@@ -308,14 +307,11 @@ def _of_fleet(fleet: str | Fleet, settings: Mapping[str, Any]) -> dict[str, Any]
     """The settings that a fleet brings along."""
     if not fleet:
         return {}
-    found: dict[str, Any] = (
-        {} if "rounds" in settings or "seconds" not in settings else {"rounds": 0}
-    )
     if isinstance(fleet, str):
-        return {"fleet": fleet, **found}
+        return {"fleet": fleet}
     if "availability" in settings:
         raise SalfError("the fleet given has its own availability: leave out availability=.")
-    return {"fleet": fleets.GIVEN, "users": len(fleet), **found}
+    return {"fleet": fleets.GIVEN, "users": len(fleet)}
 
 
 def _of_users(data: Any, users: int | None) -> Shares | None:
@@ -460,9 +456,6 @@ def assemble(
     measured = 0 if watched is None else len(watched)
     rows = simulation.cohort.size * int(simulation.planned(np.arange(1))[0]) * config.batch_size
     every = config.eval_every or max(1, ceil(measured / rows))
-    eval_seconds = config.eval_seconds
-    if config.seconds is not None and not config.eval_every:
-        eval_seconds = eval_seconds or config.seconds / CURVE
     return Training(
         simulation,
         watched,
@@ -470,7 +463,7 @@ def assemble(
         every,
         data.source,
         metrics or {},
-        eval_seconds,
+        config.eval_interval(),
         some(shares, SLOWEST_ROWS, _few(fleet.slowest())) if fleet and tested else None,
     )
 
