@@ -22,6 +22,7 @@ Update = Mapping[str, Tensor]
 # Where the entries of a narrower network lie in the full tensors, by name.
 Held = Mapping[str, tuple[slice, ...]]
 PerLayer = Sequence[float] | npt.NDArray[np.float64]
+User = int | str  # a number in the simulator, a name live
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,14 @@ class Step:
 
 
 class LayerwiseAggregate:
-    """Sums of the users' updates, layer by layer. `like` gives every tensor's full shape."""
+    """Sums of the users' updates, layer by layer. `like` gives every tensor's full shape.
 
-    def __init__(self, layers: Layers, like: Mapping[str, Tensor]) -> None:
+    With `separate`, every user's own update is to be added by itself, with the user's number (live,
+    its name): where more is done with it than adding it up.
+    """
+
+    def __init__(self, layers: Layers, like: Mapping[str, Tensor], separate: bool = False) -> None:
+        self.separate = separate
         self._layers = layers
         self._like = like
         self._sums: dict[str, Tensor] = {}
@@ -55,6 +61,7 @@ class LayerwiseAggregate:
         users: Sequence[int] | npt.NDArray[np.int64] | None = None,
         total: PerLayer | None = None,
         held: Held | None = None,
+        user: User | None = None,
     ) -> None:
         """Add one user's layers, each times its weight (c[l, u]; 1 if not given).
 

@@ -8,10 +8,12 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from salf.aggregate import Held, LayerwiseAggregate, Step
 from salf.arrivals import Ints
-from salf.engines.losses import Loss, cross_entropy
+from salf.backprop import backward_to, moved
+from salf.engines.losses import Loss, cross_entropy, user_losses
 from salf.layers import Layers
 from salf.methods import Group, Plan
 from salf.narrow import SubNetwork, subnetwork
@@ -98,21 +100,28 @@ class Engine(ABC):
         old: Mapping[int, Weights],
         rows: Rows,
         local_rate: Schedule | None = None,
+        aggregate: LayerwiseAggregate | None = None,
     ) -> RoundResult:
         """Compute round t. `old` holds the weights of earlier rounds that the plan still uses.
 
-        `local_rate` is the rate of users' own steps, which more than one local step needs.
+        `local_rate` is the rate of users' own steps, which more than one local step needs. The
+        updates go into the `aggregate`, by default a new one that adds them up.
         """
         if not self.model.training:
             self.model.train()
-        aggregate = LayerwiseAggregate(self.layers, self.weights)
+        if aggregate is None:
+            aggregate = LayerwiseAggregate(self.layers, self.weights)
         loss, users = 0.0, 0
-        for groups in self._together([group for group in plan.groups if len(group.users)]):
+        alike = [group for group in plan.groups if len(group.users)]
+        for groups in [[one] for one in alike] if aggregate.separate else self._together(alike):
             given = groups[0].given
             weights = self.weights if given == t else old[given]
             rate = 0.0 if local_rate is None else local_rate(given)
             network = self._network(groups[0], weights, rate)
-            loss += self._compute_together(groups, network, rows, aggregate)
+            if aggregate.separate:
+                loss += self._separately(groups[0], network, rows, aggregate)
+            else:
+                loss += self._compute_together(groups, network, rows, aggregate)
             users += sum(len(group.users) for group in groups)
         step = aggregate.average() if plan.entrywise else aggregate.total(plan.total_weights())
         mean_loss = loss / users if users else float("nan")
@@ -144,6 +153,65 @@ class Engine(ABC):
     ) -> float:
         """Add the updates of groups that have one network; return the sum of the users' losses."""
         return sum(self._compute(group, network, rows, aggregate) for group in groups)
+
+    def _separately(
+        self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
+    ) -> float:
+        """Add every user's own update by itself; return the sum of the users' losses.
+
+        By default one user after the other: its local steps, the last one to its depth.
+        """
+        total = 0.0
+        for column, (steps, depth) in enumerate(zip(group.steps, group.depth, strict=True)):
+            user = group.users[column : column + 1]
+            update, loss = self._user(user, int(steps), int(depth), network, rows)
+            aggregate.add(update, group.weights[:, column], held=network.held, user=int(user[0]))
+            total += loss
+        return total
+
+    def _user(
+        self, user: Ints, steps: int, depth: int, network: Network, rows: Rows
+    ) -> tuple[dict[str, Tensor], float]:
+        """A user's update, the sum of its gradients, and its mean loss."""
+        # A forward pass moves running statistics: this user's difference is kept, and the model is
+        # put back for the next user.
+        before = self._buffers(network)
+        update: dict[str, Tensor] = {}
+        losses: list[float] = []
+        own = network
+        for step in range(1, steps + 1):
+            # Layers below the depth of the last step send the statistics of the steps before it.
+            earlier = before if step == 1 else self._buffers(network)
+            reached = depth if step == steps else 1
+            loss = self._loss(own, *rows(user, step))
+            gradients = backward_to(reached, loss, own.leaves, self.layers)
+            for name, gradient in gradients.items():
+                update[name] = update[name] + gradient if name in update else gradient
+            losses.append(loss.item())
+            if step < steps:
+                own = own.moved_by(gradients)
+        for name, start in before.items():
+            index = self.layers.index_of.get(name, -1)
+            end = network.leaves[name] if index >= depth - 1 else earlier[name]
+            # Flags have no mean, and what belongs to no layer is not sent.
+            sent = start.dtype != torch.bool and index >= (0 if steps > 1 else depth - 1)
+            if sent and network.narrow is None:
+                update[name] = moved(end, start)
+            network.leaves[name].copy_(start)
+        return update, sum(losses) / steps
+
+    def _loss(self, network: Network, inputs: Tensor, targets: Tensor) -> Tensor:
+        forward = network.forward_weights()
+        if forward is None:
+            outputs = self.model(inputs)
+        else:
+            outputs = functional_call(self.model, dict(forward), (inputs,))
+        return user_losses(self.loss, outputs, targets, users=1).sum()
+
+    def _buffers(self, network: Network) -> dict[str, Tensor]:
+        """Copies of the network's buffers."""
+        names = (name for name, _ in self.model.named_buffers() if name in network.leaves)
+        return {name: network.leaves[name].clone() for name in names}
 
     @abstractmethod
     def _compute(

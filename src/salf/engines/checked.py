@@ -52,13 +52,15 @@ class CheckedEngine(Engine):
         old: Mapping[int, Weights],
         rows: Rows,
         local_rate: Schedule | None = None,
+        aggregate: LayerwiseAggregate | None = None,
     ) -> RoundResult:
         """Compute round t; the first one with users both ways."""
         if not self._checked and any(len(group.users) for group in plan.groups):
-            if reason := self._difference(plan, t, old, rows, local_rate):
+            separate = aggregate is not None and aggregate.separate
+            if reason := self._difference(plan, t, old, rows, local_rate, separate):
                 self.settle("loop", f"{reason}, so users are computed one at a time")
             self._checked = True
-        return self._chosen.round(plan, t, old, rows, local_rate)
+        return self._chosen.round(plan, t, old, rows, local_rate, aggregate)
 
     def _difference(
         self,
@@ -67,6 +69,7 @@ class CheckedEngine(Engine):
         old: Mapping[int, Weights],
         rows: Rows,
         local_rate: Schedule | None,
+        separate: bool,
     ) -> str | None:
         # Another one, because what it measures without dropout is not to be kept.
         fast = type(self._chosen)(self.model, self.layers, self.loss)
@@ -74,7 +77,8 @@ class CheckedEngine(Engine):
             loop = LoopEngine(self.model, self.layers, self.loss)
             wanted = loop.round(plan, t, old, rows, local_rate)
             try:
-                found = fast.round(plan, t, old, rows, local_rate)
+                sums = LayerwiseAggregate(self.layers, self.weights, separate)
+                found = fast.round(plan, t, old, rows, local_rate, sums)
             except Exception as error:  # whatever somebody else's code raises
                 cause = in_one_line(error).rstrip(".")
                 return f"the first round failed on the {self.name} engine ({cause})"
