@@ -152,9 +152,51 @@ def test_a_time_limit_replaces_the_number_of_rounds():
     assert Config(**given, seconds=5.0, rounds=250).rounds == 250
 
 
-def test_a_method_without_a_deadline_says_what_is_missing():
+def test_a_method_without_a_deadline_says_what_is_missing_before_data_are_looked_for():
     with pytest.raises(SalfError, match="how long may a round take"):
-        run(fleet="phones", rounds=2)
+        run(fleet="phones", rounds=2, data="idx:/nowhere")
+    with pytest.raises(SalfError, match="how long may a round take"):
+        salf.compare(None, DATA, DATA, fleet="phones", users=2, rounds=1, seeds=1)
+
+
+DATA = torch.randn(40, 4), torch.arange(40) % 2
+
+
+def small_net():
+    return nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"method": "drop", "reach": "learned"}, "drop with average reached does not use p_l"),
+        ({"method": salf.method("drop"), "reach": "learned"}, "does not use p_l"),
+        ({"average": "all", "reach": "learned"}, "salf with average all does not use p_l"),
+        ({"method": salf.method("asyncfl", delay=2)}, "delay counts rounds"),
+        ({"method": "asyncfl", "options": {"delay": 3, "buffer": 2}}, "leave out delay"),
+        ({"method": "asyncfl", "options": {"buffer": 2}}, "leave out the deadline"),
+        ({"method": salf.method("asyncfl", buffer=2)}, "leave out the deadline"),
+    ],
+)
+def test_settings_that_would_have_no_effect_are_refused(settings, said):
+    given = {"fleet": "phones", "users": 4, "deadline": 1.0, "rounds": 1, **settings}
+    with pytest.raises(SalfError, match=said):
+        salf.train(small_net(), DATA, **given)
+
+
+def test_a_comparison_learns_reach_for_the_methods_that_use_it(tmp_path):
+    methods = ["fedavg", "drop", "salf", salf.method("asyncfl", buffer=2)]
+    given = {"fleet": "phones", "users": 4, "deadline": 1.0, "rounds": 1, "seeds": 1}
+    found = salf.compare(small_net(), DATA, DATA, methods=methods, reach="learned", **given)
+    learned = {case.method: runs[0].config.reach for case, runs in found.results.items()}
+    assert learned == {
+        "fedavg": "known", "drop": "known", "salf": "learned", "AsyncFL(buffer=2)": "known"
+    }  # fmt: skip
+
+
+def test_a_target_that_cannot_be_is_refused_before_training():
+    with pytest.raises(SalfError, match="an accuracy above 0 and at most 1, not 90"):
+        salf.compare(None, DATA, DATA, fleet="phones", deadline=1.0, target=90)
 
 
 def test_equal_time_batches_let_slow_users_finish():

@@ -197,6 +197,7 @@ class Config:
         # As the method has them, since the command line gives them as text.
         typed = {name: getattr(made, name.replace("-", "_")) for name in self.options}
         object.__setattr__(self, "options", typed)
+        self.check_reach(made)
 
     def _check_clock(self) -> None:
         """Settings that need a clock, or that only a clock without a fleet, a live one, has."""
@@ -222,6 +223,18 @@ class Config:
         }
         if not self.fleet and (name := next((n for n, value in given.items() if value), "")):
             raise SalfError(f"{name} needs a fleet, such as --fleet phones.")
+
+    def check_reach(self, method: Method) -> None:
+        """Refuse to learn what the method does not use."""
+        if self.reach == "learned" and not method.uses_reach:
+            raise SalfError(
+                f"{method.name} with average {method.average} does not use p_l: leave out reach."
+            )
+
+    def check_deadline(self) -> None:
+        """Refuse to run a method without the deadline it needs; a plan or preview finds one."""
+        if self.fleet and self.deadline is None and self.make_method().has_deadline:
+            raise deadlines.missing()
 
     def first_deadline(self) -> float | None:
         """T_max of round 1, as far as it is known: not if it is found during the run."""
@@ -378,6 +391,17 @@ class LiveConfig(Config):
 
     def _needs_fleet(self) -> dict[str, object]:
         return {}
+
+
+def refuse_deadline(method: Method) -> None:
+    """Refuse a deadline that was asked for if rounds with a buffer have none.
+
+    FedAvg's have none either, but it may be given one: other methods beside it need it.
+    """
+    if not method.has_deadline and not method.waits:
+        raise SalfError(
+            f"rounds of {method.name} with a buffer end when it is full: leave out the deadline."
+        )
 
 
 def live(config: Config, **settings: Any) -> LiveConfig:

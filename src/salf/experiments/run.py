@@ -56,6 +56,7 @@ def run(
     raise `StopTraining`, which ends the run in order; `report` gets a line when data are being
     fetched, or when there is nothing to continue.
     """
+    config.check_deadline()  # before data are fetched
     return run_made(
         config,
         lambda config: from_config(config, report),

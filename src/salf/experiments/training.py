@@ -285,6 +285,8 @@ def own_federation(
         _check_evaluation(settings, tested)
     if isinstance(method, Method) and config.average not in ("reached", method.average):
         raise SalfError(f"the method given has average={method.average!r}; set it there.")
+    if isinstance(method, Method):
+        config.check_reach(method)
     return config, lambda config: assemble(
         config,
         model,

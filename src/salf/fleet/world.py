@@ -13,7 +13,7 @@ import numpy as np
 from salf.arrivals import Arrivals, Floats, Ints, Spent
 from salf.draws import Draws, Purpose
 from salf.errors import SalfError
-from salf.fleet.deadlines import Auto, Constant, Deadline
+from salf.fleet.deadlines import Auto, Constant, Deadline, missing
 from salf.fleet.learned import LearnedReach
 from salf.fleet.timing import Round, Timing
 from salf.worlds import Memory, World
@@ -49,10 +49,7 @@ class OnFleet(World):
     def deadline(self) -> Deadline:
         """That of every round, which only a method that waits can do without."""
         if self._deadline is None:
-            raise SalfError(
-                "how long may a round take? Set a deadline, such as --deadline 2s or --deadline "
-                "auto; `salf fleet preview` shows which deadline gives which reach."
-            )
+            raise missing()
         return self._deadline
 
     def start(self) -> Memory:
@@ -118,8 +115,12 @@ class OnFleet(World):
         """A round ends with the slowest user."""
         return Waiting(self.timing, self._deadline)
 
-    def late(self, delay: int) -> World:
+    def late(self, delay: int | None = None) -> World:
         """Users that are not done at the deadline deliver when they are."""
+        if delay is not None:
+            raise SalfError(
+                "delay counts rounds; with a fleet users deliver when they are done: leave it out."
+            )
         return Delayed(self.timing, self.deadline)
 
     def narrowed(self, width: float) -> World:
