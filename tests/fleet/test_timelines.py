@@ -135,6 +135,14 @@ def test_asyncfl_on_the_clock_delivers_in_the_round_in_which_a_user_is_done():
     assert late.models_in_use(memory) == {4}
 
 
+def test_the_model_of_a_user_that_never_comes_back_is_not_kept():
+    gone = Intervals({0: [(0, 100)], 1: [(0, 100)], 2: [(0, 2)]})
+    late = method("asyncfl").world(world(2.0, availability=gone))
+    _, memory = rounds(late, 3)
+    assert late.busy(4, memory).tolist() == [2]
+    assert late.models_in_use(memory) == set()
+
+
 def test_asyncfl_ends_a_round_early_when_all_who_are_at_work_have_delivered():
     arrived, _ = rounds(method("asyncfl").world(world(9.0)), 2)
     assert [a.spent.clock for a in arrived] == [5.0, 10.0]

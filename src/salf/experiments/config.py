@@ -88,8 +88,8 @@ class Config:
     )
     pair: Literal["", "random", "labels", "size"] = setting(
         "",
-        "Who has the slow devices: random | labels (users of the first classes) | size (users with "
-        "few samples); by default the fleet says.",
+        "Who has the slow devices: random (a file's devices in its order) | labels (users of the "
+        "first classes) | size (users with few samples); by default the fleet says.",
     )
     deadline: float | str | None = setting(
         None,

@@ -13,7 +13,7 @@ import numpy as np
 from salf.arrivals import Arrivals, Floats, Ints, Spent
 from salf.draws import Draws, Purpose
 from salf.errors import SalfError
-from salf.fleet.deadlines import Auto, Constant, Deadline, missing
+from salf.fleet.deadlines import Auto, Deadline, missing
 from salf.fleet.learned import LearnedReach
 from salf.fleet.timing import Round, Timing
 from salf.worlds import Memory, World
@@ -131,7 +131,7 @@ class OnFleet(World):
 
     def buffered(self, size: int) -> World:
         """A step is taken whenever so many updates have arrived."""
-        return Buffered(self.timing, Constant(1.0), size)
+        return Buffered(self.timing, size)
 
     def _after(self, memory: Memory, arrived: Arrivals, spent: Spent, finish: Floats) -> Memory:
         """What to remember after a round."""
@@ -251,7 +251,8 @@ class Delayed(OnFleet):
     def models_in_use(self, memory: Memory) -> set[int]:
         """The models given to users who have not delivered."""
         given, due = memory[:, 1:]
-        return set(given[due > 0].astype(np.int64).tolist())
+        # Not of those that never come back, whose number would only grow.
+        return set(given[(due > 0) & np.isfinite(due)].astype(np.int64).tolist())
 
     def arrivals(
         self, t: int, draws: Draws, users: Ints, memory: Memory
@@ -322,11 +323,19 @@ class Buffered(Delayed):
     as many users are at work at a time; who is next is drawn from those that are free.
     """
 
-    def __init__(self, timing: Timing, deadline: Deadline, size: int) -> None:
-        super().__init__(timing, deadline)
+    def __init__(self, timing: Timing, size: int) -> None:
+        super().__init__(timing, None)
         if not size >= 1:
             raise SalfError(f"a buffer must hold at least one update, not {size}.")
         self.size = size
+
+    def _first_deadline(self) -> float:
+        return 0.0
+
+    def _next_deadline(
+        self, memory: Memory, arrived: Arrivals, took: float, finish: Floats
+    ) -> float:
+        return 0.0
 
     def arrivals(
         self, t: int, draws: Draws, users: Ints, memory: Memory
