@@ -344,3 +344,33 @@ def test_an_extended_run_is_evaluated_as_often_as_before(tmp_path):
 
     run(6.0, "r")
     assert run(12.0, "r") == run(12.0, "once", eval_seconds=0.1)
+
+
+def test_batch_norm_and_a_slow_user_s_single_row_are_a_sentence():
+    net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2))
+    fleet = salf.Fleet.of([1e3, 1e5, 1e5])
+    given = {"fleet": fleet, "deadline": 10.0, "rounds": 1, "batch_size": 8}
+    salf.train(net, DATA, **given)
+    with pytest.raises(SalfError, match="the slowest user has 1 row, which is too few"):
+        salf.train(net, DATA, batches="equal-time", **given)
+
+
+def test_the_summary_of_a_fleet_has_its_settings_and_no_ratio(tmp_path):
+    result = salf.run(Config(**SMALL, **PHONES, rounds=1), tmp_path / "r")
+    assert "stragglers" not in result.summary
+    assert result.summary["fleet"] == PHONES["fleet"]
+    assert "stragglers" in salf.run(Config(**SMALL, rounds=1)).summary
+
+
+def test_a_regression_on_a_fleet_is_told_by_its_loss():
+    x = torch.randn(40, 4)
+    data = x, x[:, :2].sum(1, keepdim=True)
+    found = salf.compare(
+        lambda: nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1)), data, data,
+        loss=lambda outputs, targets: ((outputs - targets) ** 2).mean(1),
+        methods=["fedavg", "salf"], fleet="phones", users=4, deadline=0.001, rounds=3, seeds=1,
+    )  # fmt: skip
+    text = str(found)
+    assert text.startswith("Test loss on")
+    assert "accuracy" not in text
+    assert "SALF: at the end its test loss is" in text

@@ -422,6 +422,7 @@ def assemble(
             # Where nobody is cut off, batches need not fit.
             seconds = config.first_deadline() if made.has_deadline else None
             batch_size = equal_time(fleet.devices, cost, config.batch_size, local.steps, seconds)
+            _check_smallest(model, example, classes, int(batch_size.min()))
         batches = Batches(shares, batch_size, local.epochs)
         timed = partial(
             Timing, fleet.devices, rows=batches.usual_sizes, planned=batches.steps(local)
@@ -468,6 +469,17 @@ def assemble(
         config.eval_interval(),
         some(shares, SLOWEST_ROWS, _few(fleet.slowest())) if fleet and tested else None,
     )
+
+
+def _check_smallest(model: nn.Module, example: Any, classes: int, rows: int) -> None:
+    """Batch norm refuses a single row, which equal-time batches of slow users may have."""
+    try:
+        check_fit(model, example, classes, "", rows)
+    except SalfError:
+        raise SalfError(
+            f"with batches equal-time the slowest user has {rows} row, which is too few for this "
+            "model (batch norm needs 2): use a larger batch size or a longer deadline."
+        ) from None
 
 
 def _few(users: Ints, most: int = 500) -> Ints:

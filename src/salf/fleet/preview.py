@@ -76,13 +76,13 @@ class Preview:
         return "" if self.asked == self.users else f" ({self.asked} in every round)"
 
     def __str__(self) -> str:
-        slow, usual, fast = np.percentile(self.expected, [95, 50, 5])
+        slow, usual, fast = (_plain(each) for each in np.percentile(self.expected, [95, 50, 5]))
         lines = [
-            f"{self.fleet}: {self.users} users{self._cohort}, done after {usual:.3g} s at the "
-            f"median, {fast:.3g} to {slow:.3g} s from the 5th to the 95th percentile.",
-            f"Waiting for all users, a round takes {self.waiting.mean():.3g} s on average and "
-            f"{np.percentile(self.waiting, 95):.3g} s at the 95th percentile.",
-            f"By a deadline of {self.deadline:.3g} s a user finishes with chance "
+            f"{self.fleet}: {self.users} users{self._cohort}, done after {usual} s at the median, "
+            f"{fast} to {slow} s from the 5th to the 95th percentile.",
+            f"Waiting for all users, a round takes {_plain(self.waiting.mean())} s on average and "
+            f"{_plain(np.percentile(self.waiting, 95))} s at the 95th percentile.",
+            f"By a deadline of {_plain(self.deadline)} s a user finishes with chance "
             f"{self.reach[0].mean():.2f} and has nothing with chance {self.depths[-1]:.2f}.",
             "Layer: users that reach it, and p_l, the chance that nobody does:",
         ]
@@ -92,8 +92,12 @@ class Preview:
                 zip(self.layers, self.reach.mean(axis=1), self.unreached, strict=True), 1
             )
         ]
-        chosen = [f"{share:.0%} by {self.deadline_to_finish(share):.3g} s" for share in FINISH]
+        chosen = [f"{share:.0%} by {_plain(self.deadline_to_finish(share))} s" for share in FINISH]
         return "\n".join([*lines, f"Users that finish, by deadline: {', '.join(chosen)}."])
+
+
+def _plain(seconds: float) -> str:
+    return f"{seconds:,.0f}" if seconds >= 99.5 else f"{seconds:.3g}"
 
 
 Cohorts = Callable[[int], Ints]  # the users asked in a round
