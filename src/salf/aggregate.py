@@ -156,6 +156,46 @@ class LayerwiseAggregate:
         self._holders[name][where] += total
 
 
+class Changing(LayerwiseAggregate):
+    """An aggregate that changes every user's own update before another one gets it."""
+
+    def __init__(self, inner: LayerwiseAggregate) -> None:
+        self._inner = inner
+        self.separate = True
+
+    def changed(self, update: Update, weights: PerLayer | None, user: User) -> Update:
+        """The user's update as the other aggregate is to get it."""
+        raise NotImplementedError
+
+    @property
+    def reached(self) -> npt.NDArray[np.int64]:  # type: ignore[override]
+        """How many users' updates each layer got."""
+        return self._inner.reached
+
+    def add(
+        self,
+        update: Update,
+        weights: PerLayer | None = None,
+        users: Sequence[int] | npt.NDArray[np.int64] | None = None,
+        total: PerLayer | None = None,
+        held: Held | None = None,
+        user: User | None = None,
+    ) -> None:
+        """Add one user's layers, changed."""
+        assert user is not None
+        assert users is None and total is None
+        changed = self.changed(update, weights, user)
+        self._inner.add(changed, weights, held=held, user=user)
+
+    def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
+        """The other's step."""
+        return self._inner.total(weights, divisor)
+
+    def average(self, unreached: PerLayer | None = None) -> Step:
+        """The other's mean."""
+        return self._inner.average(unreached)
+
+
 def is_counter(value: Tensor) -> bool:
     """Whether a buffer counts something, such as batches: then it has no mean."""
     return not (value.dtype.is_floating_point or value.dtype.is_complex)

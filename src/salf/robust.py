@@ -67,14 +67,14 @@ class Robust:
         return RobustAggregate(self, layers, like)
 
     def state(self) -> tuple[list[list[Any]], dict[str, Tensor]]:
-        """What waits, as (layer, user, weight) and as tensors named by their place in that list."""
+        """What waits: a list of plain values, and tensors named by their place in that list."""
         kept = [(index, user, s) for index, by in self.waiting.items() for user, s in by.items()]
         tensors = {
             f"{place}/{name}": value
             for place, (_, _, sent) in enumerate(kept)
             for name, value in sent.values.items()
         }
-        return [[index, user, sent.weight] for index, user, sent in kept], tensors
+        return [[index, user, sent.weight, _bounds(sent.held)] for index, user, sent in kept], tensors
 
     def load_state(self, kept: Sequence[Sequence[Any]], tensors: Mapping[str, Tensor]) -> None:
         """Go on with what another one kept."""
@@ -83,8 +83,9 @@ class Robust:
             place, _, name = key.partition("/")
             values[int(place)][name] = tensor
         self.waiting = {}
-        for (index, user, weight), own in zip(kept, values, strict=True):
-            self.waiting.setdefault(int(index), {})[user] = Sent(float(weight), own)
+        for (index, user, weight, bounds), own in zip(kept, values, strict=True):
+            sent = Sent(float(weight), own, _slices(bounds))
+            self.waiting.setdefault(int(index), {})[user] = sent
 
 
 def check_attackers(attackers: int) -> None:
@@ -182,14 +183,27 @@ class RobustAggregate(LayerwiseAggregate):
         of = torch.tensor([each.weight for each in sent], dtype=full.dtype, device=full.device)
         of = of.view(-1, *[1] * full.dim())
         if all(each.held is None for each in sent):
-            return torch.stack([each.values[name] for each in sent]), of
+            return torch.stack([each.values[name].to(full) for each in sent]), of
         values = full.new_zeros(len(sent), *full.shape, requires_grad=False)
         weights = torch.zeros_like(values)
         for row, each in enumerate(sent):
             where = (...,) if each.held is None else each.held[name]
-            values[row][where] = each.values[name]
+            values[row][where] = each.values[name].to(full)
             weights[row][where] = of[row]
         return values, weights
+
+
+def _bounds(held: Held | None) -> dict[str, list[list[int]]] | None:
+    """Slices as JSON has them."""
+    if held is None:
+        return None
+    return {name: [[one.start or 0, one.stop] for one in parts] for name, parts in held.items()}
+
+
+def _slices(bounds: Mapping[str, Sequence[Sequence[int]]] | None) -> Held | None:
+    if bounds is None:
+        return None
+    return {name: tuple(slice(*pair) for pair in parts) for name, parts in bounds.items()}
 
 
 def _located(values: Tensor, weights: Tensor, robust: Robust) -> Tensor:
