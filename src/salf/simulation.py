@@ -13,11 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from salf.arrivals import Ints
+from salf.aggregate import LayerwiseAggregate
+from salf.arrivals import Arrivals, Ints
 from salf.data import Shares
 from salf.draws import Keyed
 from salf.engines import Engine, RoundResult
 from salf.errors import SalfError, TrainingDiverged
+from salf.known import KnownUsers
 from salf.methods import Method, Plan
 from salf.rows import Row, timed
 from salf.sampling import ONE_STEP, Batches, Cohort, LocalWork
@@ -49,6 +51,7 @@ class Simulation:
         cohort: Cohort | None = None,
         by_samples: bool = False,
         local: LocalWork = ONE_STEP,
+        counted: bool = False,
     ) -> None:
         if len(shares) != world.users or len(engine.layers) != world.layers:
             raise SalfError(
@@ -71,6 +74,12 @@ class Simulation:
         self.seed = seed
         self.server = Server(engine.weights, schedule, optimiser, local.rate)
         self.t = 0  # rounds done
+        self.known = KnownUsers(method, engine.layers, engine.weights, counted)
+        # The weight of all users, asked or not, which only methods with memory ask for.
+        self.everybody = float(len(shares))
+        if by_samples and self.known.recall is not None:
+            self.everybody = float(shares.sizes(np.arange(len(shares))).sum())
+        self.asks = bool(method.weighs_by or method.recalled)  # for anything about its users
         self.memory = self.world.start()
         self.old: dict[int, dict[str, Tensor]] = {}  # models users still compute on, by round
 
@@ -111,6 +120,8 @@ class Simulation:
             unreached = self.world.checked_unreached(t, asked, self.memory)
         if self.by_samples:
             arrived = replace(arrived, weight=self.shares.sizes(arrived.user).astype(float))
+        if self.asks:
+            arrived = self._with_what_is_known(t, arrived)
         plan = self.method.plan(t, arrived, unreached, self.batches.sizes(arrived.user))
         if gone := {group.given for group in plan.groups} - {t, *self.old}:
             raise SalfError(
@@ -122,8 +133,13 @@ class Simulation:
         computing = np.concatenate([asked[:0], *(group.users for group in plan.groups)])
         rows = self.batches.of_round(draws, computing)
         with seeded(draws.torch_seed):
-            result = self.engine.round(plan, t, self.old, rows, self.server.local_rate)
+            result = self.engine.round(
+                plan, t, self.old, rows, self.server.local_rate, self._aggregate(t)
+            )
         self._check_finite(result, t)
+        if self.asks:
+            part = self.method.counts(arrived, self.world.layers)
+            self.known.learn(t, arrived.user, part, arrived.weight)
 
         in_use = self.world.models_in_use(memory)
         if t in in_use:
@@ -136,6 +152,23 @@ class Simulation:
         self.old = {given: weights for given, weights in self.old.items() if given in in_use}
         self.memory, self.t = memory, t
         return Row(t, result.loss, result.reached, **timed(arrived, computing))
+
+    def _with_what_is_known(self, t: int, arrived: Arrivals) -> Arrivals:
+        """The arrivals with what the method asks for about their users."""
+        users, chance = arrived.user, self.known.chance(arrived.user)
+        if self.method.weighs_by == "reach" and chance is None:
+            if self.local.several:
+                chance = self.world.reach_in_steps(t, users, arrived.planned, self.memory)
+            else:
+                chance = self.world.reach(t, users, self.memory)
+        interval = self.known.interval(users)
+        return replace(arrived, chance=chance, interval=interval, everybody=self.everybody)
+
+    def _aggregate(self, t: int) -> LayerwiseAggregate:
+        """What the updates of round t go into."""
+        separate = self.known.recall is not None
+        sums = LayerwiseAggregate(self.engine.layers, self.engine.weights, separate)
+        return self.known.aggregate(t, sums, self.everybody)
 
     def _towards_old_models(self, plan: Plan, t: int) -> dict[str, Tensor]:
         """sum_u c[l, u] (w_old - w): what averaging old models adds to averaging differences."""

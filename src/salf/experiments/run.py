@@ -190,7 +190,9 @@ def save(folder: RunFolder, simulation: Simulation, rows: list[Row]) -> None:
     groups |= {f"old-{given}": weights for given, weights in simulation.old.items()}
     groups["world"] = {"memory": torch.from_numpy(simulation.memory)}
     engine = {"name": simulation.engine.name, "why": simulation.engine.why}
-    state = {"rows": [to_table(row) for row in rows], "engine": engine}
+    known, users = simulation.known.state()
+    groups |= known
+    state = {"rows": [to_table(row) for row in rows], "engine": engine, "users": users}
     checkpoint.write(folder.checkpoint, groups, state)
     folder.write_metrics(rows)
 
@@ -210,6 +212,7 @@ def restore(folder: RunFolder, training: Training) -> list[Row]:
             kept = simulation.server.state
             simulation.server.load_state({slot: groups.pop(slot, {}) for slot in kept})
             simulation.memory = np.asarray(groups.pop("world")["memory"].numpy())
+            simulation.known.load_state(groups, state.get("users", {}))
             for group, tensors in groups.items():
                 old = simulation.old[int(group.removeprefix("old-"))] = snapshot(weights)
                 for name, tensor in tensors.items():

@@ -440,7 +440,7 @@ def assemble(
     elif world is None:
         world = worlds.parse(config.depth, len(shares), len(seen_as), config.stragglers)
     simulation = Simulation(
-        make_engine(config.engine, model, seen_as, loss, example, local.several),
+        make_engine(config.engine, model, seen_as, loss, example, local.several or made.more_steps),
         made,
         world if isinstance(world, World) else AtDeadline(world),
         shares,
@@ -451,6 +451,7 @@ def assemble(
         _cohort(config, shares),
         config.weigh == "samples",
         local,
+        config.reach == "counted",
     )
     test = data.test.to(device, dtype) if tested else None
     watched = data.train.subset(held).to(device, dtype) if len(held) else test

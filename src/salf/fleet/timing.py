@@ -199,8 +199,8 @@ class Timing:
         """Whether these are all users in order, of whom more is known."""
         return len(users) == self.users and bool((users[1:] > users[:-1]).all())
 
-    def _tasks(self, users: Ints) -> Tasks:
-        devices, planned = self.devices, self.planned(users)
+    def _tasks(self, users: Ints, times: Ints | int = 1) -> Tasks:
+        devices, planned = self.devices, self.planned(users) * times
         steps = int(planned.max(initial=1))
         stages = np.tile(self.cost.stages(), steps)
         work = np.outer(self.rows(users).astype(np.float64), stages)
@@ -221,9 +221,12 @@ class Timing:
             np.tile(self.model_bytes + np.concatenate([[0.0], upload]), (len(users), 1)),
         )
 
-    def round(self, draws: Draws, users: Ints, start: float) -> "Round":
-        """What happens to these users in a round that begins at time `start`."""
-        tasks = self.tasks(users)
+    def round(self, draws: Draws, users: Ints, start: float, times: Ints | None = None) -> "Round":
+        """What happens to these users in a round that begins at time `start`.
+
+        With `times`, each user is to do the planned local steps so many times.
+        """
+        tasks = self.tasks(users) if times is None else self._tasks(users, times)
         complete = self._complete(tasks, draws)
         needed, available = complete + tasks.links, self.devices.availability
         done = needed if available.always else available.elapsed(users, start, needed)
@@ -235,8 +238,8 @@ class Timing:
         That changes nothing: the numbers depend on (seed, round, user) alone.
         """
         jitter, nominal, users = self.devices.jitter, tasks.nominal, tasks.users
-        everybody = self._is_everybody(users)
-        if not isinstance(draws, Keyed) or not everybody or nominal.size > MANY:
+        as_always = tasks is self._everybody
+        if not isinstance(draws, Keyed) or not as_always or nominal.size > MANY:
             return jitter.complete(nominal, draws, users)
         block, place = divmod(draws.t, AHEAD)
         if self._ahead_of != (draws.seed, block):

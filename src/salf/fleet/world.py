@@ -107,6 +107,10 @@ class OnFleet(World):
         """The arrivals: their local steps took time too."""
         return arrived
 
+    def reach_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
+        """`reach`: a layer is reached in the first local step or not at all."""
+        return self.reach(t, users, memory)
+
     def unreached_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
         """p_l: a layer is reached in the first local step or not at all."""
         return self.checked_unreached(t, users, memory)
@@ -132,6 +136,12 @@ class OnFleet(World):
     def buffered(self, size: int) -> World:
         """A step is taken whenever so many updates have arrived."""
         return Buffered(self.timing, size)
+
+    def timely(self, fastest: float, measured: bool) -> World:
+        """Users are given what fits into a round."""
+        from salf.fleet.timely import Timely  # which is made of this class
+
+        return Timely(self.timing, fastest, measured)
 
     def _after(self, memory: Memory, arrived: Arrivals, spent: Spent, finish: Floats) -> Memory:
         """What to remember after a round."""
@@ -185,7 +195,7 @@ class Waiting(OnFleet):
         clock = float(memory[CLOCK])
         times = self.timing.round(draws, users, clock)
         finish = times.finish
-        took = _finite(float(finish.max(initial=0.0)))
+        took = finite(float(finish.max(initial=0.0)))
         reached = times.reached(took)
         took = self.timing.closes(times, reached, took, draws)
         spent = self._spent(times, reached, finish, took, clock)
@@ -356,7 +366,7 @@ class Buffered(Delayed):
             )
         due = after[DUE, 1 + at_work]
         first = at_work[np.lexsort((at_work, due))][: self.size]
-        end = _finite(float(after[DUE, 1 + first].max(initial=clock)))
+        end = finite(float(after[DUE, 1 + first].max(initial=clock)))
         arrived, after = self._closed(t, begun, after, first, clock, end, len(users))
         return arrived, after
 
@@ -384,7 +394,8 @@ def deadline_for(timing: Timing, target: float) -> float:
     return high
 
 
-def _finite(end: float) -> float:
+def finite(end: float) -> float:
+    """The time at which a step ends, or a sentence if it never does."""
     if np.isfinite(end):
         return end
     raise SalfError("a user is never available again, so the server would wait for it for ever.")

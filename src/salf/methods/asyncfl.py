@@ -8,6 +8,7 @@ import numpy as np
 from salf.arrivals import Arrivals, Closing, Floats
 from salf.errors import SalfError
 from salf.methods.base import Method
+from salf.methods.events import of_whole_updates, polynomial
 from salf.worlds import World
 
 Stale = Literal["difference", "model"]
@@ -64,8 +65,7 @@ class AsyncFL(Method):
 
     def share(self, arrived: Arrivals, layers: int) -> Floats:
         """The stale count for less, in the sum and in what it is divided by."""
-        discounted = (1.0 + arrived.age) ** -self.discount
-        return np.tile(np.where(arrived.finished, discounted, 0.0), (layers, 1))
+        return of_whole_updates(arrived, layers, polynomial(arrived.age, self.discount))
 
     def divisor(self, closing: Closing) -> Floats:
         """The mean over who arrived, or over all users."""
