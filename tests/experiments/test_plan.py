@@ -235,6 +235,7 @@ def test_rank_correlation_against_scipy():
     [
         ({"fleet": ""}, {}, "a plan is for a fleet"),
         ({"method": "fedavg"}, {}, "waits for all users"),
+        ({"method": "asyncfl", "options": {"buffer": 2}}, {}, "asyncfl has no deadline"),
         ({}, {"form": "loose"}, "loose"),
         ({}, {"given": {"G2": 1.0}}, "G2"),
         ({}, {"given": {"g2": -1.0}}, "g2 must be finite and not negative"),

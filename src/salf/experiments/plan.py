@@ -29,7 +29,6 @@ from salf.files import temporary_folder, write_whole
 from salf.fleet import named as fleets
 from salf.fleet.timing import Round, Timing, equal_time
 from salf.fleet.world import OnFleet
-from salf.methods import find
 from salf.models import build
 from salf.schedules import Schedule
 from salf.theory import Constants, Federation
@@ -343,10 +342,11 @@ def _checked(
         raise SalfError("a plan is for a fleet: name one, such as --fleet phones.")
     if config.seconds is None:
         raise SalfError("a plan needs a budget of simulated seconds, such as --seconds 600.")
-    if (method := find(config.method)).waits:
+    if not (method := config.make_method()).has_deadline:
+        why = "waits for all users" if method.waits else "has no deadline"
         raise SalfError(
-            f"{method.name} waits for all users, so there is no deadline to plan: use another "
-            "method, such as --method salf."
+            f"{method.name} {why}, so there is none to plan: use another method, such as --method "
+            "salf."
         )
     if form not in FORMS:
         raise unknown("bound", form, FORMS)
