@@ -104,10 +104,11 @@ class Config:
         "live, from the depths of each user so far) | counted (the share of rounds in which each "
         "user reached the layer, for methods that weigh by it)",
     )
-    batches: Literal["equal", "equal-time"] = setting(
-        "equal",
+    batches: Literal["auto", "equal", "equal-time"] = setting(
+        "auto",
         "equal: batches of --batch-size | equal-time: in proportion to the speed of a user's "
-        "device, so that a batch takes all users about as long",
+        "device, so that a batch takes all users about as long | auto: equal-time for salf-recall "
+        "with a fleet or live, else equal",
     )
     rounds: int = setting(_Default(250), "Number of rounds.")
     seconds: float | None = setting(
@@ -250,6 +251,19 @@ class Config:
             return self.eval_seconds
         return self.seconds / CURVE
 
+    def batches_for(self, method: Method | type[Method]) -> str:
+        """How the batches of a method are sized: equal or equal-time."""
+        if self.batches != "auto":
+            return self.batches
+        return "equal-time" if method.equal_time and self._has_devices() else "equal"
+
+    def equal_time(self) -> bool:
+        """Whether batches are sized for equal time, for the method that the config names."""
+        return self.batches_for(self.make_method()) == "equal-time"
+
+    def _has_devices(self) -> bool:
+        return bool(self.fleet)
+
     def _needs_fleet(self) -> dict[str, object]:
         return {
             "deadline": self.deadline,
@@ -390,6 +404,9 @@ class LiveConfig(Config):
     def learns_reach(self) -> bool:
         """Whether p_l follows from each user's reach: always if the deadline changes."""
         return self.reach == "learned" or isinstance(self.deadline, str)
+
+    def _has_devices(self) -> bool:
+        return True
 
     def _needs_fleet(self) -> dict[str, object]:
         return {}

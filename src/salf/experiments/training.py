@@ -418,7 +418,7 @@ def assemble(
     if world is None and config.fleet:
         fleet = paired(config, fleet, shares)
         cost = Cost.of(model, seen_as, example)
-        if config.batches == "equal-time":
+        if config.batches_for(made) == "equal-time":
             # Where nobody is cut off, batches need not fit.
             seconds = config.first_deadline() if made.has_deadline else None
             batch_size = equal_time(fleet.devices, cost, config.batch_size, local.steps, seconds)

@@ -72,7 +72,7 @@ class Recalled:
     """What the server remembers of users' last updates, and how it is used (`salf.recall`)."""
 
     beta: float  # how much of it enters a step
-    fade: float  # what it counts a round later
+    fade: float | None  # rounds after which it counts half; None if it does not fade
     users: int  # that are remembered at most
 
 
@@ -95,6 +95,7 @@ class Method(ABC):
     more_steps: ClassVar[bool] = False  # whether users may take more local steps than planned
     # What of each user `share` asks for: `arrived.chance`, `arrived.interval`, or nothing.
     weighs_by: ClassVar[Literal["", "reach", "intervals"]] = ""
+    equal_time: ClassVar[bool] = False  # whether it is meant for batches of equal time
     cutoff: ClassVar[int] = 50  # rounds after which an interval ends at the latest
 
     def __init_subclass__(cls, **more: Any) -> None:
