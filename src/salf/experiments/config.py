@@ -413,13 +413,13 @@ class LiveConfig(Config):
 
 
 def refuse_deadline(method: Method) -> None:
-    """Refuse a deadline that was asked for if rounds with a buffer have none.
+    """Refuse a deadline that was asked for if rounds have none.
 
     FedAvg's have none either, but it may be given one: other methods beside it need it.
     """
     if not method.has_deadline and not method.waits:
         raise SalfError(
-            f"rounds of {method.name} with a buffer end when it is full: leave out the deadline."
+            f"rounds of {method.name}, as it is set up, have no deadline: leave out the deadline."
         )
 
 
