@@ -20,6 +20,7 @@ from salf.draws import Draws, Purpose
 from salf.errors import SalfError
 
 Memory = npt.NDArray[Any]
+DELAY = 2  # rounds that a straggler is late per layer, as the paper has it
 
 
 class World(ABC):
@@ -139,7 +140,7 @@ class World(ABC):
         """The same users when stragglers train a network of this width and so finish."""
         return Finishing(self)
 
-    def late(self, delay: int) -> "World":
+    def late(self, delay: int | None = None) -> "World":
         """The same users when stragglers deliver `delay` * d rounds later, d being their depth."""
         raise SalfError(f"{type(self).__name__} does not say how late its stragglers deliver.")
 
@@ -181,9 +182,9 @@ class AtDeadline(World):
         """p_l of the law, for these users."""
         return self.law.unreached(users)
 
-    def late(self, delay: int) -> World:
+    def late(self, delay: int | None = None) -> World:
         """AsyncFL's users."""
-        return Late(self.law, delay)
+        return Late(self.law, DELAY if delay is None else delay)
 
 
 class Finishing(World):

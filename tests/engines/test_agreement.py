@@ -333,6 +333,38 @@ def test_a_large_cohort_is_worked_off_in_several_chunks_with_the_same_step():
     assert_close(fused.step.values, loop.step.values, 1e-10)
 
 
+def test_batches_of_different_sizes_are_gathered_chunk_by_chunk_with_the_same_step():
+    """40 users with 1 to 4 rows each; no chunk needs the rows of more than a few of them."""
+    users, rng, model = 40, np.random.default_rng(0), small_mlp()
+    sizes = rng.integers(1, 5, users)
+    inputs, targets = data(users, 4, (4,))
+    seen = []
+
+    class Rows:
+        def __call__(self, chosen, step=1):
+            seen.append(len(chosen))
+            at = torch.cat([4 * u + torch.arange(sizes[u]) for u in chosen.tolist()])
+            return inputs[at], targets[at]
+
+        def sizes(self, chosen, step=1):
+            return sizes[chosen]
+
+    (whole,) = plan_of("salf", rng.integers(1, 5, users), 3).groups
+    groups = tuple(
+        Group(whole.users[own], whole.weights[:, own], 1, rows=size)
+        for size in (4, 3, 2, 1)
+        for own in [sizes[whole.users] == size]
+    )
+    loop = LoopEngine(model, Layers.of(model)).round(Plan(groups), 1, {}, Rows())
+    fused = FusedEngine(model, Layers.of(model), chunk_bytes=3000)
+    seen.clear()
+    found = fused.round(Plan(groups), 1, {}, Rows())
+    assert len(seen) > 8
+    assert max(seen) < 8
+    assert found.reached == loop.reached
+    assert_close(found.step.values, loop.step.values, 1e-10)
+
+
 def test_weights_that_are_not_nested_are_refused_by_fused_and_run_by_loop():
     model = small_mlp()
     plan = Plan((Group(np.arange(2), np.array([[1.0, 0], [0, 1.0], [1.0, 1.0]]), 1),))

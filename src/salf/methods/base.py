@@ -141,6 +141,11 @@ class Method(ABC):
         """What is remembered of users' last updates; None for nothing."""
         return None
 
+    @property
+    def uses_reach(self) -> bool:
+        """Whether its weights depend on p_l or on the chances of users to reach a layer."""
+        return True
+
     @abstractmethod
     def divisor(self, closing: Closing) -> Floats:
         """What the sum of the weighed gradients is divided by, for each layer."""
