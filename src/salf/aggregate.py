@@ -20,7 +20,7 @@ from salf.layers import Layers
 
 Update = Mapping[str, Tensor]
 # Where the entries of a narrower network lie in the full tensors, by name.
-Held = Mapping[str, tuple[slice, ...]]
+Held = Mapping[str, tuple[slice | Tensor, ...]]
 PerLayer = Sequence[float] | npt.NDArray[np.float64]
 User = int | str  # a number in the simulator, a name live
 
@@ -144,7 +144,12 @@ class LayerwiseAggregate:
             self._holders[name] += total
 
     def _add_part(
-        self, name: str, value: Tensor, weight: float, total: float, where: tuple[slice, ...]
+        self,
+        name: str,
+        value: Tensor,
+        weight: float,
+        total: float,
+        where: tuple[slice | Tensor, ...],
     ) -> None:
         full = self._like[name]
         if name not in self._holders:
@@ -152,7 +157,8 @@ class LayerwiseAggregate:
             self._holders[name] = torch.full_like(full, before, requires_grad=False)
         if name not in self._sums:
             self._sums[name] = torch.zeros_like(full, requires_grad=False)
-        self._sums[name][where].add_(value, alpha=weight)
+        # Written back, because entries chosen by their numbers are a copy.
+        self._sums[name][where] = self._sums[name][where].add_(value, alpha=weight)
         self._holders[name][where] += total
 
 

@@ -413,14 +413,12 @@ class LiveConfig(Config):
 
 
 def refuse_deadline(method: Method) -> None:
-    """Refuse a deadline that was asked for if rounds have none.
+    """Refuse a deadline that was asked for if the method's rounds end without one.
 
     FedAvg's have none either, but it may be given one: other methods beside it need it.
     """
     if not method.has_deadline and not method.waits:
-        raise SalfError(
-            f"rounds of {method.name}, as it is set up, have no deadline: leave out the deadline."
-        )
+        raise SalfError(f"{method.name} decides itself when a round ends: leave out the deadline.")
 
 
 def live(config: Config, **settings: Any) -> LiveConfig:
