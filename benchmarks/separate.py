@@ -14,10 +14,10 @@ from time import process_time
 
 import numpy as np
 import torch
-from engines import BATCH, LR, MOMENTUM, median_ratio, samples_of, start_of
 from rich.console import Console
 from rich.table import Table
 
+from engines import BATCH, LR, MOMENTUM, median_ratio, samples_of, start_of
 from salf import memory
 from salf.aggregate import LayerwiseAggregate
 from salf.data import Samples, Split
