@@ -7,7 +7,7 @@ from torch import nn
 
 from reference import assert_close, copy_of, data, plan_of, rows_of, small_mlp, small_normed
 from salf.aggregate import LayerwiseAggregate
-from salf.engines import FusedEngine, GroupedEngine, LoopEngine
+from salf.engines import FusedEngine, GroupedEngine, LoopEngine, separate
 from salf.layers import Layers
 from salf.methods import Group, Plan
 from salf.models import build
@@ -173,14 +173,21 @@ def test_a_parameter_shared_by_two_modules_has_the_sum_of_both_gradients():
     assert_agree(both(model, plan, rows_of(*data(3, 2, (4,)), 2), layers=layers))
 
 
-def test_only_the_rows_that_reached_a_layer_are_backpropagated_through_it():
-    model = small_mlp()
+def test_only_users_that_reached_a_layer_are_backpropagated_through_it(monkeypatch):
+    seen = []
+
+    def of_weight(self, signal, inputs, weight):
+        seen.append(tuple(signal.shape))
+        return own(self, signal, inputs, weight)
+
+    own = separate._Linear.of_weight
+    monkeypatch.setattr(separate._Linear, "of_weight", of_weight)
+    model = small_mlp(sizes=(4, 6, 5, 3))
     engine = FusedEngine(model, Layers.of(model))
     rows = rows_of(*data(4, 2, (4,)), 2)
     sums = Noting(engine.layers, engine.weights)
     engine.round(of_depths([3, 1, 2, 3], 3), 1, {}, rows, None, sums)
-    found = [block.gradients[f"{2 * n}.weight"] for n, block in enumerate(engine._separate)]
-    assert [len(of_users) for of_users in found] == [1, 2, 4]  # |U^1|, |U^2|, |U^3|
+    assert seen == [(4, 2, 3), (2, 2, 5), (1, 2, 6)]  # |U^3|, |U^2|, |U^1| users of 2 rows
 
 
 def test_modules_without_a_rule_are_computed_user_by_user():

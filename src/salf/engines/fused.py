@@ -148,7 +148,7 @@ class FusedEngine(BlockEngine):
         share = None if parts is None else parts.share
         total, objective = total_and_objective(self.loss, outputs, targets, signals.of[-1], share)
         update = backward_to(signals.depth, objective, network.leaves, self.layers)
-        if network.narrow is None:
+        if network.narrow is None and self._has_norms:
             update |= self._moved_statistics(signals)
         reached = signals.reached if parts is None else parts.reached(c)
         aggregate.add(update, signals.scale, reached, c.sum(1), network.held)
@@ -175,6 +175,8 @@ class FusedEngine(BlockEngine):
                 for block in self._separate[depth[at] - 1 :]:
                     update |= block.update_of(column)
                 aggregate.add(update, group.weights[:, at], user=int(group.users[at]))
+        for block in self._separate:
+            block.gradients = {}  # which take as much memory as a model for each user
         return total
 
     def _separate_pass(
@@ -221,29 +223,31 @@ class FusedEngine(BlockEngine):
 
         `run` is called in place of the blocks with a layer's index, the rows of U^l and |U^l|.
         """
-        rows = len(inputs) // signals.users
-        reached, rest = inputs[:0], inputs
+        users = signals.users
+        rows = len(inputs) // users
+        reached = rest = inputs
         before = 0
         for index, count in enumerate(signals.reached):
+            block = self._blocks[index]
             if before and not signals.all_ones:
                 ratio = reached.new_tensor(signals.ratio(index)).repeat_interleave(rows)
                 reached = _scale_signal(reached, ratio)
-            if joining := (count - before) * rows:
+            if count == users and not before:
+                reached = rest  # everybody at once: small models feel every slice
+            elif joining := (count - before) * rows:
                 reached = torch.cat([reached, rest[:joining]]) if before else rest[:joining]
                 rest = rest[joining:]
             if count:
-                if run is None:
-                    reached = self._run(index, forward, reached, rows)
-                else:
-                    reached = run(index, reached, count)
-            if len(rest):
+                reached = run(index, reached, count) if run else block(reached, count, forward)
+            if count < users:
                 with torch.no_grad():
-                    rest = self._run(index, forward, rest, rows)
+                    rest = block(rest, users - count, forward)
             before = count
         return reached
 
-    def _run(self, index: int, forward: Weights | None, inputs: Tensor, rows: int) -> Tensor:
-        return self._blocks[index](inputs, len(inputs) // rows, forward)
+    @cached_property
+    def _has_norms(self) -> bool:
+        return any(block.norms for block in self._blocks)
 
     def _moved_statistics(self, signals: "_Signals") -> dict[str, Tensor]:
         """How the users that reached a layer moved its running statistics, weighed like it."""
