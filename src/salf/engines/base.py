@@ -118,7 +118,7 @@ class Engine(ABC):
             given = groups[0].given
             weights = self.weights if given == t else old[given]
             rate = 0.0 if local_rate is None else local_rate(given)
-            network = replace(self._network(groups[0], weights, rate), proximal=plan.proximal)
+            network = self._network(groups[0], weights, rate, plan.proximal)
             if aggregate.separate:
                 loss += self._separately(groups[0], network, rows, aggregate)
             else:
@@ -226,10 +226,10 @@ class Engine(ABC):
         A user's loss is the mean over its local steps.
         """
 
-    def _network(self, group: Group, weights: Weights, rate: float) -> Network:
+    def _network(self, group: Group, weights: Weights, rate: float, proximal: float) -> Network:
         if group.width != 1:
             if group.width not in self._narrow:
                 self._narrow[group.width] = subnetwork(self.model, group.width)
             narrow = self._narrow[group.width]
-            return Network(narrow.leaves(weights), foreign=True, narrow=narrow, rate=rate)
-        return Network(weights, foreign=weights is not self.weights, rate=rate)
+            return Network(narrow.leaves(weights), True, narrow, rate, proximal)
+        return Network(weights, weights is not self.weights, None, rate, proximal)

@@ -127,6 +127,8 @@ class FusedEngine(BlockEngine):
     def _sets(self, weights: Floats) -> list[Ints]:
         """All users; who got furthest comes first, so that every U^l is the first rows."""
         reach = weights > 0
+        if reach.all():
+            return [np.arange(reach.shape[1])]
         if (reach[:-1] & ~reach[1:]).any():
             raise SalfError(
                 "the fused engine needs weights that are nested: whoever counts in a layer counts "
