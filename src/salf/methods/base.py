@@ -199,8 +199,11 @@ class Method(ABC):
         rows = np.zeros(arrived.users, np.int64) if rows is None else rows
         # Python's own numbers, because a round has few users and arrays have their price.
         given_to, widths = (t - arrived.age).tolist(), self.widths(arrived).tolist()
-        networks = zip(given_to, widths, rows.tolist(), strict=True)
+        networks = list(zip(given_to, widths, rows.tolist(), strict=True))
         takes_part: list[bool] = (weights.max(axis=0) > 0).tolist()
+        if networks and all(takes_part) and networks.count(networks[0]) == len(networks):
+            everybody = Group(arrived.user, weights, *networks[0], gradients)
+            return Plan((everybody,), self.entrywise, self.average_models, self.proximal)
         alike: dict[tuple[int, float, int], list[int]] = {}
         for user, network in enumerate(networks):
             if takes_part[user]:
