@@ -25,7 +25,8 @@ def test_every_device_is_available_in_its_share_of_the_slots():
 def test_a_window_is_one_slot_and_what_happened_does_not_depend_on_when_it_is_asked():
     available, who = Participation(np.array([0.05]), slot=2.0), np.array([0])
     opens, closes = available.window(who, np.array([0.0]))
-    assert closes - opens == 2 and opens % 2 == 0
+    assert closes - opens == 2
+    assert opens % 2 == 0
     later, end = available.window(who, opens + 0.5)
     assert (later, end) == (opens + 0.5, closes)
     again, _ = available.window(who, np.array([opens[0] / 2]))

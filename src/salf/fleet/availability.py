@@ -7,7 +7,7 @@ device does is a function of (seed, device, time).
 import csv
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +57,7 @@ class Availability(ABC):
             going = going[again]
         return done.reshape(shape)
 
-    def share(self, devices: Ints) -> Floats:
+    def share_of_time(self, devices: Ints) -> Floats:
         """How much of the time each device is available, next to the others of its fleet."""
         return np.ones(len(devices))
 
@@ -91,9 +91,9 @@ class Assigned(Availability):
         """That of their devices."""
         return self.devices.window(self.device_of[devices], times)
 
-    def share(self, devices: Ints) -> Floats:
+    def share_of_time(self, devices: Ints) -> Floats:
         """That of their devices."""
-        return self.devices.share(self.device_of[devices])
+        return self.devices.share_of_time(self.device_of[devices])
 
 
 @dataclass(frozen=True)
@@ -143,8 +143,10 @@ class OnAndOff(Availability):
     off: float
     log_sd: float | None = None
     seed: int = 0
+    _drawn: dict[int, Floats] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     CYCLES = 32  # drawn at a time
+    FEW = 1024  # devices whose cycles are kept
 
     def __post_init__(self) -> None:
         if not self.on > 0 or not self.off > 0:
@@ -155,7 +157,7 @@ class OnAndOff(Availability):
         opens, closes = np.full(len(devices), np.inf), np.full(len(devices), np.inf)
         going, ends, block = np.arange(len(devices)), np.zeros(len(devices)), 0
         while len(going):
-            lengths = self._lengths(devices[going], block)  # [devices, 2 * CYCLES]: on, off, ...
+            lengths = self._known_lengths(devices[going], block)
             edges = ends[going, None] + lengths.cumsum(axis=1)
             begins = np.column_stack([ends[going], edges[:, 1:-1:2]])
             found = edges[:, ::2] > times[going, None]
@@ -167,6 +169,15 @@ class OnAndOff(Availability):
             ends[going] = edges[:, -1]
             going, block = going[~has], block + 1
         return opens, closes
+
+    def _known_lengths(self, devices: Ints, block: int) -> Floats:
+        """Of sessions and breaks in turn, [devices, 2 * CYCLES]; of few devices, drawn once."""
+        if devices.max() >= self.FEW:
+            return self._lengths(devices, block)
+        known = self._drawn.get(block)
+        if known is None or len(known) <= devices.max():
+            known = self._drawn[block] = self._lengths(np.arange(devices.max() + 1), block)
+        return known[devices]
 
     def _lengths(self, devices: Ints, block: int) -> Floats:
         draws = Keyed(self.seed, 0)

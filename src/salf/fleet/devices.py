@@ -165,7 +165,7 @@ class Fleet:
         Where some devices are available less often than others, those come first.
         """
         count = max(1, round(share * len(self)))
-        available = self.devices.availability.share(np.arange(len(self)))
+        available = self.devices.availability.share_of_time(np.arange(len(self)))
         return np.sort(np.lexsort((self.devices.speed, available))[:count])
 
     def preview(

@@ -1,11 +1,11 @@
 """Users that take part with a chance that depends on their labels, as in FedAU's experiments."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from salf.arrivals import Floats, Ints
-from salf.draws import Purpose, keyed_uniform
+from salf.draws import Keyed, Purpose
 from salf.errors import SalfError
 from salf.fleet.availability import Availability
 
@@ -20,6 +20,7 @@ class Participation(Availability):
     chances: Floats
     slot: float  # seconds
     seed: int = 0
+    _drawn: dict[int, np.ndarray] = field(init=False, repr=False, default_factory=dict)
 
     AT_ONCE = 64  # slots drawn at a time
 
@@ -43,15 +44,23 @@ class Participation(Availability):
             going = going[~has]
         return opens, closes
 
-    def share(self, devices: Ints) -> Floats:
+    def share_of_time(self, devices: Ints) -> Floats:
         """The chance of each device."""
         return np.asarray(self.chances[devices])
 
-    def _available(self, devices: Ints, block: Ints) -> np.ndarray:
-        drawn = keyed_uniform(
-            self.seed, block[:, None], devices, Purpose.AVAILABLE, self.AT_ONCE, step=1
-        )
-        return np.asarray(drawn < self.chances[devices][:, None])
+    def _available(self, devices: Ints, blocks: Ints) -> np.ndarray:
+        """Whether each device is available in the slots of its block, [devices, AT_ONCE]."""
+        found = np.empty((len(devices), self.AT_ONCE), np.bool_)
+        for block in np.unique(blocks).tolist():
+            if block not in self._drawn:
+                self._drawn[block] = self._draw(block)
+            some = blocks == block
+            found[some] = self._drawn[block][devices[some]]
+        return found
+
+    def _draw(self, block: int) -> np.ndarray:
+        draws, everybody = Keyed(self.seed, block), np.arange(len(self.chances))
+        return draws.uniform(everybody, Purpose.AVAILABLE, self.AT_ONCE) < self.chances[:, None]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,154 @@
+"""`salf bench`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+from salf.cli.options import Options, option, parse_list, parse_options, settings_of
+from salf.cli.terminal import Downloads, progress_bar, results, say, tell
+from salf.errors import SalfError
+from salf.experiments.config import Config
+
+Settings = dict[str, Any]
+_OWN = (
+    "batches", "local_steps", "local_epochs", "client_lr", "server", "momentum", "average",
+)  # fmt: skip
+
+
+@settings_of(Config, only=_OWN)
+def bench(
+    settings: Settings,
+    suite: Annotated[
+        str,
+        option(
+            "--suite",
+            help="digits (a minute or two a method) | core (MNIST and Fashion-MNIST; the default) "
+            "| full (and CIFAR-10) | FILE.toml",
+        ),
+    ] = "core",
+    methods: Annotated[
+        str | None,
+        option(
+            "--method",
+            help="What to run, comma-separated: names, package.module:Name, salf+equal-time, or "
+            "all for every method of the table. Without it, the published results are shown.",
+        ),
+    ] = None,
+    scenario: Annotated[
+        str | None,
+        option(
+            "--scenario",
+            help="Only these, comma-separated: mixture, phones, phones-dirichlet, slow-classes, "
+            "day-night, sessions, by-labels.",
+        ),
+    ] = None,
+    options: Options = None,
+    workers: Annotated[
+        int | None, option("--workers", help="Runs at a time; one per core by default.", min=1)
+    ] = None,
+    out: Annotated[
+        Path,
+        option("--out", help="Leave rows, results.csv and a page here (bench); continue if begun."),
+    ] = Path("bench"),
+    publish: Annotated[
+        bool,
+        option(
+            "--publish",
+            help="For maintainers: put the rows among the published results, and the tables into "
+            "docs/bench.md.",
+        ),
+    ] = False,
+) -> None:
+    """Compare methods in the straggler benchmark: the same scenarios, budget and tuning for all.
+
+    Each method is run in every scenario with four learning rates and one seed; with the best of
+    them it is run with five other seeds. The table shows it beside the published results of all
+    methods, with ranks. Stop it whenever you like: the same command continues.
+
+    Examples:
+
+        salf bench    (the published results)
+
+        salf bench --method mypkg:Mine    (adds your row)
+
+        salf bench --suite digits --method mypkg:Mine --option rate=0.5    (in a minute or two)
+
+        salf bench --method salf+equal-time --scenario slow-classes,sessions
+
+        salf bench --suite digits --method all    (makes all results again)
+    """
+    from salf.bench import results as rows_of
+    from salf.bench.suite import REFERENCE, load
+    from salf.cli.simulation import can_draw
+    from salf.report import check_extra
+    from salf.report.bench import print_tables, write_files
+
+    chosen = load(suite).only(parse_list(scenario))
+    folder = rows_of.published_folder()
+    published = (
+        {} if suite.endswith(".toml") else rows_of.usable(rows_of.read_all(folder), chosen, say)
+    )
+    drawn = can_draw(check_extra)
+    shown = {name: row for name, row in published.items() if _is_in(row, chosen)}
+    if methods:
+        made = _run(chosen, _entrants(chosen, methods, options, settings), out, published, workers)
+        shown |= {row.name: row for row in made}
+    elif options or settings:
+        raise SalfError("options and settings are those of a method: name it with --method.")
+    shown.pop(REFERENCE.name, None)
+    if not shown:
+        raise SalfError(
+            f"no results of the suite {suite} are published yet: name methods with --method, or "
+            "run them all with --method all."
+        )
+    rows = list(shown.values())
+    print_tables(chosen, rows, results)
+    for path in write_files(chosen, rows, out, sys.argv[1:], drawn=drawn):
+        tell(f"wrote {path}")
+    if publish and methods:
+        for row in made:
+            tell(f"published {rows_of.write(folder, row)}")
+
+
+def _entrants(chosen: Any, methods: str, options: list[str] | None, settings: Settings) -> Any:
+    """The methods that were named, with the options and settings that were given."""
+    from dataclasses import replace
+
+    if methods == "all":
+        if options or settings:
+            raise SalfError("--method all runs methods as the table has them: leave out settings.")
+        return list(chosen.entrants)
+    given = parse_options(options) or {}
+    found = []
+    for name in parse_list(methods):
+        entrant = chosen.entrant(name)
+        if given or settings:
+            entrant = replace(
+                entrant,
+                options={**entrant.options, **given},
+                settings={**entrant.settings, **settings},
+                given_name="",
+            )
+        found.append(entrant)
+    return list({entrant.name: entrant for entrant in found}.values())
+
+
+def _run(chosen: Any, entrants: Any, out: Path, published: Any, workers: int | None) -> Any:
+    from salf.bench.bench import bench as run
+
+    with progress_bar(counted=False) as progress:
+        task = progress.add_task("benchmark", total=None)
+        return run(
+            chosen,
+            entrants,
+            out,
+            published,
+            workers=workers,
+            on_progress=lambda done, total: progress.update(task, completed=done, total=total),
+            report=Downloads(),
+        )
+
+
+def _is_in(row: Any, chosen: Any) -> bool:
+    """Whether a row has a result in any cell of the suite."""
+    return any(cell.key in row.cells for cell in chosen.cells)
