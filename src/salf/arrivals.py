@@ -42,6 +42,11 @@ class Arrivals:
     steps: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # by default one each
     planned: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     spent: Spent | None = None  # where there is a clock
+    # Where the method asks for it, [L, users]: the chance that each user takes part in a layer, and
+    # the mean length of the intervals in which it did; and the weight of all users, asked or not.
+    chance: Floats | None = None
+    interval: Floats | None = None
+    everybody: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("steps", "planned"):
@@ -103,6 +108,8 @@ class Arrivals:
             weight=self.weight[one],
             steps=self.steps[one],
             planned=self.planned[one],
+            chance=None if self.chance is None else self.chance[:, one],
+            interval=None if self.interval is None else self.interval[:, one],
         )
 
     @property
@@ -132,6 +139,7 @@ class Closing:
     reached: Ints  # how many users have a share in the layer: |U^l| for SALF
     shares: Floats  # the sum of these shares, each times its user's weight
     unreached: Floats  # p_l, the chance that nobody reaches the layer
+    everybody: float = 0.0  # the weight of all users, asked or not, where the method asks for it
 
     @property
     def weight(self) -> Floats:

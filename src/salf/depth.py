@@ -37,6 +37,13 @@ class DepthDistribution(ABC):
     def unreached(self, users: Ints) -> Floats:
         """p_l for l = 1..L: the chance that none of these users reaches the layer."""
 
+    def reach(self, users: Ints) -> Floats:
+        """P(user u reaches layer l) if these users take part, [L, users]."""
+        raise SalfError(
+            f"{type(self).__name__} does not say how likely each user is to reach a layer: set "
+            "reach = counted."
+        )
+
     @property
     def everybody(self) -> Ints:
         """All users."""
@@ -61,6 +68,11 @@ class Uniform(DepthDistribution):
     def reach_law(self, layer: int) -> Floats:
         """[binom_rv]: |U^l| ~ Bin(U, l/(L+1))."""
         return _binomial(self.users, layer / (self.layers + 1))
+
+    def reach(self, users: Ints) -> Floats:
+        """l/(L+1) for all of them."""
+        layer = np.arange(1, self.layers + 1)
+        return np.tile((layer / (self.layers + 1))[:, None], len(users))
 
     def unreached(self, users: Ints) -> Floats:
         """[p_constant]: p_l = (1 - l/(L+1))^U, U being the users that take part."""
@@ -113,6 +125,11 @@ class Mixture(DepthDistribution):
         late = _binomial(stragglers, float(self._reach()[layer - 1]))
         return np.concatenate([np.zeros(self.users - stragglers), late])
 
+    def reach(self, users: Ints) -> Floats:
+        """That of a straggler or of one that finishes: who is which is drawn in every round."""
+        ratio = self.stragglers(len(users)) / max(1, len(users))
+        return np.tile((1 - ratio + ratio * self._reach())[:, None], len(users))
+
     def unreached(self, users: Ints) -> Floats:
         """0 as long as one user finishes; with only stragglers, [p_constant]."""
         if self.stragglers(len(users)) < len(users):
@@ -162,6 +179,10 @@ class PerUser(DepthDistribution):
         for chance in self.probabilities[:, :layer].sum(1).clip(0, 1):
             law = np.convolve(law, [1 - chance, chance])
         return law
+
+    def reach(self, users: Ints) -> Floats:
+        """The chance that a user's depth is at most l."""
+        return np.asarray(self.probabilities[users].cumsum(1)[:, :-1].clip(0, 1)).T
 
     def unreached(self, users: Ints) -> Floats:
         """p_l = prod_u P(d_u > l)."""

@@ -45,6 +45,17 @@ class World(ABC):
         `memory` is that before the round, as for `arrivals`.
         """
 
+    def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
+        """P(user u reaches layer l in round t), [L, users], for methods that weigh by it."""
+        raise SalfError(
+            f"{type(self).__name__} does not say how likely each user is to reach a layer: set "
+            "reach = counted."
+        )
+
+    def reach_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
+        """`reach` with local steps: who stops in a later step than the first reached the layer."""
+        return 1 - (1 - self.reach(t, users, memory)) / planned
+
     def busy(self, t: int, memory: Memory) -> Ints:
         """The users at work on an earlier round, who are asked only if others are too few."""
         return np.empty(0, np.int64)
@@ -152,6 +163,10 @@ class AtDeadline(World):
         """Draw every user's depth."""
         return self.law.draw(draws, users), memory
 
+    def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
+        """That of the law."""
+        return self.law.reach(users)
+
     def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
         """p_l of the law, for these users."""
         return self.law.unreached(users)
@@ -177,6 +192,10 @@ class Finishing(World):
     def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
         """All users do all steps."""
         return _all_or_nothing(arrived, planned)
+
+    def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
+        """1: everybody reaches every layer."""
+        return np.ones((self.layers, len(users)))
 
     def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
         """0: everybody reaches every layer."""
@@ -263,7 +282,9 @@ class Recorded(World):
         depths: Sequence[Ints],
         chances: Sequence[Floats],
         steps: Sequence[Ints] | None = None,
+        reach: Sequence[Floats] | None = None,
     ) -> None:
+        self.recorded_reach = reach
         self.users, self.asked, self.depths, self.chances = users, asked, depths, chances
         self.steps = [np.ones_like(depth) for depth in depths] if steps is None else steps
         self.layers = len(chances[0])
@@ -286,6 +307,16 @@ class Recorded(World):
     def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
         """The p_l that was used in round t."""
         return self.chances[t - 1]
+
+    def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
+        """The reach that was used in round t."""
+        if self.recorded_reach is None:
+            return super().reach(t, users, memory)
+        return self.recorded_reach[t - 1]
+
+    def reach_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
+        """The reach that was used in round t."""
+        return self.reach(t, users, memory)
 
     def waiting(self) -> World:
         """The record itself: it has who answered when the server waited."""

@@ -93,10 +93,12 @@ class Config:
         "reached) | FILE.csv (a column deadline). FedAvg needs none.",
         deadlines.read,
     )
-    reach: Literal["known", "learned"] = setting(
+    reach: Literal["known", "learned", "counted"] = setting(
         "known",
-        "How p_l is found with a fleet or live: known (from the fleet's law; live, the share of "
-        "rounds in which nobody reached the layer) | learned (from the depths of each user so far)",
+        "How p_l and each user's reach are found: known (from the law of the fleet or of --depth; "
+        "live, the share of rounds in which nobody reached the layer) | learned (with a fleet or "
+        "live, from the depths of each user so far) | counted (the share of rounds in which each "
+        "user reached the layer, for methods that weigh by it)",
     )
     batches: Literal["equal", "equal-time"] = setting(
         "equal",

@@ -453,6 +453,7 @@ def assemble(
         _cohort(config, shares),
         config.weigh == "samples",
         local,
+        config.reach == "counted",
     )
     test = data.test.to(device, dtype) if tested else None
     watched = data.train.subset(held).to(device, dtype) if len(held) else test

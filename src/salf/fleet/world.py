@@ -110,6 +110,10 @@ class OnFleet(World):
         """The arrivals: their local steps took time too."""
         return arrived
 
+    def reach_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
+        """`reach`: a layer is reached in the first local step or not at all."""
+        return self.reach(t, users, memory)
+
     def unreached_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
         """p_l: a layer is reached in the first local step or not at all."""
         return self.checked_unreached(t, users, memory)

@@ -8,12 +8,12 @@ than sums, and the simulator and the live server run the same methods.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, get_type_hints
 
 import numpy as np
 
-from salf.arrivals import Arrivals, Closing, Floats, Ints
+from salf.arrivals import Arrivals, Bools, Closing, Floats, Ints
 from salf.errors import SalfError, unknown
 from salf.options import converted
 from salf.worlds import World
@@ -67,6 +67,15 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Recalled:
+    """What the server remembers of users' last updates, and how it is used (`salf.recall`)."""
+
+    beta: float  # how much of it enters a step
+    fade: float  # what it counts a round later
+    users: int  # that are remembered at most
+
+
+@dataclass(frozen=True)
 class Method(ABC):
     """A way to live with stragglers.
 
@@ -80,6 +89,9 @@ class Method(ABC):
     waits: ClassVar[bool] = False  # whether it has no deadline, so that everybody finishes
     narrows: ClassVar[bool] = False  # whether stragglers train a narrower network and so finish
     simulated_only: ClassVar[str] = ""  # why it cannot run live, if it cannot
+    # What of each user `share` asks for: `arrived.chance`, `arrived.interval`, or nothing.
+    weighs_by: ClassVar[Literal["", "reach", "intervals"]] = ""
+    cutoff: ClassVar[int] = 50  # rounds after which an interval ends at the latest
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -94,17 +106,26 @@ class Method(ABC):
             value = converted(getattr(self, option.name), kinds[option.name], what)
             object.__setattr__(self, option.name, value)
 
+    def counts(self, arrived: Arrivals, layers: int) -> Bools:
+        """Who takes part in which layer, [L, users]: by default who reached it."""
+        return arrived.reach(layers)
+
     def share(self, arrived: Arrivals, layers: int) -> Floats:
-        """The share of every user in every layer, [L, users]; 1 in the layers it reached.
+        """The share of every user in every layer, [L, users]; 1 in the layers it takes part in.
 
         Live, users arrive one at a time: a share depends on its own user's entry only.
         """
-        return arrived.reach(layers).astype(np.float64)
+        return self.counts(arrived, layers).astype(np.float64)
 
     @property
     def has_deadline(self) -> bool:
         """Whether its rounds end at a deadline."""
         return not self.waits
+
+    @property
+    def recalled(self) -> Recalled | None:
+        """What is remembered of users' last updates; None for nothing."""
+        return None
 
     @abstractmethod
     def divisor(self, closing: Closing) -> Floats:
@@ -133,7 +154,9 @@ class Method(ABC):
         layers = len(unreached)
         share = self.checked_share(arrived, layers)
         reached, share = (share > 0).sum(axis=1), share * arrived.weight
-        closing = Closing(arrived.asked_weight, reached, share.sum(axis=1), unreached)
+        asked = arrived.asked_weight
+        everybody = asked if arrived.everybody is None else arrived.everybody
+        closing = Closing(asked, reached, share.sum(axis=1), unreached, everybody)
         return np.asarray(share / self.checked_divisor(closing)[:, None])
 
     def plan(self, t: int, arrived: Arrivals, unreached: Floats, rows: Ints | None = None) -> Plan:
@@ -171,7 +194,7 @@ class Method(ABC):
     def checked_share(self, arrived: Arrivals, layers: int) -> Floats:
         """`share`, or a sentence that says what is wrong with it."""
         share = np.asarray(self.share(arrived, layers), np.float64)
-        if type(self).share is Method.share:  # which is right
+        if type(self).share is Method.share and type(self).counts is Method.counts:
             return share
         self._check("share", share, (layers, arrived.users), share >= 0)
         if share[~arrived.reach(layers)].any():
@@ -183,6 +206,8 @@ class Method(ABC):
         # One user of each depth, in the first of two local steps and in the last.
         depths, steps = np.tile(np.arange(1, layers + 2), 2), np.repeat([1, 2], layers + 1)
         arrived = Arrivals.at(depths, steps=steps, planned=np.full_like(steps, 2))
+        chance = np.tile(np.linspace(0.1, 1, arrived.users), (layers, 1))
+        arrived = replace(arrived, chance=chance, interval=1 / chance)
         together = self.checked_share(arrived, layers)
         each = (self.checked_share(arrived.only(user), layers) for user in range(arrived.users))
         if not np.allclose(np.hstack(list(each)), together):

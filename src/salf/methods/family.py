@@ -1,0 +1,69 @@
+"""What methods have in common that weigh users by how often they take part, or remember them.
+
+With a share a[l, u], a scale s[l] and what is remembered of each user, y[l, u], they all have the
+step
+
+    s_l sum_{u arrived} a[l, u] (g[l, u] - beta y[l, u])  +  beta mean_u y[l, u]
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from salf.arrivals import Arrivals, Bools, Floats
+from salf.errors import SalfError
+from salf.methods.base import Method, Recalled
+
+
+@dataclass(frozen=True)
+class PerLayerOrWhole(Method):
+    """A method for every layer, from the users that reached it.
+
+    With `whole`, only users that finished take part, as in the papers, which know whole updates
+    only.
+    """
+
+    whole: bool = False
+
+    def counts(self, arrived: Arrivals, layers: int) -> Bools:
+        """Who reached the layer, or who finished."""
+        if self.whole:
+            return np.tile(arrived.finished, (layers, 1))
+        return arrived.reach(layers)
+
+    def chance(self, arrived: Arrivals, layers: int) -> Floats:
+        """P(user u takes part in layer l)."""
+        if arrived.chance is None:
+            raise SalfError(f"{self.name} needs to know how likely each user is to take part.")
+        if self.whole:  # a user that reached layer 1 has finished
+            return np.tile(arrived.chance[0], (layers, 1))
+        return arrived.chance
+
+
+@dataclass(frozen=True)
+class WithMemory(PerLayerOrWhole):
+    """A method that remembers the last update of every user.
+
+    What is remembered counts `fade` times as much a round later; with 1 it does not fade, as in the
+    papers. At most `remember` users are remembered, each taking as much memory as the model.
+    """
+
+    fade: float = 0.95
+    remember: int = 1000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.fade <= 1:
+            raise SalfError(f"the fade of {self.name} must be in [0, 1], not {self.fade}.")
+        if self.remember < 1:
+            raise SalfError(f"{self.name} must remember at least one user, not {self.remember}.")
+
+    @property
+    def beta(self) -> float:
+        """How much of what is remembered enters a step."""
+        return 1.0
+
+    @property
+    def recalled(self) -> Recalled:
+        """The last update of every user."""
+        return Recalled(self.beta, self.fade, self.remember)

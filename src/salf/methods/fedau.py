@@ -1,0 +1,39 @@
+"""FedAU: inverse probability, learned from how long users stay away (Wang and Ji, 2024)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from salf.arrivals import Arrivals, Closing, Floats
+from salf.errors import SalfError
+from salf.methods.family import PerLayerOrWhole
+
+
+@dataclass(frozen=True)
+class FedAU(PerLayerOrWhole):
+    """A user's share is the mean length of its intervals between rounds it takes part in.
+
+    That estimates 1/pi without knowing anything about the users. An interval ends after `cutoff`
+    rounds at the latest, so no share is above that.
+    """
+
+    cutoff: int = 50  # type: ignore[misc]
+
+    name: ClassVar[str] = "fedau"
+    weighs_by = "intervals"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.cutoff < 1:
+            raise SalfError(f"the cutoff of fedau must be at least 1, not {self.cutoff}.")
+
+    def share(self, arrived: Arrivals, layers: int) -> Floats:
+        """The mean interval so far."""
+        if arrived.interval is None:
+            raise SalfError("fedau needs the intervals of its users.")
+        return self.counts(arrived, layers) * arrived.interval
+
+    def divisor(self, closing: Closing) -> Floats:
+        """The number of users asked."""
+        return np.full(len(closing.shares), float(closing.users))

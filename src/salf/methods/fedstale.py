@@ -1,0 +1,46 @@
+"""FedStale: inverse probability and memory together (Rodio and Neglia, 2024)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from salf.arrivals import Arrivals, Closing, Floats
+from salf.errors import SalfError
+from salf.methods.family import WithMemory
+
+
+@dataclass(frozen=True)
+class FedStale(WithMemory):
+    """Inverse probability of what is new, and `recall` times the mean of what is remembered.
+
+    `recall` 0 is inverse probability, 1 is FedVARP with the right weights; all are unbiased. No
+    share is above 1/`floor`.
+    """
+
+    recall: float = 0.5
+    floor: float = 0.05
+
+    name: ClassVar[str] = "fedstale"
+    weighs_by = "reach"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (0 <= self.recall <= 1 and 0 < self.floor <= 1):
+            raise SalfError(
+                f"fedstale needs recall in [0, 1] and floor in (0, 1], not {self.recall} and "
+                f"{self.floor}."
+            )
+
+    @property
+    def beta(self) -> float:
+        """The recall."""
+        return self.recall
+
+    def share(self, arrived: Arrivals, layers: int) -> Floats:
+        """1/max(pi, floor)."""
+        return self.counts(arrived, layers) / np.maximum(self.chance(arrived, layers), self.floor)
+
+    def divisor(self, closing: Closing) -> Floats:
+        """The number of users asked."""
+        return np.full(len(closing.shares), float(closing.users))

@@ -1,0 +1,42 @@
+"""Inverse probability: who seldom reaches a layer counts for more when it does."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from salf.arrivals import Arrivals, Closing, Floats
+from salf.errors import SalfError
+from salf.methods.family import PerLayerOrWhole
+
+
+@dataclass(frozen=True)
+class InverseProbability(PerLayerOrWhole):
+    """A user that reaches layer l with probability pi[l, u] gets the share 1/pi[l, u].
+
+    Divided by the number of users (Horvitz and Thompson), the step is unbiased whatever the users'
+    speeds are, as long as everybody reaches every layer now and then. With `normalised` it is
+    divided by the sum of the shares instead (Hájek): a small bias for less variance. No share is
+    above 1/`floor`, which bounds the variance, and biases the step where pi is smaller.
+    """
+
+    normalised: bool = False
+    floor: float = 0.05
+
+    name: ClassVar[str] = "inverse"
+    weighs_by = "reach"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.floor <= 1:
+            raise SalfError(f"the floor of inverse must be in (0, 1], not {self.floor}.")
+
+    def share(self, arrived: Arrivals, layers: int) -> Floats:
+        """1/max(pi, floor)."""
+        return self.counts(arrived, layers) / np.maximum(self.chance(arrived, layers), self.floor)
+
+    def divisor(self, closing: Closing) -> Floats:
+        """The number of users asked, or the sum of the shares."""
+        if self.normalised:
+            return closing.weight
+        return np.full(len(closing.shares), float(closing.users))

@@ -1,0 +1,20 @@
+"""MIFA: users that are away are represented by what they sent last (Gu et al., 2021)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from salf.arrivals import Closing, Floats
+from salf.methods.family import WithMemory
+
+
+@dataclass(frozen=True)
+class MIFA(WithMemory):
+    """The mean over all users of their last updates, which are new for those who arrived."""
+
+    name: ClassVar[str] = "mifa"
+
+    def divisor(self, closing: Closing) -> Floats:
+        """All users, asked or not."""
+        return np.full(len(closing.shares), closing.everybody)
