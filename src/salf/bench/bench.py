@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 
 from salf.bench import results
 from salf.bench.results import Outcome, Row, made_with, outcome
@@ -57,10 +58,14 @@ def _outcomes(
     on_progress: OnProgress | None,
 ) -> dict[Place, Outcome]:
     refused = {place: why for place in places if (why := _refusal(suite, place))}
+    for entrant in dict.fromkeys(entrant for entrant, _ in places):
+        reasons = [refused.get(place, "") for place in places if place[0] is entrant]
+        if all(reasons):  # then it is a mistake, and no result
+            raise SalfError(f"{entrant.name} cannot run in any scenario: {reasons[0]}")
     going = [place for place in places if place not in refused]
-    per_rate, per_seed = len(suite.rates), len(suite.seeds)
+    tries = len(suite.rates) * len(suite.tuning_seeds)
     rounds = sum(cell.scenario.rounds for _, cell in going)
-    total = rounds * (per_rate + per_seed)
+    total = rounds * (tries + len(suite.seeds))
 
     def progress(before: float, upto: float) -> OnProgress | None:
         if on_progress is None:
@@ -70,13 +75,14 @@ def _outcomes(
 
     tuned = measure(
         [
-            (cell.config(entrant, suite.tuning_seed, lr), cell.scenario.rounds)
+            (cell.config(entrant, seed, lr), cell.scenario.rounds)
             for entrant, cell in going
             for lr in suite.rates
+            for seed in suite.tuning_seeds
         ],
         folder,
         workers,
-        progress(0, rounds * per_rate),
+        progress(0, rounds * tries),
     )
     rates = {place: _best_rate(suite, place, tuned) for place in going}
     measured = measure(
@@ -87,7 +93,7 @@ def _outcomes(
         ],
         folder,
         workers,
-        progress(rounds * per_rate, total),
+        progress(rounds * tries, total),
     )
     found: dict[Place, Outcome] = {place: Outcome(refused=why) for place, why in refused.items()}
     references = dict(known)
@@ -104,7 +110,7 @@ def _refusal(suite: Suite, place: Place) -> str:
     """Why a method cannot be configured for a scenario, if so."""
     entrant, cell = place
     try:
-        cell.config(entrant, suite.tuning_seed, suite.rates[0])
+        cell.config(entrant, suite.seeds[0], suite.rates[0])
     except SalfError as error:
         return in_one_line(error)
     return ""
@@ -113,11 +119,17 @@ def _refusal(suite: Suite, place: Place) -> str:
 def _best_rate(
     suite: Suite, place: Place, tuned: Mapping[str, Measured]
 ) -> tuple[float, dict[str, float | None]]:
-    """The learning rate with the best accuracy on held-out data, and the accuracy of each."""
+    """The learning rate with the best late accuracy on held-out data, and that of each.
+
+    It is the mean over the tuning seeds; a rate that fails with one of them has none.
+    """
     entrant, cell = place
-    found = {
-        lr: tuned[key(cell.config(entrant, suite.tuning_seed, lr))].held_out for lr in suite.rates
-    }
-    known = {lr: accuracy for lr, accuracy in found.items() if accuracy is not None}
-    best = max(known, key=lambda lr: known[lr], default=suite.rates[0])
+    found: dict[float, float | None] = {}
+    for lr in suite.rates:
+        runs = [tuned[key(cell.config(entrant, seed, lr))] for seed in suite.tuning_seeds]
+        values = [run.late_accuracy for run in runs]
+        known = [value for value in values if value is not None]
+        found[lr] = round(fmean(known), 5) if len(known) == len(values) else None
+    rated = {lr: accuracy for lr, accuracy in found.items() if accuracy is not None}
+    best = max(rated, key=lambda lr: rated[lr], default=suite.rates[0])
     return best, {f"{lr:g}": accuracy for lr, accuracy in found.items()}

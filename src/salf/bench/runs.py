@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from sys import modules
 
 from torch import nn
@@ -36,6 +37,16 @@ class Measured:
     curve: Sequence[Sequence[float]] = ()  # (time, accuracy on held-out data)
     failed: str = ""  # it diverged, or no round ended in time: the worst result there is
     refused: str = ""  # the method cannot run here: no result
+
+    @property
+    def late_accuracy(self) -> float | None:
+        """The mean on held-out data over the last quarter of the evaluations.
+
+        A learning rate is chosen by it, because at one that is too high the last evaluation alone
+        is a matter of luck.
+        """
+        late = [accuracy for _, accuracy in self.curve][-max(1, len(self.curve) // 4) :]
+        return fmean(late) if late else None
 
     @classmethod
     def of(cls, history: History) -> "Measured":

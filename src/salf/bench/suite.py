@@ -10,6 +10,7 @@ from typing import Any
 
 from salf.errors import SalfError, unknown
 from salf.experiments.config import Config
+from salf.methods import find
 
 POINTS = 40  # evaluations of a run
 # The settings of a config that are a method's own; all others are the suite's.
@@ -102,9 +103,9 @@ class Cell:
             settings.pop("reach", None)
             own.pop("reach", None)
             own.pop("batches", None)  # without a clock all devices are alike: batches are equal
-            waits = entrant is REFERENCE or entrant.method == "fedavg"
+            if find(entrant.method).waits:
+                settings["stragglers"] = 0.0  # for whom it waits
             settings |= {
-                "stragglers": 0.0 if waits else settings.get("stragglers", 0.0),
                 "rounds": scenario.rounds,
                 "eval_every": max(1, scenario.rounds // POINTS),
             }
@@ -134,7 +135,7 @@ class Suite:
     name: str
     version: int
     seeds: Sequence[int]
-    tuning_seed: int
+    tuning_seeds: Sequence[int]
     rates: Sequence[float]
     cells: Sequence[Cell]
     entrants: Sequence[Entrant]
@@ -196,7 +197,7 @@ def load(name: str) -> Suite:
         name,
         table["version"],
         table["seeds"],
-        table["tuning-seed"],
+        table["tuning-seeds"],
         table["rates"],
         cells,
         [_entrant(entry) for entry in table["methods"]],

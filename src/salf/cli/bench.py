@@ -61,8 +61,8 @@ def bench(
 ) -> None:
     """Compare methods in the straggler benchmark: the same scenarios, budget and tuning for all.
 
-    Each method is run in every scenario with four learning rates and one seed; with the best of
-    them it is run with five other seeds. The table shows it beside the published results of all
+    Each method is run in every scenario with four learning rates and two seeds; with the best of
+    the rates it is run with five other seeds. The table shows it beside the published results of all
     methods, with ranks. Stop it whenever you like: the same command continues.
 
     Examples:
@@ -90,6 +90,9 @@ def bench(
     )
     drawn = can_draw(check_extra)
     shown = {name: row for name, row in published.items() if _is_in(row, chosen)}
+    made: list[Any] = []
+    if publish and suite.endswith(".toml"):
+        raise SalfError("only results of the benchmark's own suites are published.")
     if methods:
         made = _run(chosen, _entrants(chosen, methods, options, settings), out, published, workers)
         shown |= {row.name: row for row in made}
@@ -105,9 +108,10 @@ def bench(
     print_tables(chosen, rows, results)
     for path in write_files(chosen, rows, out, sys.argv[1:], drawn=drawn):
         tell(f"wrote {path}")
-    if publish and methods:
+    if publish:
         for row in made:
             tell(f"published {rows_of.write(folder, row)}")
+        _write_docs(load(suite), rows_of.read_all(folder), folder)
 
 
 def _entrants(chosen: Any, methods: str, options: list[str] | None, settings: Settings) -> Any:
@@ -152,3 +156,27 @@ def _run(chosen: Any, entrants: Any, out: Path, published: Any, workers: int | N
 def _is_in(row: Any, chosen: Any) -> bool:
     """Whether a row has a result in any cell of the suite."""
     return any(cell.key in row.cells for cell in chosen.cells)
+
+
+def _write_docs(chosen: Any, published: Any, folder: Path) -> None:
+    """Put the tables between the marks of docs/bench.md, in a clone."""
+    from salf.bench.results import usable
+    from salf.bench.suite import REFERENCE
+    from salf.files import write_whole
+    from salf.report.bench import markdown
+
+    page = folder.parents[3] / "docs" / "bench.md"
+    rows = [
+        row
+        for name, row in usable(published, chosen, say).items()
+        if name != REFERENCE.name and _is_in(row, chosen)
+    ]
+    begin, end = f"<!-- salf bench {chosen.name} -->\n", f"<!-- end {chosen.name} -->\n"
+    text = page.read_text("utf-8") if page.is_file() else ""
+    before, found, rest = text.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        say(f"{page} has no place for the tables of {chosen.name}.")
+        return
+    write_whole(page, f"{before}{begin}\n{markdown(chosen, rows)}\n{end}{after}")
+    tell(f"wrote {page}")

@@ -158,7 +158,8 @@ def _lost(outcome: Outcome) -> str:
 
 
 def _rate(outcome: Outcome) -> str:
-    return f"{outcome.lr:g}"
+    measured = any(value is not None for value in outcome.tuning.values())
+    return f"{outcome.lr:g}" if measured else NONE
 
 
 def notes(suite: Suite, rows: Sequence[Row]) -> list[str]:
@@ -166,7 +167,7 @@ def notes(suite: Suite, rows: Sequence[Row]) -> list[str]:
     return [
         f"{over_seeds(len(suite.seeds)).capitalize()}. Every method has the best of the learning "
         f"rates {names.listed([f'{rate:g}' for rate in suite.rates])}, by scenario, chosen on "
-        f"held-out data of another seed ({suite.tuning_seed}).",
+        f"held-out data of other seeds ({names.listed([str(seed) for seed in suite.tuning_seeds])}).",
         "Ranks are by the accuracy shown; equal ones share the mean of their places. A method that "
         "fails with a seed is ranked last. Without a clock (Mixture) waiting costs nothing, so a "
         "method that waits has no rank there.",
@@ -192,6 +193,13 @@ def gaps(suite: Suite, rows: Sequence[Row]) -> list[str]:
     ]
 
 
+def markdown(suite: Suite, rows: Sequence[Row]) -> str:
+    """The tables for the docs."""
+    tables = [ranks(suite, rows), *(accuracies(suite, rows, data) for data in suite.data)]
+    said = [*notes(suite, rows), *(f"- {gap}" for gap in gaps(suite, rows))]
+    return "\n".join([*(table.markdown() for table in tables), *said]) + "\n"
+
+
 def page(suite: Suite, rows: Sequence[Row], command: Sequence[str]) -> Page:
     """All there is to see."""
     shown = ranking.ordered([row for row in rows if row.entrant is not REFERENCE], suite)
@@ -207,7 +215,7 @@ def page(suite: Suite, rows: Sequence[Row], command: Sequence[str]) -> Page:
         [
             Section("Ranks", [ranks(suite, shown), *gaps(suite, shown)]),
             *(section for each in suite.data for section in _of_data(suite, shown, each)),
-            Section("The scenarios", [_scenarios(suite)]),
+            Section("The scenarios", _scenarios(suite)),
             Section("Make it again", _again(suite, shown, command)),
         ],
     )
@@ -260,16 +268,15 @@ def _of_data(suite: Suite, rows: Sequence[Row], data: str) -> list[Section]:
     ]
 
 
-def _scenarios(suite: Suite) -> Table:
-    body = []
+def _scenarios(suite: Suite) -> list[Block]:
+    found: list[Block] = []
     for scenario in suite.scenarios:
-        settings = scenario.settings
-        deadline = names.duration(settings["deadline"]) if scenario.clocked else NONE
-        budget = (
-            names.duration(scenario.budget) if scenario.clocked else f"{scenario.rounds} rounds"
-        )
-        body.append([scenario.title, scenario.about, deadline, budget])
-    return Table.of(["Scenario", "What it is", "Deadline", "Budget"], body)
+        budget = f"{scenario.rounds} rounds"
+        if scenario.clocked:
+            deadline = names.duration(scenario.settings["deadline"])
+            budget = f"{names.duration(scenario.budget)}, deadline {deadline}"
+        found.append(f"{scenario.title} ({scenario.key}; {budget}): {scenario.about}")
+    return found
 
 
 def _again(suite: Suite, rows: Sequence[Row], command: Sequence[str]) -> list[Block]:
