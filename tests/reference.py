@@ -15,7 +15,7 @@ from salf.depth import DepthDistribution
 from salf.draws import Keyed, Unkeyed
 from salf.engines import ENGINES, cross_entropy
 from salf.layers import Layers
-from salf.methods import Group, method
+from salf.methods import METHODS, Group, method
 from salf.sampling import ONE_STEP, Cohort
 from salf.server import SGD
 from salf.simulation import Simulation
@@ -23,6 +23,7 @@ from salf.worlds import AtDeadline
 
 # Those that run batch norm and dropout, too; tests/engines/test_local_steps.py has the other one.
 ANY_MODEL = [name for name in ENGINES if name != "stacked"]
+ANY_WORLD = [name for name, cls in METHODS.items() if not cls.needs_clock]  # also without a fleet
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,23 @@ import pytest
 import torch
 from scipy import stats
 
-from reference import assert_close, copy_of, data, gradients, simulate, small_mlp, small_normed
+from reference import (
+    ANY_WORLD,
+    assert_close,
+    copy_of,
+    data,
+    gradients,
+    simulate,
+    small_mlp,
+    small_normed,
+)
 from salf.arrivals import Arrivals
 from salf.data import Own, Samples, Split
 from salf.depth import Mixture, PerUser, Uniform
 from salf.draws import Keyed
 from salf.engines import ENGINES
 from salf.errors import SalfError
-from salf.methods import METHODS, method
+from salf.methods import method
 from salf.sampling import Batches, Cohort
 
 ALPHA = 1e-4
@@ -165,7 +174,7 @@ def unequal(make=small_mlp, **options):
 @pytest.mark.parametrize("cohort", [None, 5])
 @pytest.mark.parametrize("average", ["reached", "all"])
 @pytest.mark.parametrize("make", [small_mlp, small_normed])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ANY_WORLD)
 def test_the_engines_agree_on_cohorts_with_unequal_batches(name, make, average, cohort, by_samples):
     options = {"average": average} if name != "fedavg" else {}
     ends, rows = {}, {}
@@ -256,7 +265,7 @@ def test_heterofl_averages_each_entry_over_the_weights_of_its_holders():
     torch.testing.assert_close(found, weighed, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ANY_WORLD)
 def test_a_resumed_simulation_of_cohorts_continues_exactly(name):
     whole, first, second = (unequal(name=name, cohort=3, engine="fused") for _ in range(3))
     for _ in range(6):

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from reference import (
     ANY_MODEL,
+    ANY_WORLD,
     assert_same,
     copy_of,
     data,
@@ -25,7 +26,7 @@ from salf.engines import ENGINES
 from salf.errors import SalfError, TrainingDiverged
 from salf.evaluation import evaluate
 from salf.layers import Layers
-from salf.methods import METHODS, method
+from salf.methods import method
 from salf.simulation import Simulation
 from salf.worlds import AtDeadline
 
@@ -68,7 +69,7 @@ def run(rounds=4, torch_seed=0, **options):
 
 @pytest.mark.parametrize("engine", ANY_MODEL)
 @pytest.mark.parametrize("make", [small_mlp, small_normed, with_dropout])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ANY_WORLD)
 def test_the_same_seed_gives_the_same_bits_and_another_seed_another_run(name, make, engine):
     one, records = run(name=name, make=make, engine=engine, seed=3)
     two, same = run(name=name, make=make, engine=engine, seed=3, torch_seed=99)
@@ -126,7 +127,7 @@ def test_a_simulation_set_up_again_after_any_round_goes_on_exactly(name, make, e
 def test_all_methods_see_the_same_batches():
     """Fair comparison: round t's batches depend on the seed and t, not on the method."""
     seen = {}
-    for name in METHODS:
+    for name in ANY_WORLD:
         sim = simulation(name=name)
         rows, drawn = sim.shares.rows, seen.setdefault(name, {})
 
@@ -137,7 +138,7 @@ def test_all_methods_see_the_same_batches():
         sim.shares.rows = noting
         for _ in range(4):
             sim.step()
-    for name in METHODS:
+    for name in ANY_WORLD:
         assert seen[name].items() <= seen["fedavg"].items()
         assert len(seen[name]) >= 8
     assert seen["fedavg"][0, 0] != seen["fedavg"][1, 0]

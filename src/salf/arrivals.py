@@ -139,6 +139,8 @@ class Closing:
     reached: Ints  # how many users have a share in the layer: |U^l| for SALF
     shares: Floats  # the sum of these shares, each times its user's weight
     unreached: Floats  # p_l, the chance that nobody reaches the layer
+    present: Floats  # the sum of the weights of the users with a share: `reached` if all are 1
+    steps: Floats  # the weighted mean of these users' local steps that have the layer; else 1
     everybody: float = 0.0  # the weight of all users, asked or not, where the method asks for it
 
     @property

@@ -32,10 +32,12 @@ from salf.experiments.own import run_own
 from salf.experiments.pool import share
 from salf.experiments.run import Result
 from salf.files import write_whole
+from salf.fleet.deadlines import missing
 from salf.fleet.devices import Fleet
 from salf.fleet.named import GIVEN
 from salf.layers import Prefixes
 from salf.methods import Method, find, named
+from salf.methods import method as make_method
 from salf.report.comparison import print_tables, write_report
 from salf.report.extra import check_extra
 from salf.worlds import World
@@ -108,6 +110,7 @@ def compare(
         raise SalfError("there is nothing to compare: name at least one method, ratio and seed.")
     if test is None and not isinstance(data, DataSet):
         raise SalfError("a comparison needs test data: pass test=(inputs, labels).")
+    check_goal(target, fleet)
     if out is not None:
         check_extra()  # now, not after hours of training
     objects = {each if isinstance(each, str) else named(each): each for each in methods}
@@ -146,6 +149,11 @@ def compare(
             method = objects.get(case.method, case.method)
             if isinstance(method, Method):
                 method = replace(method, average=average)  # type: ignore[arg-type]
+                made = method
+            else:
+                made = make_method(method, average=average, **settings.get("options", {}))
+            if fleet and settings.get("deadline") is None and made.has_deadline:
+                raise missing()
             runs[key] = _run(
                 model,
                 {**shared, "method": method, "split": rules[case.split]},
@@ -154,6 +162,7 @@ def compare(
                     "average": average,
                     **({} if fleet else {"stragglers": ratio}),
                     "batches": case.batches,
+                    **({} if made.uses_reach else {"reach": "known"}),
                     "seed": seed,
                 },
                 None if out is None else Path(out) / "runs" / key,
@@ -167,7 +176,6 @@ def compare(
     if not results:
         raise TrainingDiverged("no run finished: " + " ".join(failures.values()))
     base = next(iter(done.values())).config
-    check_goal(target, base)
     compared = Compared(base, results, failures, target)
     if out is not None:
         compared.save(out)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from salf.arrivals import Floats, Ints
+from salf.errors import SalfError
 
 Words = npt.NDArray[np.uint64]  # of 32 bits each, in 64, so that products do not overflow
 
@@ -80,7 +81,7 @@ class KeyedRounds:
     @property
     def rng(self) -> np.random.Generator:
         """What users of one round have in common cannot be drawn for several rounds."""
-        raise NotImplementedError
+        raise SalfError("a law of times draws each user's numbers with draws.uniform, not rng.")
 
     def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
         """`n` numbers in [0, 1) for each user, as `Keyed` of its round gives them: [users, n]."""
@@ -99,9 +100,9 @@ class Unkeyed:
 
 
 def keyed_uniform(
-    seed: int, t: int | Ints, users: Ints, purpose: Purpose, n: int, step: int
+    seed: int, t: int | Ints, users: Ints, purpose: Purpose, n: int, step: int | Ints
 ) -> Floats:
-    """`n` numbers in [0, 1) for each user, of round t or of a round of its own: [users, n]."""
+    """`n` numbers in [0, 1) for each user, [users, n]; t and step are one, or [users, 1]."""
     blocks = -(-n // 2)  # a block of four words makes two numbers
     counter = np.empty((4, len(users), blocks), np.uint64)
     counter[0], counter[1], counter[2] = t, users[:, None], step

@@ -101,6 +101,13 @@ def _unpack(
     return args[0].call() if args and isinstance(args[0], Inputs) else (args, kwargs)
 
 
+def as_one(example: Any) -> Any:
+    """A batch as engines take it: several inputs, in a tuple or a dictionary, kept together."""
+    if isinstance(example, Mapping):
+        return Inputs(example)
+    return Inputs(dict(enumerate(example))) if isinstance(example, tuple) else example
+
+
 def cat(batches: Sequence[Any]) -> Any:
     """Batches of tensors, or of several inputs, one after the other."""
     first = batches[0]

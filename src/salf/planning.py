@@ -14,6 +14,7 @@ from salf.experiments import plan as planning
 from salf.experiments.config import Config
 from salf.experiments.training import Training, own_federation
 from salf.fleet.devices import Fleet
+from salf.fleet.named import parse
 from salf.report.plan import print_plan, write_plan
 
 
@@ -58,9 +59,8 @@ def plan(
     by the bound alone.
     """
     if isinstance(fleet, str):  # the same devices for every seed of the search
-        users = settings.get("users", data if isinstance(data, list) else Config.users)
         available = settings.pop("availability", "always")
-        fleet = _made(fleet, len(users) if isinstance(users, list) else int(users), available)
+        fleet = parse(fleet, _users(data, settings), 0, available)
 
     def made(**more: Any) -> tuple[Config, Callable[[Config], Training]]:
         return own_federation(
@@ -84,7 +84,10 @@ def plan(
     return Plan(**{name: getattr(found, name) for name in found.__dataclass_fields__})
 
 
-def _made(spec: str, users: int, available: str) -> Fleet:
-    from salf.fleet.named import parse
-
-    return parse(spec, users, 0, available)
+def _users(data: Any, settings: Mapping[str, Any]) -> int:
+    """How many there are: as said, or as many as parts of the data were given."""
+    split = settings.get("split", "iid")
+    if "users" in settings:
+        return int(settings["users"])
+    given = data if isinstance(data, list) else None if isinstance(split, str) else split
+    return Config.users if given is None else len(given)

@@ -17,26 +17,23 @@ from torch import Tensor
 from salf.aggregate import Held, LayerwiseAggregate, PerLayer, Step, Update, User
 from salf.arrivals import Floats, Ints
 from salf.layers import Layers
-
-MOST_USERS = 1000  # that are remembered
+from salf.methods import Recalled
 
 
 class Recall:
     """A table with a row for each user remembered: its last gradient of every layer, and when.
 
-    It has at most `most` rows, so it takes as many times the memory of the model. A user too many
-    takes the place of the one that has been away for longest, whose gradients have faded most.
+    It has at most `rule.users` rows, so it takes as many times the memory of the model. A user too
+    many takes the place of the one that has been away for longest, whose gradients faded most.
     """
 
     def __init__(
         self,
         layers: Layers,
         like: Mapping[str, Tensor],
-        beta: float,
-        fade: float,
-        most: int = MOST_USERS,
+        rule: Recalled,
     ) -> None:
-        self.layers, self.beta, self.fade, self.most = layers, beta, fade, most
+        self.layers, self.rule = layers, rule
         self._like = {name: tensor for name, tensor in like.items() if tensor.requires_grad}
         self._like = {name: self._like[name] for name in layers.index_of if name in self._like}
         self._row: dict[User, int] = {}
@@ -57,12 +54,12 @@ class Recall:
         row = self._row.get(user)
         if row is None or not (last := int(self._last[row, self.layers.index_of[name]])):
             return None
-        return self._values[name][row] * self.fade ** (t - last)
+        return self._values[name][row] * self.rule.fade ** (t - last)
 
     def mean(self, t: int, total: float) -> dict[str, Tensor]:
         """sum_u weight_u y[l, u] / total, of the layers of which something is remembered."""
         found: dict[str, Tensor] = {}
-        age = self.fade ** (t - self._last.astype(np.float64))
+        age = self.rule.fade ** (t - self._last.astype(np.float64))
         weights = np.where(self._last > 0, age, 0.0) * self._weight[:, None] / total
         for name, values in self._values.items():
             own = weights[:, self.layers.index_of[name]]
@@ -74,28 +71,24 @@ class Recall:
         """A user's update of the round that is open."""
         self._new[user] = update
 
-    def learn(self, t: int, weights: Mapping[User, float] | None = None) -> None:
-        """Round t is over: its updates are the last ones of their users."""
+    def learn(self, t: int, weights: Mapping[User, float]) -> None:
+        """Round t is over: its updates are the last ones of their users, who weigh 1 or this."""
         for user, update in self._new.items():
             row = self._place(user)
-            self._weight[row] = 1.0 if weights is None else weights[user]
+            self._weight[row] = weights.get(user, 1.0)
             for name, value in update.items():
                 self._values[name][row] = value
                 self._last[row, self.layers.index_of[name]] = t
-        self._new = {}
-
-    def forget_round(self) -> None:
-        """The round that is open did not take place."""
         self._new = {}
 
     def _place(self, user: User) -> int:
         """The row of a user, new or not."""
         if user in self._row:
             return self._row[user]
-        if len(self._row) < self.most:
+        if len(self._row) < self.rule.users:
             self._row[user] = row = len(self._row)
             if row >= len(self._weight):
-                self._grow(min(self.most, max(8, 2 * row)))
+                self._grow(min(self.rule.users, max(8, 2 * row)))
             return row
         oldest = min(self._row, key=lambda one: int(self._last[self._row[one]].max()))
         self._row[user] = row = self._row.pop(oldest)
@@ -168,14 +161,14 @@ class Remembering(LayerwiseAggregate):
         new = dict(update)
         for name, value in counts.items():
             if (known := recall.faded(user, name, self._t)) is not None:
-                new[name] = value - recall.beta * known
+                new[name] = value - recall.rule.beta * known
         self._inner.add(new, weights, user=user)
 
     def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
         """The step of what is new, and of what is remembered."""
         step = self._inner.total(weights, divisor)
         for name, value in self._recall.mean(self._t, self._users).items():
-            remembered = self._recall.beta * value
+            remembered = self._recall.rule.beta * value
             known = step.values.get(name)
             step.values[name] = remembered if known is None else known + remembered
         return step

@@ -19,9 +19,8 @@ from salf.data import Shares
 from salf.draws import Keyed
 from salf.engines import Engine, RoundResult
 from salf.errors import SalfError, TrainingDiverged
+from salf.known import KnownUsers
 from salf.methods import Method, Plan
-from salf.participation import Participation
-from salf.recall import Recall, Remembering
 from salf.rows import Row, timed
 from salf.sampling import ONE_STEP, Batches, Cohort, LocalWork
 from salf.schedules import Schedule
@@ -75,19 +74,12 @@ class Simulation:
         self.seed = seed
         self.server = Server(engine.weights, schedule, optimiser, local.rate)
         self.t = 0  # rounds done
-        self.counted = counted
-        self.participation = (
-            Participation(world.layers, method.cutoff)
-            if (method.weighs_by == "intervals" or (counted and method.weighs_by))
-            else None
-        )
-        self.recall: Recall | None = None
-        if (recalled := method.recalled) is not None:
-            self.recall = Recall(
-                engine.layers, engine.weights, recalled.beta, recalled.fade, recalled.users
-            )
-            everybody = np.arange(len(shares))
-            self.everybody = float(shares.sizes(everybody).sum()) if by_samples else len(shares)
+        self.known = KnownUsers(method, engine.layers, engine.weights, counted)
+        # The weight of all users, asked or not, which only methods with memory ask for.
+        self.everybody = float(len(shares))
+        if by_samples and self.known.recall is not None:
+            self.everybody = float(shares.sizes(np.arange(len(shares))).sum())
+        self.asks = bool(method.weighs_by or method.recalled)  # for anything about its users
         self.memory = self.world.start()
         self.old: dict[int, dict[str, Tensor]] = {}  # models users still compute on, by round
 
@@ -128,7 +120,8 @@ class Simulation:
             unreached = self.world.checked_unreached(t, asked, self.memory)
         if self.by_samples:
             arrived = replace(arrived, weight=self.shares.sizes(arrived.user).astype(float))
-        arrived = self._known_of_users(t, arrived)
+        if self.asks:
+            arrived = self._with_what_is_known(t, arrived)
         plan = self.method.plan(t, arrived, unreached, self.batches.sizes(arrived.user))
         if gone := {group.given for group in plan.groups} - {t, *self.old}:
             raise SalfError(
@@ -144,7 +137,9 @@ class Simulation:
                 plan, t, self.old, rows, self.server.local_rate, self._aggregate(t)
             )
         self._check_finite(result, t)
-        self._learn_of_users(t, arrived)
+        if self.asks:
+            part = self.method.counts(arrived, self.world.layers)
+            self.known.learn(t, arrived.user, part, arrived.weight)
 
         in_use = self.world.models_in_use(memory)
         if t in in_use:
@@ -158,38 +153,22 @@ class Simulation:
         self.memory, self.t = memory, t
         return Row(t, result.loss, result.reached, **timed(arrived, computing))
 
-    def _known_of_users(self, t: int, arrived: Arrivals) -> Arrivals:
+    def _with_what_is_known(self, t: int, arrived: Arrivals) -> Arrivals:
         """The arrivals with what the method asks for about their users."""
-        if self.recall is not None:
-            arrived = replace(arrived, everybody=self.everybody)
-        users, by = arrived.user, self.method.weighs_by
-        if not by:
-            return arrived
-        if self.participation is not None:
-            known = self.participation
-            if by == "intervals":
-                return replace(arrived, interval=known.intervals(users))
-            return replace(arrived, chance=known.reach(users))
-        if self.local.several:
-            chance = self.world.reach_in_steps(t, users, arrived.planned, self.memory)
-        else:
-            chance = self.world.reach(t, users, self.memory)
-        return replace(arrived, chance=chance)
+        users, chance = arrived.user, self.known.chance(arrived.user)
+        if self.method.weighs_by == "reach" and chance is None:
+            if self.local.several:
+                chance = self.world.reach_in_steps(t, users, arrived.planned, self.memory)
+            else:
+                chance = self.world.reach(t, users, self.memory)
+        interval = self.known.interval(users)
+        return replace(arrived, chance=chance, interval=interval, everybody=self.everybody)
 
-    def _learn_of_users(self, t: int, arrived: Arrivals) -> None:
-        if self.participation is not None:
-            part = self.method.counts(arrived, self.world.layers)
-            self.participation.learn(arrived.user, part)
-        if self.recall is not None:
-            weights = dict(zip(arrived.user.tolist(), arrived.weight.tolist(), strict=True))
-            self.recall.learn(t, weights)
-
-    def _aggregate(self, t: int) -> LayerwiseAggregate | None:
-        """What the updates of round t go into, where they are not just added up."""
-        if self.recall is None:
-            return None
-        sums = LayerwiseAggregate(self.engine.layers, self.engine.weights, separate=True)
-        return Remembering(sums, self.recall, t, self.everybody)
+    def _aggregate(self, t: int) -> LayerwiseAggregate:
+        """What the updates of round t go into."""
+        separate = self.known.recall is not None
+        sums = LayerwiseAggregate(self.engine.layers, self.engine.weights, separate)
+        return self.known.aggregate(t, sums, self.everybody)
 
     def _towards_old_models(self, plan: Plan, t: int) -> dict[str, Tensor]:
         """sum_u c[l, u] (w_old - w): what averaging old models adds to averaging differences."""

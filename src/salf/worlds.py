@@ -20,6 +20,7 @@ from salf.draws import Draws, Purpose
 from salf.errors import SalfError
 
 Memory = npt.NDArray[Any]
+DELAY = 2  # rounds that a straggler is late per layer, as the paper has it
 
 
 class World(ABC):
@@ -139,7 +140,7 @@ class World(ABC):
         """The same users when stragglers train a network of this width and so finish."""
         return Finishing(self)
 
-    def late(self, delay: int) -> "World":
+    def late(self, delay: int | None = None) -> "World":
         """The same users when stragglers deliver `delay` * d rounds later, d being their depth."""
         raise SalfError(f"{type(self).__name__} does not say how late its stragglers deliver.")
 
@@ -148,6 +149,16 @@ class World(ABC):
         raise SalfError(
             "a step after so many updates needs a clock that says when they arrive: set a fleet, "
             "such as --fleet phones."
+        )
+
+    def timely(self, fastest: float, measured: bool) -> "World":
+        """The same users when each is given what fits into the time of the `fastest` share.
+
+        That is the time they are expected to need, or, if `measured`, the time they will need.
+        """
+        raise SalfError(
+            "work that fits needs a clock that says how long it takes: set a fleet, such as "
+            "--fleet phones."
         )
 
 
@@ -171,9 +182,9 @@ class AtDeadline(World):
         """p_l of the law, for these users."""
         return self.law.unreached(users)
 
-    def late(self, delay: int) -> World:
+    def late(self, delay: int | None = None) -> World:
         """AsyncFL's users."""
-        return Late(self.law, delay)
+        return Late(self.law, DELAY if delay is None else delay)
 
 
 class Finishing(World):

@@ -206,3 +206,14 @@ def test_the_csv_has_a_line_per_method_cell_and_seed():
     assert lines[0].startswith("salf,digits,phones,0,0.1,0.5,")
     assert lines[2].endswith("it cannot,7")
     assert all(line.count(",") == header.count(",") for line in lines)
+
+
+@pytest.mark.parametrize("entrant", load("core").entrants, ids=lambda entrant: entrant.name)
+def test_every_method_of_the_benchmark_gives_numbers_with_a_clock(tmp_path, entrant):
+    if entrant.method in ("fedbuff", "ca2fl"):  # buffers of ten are never full with six users
+        entrant = replace(entrant, options={"buffer": 2})
+    found = bench(TINY, [entrant], tmp_path, {})[-1].cells
+    assert not found["digits/phones"].refused
+    assert len(found["digits/phones"].runs) == 2
+    mixture = found["digits/mixture"]
+    assert mixture.runs or "clock" in mixture.refused

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from reference import (
+    ANY_WORLD,
     assert_close,
     assert_same,
     copy_of,
@@ -27,7 +28,7 @@ from salf.depth import Mixture
 from salf.engines import FusedEngine, LoopEngine
 from salf.errors import SalfError
 from salf.layers import Layers
-from salf.methods import METHODS, Group, Plan
+from salf.methods import Group, Plan
 from salf.models import build
 
 SINGLE, DOUBLE = torch.float32, torch.float64
@@ -56,7 +57,7 @@ MODELS = {
 }
 # (method, options): every method, and every option that changes who computes what.
 VARIANTS = [
-    *((name, {}) for name in METHODS),
+    *((name, {}) for name in ANY_WORLD),
     ("salf", {"average": "all"}),
     ("drop", {"average": "all"}),
     ("heterofl", {"average": "all"}),
@@ -114,7 +115,7 @@ def plan_with(name, users, layers):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ANY_WORLD)
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(DOUBLE, 1e-10), (SINGLE, 1e-5)], ids=["double", "single"]
 )
@@ -330,6 +331,38 @@ def test_a_large_cohort_is_worked_off_in_several_chunks_with_the_same_step():
     assert max(seen) > 1
     assert sum(seen[1:]) == len(plan.groups[0].users)  # the first looks at one user's size
     assert_close(fused.step.values, loop.step.values, 1e-10)
+
+
+def test_batches_of_different_sizes_are_gathered_chunk_by_chunk_with_the_same_step():
+    """40 users with 1 to 4 rows each; no chunk needs the rows of more than a few of them."""
+    users, rng, model = 40, np.random.default_rng(0), small_mlp()
+    sizes = rng.integers(1, 5, users)
+    inputs, targets = data(users, 4, (4,))
+    seen = []
+
+    class Rows:
+        def __call__(self, chosen, step=1):
+            seen.append(len(chosen))
+            at = torch.cat([4 * u + torch.arange(sizes[u]) for u in chosen.tolist()])
+            return inputs[at], targets[at]
+
+        def sizes(self, chosen, step=1):
+            return sizes[chosen]
+
+    (whole,) = plan_of("salf", rng.integers(1, 5, users), 3).groups
+    groups = tuple(
+        Group(whole.users[own], whole.weights[:, own], 1, rows=size)
+        for size in (4, 3, 2, 1)
+        for own in [sizes[whole.users] == size]
+    )
+    loop = LoopEngine(model, Layers.of(model)).round(Plan(groups), 1, {}, Rows())
+    fused = FusedEngine(model, Layers.of(model), chunk_bytes=3000)
+    seen.clear()
+    found = fused.round(Plan(groups), 1, {}, Rows())
+    assert len(seen) > 8
+    assert max(seen) < 8
+    assert found.reached == loop.reached
+    assert_close(found.step.values, loop.step.values, 1e-10)
 
 
 def test_weights_that_are_not_nested_are_refused_by_fused_and_run_by_loop():

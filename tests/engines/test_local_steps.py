@@ -9,6 +9,7 @@ from torch.nn import functional as F
 import salf
 from nets import make as make_net
 from reference import (
+    ANY_WORLD,
     Scripted,
     assert_close,
     assert_same,
@@ -28,7 +29,7 @@ from salf.draws import Keyed
 from salf.engines import LoopEngine, StackedEngine, engine
 from salf.errors import SalfError
 from salf.layers import Layers
-from salf.methods import METHODS, Group, Plan, method
+from salf.methods import Group, Plan, method
 from salf.sampling import Batches, LocalWork
 from salf.worlds import AtDeadline
 
@@ -153,7 +154,7 @@ LOCAL = [LocalWork(3), LocalWork(3, rate=0.05), LocalWork(epochs=2)]
 
 @pytest.mark.parametrize("chunk_bytes", [2**25, 1], ids=["one chunk", "chunks of one user"])
 @pytest.mark.parametrize("local", LOCAL, ids=str)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ANY_WORLD)
 def test_the_engines_agree_over_rounds_with_local_steps(name, local, chunk_bytes):
     shares = [np.arange(start, end) for start, end in ((0, 5), (5, 12), (12, 17), (17, 25))]
     ends, records = [], []

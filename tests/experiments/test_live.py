@@ -104,7 +104,14 @@ class Here:
             user.backpropagation.left = step if stops else -1
             user.backpropagation.depth = depth
             update = user.train(
-                task.round, None, task.weights, task.steps, task.rate, task.step_seconds
+                task.round,
+                None,
+                task.weights,
+                task.steps,
+                task.rate,
+                task.step_seconds,
+                task.proximal,
+                task.whole_steps,
             )
             self.answers.append(Answer(name, task.round, encode(update)))
 
@@ -167,7 +174,7 @@ def test_a_run_of_cohorts_asks_as_many_users_and_is_replayed(tmp_path, method, a
 @pytest.mark.parametrize(
     "work", [{"local_steps": 3}, {"local_epochs": 1, "batch_size": 200}], ids=str
 )
-@pytest.mark.parametrize("method", ["salf", "drop", "fedavg"])
+@pytest.mark.parametrize("method", ["salf", "drop", "fedavg", "fedprox", "fednova"])
 def test_local_steps_replay_to_the_same_model(tmp_path, method, work):
     config = SMALL.changed(method=method, lr=0.01, client_lr=0.05, server="yogi", **work)
     live(config, tmp_path / "run")

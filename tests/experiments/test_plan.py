@@ -14,6 +14,7 @@ from salf.experiments.plan import FleetLaw, Tried, from_config, lost, plan, sear
 from salf.fleet.availability import markov
 from salf.fleet.deadlines import Schedule
 from salf.fleet.devices import Fleet
+from salf.fleet.jitter import Traces
 from salf.fleet.timing import Cost, Timing
 
 TINY = Config(
@@ -264,3 +265,53 @@ def test_equal_time_batches_are_planned_with_the_rows_that_fit():
     plain = plan(TINY, from_config, seeds=0)
     deadline = plain.offer.deadline
     assert found.law.at(deadline)[1] > plain.law.at(deadline)[1]
+
+
+def test_rounds_of_equal_time_batches_end_when_all_are_done():
+    """Steady devices, whose batches take 1.5 s if the deadline allows it."""
+    fleet = Fleet.of([1.0, 2.0, 4.0], counted="layers")
+    timing = Timing(
+        fleet.devices,
+        COST,
+        lambda users: np.array([8, 16, 32])[users],
+        lambda users: np.ones_like(users),
+    )
+    found = FleetLaw(timing, 3, 100.0, fits=16)
+    assert found.seconds(100.0) == found.seconds(2.0) == pytest.approx(1.5)  # 3 layers, 2 a second
+    assert found.seconds(0.75) == pytest.approx(0.75)
+
+
+def test_equal_time_batches_have_a_constant_plan_because_they_fit_the_first_deadline():
+    found = plan(TINY.changed(batches="equal-time"), from_config, seeds=0, rates="run")
+    assert found.offer.schedule.constant
+    assert not plan(TINY, from_config, seeds=0, rates="run").offer.schedule.constant
+
+
+def test_users_recorded_together_are_planned_together():
+    """All have the fast round or the slow one: p_l is 1/2, and not 1/2 for each of the users."""
+    record = np.tile([[0.1], [1.0]], 3)
+    together = Traces((record,) * 4, (np.array([0.0, 0.0]),) * 4)
+    found = law(Fleet.of([1.0] * 4, jitter=together, counted="layers"))
+    middle = float(np.sqrt(0.3 * 3.0)) * 3 / 1.65  # batches stretch the record to the nominal 3 s
+    counts, reach = found.at(middle)
+    assert reach == pytest.approx(0.5)
+    assert counts[:, [0, 4]].tolist() == [[0.5, 0.5]] * 3
+
+
+@pytest.mark.parametrize("how", ["split", "data"])
+def test_the_number_of_users_follows_from_what_each_has(how):
+    torch.manual_seed(0)
+    x = torch.randn(60, 6)
+    y = (x[:, 0] > 0).long()
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+    parts = torch.arange(60).reshape(4, 15)
+    given = (
+        {"data": (x, y), "split": parts.tolist()}
+        if how == "split"
+        else {"data": [(x[part], y[part]) for part in parts]}
+    )
+    found = salf.plan(
+        model, **given, test=(x, y), fleet="slow-classes:sigma=0", pair="random", seconds=20.0,
+        seeds=0, batch_size=8,
+    )  # fmt: skip
+    assert found.config.users == 4

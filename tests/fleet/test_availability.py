@@ -100,6 +100,27 @@ def test_what_a_device_does_depends_on_nobody_else_and_not_on_who_asked_before()
     assert markov(10, 30, seed=6).window(np.array([7]), np.array([444.0])) != alone
 
 
+def test_later_times_are_not_looked_for_from_the_beginning(monkeypatch):
+    """The cycles of 10,000 s are 250 blocks; the next times are in the last ones."""
+    available, drawn = markov(1, 0.25, seed=5), []
+    lengths = type(available)._lengths
+
+    def counted(self, devices, blocks):
+        drawn.append(self)
+        return lengths(self, devices, blocks)
+
+    monkeypatch.setattr(type(available), "_lengths", counted)
+    who, work = np.arange(3), np.full((3, 2), 5.0)
+    available.elapsed(who, 10_000.0, work)
+    for start in (10_010.0, 10_020.0, 10_015.0, 10_080.0):  # also a little back
+        drawn.clear()
+        found = available.elapsed(who, start, work)
+        assert len(drawn) < 60  # two or three for each session of 1 s
+        other = markov(1, 0.25, seed=5)
+        np.testing.assert_array_equal(found, other.elapsed(who, start, work))
+        assert sum(each is other for each in drawn) > 200
+
+
 def test_windows_follow_each_other_without_overlap():
     for available in (markov(10, 30), sessions(0.2, 5.0, 2.0), DayAndNight(period=100, spread=9)):
         who, now = np.arange(40), np.zeros(40)

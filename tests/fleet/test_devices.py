@@ -66,7 +66,7 @@ def test_options_of_a_named_fleet():
     ("spec", "said"),
     [
         ("phone", "unknown fleet 'phone'"),
-        ("phones:colour=3", "takes seed, speed, sigma, jitter, not colour=3"),
+        ("phones:colour=3", "unknown option of the fleet 'phones' 'colour'"),
         ("phones:speed=fast", "write options of a fleet as in"),
         ("nowhere.csv", "cannot read the fleet"),
         ("phones:speed=-1", "speed must be positive"),
@@ -97,6 +97,26 @@ def test_a_fleet_from_a_file_and_users_in_turn(tmp_path):
     factors = fleet.devices.jitter.factor(Keyed(0, 1), np.arange(5))
     assert (factors == 1).tolist() == [False, True, False, True, False]
     np.testing.assert_array_equal(salf.Fleet(str(path), users=5).devices.speed, fleet.devices.speed)
+    with pytest.raises(SalfError, match="has 2 devices for 1 users: set users to 2"):
+        salf.Fleet(str(path), users=1)
+
+
+def test_an_error_inside_a_named_fleet_is_not_taken_for_a_wrong_option(monkeypatch):
+    with pytest.raises(SalfError, match="the option speed of the fleet 'phones' must be"):
+        salf.Fleet("phones", users=2, speed="fast")
+
+    def broken(users, seed, speed=1.0):
+        raise TypeError("a bug")
+
+    monkeypatch.setitem(salf.fleet.named.NAMED, "phones", broken)
+    with pytest.raises(TypeError, match="a bug"):
+        salf.Fleet("phones", users=2, speed=1.0)
+
+
+def test_a_device_of_which_nobody_says_when_it_is_available_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("device,start,end\n0,0,9\n2,0,9\n")
+    with pytest.raises(SalfError, match="of 4 devices, 2 have no intervals, such as device 1"):
+        parse("lab", 4, seed=0, available=str(tmp_path / "a.csv"))
 
 
 def test_recorded_times_from_a_file(tmp_path):

@@ -108,5 +108,6 @@ def test_users_recorded_together_are_not_independent():
     law = Traces((record, record), (np.zeros(2), np.zeros(2)))
     both, nominal = np.arange(2), np.full((2, 2), np.median(record.sum(axis=1)) / 2)
     budget = np.full((2, 2), 0.5)
-    assert law.nobody(nominal, budget, both).tolist() == [0.5, 0.5]
-    assert Traces((record, record)).nobody(nominal, budget, both) is None
+    count = law.in_time(nominal, budget, both)
+    assert [(count == users).mean() for users in (0, 1, 2)] == [0.5, 0.0, 0.5]
+    assert Traces((record, record)).in_time(nominal, budget, both) is None

@@ -163,6 +163,21 @@ def test_users_in_parts_are_computed_as_all_at_once(monkeypatch):
     )
 
 
+def test_a_constant_deadline_is_computed_once_for_all_parts(monkeypatch):
+    monkeypatch.setattr("salf.fleet.learned.AT_ONCE", 1)
+    computed = []
+    compute = LearnedReach._compute_chances
+
+    def counted(self, users, seconds):
+        computed.append(users)
+        return compute(self, users, seconds)
+
+    monkeypatch.setattr(LearnedReach, "_compute_chances", counted)
+    model, known = learned(timing(PerLayer()), [3.0], 5)
+    model.reach(known, EVERYBODY, 3.0)
+    assert len(computed) == USERS
+
+
 def test_too_many_users_are_refused_with_the_way_out():
     with pytest.raises(SalfError, match="use reach = known"):
         LearnedReach(np.ones((10_001, 2)))

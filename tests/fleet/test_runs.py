@@ -146,11 +146,57 @@ def test_a_time_limit_replaces_the_number_of_rounds():
     preset = Config(data="digits", fleet="phones", deadline=2.0)
     assert preset.changed(seconds=5.0).rounds == 0
     assert preset.changed(seconds=5.0, rounds=7).rounds == 7
+    given = {"data": "digits", "fleet": "phones", "deadline": 2.0}
+    assert Config(**given).rounds == 250
+    assert Config(**given, seconds=5.0).rounds == 0
+    assert Config(**given, seconds=5.0, rounds=250).rounds == 250
 
 
-def test_a_method_without_a_deadline_says_what_is_missing():
+def test_a_method_without_a_deadline_says_what_is_missing_before_data_are_looked_for():
     with pytest.raises(SalfError, match="how long may a round take"):
-        run(fleet="phones", rounds=2)
+        run(fleet="phones", rounds=2, data="idx:/nowhere")
+    with pytest.raises(SalfError, match="how long may a round take"):
+        salf.compare(None, DATA, DATA, fleet="phones", users=2, rounds=1, seeds=1)
+
+
+DATA = torch.randn(40, 4), torch.arange(40) % 2
+
+
+def small_net():
+    return nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"method": "drop", "reach": "learned"}, "drop with average reached does not use p_l"),
+        ({"method": salf.method("drop"), "reach": "learned"}, "does not use p_l"),
+        ({"average": "all", "reach": "learned"}, "salf with average all does not use p_l"),
+        ({"method": salf.method("asyncfl", delay=2)}, "delay counts rounds"),
+        ({"method": "asyncfl", "options": {"delay": 3, "buffer": 2}}, "leave out delay"),
+        ({"method": "asyncfl", "options": {"buffer": 2}}, "leave out the deadline"),
+        ({"method": salf.method("asyncfl", buffer=2)}, "leave out the deadline"),
+    ],
+)
+def test_settings_that_would_have_no_effect_are_refused(settings, said):
+    given = {"fleet": "phones", "users": 4, "deadline": 1.0, "rounds": 1, **settings}
+    with pytest.raises(SalfError, match=said):
+        salf.train(small_net(), DATA, **given)
+
+
+def test_a_comparison_learns_reach_for_the_methods_that_use_it(tmp_path):
+    methods = ["fedavg", "drop", "salf", salf.method("asyncfl", buffer=2)]
+    given = {"fleet": "phones", "users": 4, "deadline": 1.0, "rounds": 1, "seeds": 1}
+    found = salf.compare(small_net(), DATA, DATA, methods=methods, reach="learned", **given)
+    learned = {case.method: runs[0].config.reach for case, runs in found.results.items()}
+    assert learned == {
+        "fedavg": "known", "drop": "known", "salf": "learned", "AsyncFL(buffer=2)": "known"
+    }  # fmt: skip
+
+
+def test_a_target_that_cannot_be_is_refused_before_training():
+    with pytest.raises(SalfError, match="an accuracy above 0 and at most 1, not 90"):
+        salf.compare(None, DATA, DATA, fleet="phones", deadline=1.0, target=90)
 
 
 def test_equal_time_batches_let_slow_users_finish():
@@ -268,3 +314,63 @@ def test_an_epoch_takes_what_its_samples_take():
         return history.rows[0].clock
 
     assert clock(16) == pytest.approx(clock(17))
+
+
+@pytest.mark.parametrize(
+    ("setting", "column", "before", "after"),
+    [
+        ("fleet", "speed", ["1e5"] * 8, ["2e5"] * 8),
+        ("deadline", "deadline", ["0.3"], ["0.2"]),
+        ("availability", "device,start,end", [f"{u},0,9" for u in range(8)], ["0,1,9"]),
+    ],
+)
+def test_a_run_does_not_continue_with_a_file_that_was_changed(
+    tmp_path, setting, column, before, after
+):
+    file = tmp_path / "given.csv"
+    file.write_text("\n".join([column, *before]))
+    config = Config(**{**SMALL, **PHONES, setting: str(file), "rounds": 2})
+    salf.run(config, tmp_path / "r")
+    salf.run(config.changed(rounds=3), tmp_path / "r", resume=True)
+    file.write_text("\n".join([column, *after]))
+    with pytest.raises(SalfError, match=f"differs in the contents of its {setting} file"):
+        salf.run(config.changed(rounds=3), tmp_path / "r", resume=True)
+
+
+def test_an_extended_run_is_evaluated_as_often_as_before(tmp_path):
+    def run(seconds, out, **settings):
+        config = Config(**{**SMALL, **PHONES}, seconds=seconds, **settings)
+        return salf.run(config, tmp_path / out, resume=True).history.timed_curve
+
+    run(6.0, "r")
+    assert run(12.0, "r") == run(12.0, "once", eval_seconds=0.1)
+
+
+def test_batch_norm_and_a_slow_user_s_single_row_are_a_sentence():
+    net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2))
+    fleet = salf.Fleet.of([1e3, 1e5, 1e5])
+    given = {"fleet": fleet, "deadline": 10.0, "rounds": 1, "batch_size": 8}
+    salf.train(net, DATA, **given)
+    with pytest.raises(SalfError, match="the slowest user has 1 row, which is too few"):
+        salf.train(net, DATA, batches="equal-time", **given)
+
+
+def test_the_summary_of_a_fleet_has_its_settings_and_no_ratio(tmp_path):
+    result = salf.run(Config(**SMALL, **PHONES, rounds=1), tmp_path / "r")
+    assert "stragglers" not in result.summary
+    assert result.summary["fleet"] == PHONES["fleet"]
+    assert "stragglers" in salf.run(Config(**SMALL, rounds=1)).summary
+
+
+def test_a_regression_on_a_fleet_is_told_by_its_loss():
+    x = torch.randn(40, 4)
+    data = x, x[:, :2].sum(1, keepdim=True)
+    found = salf.compare(
+        lambda: nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1)), data, data,
+        loss=lambda outputs, targets: ((outputs - targets) ** 2).mean(1),
+        methods=["fedavg", "salf"], fleet="phones", users=4, deadline=0.001, rounds=3, seeds=1,
+    )  # fmt: skip
+    text = str(found)
+    assert text.startswith("Test loss on")
+    assert "accuracy" not in text
+    assert "SALF: at the end its test loss is" in text

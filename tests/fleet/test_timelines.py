@@ -1,5 +1,7 @@
 """Timelines of three users, worked out by hand, for every rule by which a round ends."""
 
+from dataclasses import dataclass, field
+
 import numpy as np
 import pytest
 from by_hand import COST, EVERYBODY, rounds, timing, world
@@ -135,6 +137,14 @@ def test_asyncfl_on_the_clock_delivers_in_the_round_in_which_a_user_is_done():
     assert late.models_in_use(memory) == {4}
 
 
+def test_the_model_of_a_user_that_never_comes_back_is_not_kept():
+    gone = Intervals({0: [(0, 100)], 1: [(0, 100)], 2: [(0, 2)]})
+    late = method("asyncfl").world(world(2.0, availability=gone))
+    _, memory = rounds(late, 3)
+    assert late.busy(4, memory).tolist() == [2]
+    assert late.models_in_use(memory) == set()
+
+
 def test_asyncfl_ends_a_round_early_when_all_who_are_at_work_have_delivered():
     arrived, _ = rounds(method("asyncfl").world(world(9.0)), 2)
     assert [a.spent.clock for a in arrived] == [5.0, 10.0]
@@ -218,13 +228,50 @@ def test_users_may_be_in_any_order():
     np.testing.assert_array_equal(times.reach_always(EVERYBODY[::-1].copy(), 2.0), reach[:, ::-1])
 
 
-def test_chances_without_a_closed_form_are_simulated():
-    """Stages of 0.6 and 0.4 s in the mean: the sum of two exponential times of different means."""
-    reach = timing(jitter=PerLayer()).reach_always(EVERYBODY, 1.5)
-    a, b, x = 1 / 0.6, 1 / 0.4, 1.5
-    both = 1 - (b * np.exp(-a * x) - a * np.exp(-b * x)) / (b - a)
-    assert reach[1, 0] == pytest.approx(1 - np.exp(-a * x), abs=0.035)  # 4.5 standard errors
-    assert reach[0, 0] == pytest.approx(both, abs=0.035)
+@dataclass(frozen=True)
+class OwnLaw(PerLayer):
+    """Without chances, which counts how often it is drawn."""
+
+    drawn: list = field(default_factory=list)
+
+    def complete(self, nominal, draws, users):
+        self.drawn.append(len(users))
+        return super().complete(nominal, draws, users)
+
+    def chance(self, nominal, budget, users):
+        return None
+
+
+@pytest.mark.parametrize(("law", "near"), [(PerLayer(), 0.009), (OwnLaw(), 0.035)])
+def test_chances_without_a_closed_form_are_simulated(law, near):
+    """Stages of 0.6 and 0.4 s in the mean: the sum of two exponential times of different means.
+
+    All users are alike but for their speed; `near` is 4.5 standard errors.
+    """
+    times = timing(jitter=law)
+    for speed, user in ((5.0, 0), (1.0, 2)):
+        reach = times.reach_always(EVERYBODY, 1.5 * 5 / speed)
+        a, b, x = 1 / 0.6, 1 / 0.4, 1.5
+        both = 1 - (b * np.exp(-a * x) - a * np.exp(-b * x)) / (b - a)
+        assert reach[1, user] == pytest.approx(1 - np.exp(-a * x), abs=near)
+        assert reach[0, user] == pytest.approx(both, abs=near)
+
+
+def test_what_is_drawn_for_chances_serves_all_deadlines():
+    law = OwnLaw()
+    times = timing(jitter=law)
+    times.reach_always(EVERYBODY, 1.5)
+    drawn = len(law.drawn)
+    times.reach_always(EVERYBODY, 2.5)
+    assert len(law.drawn) == drawn > 0
+
+
+def test_short_times_are_told_apart():
+    """Layers of 1 and 9 ns do not take equally long."""
+    nominal = np.array([[1e-9, 9e-9]])
+    chance = PerLayer().chance(nominal, np.full((1, 2), 1e-9), np.arange(1))
+    assert chance[0, 0] == pytest.approx(1 - np.exp(-1), abs=0.009)
+    assert chance[0, 1] == pytest.approx(1 - (9 * np.exp(-1 / 9) - np.exp(-1)) / 8, abs=0.009)
 
 
 def test_equal_time_batches_take_all_users_as_long():

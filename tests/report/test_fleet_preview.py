@@ -55,6 +55,68 @@ def test_the_deadline_by_which_a_share_finishes_agrees_with_the_reach():
     )
 
 
+def test_p_l_and_waiting_are_those_of_the_cohort():
+    """Of four users one is fast: a cohort of one misses it, and need not wait for it, in 3/4."""
+    model = nn.Sequential(nn.Linear(4, 2))
+    fleet = Devices.of(speed=[1000.0, 1.0, 1.0, 1.0])
+    all_, one = (fleet.preview(model, 1.0, batch_size=1, cohort=size) for size in (None, 1))
+    assert (all_.asked, one.asked) == (4, 1)
+    assert all_.unreached.tolist() == [0.0]
+    # 50 cohorts: outside 0.5 to 1 with a chance below 1e-4.
+    assert 0.5 < one.unreached[0] < 1
+    assert all_.waiting.mean() == pytest.approx(16)
+    assert one.waiting.min() == pytest.approx(0.016)
+    assert "4 users (1 in every round)" in str(one)
+    settings = {"data": "digits", "users": 8, "fleet": "edge", "deadline": 0.01}
+    few = preview_of(Config(**settings, cohort=2))
+    assert few.asked == 2
+    assert few.unreached[0] > preview_of(Config(**settings)).unreached[0]
+
+
+def test_p_l_of_very_many_users_is_that_of_all_of_them(monkeypatch):
+    monkeypatch.setattr("salf.fleet.preview.MOST_USERS", 10)
+    fleet = Devices.of(speed=[1.0] * 40, jitter=0.5)
+    found = fleet.preview(nn.Sequential(nn.Linear(4, 2)), 16.0, batch_size=1)
+    assert found.reach[0].tolist() == pytest.approx([0.5] * 10)
+    assert found.unreached[0] == pytest.approx(0.5**40)
+
+
+class Sum(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 2), nn.Linear(2, 2)
+
+    def forward(self, left, right):
+        return self.b(self.a(left) + right)
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        (torch.zeros(3, 4), torch.zeros(3, 2)),
+        {"left": torch.zeros(3, 4), "right": torch.zeros(3, 2)},
+    ],
+)
+def test_a_model_with_several_inputs_has_a_preview(example):
+    found = Devices.of(speed=[10.0, 20.0]).preview(Sum(), "2s", example=example)
+    assert found.deadline == 2.0
+    assert found.layers == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"batches": "bogus"}, "unknown way to size batches 'bogus'"),
+        ({"deadline": "2"}, "a time is written with its unit"),
+        ({"deadline": -1.0}, "the deadline must be a positive time"),
+        ({"cohort": 3}, "from 1 to 2, not 3"),
+    ],
+)
+def test_a_preview_that_cannot_be_is_a_sentence(settings, says):
+    with pytest.raises(SalfError, match=says):
+        Devices.of(speed=[1.0, 2.0]).preview(nn.Sequential(nn.Linear(4, 2)), **settings)
+
+
 def by_hand(**more):
     """Three users; of the layers, 8 x 4 and 4 x 2, a row costs 32 and 8 multiply-adds forward."""
     fleet = Devices.of(speed=[100.0, 1000.0, 1.0], down=1000.0, up=1000.0, **more)

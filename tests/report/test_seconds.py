@@ -8,6 +8,7 @@ from rich.console import Console
 from test_charts import records
 from test_comparison import bold, texts
 
+from salf.experiments.clocked import Clocked
 from salf.experiments.compare import Case, Comparison
 from salf.experiments.config import Config
 from salf.experiments.run import Result
@@ -194,3 +195,20 @@ def test_the_picture_is_over_seconds(compared, tmp_path):
     written = write_report(compared, tmp_path, ["compare"])
     assert [path.name for path in written] == ["accuracy.png", "accuracy.svg", "report.html"]
     assert "Simulated seconds" in written[1].read_text()
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        ([337.0, 100.0, 570.0], "336 ±235"),
+        ([10.0, 10.0, 250.0], "90 ±139"),
+        ([1.0, 1.5, 2.0], "1.5 ±0.5"),
+    ],
+)
+def test_numbers_of_a_table_are_plain(times, said):
+    runs = [Clocked(1, 900.0, 0.9, time, 0.0, 0.0, 0.0, None) for time in times]
+    assert seconds._to_target(runs) == said
+
+
+def test_a_ratio_of_times_is_plain():
+    assert [seconds._number(x, 2) for x in (1.26, 9.4, 12.3, 120.0)] == ["1.3", "9.4", "12", "120"]

@@ -10,13 +10,13 @@ from typing import Any
 
 from salf.errors import SalfError, unknown
 from salf.experiments.config import Config
-from salf.methods import find
+from salf.methods import method
 
 POINTS = 40  # evaluations of a run
 # The settings of a config that are a method's own; all others are the suite's.
 OWN = (
-    "average", "batches", "local_steps", "local_epochs", "client_lr", "server", "momentum",
-    "beta1", "beta2", "epsilon", "reach",
+    "average", "batches", "batch_size", "local_steps", "local_epochs", "client_lr", "server",
+    "momentum", "beta1", "beta2", "epsilon", "reach",
 )  # fmt: skip
 
 
@@ -99,11 +99,12 @@ class Cell:
         if entrant is REFERENCE:
             for name in ("fleet", "deadline", "availability", "pair"):
                 settings.pop(name, None)
-        if "fleet" not in settings:
+        made = method(entrant.method, **_average(entrant), **entrant.options)
+        if "fleet" not in settings or not made.uses_reach:
             settings.pop("reach", None)
-            own.pop("reach", None)
+        if "fleet" not in settings:
             own.pop("batches", None)  # without a clock all devices are alike: batches are equal
-            if find(entrant.method).waits:
+            if made.waits:
                 settings["stragglers"] = 0.0  # for whom it waits
             settings |= {
                 "rounds": scenario.rounds,
@@ -170,6 +171,10 @@ class Suite:
         if plus and batches != "equal-time":
             raise SalfError(f"write a method as in salf+equal-time, not {name!r}.")
         return Entrant(method, settings={"batches": batches} if plus else {})
+
+
+def _average(entrant: Entrant) -> dict[str, Any]:
+    return {name: each for name, each in entrant.settings.items() if name == "average"}
 
 
 def load(name: str) -> Suite:

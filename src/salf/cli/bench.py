@@ -11,7 +11,8 @@ from salf.experiments.config import Config
 
 Settings = dict[str, Any]
 _OWN = (
-    "batches", "local_steps", "local_epochs", "client_lr", "server", "momentum", "average",
+    "batches", "batch_size", "local_steps", "local_epochs", "client_lr", "server", "momentum",
+    "average", "reach",
 )  # fmt: skip
 
 
@@ -62,8 +63,8 @@ def bench(
     """Compare methods in the straggler benchmark: the same scenarios, budget and tuning for all.
 
     Each method is run in every scenario with four learning rates and two seeds; with the best of
-    the rates it is run with five other seeds. The table shows it beside the published results of all
-    methods, with ranks. Stop it whenever you like: the same command continues.
+    the rates it is run with five other seeds. The table shows it beside the published results of
+    all methods, with ranks. Stop it whenever you like: the same command continues.
 
     Examples:
 

@@ -35,8 +35,9 @@ def list_() -> None:
 
 
 _PREVIEWED = (
-    "data", "data_dir", "split", "model", "layers", "users", "fleet", "availability", "pair",
-    "deadline", "batches", "batch_size", "local_steps", "local_epochs", "seed",
+    "data", "data_dir", "split", "model", "layers", "users", "cohort", "cohort_by", "fleet",
+    "availability", "pair", "deadline", "batches", "batch_size", "local_steps", "local_epochs",
+    "seed",
 )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from salf.cli.options import (
 )
 from salf.cli.terminal import Downloads, console, progress_bar, results, say, tell
 from salf.errors import SalfError
-from salf.experiments.config import Config, load_config, simulated
+from salf.experiments.config import Config, load_config, refuse_deadline, simulated
 from salf.methods import find
 
 if TYPE_CHECKING:
@@ -109,7 +109,10 @@ def with_options(config: Config, settings: Settings, options: list[str] | None) 
     if settings.get("fleet", config.fleet):
         refuse_with_fleet(settings)
     more = parse_options(options)
-    return config.changed(**settings, options=None if more is None else {**config.options, **more})
+    made = config.changed(**settings, options=None if more is None else {**config.options, **more})
+    if "deadline" in settings:
+        refuse_deadline(made.make_method())
+    return made
 
 
 _COMPARED = ("method", "stragglers", "split", "average", "batches", "seed", "threads")

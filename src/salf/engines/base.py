@@ -49,6 +49,7 @@ class Network:
     foreign: bool = False
     narrow: SubNetwork | None = None
     rate: float = 0.0  # of its users' own steps
+    proximal: float = 0.0  # mu of the term mu (w - w_t) in these steps
 
     @property
     def held(self) -> Held | None:
@@ -117,7 +118,7 @@ class Engine(ABC):
             given = groups[0].given
             weights = self.weights if given == t else old[given]
             rate = 0.0 if local_rate is None else local_rate(given)
-            network = self._network(groups[0], weights, rate)
+            network = replace(self._network(groups[0], weights, rate), proximal=plan.proximal)
             if aggregate.separate:
                 loss += self._separately(groups[0], network, rows, aggregate)
             else:
@@ -185,6 +186,9 @@ class Engine(ABC):
             reached = depth if step == steps else 1
             loss = self._loss(own, *rows(user, step))
             gradients = backward_to(reached, loss, own.leaves, self.layers)
+            if network.proximal and step > 1:  # w - w_t is -rate times the sum so far
+                pull = network.proximal * network.rate
+                gradients = {name: g - pull * update[name] for name, g in gradients.items()}
             for name, gradient in gradients.items():
                 update[name] = update[name] + gradient if name in update else gradient
             losses.append(loss.item())

@@ -204,23 +204,16 @@ class BlockEngine(Engine):
         rows: Rows,
         aggregate: LayerwiseAggregate,
     ) -> float:
-        batches = [rows(group.users) for group in groups] if len(groups) > 1 else []
-        if not batches or not all(isinstance(inputs, Tensor) for inputs, _ in batches):
+        if len(groups) < 2 or not isinstance(rows(groups[0].users[:1])[0], Tensor):
             return super()._compute_together(groups, network, rows, aggregate)
-        inputs, targets = (torch.cat(half) for half in zip(*batches, strict=True))
         weights, parts = Parts.of(groups)
         total, chunk = 0.0, max(1, self.chunk_bytes // self._row_bytes(groups[0], rows))
         for columns in self._sets(weights):
             for start in range(0, len(columns), chunk):
                 some = columns[start : start + chunk]
-                at = torch.from_numpy(some).to(inputs.device)
+                inputs, targets = _rows_of(groups, some, rows)
                 total += self._one_pass(
-                    weights[:, some],
-                    network,
-                    inputs[at],
-                    targets[at],
-                    aggregate,
-                    parts.of_columns(some),
+                    weights[:, some], network, inputs, targets, aggregate, parts.of_columns(some)
                 )
         return total
 
@@ -256,6 +249,24 @@ class BlockEngine(Engine):
 
     def _activation_bytes(self, inputs: Tensor) -> int:
         return saved_bytes(lambda: self.outputs(inputs, 1), self.weights)
+
+
+def _rows_of(groups: Sequence[Group], columns: Ints, rows: Rows) -> tuple[Tensor, Tensor]:
+    """Some of the rows of all users, numbered user by user in the order of the groups."""
+    batches, places, begin, before = [], np.empty_like(columns), 0, 0
+    for group in groups:
+        end = begin + len(group.users) * group.rows
+        own = np.flatnonzero((columns >= begin) & (columns < end))
+        if len(own):
+            user, place = np.divmod(columns[own] - begin, group.rows)
+            needed, which = np.unique(user, return_inverse=True)
+            batches.append(rows(group.users[needed]))
+            places[own] = before + which * group.rows + place
+            before += len(needed) * group.rows
+        begin = end
+    inputs, targets = (torch.cat(half) for half in zip(*batches, strict=True))
+    at = torch.from_numpy(places).to(inputs.device)
+    return inputs[at], targets[at]
 
 
 def saved_bytes(forward: Callable[[], Tensor], weights: Weights) -> int:

@@ -138,6 +138,8 @@ class StackedEngine(Engine):
             gradients, losses = self._gradients(users[:active], step, network, stack, rows)
             total += float((losses / losses.new_tensor(steps[:active])).sum())
             for name, gradient in gradients.items():
+                if step > 1 and network.proximal:  # w - w_t is -rate times the sum so far
+                    gradient.sub_(sums[name][:active], alpha=network.proximal * network.rate)
                 if step == 1:
                     own[name] = torch.sub(own[name], gradient[:going_on], alpha=network.rate)
                 else:

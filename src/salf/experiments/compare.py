@@ -18,6 +18,7 @@ from salf.experiments.pool import OnProgress, run_all, run_job
 from salf.experiments.run import Result, cores
 from salf.files import write_whole
 from salf.methods import find
+from salf.methods import method as make_method
 
 RESULTS = "results.csv"
 
@@ -144,7 +145,7 @@ def compare(
     out = None if out is None else Path(out)
     if not wanted or not seeds:
         raise SalfError("there is nothing to compare: name at least one method and one seed.")
-    check_goal(goal, base)
+    check_goal(goal, base.fleet)
     ratios = {case.stragglers for case in wanted}
     if base.fleet and len(ratios) > 1:
         raise SalfError("ratios of stragglers do not apply to a fleet: its devices decide.")
@@ -156,6 +157,10 @@ def compare(
     _check_options(options or {}, wanted)
     options = {**base.options, **(options or {})}
     jobs = {(case, seed): _config(base, case, seed, options) for case in wanted for seed in seeds}
+    for config in jobs.values():
+        config.check_deadline()
+    if base.reach == "learned" and all(config.reach == "known" for config in jobs.values()):
+        raise SalfError("none of these methods uses p_l: leave out reach.")
     # Once here, so that data are fetched once and what is wrong with them is said once.
     load(base.data, Path(base.data_dir) if base.data_dir else None, report=report)
     # A method that waits for everybody gives one result whatever the ratio of stragglers is.
@@ -178,11 +183,11 @@ def compare(
     return comparison
 
 
-def check_goal(goal: float | None, base: Config) -> None:
+def check_goal(goal: float | None, fleet: object) -> None:
     """Refuse an accuracy to reach that is none, or that no clock measures."""
     if goal is None:
         return
-    if not base.fleet:
+    if not fleet:
         raise SalfError("a target needs the simulated clock of a fleet, such as --fleet phones.")
     if not 0 < goal <= 1:
         raise SalfError(f"the target is an accuracy above 0 and at most 1, not {goal}.")
@@ -215,16 +220,20 @@ def _own_options(name: str) -> set[str]:
 
 def _config(base: Config, case: Case, seed: int, options: Mapping[str, Any]) -> Config:
     waits, own = find(case.method).waits, _own_options(case.method)
+    average = "reached" if waits else case.average
+    options = {name: v for name, v in options.items() if name.replace("_", "-") in own}
+    uses_reach = make_method(case.method, average=average, **options).uses_reach
     return base.changed(
         method=case.method,
-        average="reached" if waits else case.average,
+        average=average,
+        reach=base.reach if uses_reach else "known",
         split=case.split,
         # With a fleet it says nothing.
         stragglers=None if base.fleet else 0.0 if waits else case.stragglers,
         batches=case.batches,
         seed=seed,
         threads=base.threads or 1,
-        options={name: v for name, v in options.items() if name.replace("_", "-") in own},
+        options=options,
     )
 
 

@@ -22,12 +22,17 @@ if TYPE_CHECKING:
 # This module does not wait for torch: the command line makes its options, and their help, of it.
 # What needs torch to be checked is imported when it is.
 
+CURVE = 60  # points of a curve over the simulated time, unless a run says otherwise
 PAPER_MODELS = ("mlp", "cnn", "vgg11", "vgg13", "vgg16", "vgg19")
 
 
 def setting(default: Any, help: str, read: Callable[[Any], Any] | None = None) -> Any:
     """A field with the help that the command line shows, and how its text is read."""
     return field(default=default, metadata={"help": help, "read": read})
+
+
+class _Default(int):
+    """A number that nobody gave."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +89,8 @@ class Config:
     )
     pair: Literal["", "random", "labels", "size"] = setting(
         "",
-        "Who has the slow devices: random | labels (users of the first classes) | size (users with "
-        "few samples); by default the fleet says.",
+        "Who has the slow devices: random (a file's devices in its order) | labels (users of the "
+        "first classes) | size (users with few samples); by default the fleet says.",
     )
     deadline: float | str | None = setting(
         None,
@@ -105,7 +110,7 @@ class Config:
         "equal: batches of --batch-size | equal-time: in proportion to the speed of a user's "
         "device, so that a batch takes all users about as long",
     )
-    rounds: int = setting(250, "Number of rounds.")
+    rounds: int = setting(_Default(250), "Number of rounds.")
     seconds: float | None = setting(
         None,
         "With a fleet, the simulated time after which a run ends; then --rounds, if given too, is "
@@ -152,8 +157,11 @@ class Config:
     options: Mapping[str, Any] = field(default_factory=dict)  # of the method
     # Python objects in place of what the settings name (`salf.train`), each by a fingerprint.
     given: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, Any] = field(default_factory=dict)  # digests of those that settings name
 
     def __post_init__(self) -> None:
+        if type(self.rounds) is _Default:  # with a time, the time is the limit
+            object.__setattr__(self, "rounds", 0 if self.seconds is not None else int(self.rounds))
         kinds = get_type_hints(type(self))
         for each in fields(self):
             value, read = getattr(self, each.name), each.metadata.get("read")
@@ -192,6 +200,7 @@ class Config:
         # As the method has them, since the command line gives them as text.
         typed = {name: getattr(made, name.replace("-", "_")) for name in self.options}
         object.__setattr__(self, "options", typed)
+        self.check_reach(made)
 
     def _check_clock(self) -> None:
         """Settings that need a clock, or that only a clock without a fleet, a live one, has."""
@@ -218,11 +227,29 @@ class Config:
         if not self.fleet and (name := next((n for n, value in given.items() if value), "")):
             raise SalfError(f"{name} needs a fleet, such as --fleet phones.")
 
+    def check_reach(self, method: Method) -> None:
+        """Refuse to learn what the method does not use."""
+        if self.reach == "learned" and not method.uses_reach:
+            raise SalfError(
+                f"{method.name} with average {method.average} does not use p_l: leave out reach."
+            )
+
+    def check_deadline(self) -> None:
+        """Refuse to run a method without the deadline it needs; a plan or preview finds one."""
+        if self.fleet and self.deadline is None and self.make_method().has_deadline:
+            raise deadlines.missing()
+
     def first_deadline(self) -> float | None:
         """T_max of round 1, as far as it is known: not if it is found during the run."""
         if self.deadline is None:
             return None
         return deadlines.parse(self.deadline).of(1, 0.0) or None
+
+    def eval_interval(self) -> float:
+        """The simulated seconds between evaluations; 0 if they go by rounds."""
+        if self.eval_seconds or self.eval_every or self.seconds is None:
+            return self.eval_seconds
+        return self.seconds / CURVE
 
     def _needs_fleet(self) -> dict[str, object]:
         return {
@@ -283,13 +310,13 @@ class Config:
 
     def to_toml(self) -> str:
         """The complete config, as a file that `salf run` takes."""
-        tables = ("options", "given")
+        tables = ("options", "given", "files")
         table = {_key(s.name): getattr(self, s.name) for s in fields(self) if s.name not in tables}
         # TOML has no null: a setting that is None is left out, an option is written as text.
         options = {name: "none" if v is None else v for name, v in self.options.items()}
         known = {key: value for key, value in table.items() if value is not None}
-        given = {"given": self.given} if self.given else {}
-        return tomli_w.dumps({**known, "options": options, **given})
+        more = {name: each for name in ("given", "files") if (each := getattr(self, name))}
+        return tomli_w.dumps({**known, "options": options, **more})
 
     def changed(self, **settings: Any) -> "Config":
         """The same with other settings; those that are None stay as they are."""
@@ -304,7 +331,13 @@ class Config:
     def differences(self, other: "Config") -> list[str]:
         """The keys in which two configs differ."""
         ours, theirs = self.table(), other.table()
-        return [_key(n) for n in {**ours, **theirs} if ours.get(n) != theirs.get(n)]
+        found = [_key(n) for n in {**ours, **theirs} if ours.get(n) != theirs.get(n)]
+        changed = [
+            n for n in {**self.files, **other.files} if self.files.get(n) != other.files.get(n)
+        ]
+        return [n for n in found if n != "files"] + [
+            f"the contents of its {n} file" for n in changed
+        ]
 
     def table(self) -> dict[str, Any]:
         """All settings by name."""
@@ -363,6 +396,17 @@ class LiveConfig(Config):
         return {}
 
 
+def refuse_deadline(method: Method) -> None:
+    """Refuse a deadline that was asked for if rounds with a buffer have none.
+
+    FedAvg's have none either, but it may be given one: other methods beside it need it.
+    """
+    if not method.has_deadline and not method.waits:
+        raise SalfError(
+            f"rounds of {method.name} with a buffer end when it is full: leave out the deadline."
+        )
+
+
 def live(config: Config, **settings: Any) -> LiveConfig:
     """The same federation with real users; settings that are None stay as they are."""
     given = {name: value for name, value in settings.items() if value is not None}
@@ -395,8 +439,6 @@ def read_toml(text: str) -> Config:
     known = {_key(each.name): each.name for each in fields(LiveConfig)}
     settings = {known.get(key, key): value for key, value in table.items()}
     check_names(settings, LiveConfig)
-    if "seconds" in settings:
-        settings.setdefault("rounds", 0)  # the time is the limit
     of_both = {each.name for each in fields(Config)}
     return Config(**settings) if settings.keys() <= of_both else LiveConfig(**settings)
 

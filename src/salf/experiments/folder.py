@@ -66,8 +66,11 @@ class RunFolder:
         if not (self.path / CONFIG).exists() or not self.is_begun():
             return config
         there = load_config(str(self.path / CONFIG))
-        # Unless told otherwise, continue with as many threads as it was begun with.
-        config = config.changed(threads=config.threads or there.threads)
+        # Unless told otherwise, continue as it was begun.
+        config = config.changed(
+            threads=config.threads or there.threads,
+            eval_seconds=config.eval_seconds or (0.0 if config.eval_every else there.eval_seconds),
+        )
         differences = config.differences(there)
         if isinstance(there, LiveConfig) != isinstance(config, LiveConfig):
             kind = "a live run" if isinstance(there, LiveConfig) else "a simulated run"
@@ -178,7 +181,7 @@ def summarise(config: Config, history: History, training: Training) -> dict[str,
         "seconds": round(history.seconds, 3),
         "method": config.method,
         "average": config.average,
-        "stragglers": config.stragglers,
+        **({} if config.fleet else {"stragglers": config.stragglers}),
         "split": config.split,
         "seed": config.seed,
         **_of_clock(config, history),
@@ -207,6 +210,7 @@ def _of_clock(config: Config, history: History) -> dict[str, Any]:
         "fleet": config.fleet,
         "deadline": config.deadline,
         "batches": config.batches,
+        "files": dict(config.files),
     }
 
 

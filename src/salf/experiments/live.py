@@ -202,7 +202,7 @@ def run(
         return _run(complete_live(config), None, joining, on_round, watcher)
     folder = RunFolder(out)
     with folder.locked():
-        config = complete_live(folder.claim(complete(config, threads=False), resume))
+        config = complete_live(folder.claim(complete(config, here=False), resume))
         if (summary := folder.finished(config)) is not None:
             return Result(config, folder.history(summary), summary)
         with _log_into(folder.path / LOG):

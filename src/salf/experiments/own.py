@@ -17,6 +17,7 @@ from salf.data import DataSet
 from salf.depth import DepthDistribution
 from salf.engines import Loss, cross_entropy
 from salf.evaluation import Metric
+from salf.experiments.config import refuse_deadline
 from salf.experiments.folder import MODEL
 from salf.experiments.run import Result, run_made
 from salf.experiments.training import History, OnRound, own_federation
@@ -24,6 +25,7 @@ from salf.fleet.devices import Fleet
 from salf.inputs import Inputs
 from salf.layers import Prefixes
 from salf.methods import Method
+from salf.methods import method as make_method
 from salf.worlds import World
 
 
@@ -65,6 +67,9 @@ def train(
     `salf.Config`: users, stragglers, rounds, momentum, batch_size, local_steps, client_lr, server,
     seed, eval_every, ...; `lr` may also be a function of the round (1, 2, ...).
     """
+    if settings.get("deadline") is not None and isinstance(method, str | Method):
+        options = settings.get("options", {})
+        refuse_deadline(make_method(method, **options) if isinstance(method, str) else method)
     parts = {
         "data": data,
         "test": test,

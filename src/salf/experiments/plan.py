@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from math import inf, isfinite, sqrt
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from salf.experiments.pool import Done, Job, OnProgress, Progress
 from salf.experiments.training import Training, assemble
 from salf.files import temporary_folder, write_whole
 from salf.fleet import named as fleets
-from salf.fleet.timing import Timing, equal_time
+from salf.fleet.timing import Round, Timing, equal_time
 from salf.fleet.world import OnFleet
 from salf.methods import find
 from salf.models import build
@@ -62,7 +62,7 @@ class FleetLaw:
 
     def __init__(self, timing: Timing, cohort: int, budget: float, fits: int = 0) -> None:
         """With `fits`, batches of up to so many rows fit the deadline (`--batches equal-time`)."""
-        self.timing, self._fits = timing, fits
+        self.timing, self.fits = timing, fits
         everybody = np.arange(timing.users)
         order = np.argsort(timing.expected(everybody), kind="stable")
         count = min(cohort, MOST_USERS)
@@ -72,37 +72,55 @@ class FleetLaw:
         always = timing.devices.availability.always
         self._starts = [0.0] if always else np.linspace(0, budget, STARTS, endpoint=False).tolist()
         self.at = lru_cache(maxsize=None)(self._at)
+        self.seconds = lru_cache(maxsize=None)(self._seconds)
+        self._of_rows: dict[bytes, Timing] = {}
+        self._rounds = lru_cache(maxsize=4)(self._drawn)  # deadlines are looked at in order
 
     def _at(self, deadline: float) -> tuple[Floats, float]:
         """The law of |U^l|, [L, U+1], and the mean reach."""
         timing = self._timing(deadline)
         reach = [timing.reach(self.users, start, deadline) for start in self._starts]
-        law = np.mean([count_law(each) for each in reach], axis=0)
-        return np.asarray(law), float(np.mean(reach))
+        law = [
+            self._count_law(timing, chances, start, deadline)
+            for chances, start in zip(reach, self._starts, strict=True)
+        ]
+        return np.asarray(np.mean(law, axis=0)), float(np.mean(reach))
 
-    def seconds(self, deadline: float) -> float:
+    def _count_law(self, timing: Timing, reach: Floats, start: float, deadline: float) -> Floats:
+        together = timing.reached_together(self.users, start, deadline)
+        if together is None:
+            return count_law(reach)
+        # Users whose times were recorded together are fast and slow together.
+        return np.array([(together == k).mean(axis=0) for k in range(len(self.users) + 1)]).T
+
+    def _seconds(self, deadline: float) -> float:
         """How long a round takes: until the deadline, or until all users are done."""
-        if self._fits:  # then the deadline decides when users are done
-            return deadline
-        return float(np.minimum(self._slowest, deadline).mean())
+        timing = self._timing(deadline)
+        took = [
+            timing.closes(times, times.reached(deadline), deadline, draws)
+            for draws, times in self._rounds(timing)
+        ]
+        return float(np.mean(took))
 
-    @cached_property
-    def _slowest(self) -> Floats:
+    def _drawn(self, timing: Timing) -> list[tuple[Keyed, Round]]:
         starts = self._starts * -(-DRAWN // len(self._starts))
-        return np.array(
-            [
-                self.timing.round(Keyed(0, t), self.users, start).finish.max()
-                for t, start in enumerate(starts, 1)
-            ]
-        )
+        draws = [Keyed(0, t) for t in range(1, len(starts) + 1)]
+        return [
+            (each, timing.round(each, self.users, start))
+            for each, start in zip(draws, starts, strict=True)
+        ]
 
     def _timing(self, deadline: float) -> Timing:
-        if not self._fits:
+        """With the batches that fit the deadline."""
+        if not self.fits:
             return self.timing
-        timing = self.timing
+        timing, everybody = self.timing, np.arange(self.timing.users)
         steps = int(timing.planned(self.users[:1])[0])
-        rows = equal_time(timing.devices, timing.cost, self._fits, steps, deadline)
-        return Timing(timing.devices, timing.cost, lambda users: rows[users], timing.planned)
+        fit = equal_time(timing.devices, timing.cost, self.fits, steps, deadline)
+        # Those of the longest deadline are as large as the users' data allow.
+        rows = np.minimum(fit, timing.rows(everybody))
+        made = Timing(timing.devices, timing.cost, lambda users: rows[users], timing.planned)
+        return self._of_rows.setdefault(rows.tobytes(), made)
 
 
 @dataclass(frozen=True, eq=False)
@@ -370,7 +388,12 @@ def _offer(
         )
         for size, law in laws.items()
     }
-    schedules = {size: problem.best_schedule() for size, problem in problems.items()}
+    # Batches that fit the deadline fit the first one of a run, so there they have to be constant.
+    fits = any(law.fits for law in laws.values())
+    schedules = {
+        size: problem.best_constant() if fits else problem.best_schedule()
+        for size, problem in problems.items()
+    }
     best = min(schedules, key=lambda size: schedules[size].bound)
     own = problems[batch_size]
     return Offer(form, own.best_constant(), schedules[best], best, own)

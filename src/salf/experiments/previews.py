@@ -1,12 +1,15 @@
 """What a run would do on its fleet, without training it."""
 
+import numpy as np
+
+from salf.draws import Keyed
 from salf.errors import SalfError
 from salf.experiments.config import Config
 from salf.experiments.training import from_config
-from salf.fleet import deadlines
-from salf.fleet.preview import Preview, preview
-from salf.fleet.world import OnFleet, deadline_for
+from salf.fleet.preview import Cohorts, Preview, preview
+from salf.fleet.world import OnFleet
 from salf.progress import Report
+from salf.sampling import Cohort
 
 
 def preview_of(config: Config, report: Report | None = None) -> Preview:
@@ -21,12 +24,12 @@ def preview_of(config: Config, report: Report | None = None) -> Preview:
     simulation = from_config(config.changed(method=method), report).simulation
     world = simulation.world
     assert isinstance(world, OnFleet)
-    seconds = None
-    if config.deadline is not None:
-        deadline = deadlines.parse(config.deadline)
-        if isinstance(deadline, deadlines.Auto):
-            seconds = deadline_for(world.timing, deadline.reach)
-        else:
-            seconds = deadline.of(1, 0.0)
     layers = tuple(layer.name for layer in simulation.engine.layers)
-    return preview(config.fleet, world.timing, layers, seconds)
+    cohort = simulation.cohort
+    drawn = None if cohort.size == cohort.users else _cohorts(config.seed, cohort)
+    return preview(config.fleet, world.timing, layers, config.deadline, drawn)
+
+
+def _cohorts(seed: int, cohort: Cohort) -> Cohorts:
+    nobody = np.empty(0, np.int64)
+    return lambda t: cohort.draw(Keyed(seed, t), nobody)

@@ -1,5 +1,6 @@
 """One run: train what a config describes, keep it in a folder, continue it from a checkpoint."""
 
+import hashlib
 import os
 import signal
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 
 from salf import checkpoint, signals
-from salf.errors import NoRoundInTime, TrainingDiverged
+from salf.errors import NoRoundInTime, SalfError, TrainingDiverged
 from salf.experiments.config import Config
 from salf.experiments.folder import RunFolder, summarise, without_last_evaluation
 from salf.experiments.training import (
@@ -55,6 +56,7 @@ def run(
     raise `StopTraining`, which ends the run in order; `report` gets a line when data are being
     fetched, or when there is nothing to continue.
     """
+    config.check_deadline()  # before data are fetched
     return run_made(
         config,
         lambda config: from_config(config, report),
@@ -80,7 +82,7 @@ def run_made(
         return _run(complete(config), make, None, checkpoint_every, on_round)
     folder = RunFolder(out)
     with folder.locked():
-        config = complete(folder.claim(complete(config, threads=False), resume))
+        config = complete(folder.claim(complete(config, here=False), resume))
         summary = folder.finished(config)
         if summary is not None:
             return Result(config, folder.history(summary), summary)
@@ -102,19 +104,33 @@ def default_threads() -> int:
     return (int(named) if named.isdecimal() else 0) or cores()
 
 
-def complete(config: Config, *, threads: bool = True) -> Config:
-    """The config with what depends on where it is run filled in: cores and paths."""
+def complete(config: Config, *, here: bool = True) -> Config:
+    """The config with what it depends on filled in: paths, and what is in files.
+
+    With `here`, also what follows from where and how long it is run, unless it is a run that
+    continues: cores, and the simulated time between evaluations.
+    """
     kind, colon, path = config.data.partition(":")
+    files = {
+        name: Path(value).absolute()
+        for name in ("fleet", "availability", "deadline")
+        if str(value := getattr(config, name)).endswith(".csv")
+    }
     return config.changed(
-        threads=(config.threads or default_threads()) if threads else None,
+        threads=(config.threads or default_threads()) if here else None,
+        eval_seconds=config.eval_interval() if here else None,
         data=f"{kind}:{Path(path).absolute()}" if kind in ("idx", "folder") and colon else None,
         data_dir=str(Path(config.data_dir).absolute()) if config.data_dir else None,
-        **{
-            name: str(Path(value).absolute())
-            for name in ("fleet", "availability", "deadline")
-            if str(value := getattr(config, name)).endswith(".csv")
-        },
+        files={name: _digest(file) for name, file in files.items()},
+        **{name: str(file) for name, file in files.items()},
     )
+
+
+def _digest(file: Path) -> str:
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+    except OSError as error:
+        raise SalfError(f"cannot read {file}: {error.strerror}.") from None
 
 
 def _run(
@@ -174,7 +190,9 @@ def save(folder: RunFolder, simulation: Simulation, rows: list[Row]) -> None:
     groups |= {f"old-{given}": weights for given, weights in simulation.old.items()}
     groups["world"] = {"memory": torch.from_numpy(simulation.memory)}
     engine = {"name": simulation.engine.name, "why": simulation.engine.why}
-    state = {"rows": [to_table(row) for row in rows], "engine": engine}
+    known, users = simulation.known.state()
+    groups |= known
+    state = {"rows": [to_table(row) for row in rows], "engine": engine, "users": users}
     checkpoint.write(folder.checkpoint, groups, state)
     folder.write_metrics(rows)
 
@@ -194,6 +212,7 @@ def restore(folder: RunFolder, training: Training) -> list[Row]:
             kept = simulation.server.state
             simulation.server.load_state({slot: groups.pop(slot, {}) for slot in kept})
             simulation.memory = np.asarray(groups.pop("world")["memory"].numpy())
+            simulation.known.load_state(groups, state.get("users", {}))
             for group, tensors in groups.items():
                 old = simulation.old[int(group.removeprefix("old-"))] = snapshot(weights)
                 for name, tensor in tensors.items():

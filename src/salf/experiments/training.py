@@ -58,7 +58,6 @@ from salf.worlds import AtDeadline, World
 
 SLOWEST = "slowest_tenth_accuracy"  # what the accuracy on their data is called
 SLOWEST_ROWS = 5_000  # of their data are enough to measure it on
-CURVE = 60  # points of a curve over the simulated time, unless a run says otherwise
 
 # Called after each round with its row and the model; may raise StopTraining.
 OnRound = Callable[[Row, nn.Module], None]
@@ -287,6 +286,8 @@ def own_federation(
         _check_evaluation(settings, tested)
     if isinstance(method, Method) and config.average not in ("reached", method.average):
         raise SalfError(f"the method given has average={method.average!r}; set it there.")
+    if isinstance(method, Method):
+        config.check_reach(method)
     return config, lambda config: assemble(
         config,
         model,
@@ -309,14 +310,11 @@ def _of_fleet(fleet: str | Fleet, settings: Mapping[str, Any]) -> dict[str, Any]
     """The settings that a fleet brings along."""
     if not fleet:
         return {}
-    found: dict[str, Any] = (
-        {} if "rounds" in settings or "seconds" not in settings else {"rounds": 0}
-    )
     if isinstance(fleet, str):
-        return {"fleet": fleet, **found}
+        return {"fleet": fleet}
     if "availability" in settings:
         raise SalfError("the fleet given has its own availability: leave out availability=.")
-    return {"fleet": fleets.GIVEN, "users": len(fleet), **found}
+    return {"fleet": fleets.GIVEN, "users": len(fleet)}
 
 
 def _of_users(data: Any, users: int | None) -> Shares | None:
@@ -425,6 +423,7 @@ def assemble(
             # Where nobody is cut off, batches need not fit.
             seconds = config.first_deadline() if made.has_deadline else None
             batch_size = equal_time(fleet.devices, cost, config.batch_size, local.steps, seconds)
+            _check_smallest(model, example, classes, int(batch_size.min()))
         batches = Batches(shares, batch_size, local.epochs)
         timed = partial(
             Timing, fleet.devices, rows=batches.usual_sizes, planned=batches.steps(local)
@@ -442,7 +441,7 @@ def assemble(
     elif world is None:
         world = worlds.parse(config.depth, len(shares), len(seen_as), config.stragglers)
     simulation = Simulation(
-        make_engine(config.engine, model, seen_as, loss, example, local.several),
+        make_engine(config.engine, model, seen_as, loss, example, local.several or made.more_steps),
         made,
         world if isinstance(world, World) else AtDeadline(world),
         shares,
@@ -462,9 +461,6 @@ def assemble(
     measured = 0 if watched is None else len(watched)
     rows = simulation.cohort.size * int(simulation.planned(np.arange(1))[0]) * config.batch_size
     every = config.eval_every or max(1, ceil(measured / rows))
-    eval_seconds = config.eval_seconds
-    if config.seconds is not None and not config.eval_every:
-        eval_seconds = eval_seconds or config.seconds / CURVE
     return Training(
         simulation,
         watched,
@@ -472,9 +468,20 @@ def assemble(
         every,
         data.source,
         metrics or {},
-        eval_seconds,
+        config.eval_interval(),
         some(shares, SLOWEST_ROWS, _few(fleet.slowest())) if fleet and tested else None,
     )
+
+
+def _check_smallest(model: nn.Module, example: Any, classes: int, rows: int) -> None:
+    """Batch norm refuses a single row, which equal-time batches of slow users may have."""
+    try:
+        check_fit(model, example, classes, "", rows)
+    except SalfError:
+        raise SalfError(
+            f"with batches equal-time the slowest user has {rows} row, which is too few for this "
+            "model (batch norm needs 2): use a larger batch size or a longer deadline."
+        ) from None
 
 
 def _few(users: Ints, most: int = 500) -> Ints:

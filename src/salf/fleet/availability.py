@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from salf.arrivals import Floats, Ints
-from salf.draws import Keyed, Purpose
+from salf.draws import Keyed, Purpose, keyed_uniform
 from salf.errors import SalfError, unknown
 
 DAY = 86_400.0
@@ -64,6 +64,10 @@ class Availability(ABC):
     def of(self, devices: Ints) -> "Availability":
         """The availability of users who have these devices."""
         return Assigned(self, devices)
+
+    def unknown(self, devices: int) -> list[int]:
+        """Those of so many devices of which nothing is known."""
+        return []
 
 
 class Always(Availability):
@@ -143,58 +147,70 @@ class OnAndOff(Availability):
     off: float
     log_sd: float | None = None
     seed: int = 0
-    _drawn: dict[int, Floats] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _known: dict[str, Floats] = field(
+        init=False, default_factory=dict, repr=False, compare=False, hash=False
+    )
 
     CYCLES = 32  # drawn at a time
-    FEW = 1024  # devices whose cycles are kept
 
     def __post_init__(self) -> None:
         if not self.on > 0 or not self.off > 0:
             raise SalfError(f"mean times on and off must be above 0, not {self.on} and {self.off}.")
 
     def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
-        """Cycle after cycle of each device, from time 0 on."""
+        """Cycle after cycle of each device, not far from those looked at last if times go on.
+
+        Earlier times are looked for from time 0 on, so what was asked before changes nothing.
+        """
+        known = self._looked_at(devices)
+        at = known[:, devices]
+        at[:, at[1] > times] = 0
+        before = at.copy()
         opens, closes = np.full(len(devices), np.inf), np.full(len(devices), np.inf)
-        going, ends, block = np.arange(len(devices)), np.zeros(len(devices)), 0
+        going = np.arange(len(devices))
         while len(going):
-            lengths = self._known_lengths(devices[going], block)
-            edges = ends[going, None] + lengths.cumsum(axis=1)
-            begins = np.column_stack([ends[going], edges[:, 1:-1:2]])
+            block, begin = at[:, going]
+            lengths = self._lengths(devices[going], block.astype(np.int64))
+            edges = begin[:, None] + lengths.cumsum(axis=1)
+            starts = np.column_stack([begin, edges[:, 1:-1:2]])
             found = edges[:, ::2] > times[going, None]
-            first = found.argmax(axis=1)
-            at = np.arange(len(going))
-            has = found[at, first]
-            opens[going[has]] = np.maximum(begins[at, first], times[going])[has]
-            closes[going[has]] = edges[at, 2 * first][has]
-            ends[going] = edges[:, -1]
-            going, block = going[~has], block + 1
+            first, each = found.argmax(axis=1), np.arange(len(going))
+            has = found[each, first]
+            opens[going[has]] = np.maximum(starts[each, first], times[going])[has]
+            closes[going[has]] = edges[each, 2 * first][has]
+            before[:, going[~has]] = at[:, going[~has]]
+            going = going[~has]
+            at[:, going] = block[~has] + 1, edges[~has, -1]
+        known[:, devices] = before
         return opens, closes
 
-    def _known_lengths(self, devices: Ints, block: int) -> Floats:
-        """Of sessions and breaks in turn, [devices, 2 * CYCLES]; of few devices, drawn once."""
-        if devices.max() >= self.FEW:
-            return self._lengths(devices, block)
-        known = self._drawn.get(block)
-        if known is None or len(known) <= devices.max():
-            known = self._drawn[block] = self._lengths(np.arange(devices.max() + 1), block)
-        return known[devices]
+    def _looked_at(self, devices: Ints) -> Floats:
+        """A block of cycles of each device, before the last one looked at, and when it begins."""
+        known, users = self._known.get("blocks", np.zeros((2, 0))), int(devices.max(initial=-1)) + 1
+        if known.shape[1] < users:
+            known = np.pad(known, ((0, 0), (0, max(users, 2 * known.shape[1]) - known.shape[1])))
+            self._known["blocks"] = known
+        return known
 
-    def _lengths(self, devices: Ints, block: int) -> Floats:
-        draws = Keyed(self.seed, 0)
-        u = draws.uniform(devices, Purpose.AVAILABLE, 3 * self.CYCLES + 3, block + 1)
-        lengths = np.empty((len(devices), 2 * self.CYCLES))
-        lengths[:, ::2] = self._time_on(u[:, : self.CYCLES], u[:, self.CYCLES : 2 * self.CYCLES])
-        lengths[:, 1::2] = -self.off * np.log1p(-u[:, 2 * self.CYCLES : 3 * self.CYCLES])
-        if block == 0:
-            first, second, place = u[:, -3:].T
-            here = place < self.on / (self.on + self.off)
-            # Of the session that is going on at time 0, long ones more likely, some is left.
-            left = self._time_on(first, second, by_length=True)
-            if self.log_sd is not None:
-                left = left * place / (self.on / (self.on + self.off))
-            # A device that is off has a session of no length, and then what is left of its break.
-            lengths[:, 0] = np.where(here, left, 0.0)
-        return lengths
+    def _lengths(self, devices: Ints, blocks: Ints) -> Floats:
+        """The times on, off, on, ... of a block of cycles of each device: [devices, 2 * CYCLES]."""
+        # A device is often asked for several times: what it does is drawn once.
+        pairs, place = np.unique(np.stack([devices, blocks]), axis=1, return_inverse=True)
+        devices, blocks = pairs
+        n = self.CYCLES
+        u = keyed_uniform(self.seed, 0, devices, Purpose.AVAILABLE, 3 * n + 3, blocks[:, None] + 1)
+        lengths = np.empty((len(devices), 2 * n))
+        lengths[:, ::2] = self._time_on(u[:, :n], u[:, n : 2 * n])
+        lengths[:, 1::2] = -self.off * np.log1p(-u[:, 2 * n : 3 * n])
+        first, second, chance = u[:, -3:].T
+        here = chance < self.on / (self.on + self.off)
+        # Of the session that is going on at time 0, long ones more likely, some is left.
+        left = self._time_on(first, second, by_length=True)
+        if self.log_sd is not None:
+            left = left * chance / (self.on / (self.on + self.off))
+        # A device that is off has a session of no length, and then what is left of its break.
+        lengths[:, 0] = np.where(blocks > 0, lengths[:, 0], np.where(here, left, 0.0))
+        return np.asarray(lengths[place.ravel()])
 
     def _time_on(self, first: Floats, second: Floats, by_length: bool = False) -> Floats:
         if self.log_sd is None:  # what is left of an exponential time has the same law
@@ -260,6 +276,10 @@ class Intervals(Availability):
                 f"({type(error).__name__}: {error})."
             ) from None
         return cls({device: sorted(pairs) for device, pairs in own.items()}, period)
+
+    def unknown(self, devices: int) -> list[int]:
+        """Devices without an interval."""
+        return [device for device in range(devices) if device not in self._own]
 
     def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
         """The first interval that is not over; never, if there is none."""

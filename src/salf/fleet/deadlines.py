@@ -122,6 +122,14 @@ def parse(setting: float | str) -> Deadline:
     return Auto(reach)
 
 
+def missing() -> SalfError:
+    """What to say where a fleet has no deadline."""
+    return SalfError(
+        "how long may a round take? Set a deadline, such as --deadline 2s or --deadline auto; "
+        "`salf fleet preview` shows which deadline gives which reach."
+    )
+
+
 def _check(seconds: float) -> None:
     if not 0 < seconds < inf:
         raise SalfError(f"the deadline must be a positive time in seconds, not {seconds!r}.")

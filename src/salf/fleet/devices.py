@@ -38,14 +38,19 @@ class Devices:
     REFERENCE = 16  # rows of the batch whose layers are counted
 
     def __post_init__(self) -> None:
-        for name, least in (("speed", "positive"), ("up", "positive"), ("down", "positive")):
+        for name in ("speed", "up", "down"):
             values = getattr(self, name)
             if values.shape != self.speed.shape or values.ndim != 1 or not (values > 0).all():
-                raise SalfError(f"{name} must be {least} for every device.")
+                raise SalfError(f"{name} must be positive for every device.")
         if self.latency.shape != self.speed.shape or not (self.latency >= 0).all():
             raise SalfError("latency must be at least 0 for every device.")
         if not len(self.speed) or not np.isfinite(self.speed).all():
             raise SalfError("a fleet needs at least one device, and finite speeds.")
+        if unknown := self.availability.unknown(len(self.speed)):
+            raise SalfError(
+                f"of {len(self.speed)} devices, {len(unknown)} have no intervals, such as device "
+                f"{unknown[0]} (they are numbered from 0): say when each is available."
+            )
 
     def of(self, order: Ints) -> "Devices":
         """The devices in another order: that of the users who get them."""
@@ -125,11 +130,17 @@ class Fleet:
 
         The column `speed` is required; `up`, `down`, `latency` and `jitter` are optional. A file
         with the columns `device`, `round`, `stage` and `seconds` has recorded times instead, as
-        `salf fleet measure` writes them. More `users` than devices are given devices in turn.
+        `salf fleet measure` writes them. More `users` than devices are given devices in turn;
+        fewer are refused, since it is not said which devices they have.
         """
         from salf.fleet.files import read
 
         devices = read(Path(path))
+        if users is not None and users < len(devices.speed):
+            raise SalfError(
+                f"the fleet {path} has {len(devices.speed)} devices for {users} users: set users "
+                f"to {len(devices.speed)}, or remove lines."
+            )
         if users is not None and users != len(devices.speed):
             devices = devices.of(np.arange(users) % len(devices.speed))
         return cls.made(str(path), devices)
@@ -145,8 +156,9 @@ class Fleet:
         )
 
     def paired(self, how: Pair, dominant: Ints | None = None, sizes: Ints | None = None) -> "Fleet":
-        """The same devices dealt to users: at random, or so that the slow ones hold data of a kind.
+        """The same devices dealt to users: as they are, or so that slow ones hold data of a kind.
 
+        `random`: user u has device u. Devices of named fleets are drawn at random.
         `labels`: users in the order of their most frequent label get devices from the slowest on.
         `size`: users in the order of their number of samples do, so slow ones have few.
         """
@@ -169,9 +181,12 @@ class Fleet:
         return np.sort(np.lexsort((self.devices.speed, available))[:count])
 
     def preview(
-        self, model: "nn.Module", deadline: float | None = None, **settings: Any
+        self, model: "nn.Module", deadline: float | str | None = None, **settings: Any
     ) -> "Preview":
-        """Who would reach what, and how long rounds would take, without training."""
+        """Who would reach what, and how long rounds would take, without training.
+
+        Settings are `example`, `layers`, `batch_size`, `local_steps`, `batches` and `cohort`.
+        """
         from salf.fleet.preview import of_model
 
         return of_model(self, model, deadline, **settings)

@@ -8,6 +8,7 @@ round, user), and the chance that they are complete in time: exactly where there
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import lru_cache
 from math import erf, sqrt
 
 import numpy as np
@@ -16,6 +17,7 @@ from salf.arrivals import Floats, Ints
 from salf.draws import Draws, Purpose
 from salf.errors import SalfError
 
+DRAWS = 2**16  # for chances of layers of different means
 PLACES = 1024  # of records that are taken together, for chances
 ROUNDING = 1e-9  # of a time, relative to it
 
@@ -30,7 +32,7 @@ class Jitter(ABC):
         """When each stage of each user is complete, in seconds since it began: [users, stages]."""
 
     def chance(self, nominal: Floats, budget: Floats, users: Ints) -> Floats | None:
-        """P(stage complete within `budget`), both [users, stages]; None without a closed form."""
+        """P(stage complete within `budget`), both [users, stages]; None if it is to be drawn."""
         return None
 
     def of(self, devices: Ints) -> "Jitter":
@@ -148,10 +150,15 @@ class PerLayer(Jitter):
         return np.asarray(each.cumsum(axis=1))
 
     def chance(self, nominal: Floats, budget: Floats, users: Ints) -> Floats | None:
-        """The Erlang law, P(k layers within b) = 1 - e^-x sum_{i<k} x^i/i!, x = b over the mean."""
+        """The Erlang law, P(k layers within b) = 1 - e^-x sum_{i<k} x^i/i!, x = b over the mean.
+
+        Where layers differ there is no simple form: then from draws that serve all users.
+        """
         mean = nominal[:, :1]
-        if not np.allclose(nominal, mean) or (mean <= 0).any():
-            return None  # stages of different means: no simple form
+        if not np.allclose(nominal, mean, rtol=ROUNDING, atol=0):
+            return self._from_draws(nominal, budget)
+        if (mean <= 0).any():
+            return None
         x, stages = np.maximum(budget / mean, 0), np.arange(nominal.shape[1])
         # In logarithms, and x = 0 apart, because powers of a long budget overflow.
         log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, len(stages))))])
@@ -160,14 +167,27 @@ class PerLayer(Jitter):
         missed = (terms * (stages <= stages[:, None])).sum(axis=2)
         return np.where(x > 0, np.clip(1 - missed, 0, 1), 0.0)
 
+    def _from_draws(self, nominal: Floats, budget: Floats) -> Floats:
+        """A user that is twice as slow takes twice as long: draws are of the layers' shares."""
+        total = nominal.sum(axis=1, keepdims=True)
+        shares, alike = np.unique(np.round(nominal / total, 12), axis=0, return_inverse=True)
+        chance = np.empty_like(budget)
+        for kind, own in enumerate(shares):
+            some = np.flatnonzero(alike.ravel() == kind)
+            for stage, times in enumerate(_erlang_like(tuple(own.tolist()))):
+                count = np.searchsorted(times, budget[some, stage] / total[some, 0], side="right")
+                # Never quite 0 or 1, which so many draws cannot tell.
+                chance[some, stage] = (count + 0.5) / (DRAWS + 1)
+        return np.where(budget > 0, chance, 0.0)
+
 
 @dataclass(frozen=True, eq=False)
 class Traces(Jitter):
     """Times that were recorded: a round of a device is one of its recorded rounds, at random.
 
     `rounds[device]` are the seconds of its stages in each of them, [rounds, layers], the forward
-    pass with the last layer, from the last layer to the first. The nominal times are not used,
-    except that a larger batch, `rows` being the recorded one, takes longer in proportion.
+    pass with the last layer, from the last layer to the first. Times are stretched such that a
+    round of the device's median record takes its nominal time, so larger batches take longer.
 
     With `overhead[device]`, the record is that of a live run: the time of each round that is in no
     stage, such as that of messages. It does not count against T_max. All devices then have the same
@@ -203,19 +223,20 @@ class Traces(Jitter):
         """How many layers were recorded."""
         return int(self.rounds[0].shape[1])
 
-    def nobody(self, nominal: Floats, budget: Floats, users: Ints) -> Floats | None:
-        """P(no user has the stage in time), where users are not independent; else None.
+    def in_time(self, nominal: Floats, budget: Floats, users: Ints) -> Ints | None:
+        """How many users have the stage in time, where they are not independent; else None.
 
-        Recorded together, the rounds of all users are from one place of their records.
+        Recorded together, the rounds of all users are from one place of their records: [places,
+        stages], all places alike.
         """
         if self.overhead is None or not len(users):
             return None
         stretch, places = self._stretch(nominal, users), (np.arange(PLACES) + 0.5) / PLACES
-        missed = np.ones((PLACES, self.layers), np.bool_)
+        count = np.zeros((PLACES, self.layers), np.int64)
         for row, user in enumerate(users.tolist()):
             times = self.rounds[user].cumsum(axis=1) * stretch[row]
-            missed &= times[(places * len(times)).astype(np.int64)] > budget[row]
-        return np.asarray(missed.mean(axis=0))
+            count += times[(places * len(times)).astype(np.int64)] <= budget[row]
+        return count
 
     def _places(self, draws: Draws, users: Ints, steps: int) -> Floats:
         together = 0 * users if self.overhead is not None else users
@@ -246,6 +267,13 @@ class Traces(Jitter):
         if self.overhead is None:
             return Traces(rounds)
         return Traces(rounds, tuple(self.overhead[device] for device in devices.tolist()))
+
+
+@lru_cache(maxsize=64)
+def _erlang_like(means: tuple[float, ...]) -> Floats:
+    """Draws of when each of some independent exponential stages is complete, in order."""
+    each = np.random.default_rng(0).exponential(size=(DRAWS, len(means))) * np.array(means)
+    return np.sort(each.cumsum(axis=1).T, axis=1)
 
 
 def normal(draws: Draws, users: Ints) -> Floats:

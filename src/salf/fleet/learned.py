@@ -27,6 +27,7 @@ MEMORY = 0.99  # what an observation counts when its user's next one counts 1
 OUTLIERS = 0.02  # the share of observations that follow no law, such as hiccups
 MOST_USERS = 10_000
 AT_ONCE = 2**21  # chances that are computed at a time
+KEPT = 2**24  # chances of the last deadline that are kept, as long as they are not more
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +50,7 @@ class LearnedReach:
     _spreads: Floats = field(init=False)
     _independent: Floats = field(init=False)
     _weights: Floats = field(init=False)
-    _last: dict[str, object] = field(init=False, default_factory=dict)
+    _last: dict[tuple[float, bytes], Floats] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(self.nominal) > MOST_USERS:
@@ -121,10 +122,13 @@ class LearnedReach:
     def _chances(self, users: Ints, seconds: float) -> Floats:
         """P(milestone k by then) under every hypothesis: [users, L, hypotheses]."""
         key = (float(seconds), users.tobytes())
-        if self._last.get("key") != key:  # a constant deadline asks the same in every round
-            self._last.update(key=key, chances=self._compute_chances(users, seconds))
-        chances = self._last["chances"]
-        assert isinstance(chances, np.ndarray)
+        if key in self._last:  # a constant deadline asks the same in every round
+            return self._last[key]
+        chances = self._compute_chances(users, seconds)
+        kept = next(iter(self._last), key)[0]
+        if kept != seconds or sum(each.size for each in self._last.values()) > KEPT:
+            self._last.clear()
+        self._last[key] = chances
         return chances
 
     def _compute_chances(self, users: Ints, seconds: float) -> Floats:

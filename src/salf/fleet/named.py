@@ -11,10 +11,11 @@ import numpy as np
 from salf import registry
 from salf.arrivals import Floats
 from salf.draws import Keyed, Purpose
-from salf.errors import SalfError
+from salf.errors import SalfError, unknown
 from salf.fleet import availability
 from salf.fleet.devices import Devices, Fleet, drawn_normal
 from salf.fleet.jitter import Jitter, LogNormal, PerLayer, ShiftedExponential, Steady
+from salf.options import converted
 
 KB = 1e3
 
@@ -86,13 +87,14 @@ def make(name: str, users: int, seed: int, options: Mapping[str, Any]) -> Device
             raise SalfError(f"a fleet from a file has no option {next(iter(options))!r}.")
         return Fleet.csv(name, users).devices
     if name in NAMED:
-        try:
-            return NAMED[name](users, seed, **options)
-        except TypeError:
-            raise SalfError(
-                f"the fleet {name!r} takes {', '.join(_options(name))}, not "
-                f"{', '.join(f'{key}={value}' for key, value in options.items())}."
-            ) from None
+        for key in options:
+            if key not in _options(name):
+                raise unknown(f"option of the fleet {name!r}", key, _options(name))
+        numbers = {
+            key: converted(value, float, f"the option {key} of the fleet {name!r}")
+            for key, value in options.items()
+        }
+        return NAMED[name](users, seed, **numbers)
     recipe = registry.find("fleet", name, dict.fromkeys(NAMED), GROUP)
     made = registry.call("fleet", name, recipe, {"users": users, "seed": seed, **options})
     if isinstance(made, Fleet):

@@ -1,5 +1,6 @@
 """What a fleet would do with a model, without training it: who reaches what, and when."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,20 +9,24 @@ from torch import nn
 
 from salf.arrivals import Floats, Ints
 from salf.draws import Keyed
-from salf.errors import SalfError
+from salf.errors import SalfError, unknown
+from salf.fleet import deadlines
 from salf.fleet.availability import DAY
-from salf.fleet.deadlines import REACH
 from salf.fleet.devices import Fleet
 from salf.fleet.timing import Cost, Timing, equal_time
 from salf.fleet.world import deadline_for
+from salf.inputs import as_one, takes_several
 from salf.layers import Layers
 
 ROUNDS = 200  # that are drawn
+FEWEST, ENTRIES = 5, 400_000  # rounds that are drawn at least; users in all rounds, if that allows
+COHORTS = 50  # whose p_l is averaged
 POINTS = 40  # of the curve over deadlines
 MOST_USERS = 2_000  # of a larger fleet, so many are looked at
 LANES = 30  # users whose round is shown
 STARTS = 24  # times of a week at which rounds begin, where devices are not always available
 WEEK = 7 * DAY
+BATCHES = ("equal", "equal-time")
 FINISH = (0.25, 0.5, 0.75, 0.9)  # shares of users whose deadline is said
 
 
@@ -44,11 +49,13 @@ class Preview:
 
     fleet: str
     users: int  # of the fleet; those below may be a part of them
+    asked: int  # of the users, in every round
     layers: tuple[str, ...]
     deadline: float
     expected: Floats  # seconds in which each user is done, without jitter
     reach: Floats  # [L, users], P(user u reaches layer l by the deadline)
-    waiting: Floats  # seconds of drawn rounds that wait for the slowest of all users
+    unreached: Floats  # p_l: the chance that no user of a round's cohort reaches layer l
+    waiting: Floats  # seconds of drawn rounds that wait for the slowest user asked
     deadlines: Floats  # to choose from
     reach_at: Floats  # [deadlines, L]: the mean reach of each layer
     finish_at: Floats  # the mean chance of a user to finish
@@ -59,45 +66,56 @@ class Preview:
         return float(np.interp(share, [0.0, *self.finish_at], [0.0, *self.deadlines]))
 
     @property
-    def unreached(self) -> Floats:
-        """p_l, for l = 1..L."""
-        return np.asarray((1 - self.reach).prod(axis=1))
-
-    @property
     def depths(self) -> Floats:
         """The chances of the depths 1..L+1, of a user taken at random."""
         mean = self.reach.mean(axis=1)
         return np.diff(np.concatenate([[0.0], mean, [1.0]]))
 
+    @property
+    def _cohort(self) -> str:
+        return "" if self.asked == self.users else f" ({self.asked} in every round)"
+
     def __str__(self) -> str:
-        slow, usual, fast = np.percentile(self.expected, [95, 50, 5])
+        slow, usual, fast = (_plain(each) for each in np.percentile(self.expected, [95, 50, 5]))
         lines = [
-            f"{self.fleet}: {self.users} users, done after {usual:.3g} s at the median, "
-            f"{fast:.3g} to {slow:.3g} s from the 5th to the 95th percentile.",
-            f"Waiting for all users, a round takes {self.waiting.mean():.3g} s on average and "
-            f"{np.percentile(self.waiting, 95):.3g} s at the 95th percentile.",
-            f"By a deadline of {self.deadline:.3g} s a user finishes with chance "
+            f"{self.fleet}: {self.users} users{self._cohort}, done after {usual} s at the median, "
+            f"{fast} to {slow} s from the 5th to the 95th percentile.",
+            f"Waiting for all users, a round takes {_plain(self.waiting.mean())} s on average and "
+            f"{_plain(np.percentile(self.waiting, 95))} s at the 95th percentile.",
+            f"By a deadline of {_plain(self.deadline)} s a user finishes with chance "
             f"{self.reach[0].mean():.2f} and has nothing with chance {self.depths[-1]:.2f}.",
             "Layer: users that reach it, and p_l, the chance that nobody does:",
         ]
         lines += [
-            f"  {index} {name}: {self.users * chance:.1f} ({chance:.0%}), p = {nobody:.2g}"
+            f"  {index} {name}: {self.asked * chance:.1f} ({chance:.0%}), p = {nobody:.2g}"
             for index, (name, chance, nobody) in enumerate(
                 zip(self.layers, self.reach.mean(axis=1), self.unreached, strict=True), 1
             )
         ]
-        chosen = [f"{share:.0%} by {self.deadline_to_finish(share):.3g} s" for share in FINISH]
+        chosen = [f"{share:.0%} by {_plain(self.deadline_to_finish(share))} s" for share in FINISH]
         return "\n".join([*lines, f"Users that finish, by deadline: {', '.join(chosen)}."])
 
 
-def preview(fleet: str, timing: Timing, layers: tuple[str, ...], deadline: float | None) -> Preview:
-    """The preview of users with these times; by default of the deadline `auto` starts with."""
-    users = np.arange(timing.users)
-    if len(users) > MOST_USERS:
-        users = np.unique(np.linspace(0, timing.users - 1, MOST_USERS).astype(np.int64))
-    seconds = deadline_for(timing, REACH) if deadline is None else deadline
-    if not 0 < seconds < np.inf:
-        raise SalfError(f"the deadline must be a positive time in seconds, not {seconds}.")
+def _plain(seconds: float) -> str:
+    return f"{seconds:,.0f}" if seconds >= 99.5 else f"{seconds:.3g}"
+
+
+Cohorts = Callable[[int], Ints]  # the users asked in a round
+
+
+def preview(
+    fleet: str,
+    timing: Timing,
+    layers: tuple[str, ...],
+    deadline: float | str | None = None,
+    cohorts: Cohorts | None = None,
+) -> Preview:
+    """The preview of users with these times; by default of the deadline `auto` starts with.
+
+    Of a schedule, it is that of its first deadline. Without `cohorts`, all users are asked.
+    """
+    users = _some(np.arange(timing.users))
+    seconds = first_deadline(timing, deadline)
     expected = timing.expected(users)
     always = timing.devices.availability.always
     starts = np.zeros(1) if always else np.linspace(0, WEEK, STARTS, endpoint=False)
@@ -109,27 +127,62 @@ def preview(fleet: str, timing: Timing, layers: tuple[str, ...], deadline: float
         each = [timing.reach(users, start, seconds) for start in starts.tolist()]
         return np.asarray(np.mean(each, axis=0))
 
+    asked = cohorts or (lambda t: np.arange(timing.users))
+    size = len(asked(1))
+    rounds = max(FEWEST, min(ROUNDS, ENTRIES // size)) if always else STARTS
     slowest = [
-        float(timing.round(Keyed(0, t), users, start).finish.max())
-        for t, start in enumerate(np.resize(starts, ROUNDS if always else STARTS), 1)
+        float(timing.round(Keyed(0, t), asked(t), start).finish.max())
+        for t, start in enumerate(np.resize(starts, rounds), 1)
     ]
-    nominal = float(1.5 * expected.max())
-    last = max(float(np.percentile(slowest, 95)) if always else nominal, seconds)
-    deadlines = np.linspace(0, last, POINTS + 1)[1:]
-    at = np.array([reach(each).mean(axis=1) for each in deadlines])
+    several = max(len(starts), 1 if cohorts is None else COHORTS)
+    unreached = [
+        _unreached(timing, asked(t), start, seconds)
+        for t, start in enumerate(np.resize(starts, several), 1)
+    ]
+    nominal = float(expected.max())
+    last = max(float(np.percentile(slowest, 95)) if always else 1.5 * nominal, nominal, seconds)
+    offered = np.linspace(0, last, POINTS + 1)[1:]
+    at = np.array([reach(each).mean(axis=1) for each in offered])
     return Preview(
         fleet,
         timing.users,
+        size,
         layers,
         seconds,
         expected,
         reach(seconds),
+        np.mean(unreached, axis=0),
         np.array(slowest),
-        deadlines,
+        offered,
         at,
         at[:, 0],
         _one_round(timing, users[np.argsort(expected, kind="stable")], seconds) if always else (),
     )
+
+
+def first_deadline(timing: Timing, setting: float | str | None) -> float:
+    """T_max of round 1; by default, and for `auto`, that at which users reach enough."""
+    found = deadlines.Auto() if setting is None else deadlines.parse(deadlines.read(setting))
+    if isinstance(found, deadlines.Auto):
+        return deadline_for(timing, found.reach)
+    return found.of(1, 0.0)
+
+
+def _some(users: Ints) -> Ints:
+    """All users, or of many some, evenly spaced."""
+    if len(users) <= MOST_USERS:
+        return users
+    return users[np.unique(np.linspace(0, len(users) - 1, MOST_USERS).astype(np.int64))]
+
+
+def _unreached(timing: Timing, asked: Ints, start: float, seconds: float) -> Floats:
+    """p_l if these users are asked. Of very many, each that is looked at stands for several."""
+    some = _some(asked)
+    together = timing.nobody(some, start, seconds)
+    if together is not None:
+        return together
+    missed = 1 - timing.reach(some, start, seconds)
+    return np.asarray(missed.prod(axis=1) ** (len(asked) / len(some)))
 
 
 def _one_round(timing: Timing, users: Ints, deadline: float) -> tuple[Span, ...]:
@@ -154,31 +207,46 @@ def _one_round(timing: Timing, users: Ints, deadline: float) -> tuple[Span, ...]
 def of_model(
     fleet: Fleet,
     model: nn.Module,
-    deadline: float | None = None,
+    deadline: float | str | None = None,
     *,
     example: Any = None,
     layers: Any = None,
     batch_size: int = 16,
     local_steps: int = 1,
     batches: str = "equal",
+    cohort: int | None = None,
 ) -> Preview:
-    """A model on a fleet. `example` is a batch of inputs, to count the layers' work on.
+    """A model on a fleet, with `cohort` of the users asked in each round; all by default.
 
-    Without one, it is made up if the model's first layer says what inputs it takes.
+    `example` is a batch of inputs, to count the layers' work on. Without one, it is made up if the
+    model's first layer says what inputs it takes.
     """
-    example = _made_up(model) if example is None else example
+    if batches not in BATCHES:
+        raise unknown("way to size batches", batches, BATCHES)
+    if cohort is not None and not 1 <= cohort <= len(fleet):
+        raise SalfError(f"cohort must be a number of users from 1 to {len(fleet)}, not {cohort}.")
+    example = _made_up(model) if example is None else as_one(example)
+    takes_several(model, example)
     seen_as = Layers.of(model, layers, example)
     cost = Cost.of(model, seen_as, example)
     rows = np.full(len(fleet), batch_size)
     if batches == "equal-time":
-        rows = equal_time(fleet.devices, cost, batch_size, local_steps, deadline)
+        given = None if deadline is None else deadlines.parse(deadlines.read(deadline)).of(1, 0.0)
+        rows = equal_time(fleet.devices, cost, batch_size, local_steps, given or None)
     timing = Timing(
         fleet.devices,
         cost,
         lambda users: rows[users],
         lambda users: np.full(len(users), local_steps),
     )
-    return preview(fleet.name, timing, tuple(layer.name for layer in seen_as), deadline)
+    names = tuple(layer.name for layer in seen_as)
+    return preview(fleet.name, timing, names, deadline, _uniform(len(fleet), cohort))
+
+
+def _uniform(users: int, size: int | None) -> Cohorts | None:
+    if size is None or size == users:
+        return None
+    return lambda t: np.sort(np.random.default_rng(t).choice(users, size, replace=False))
 
 
 def _made_up(model: nn.Module) -> Any:

@@ -1,6 +1,6 @@
 """When every user is done with what: download, stages of backpropagation, upload."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,6 +19,7 @@ from salf.work import work
 
 SIMULATED = 4096  # draws for chances without a closed form
 AHEAD = 64  # rounds whose times are drawn at once
+KEPT = 1024  # entries of a round up to which what was drawn for chances is kept
 MANY = 4096  # entries of a round from which on drawing rounds at once gains nothing
 
 
@@ -176,6 +177,8 @@ class Timing:
         self._everybody: Tasks | None = None
         self._ahead_of: tuple[int, int] | None = None
         self._ahead = np.empty(0)
+        self._drawn_of: bytes | None = None
+        self._drawn: list[Floats] = []
         self._known_at: float | None = None
         self._known = np.empty(0)
 
@@ -196,8 +199,8 @@ class Timing:
         """Whether these are all users in order, of whom more is known."""
         return len(users) == self.users and bool((users[1:] > users[:-1]).all())
 
-    def _tasks(self, users: Ints) -> Tasks:
-        devices, planned = self.devices, self.planned(users)
+    def _tasks(self, users: Ints, times: Ints | int = 1) -> Tasks:
+        devices, planned = self.devices, self.planned(users) * times
         steps = int(planned.max(initial=1))
         stages = np.tile(self.cost.stages(), steps)
         work = np.outer(self.rows(users).astype(np.float64), stages)
@@ -218,9 +221,12 @@ class Timing:
             np.tile(self.model_bytes + np.concatenate([[0.0], upload]), (len(users), 1)),
         )
 
-    def round(self, draws: Draws, users: Ints, start: float) -> "Round":
-        """What happens to these users in a round that begins at time `start`."""
-        tasks = self.tasks(users)
+    def round(self, draws: Draws, users: Ints, start: float, times: Ints | None = None) -> "Round":
+        """What happens to these users in a round that begins at time `start`.
+
+        With `times`, each user is to do the planned local steps so many times.
+        """
+        tasks = self.tasks(users) if times is None else self._tasks(users, times)
         complete = self._complete(tasks, draws)
         needed, available = complete + tasks.links, self.devices.availability
         done = needed if available.always else available.elapsed(users, start, needed)
@@ -232,8 +238,8 @@ class Timing:
         That changes nothing: the numbers depend on (seed, round, user) alone.
         """
         jitter, nominal, users = self.devices.jitter, tasks.nominal, tasks.users
-        everybody = self._is_everybody(users)
-        if not isinstance(draws, Keyed) or not everybody or nominal.size > MANY:
+        as_always = tasks is self._everybody
+        if not isinstance(draws, Keyed) or not as_always or nominal.size > MANY:
             return jitter.complete(nominal, draws, users)
         block, place = divmod(draws.t, AHEAD)
         if self._ahead_of != (draws.seed, block):
@@ -267,14 +273,22 @@ class Timing:
 
     def nobody(self, users: Ints, start: float, seconds: float) -> Floats | None:
         """P(no user has uploaded layer l by then), where users are not independent; else None."""
+        count = self.reached_together(users, start, seconds)
+        return None if count is None else np.asarray((count == 0).mean(axis=0))
+
+    def reached_together(self, users: Ints, start: float, seconds: float) -> Ints | None:
+        """|U^l| in rounds that are alike likely, [rounds, L], of users that are not independent.
+
+        None where they are.
+        """
         if not isinstance(self.devices.jitter, Traces):
             return None
         tasks, own = self.tasks(users), np.full(len(users), seconds)
         if not self.devices.availability.always:
             own = self.devices.availability.active(users, start, seconds)
         budget = own[:, None] - tasks.links[:, : self.layers]
-        found = self.devices.jitter.nobody(tasks.nominal[:, : self.layers], budget, users)
-        return None if found is None else found[::-1]
+        found = self.devices.jitter.in_time(tasks.nominal[:, : self.layers], budget, users)
+        return None if found is None else found[:, ::-1]
 
     def reach_always(self, users: Ints, seconds: float) -> Floats:
         """The same of devices that are available for all of the round."""
@@ -299,17 +313,22 @@ class Timing:
 
     def _simulated(self, nominal: Floats, budget: Floats, users: Ints) -> Floats:
         """The same by drawing rounds, always the same ones."""
-        total, at_once = np.zeros_like(budget), 64
-        for k in range(SIMULATED // at_once):
-            complete = self.devices.jitter.complete(
-                np.repeat(nominal, at_once, axis=0),
-                Unkeyed(np.random.default_rng(k)),
-                np.repeat(users, at_once),
-            )
-            fits = complete <= np.repeat(budget, at_once, axis=0)
-            total += fits.reshape(len(users), at_once, -1).sum(axis=1)
+        drawn: Iterable[Floats] = self._drawn
+        if self._drawn_of != users.tobytes():
+            drawn = (self._some_rounds(nominal, users, k) for k in range(SIMULATED // AHEAD))
+            if nominal.size <= KEPT:
+                drawn = self._drawn = list(drawn)
+                self._drawn_of = users.tobytes()
+        total = sum((complete <= budget[:, None]).sum(axis=1) for complete in drawn)
         # Never quite 0 or 1, which so many draws cannot tell.
         return np.asarray((total + 0.5) / (SIMULATED + 1))
+
+    def _some_rounds(self, nominal: Floats, users: Ints, seed: int) -> Floats:
+        """When stages are complete: [users, rounds, stages]."""
+        repeated = np.repeat(nominal, AHEAD, axis=0)
+        draws = Unkeyed(np.random.default_rng(seed))
+        complete = self.devices.jitter.complete(repeated, draws, np.repeat(users, AHEAD))
+        return complete.reshape(len(users), AHEAD, -1)
 
     def beside(self, draws: Draws, users: Ints) -> Floats:
         """The seconds that each user's messages took, where they were recorded; else 0."""

@@ -13,7 +13,7 @@ import numpy as np
 from salf.arrivals import Arrivals, Floats, Ints, Spent
 from salf.draws import Draws, Purpose
 from salf.errors import SalfError
-from salf.fleet.deadlines import Auto, Constant, Deadline
+from salf.fleet.deadlines import Auto, Deadline, missing
 from salf.fleet.learned import LearnedReach
 from salf.fleet.timing import Round, Timing
 from salf.worlds import Memory, World
@@ -49,10 +49,7 @@ class OnFleet(World):
     def deadline(self) -> Deadline:
         """That of every round, which only a method that waits can do without."""
         if self._deadline is None:
-            raise SalfError(
-                "how long may a round take? Set a deadline, such as --deadline 2s or --deadline "
-                "auto; `salf fleet preview` shows which deadline gives which reach."
-            )
+            raise missing()
         return self._deadline
 
     def start(self) -> Memory:
@@ -122,8 +119,12 @@ class OnFleet(World):
         """A round ends with the slowest user."""
         return Waiting(self.timing, self._deadline)
 
-    def late(self, delay: int) -> World:
+    def late(self, delay: int | None = None) -> World:
         """Users that are not done at the deadline deliver when they are."""
+        if delay is not None:
+            raise SalfError(
+                "delay counts rounds; with a fleet users deliver when they are done: leave it out."
+            )
         return Delayed(self.timing, self.deadline)
 
     def narrowed(self, width: float) -> World:
@@ -134,7 +135,13 @@ class OnFleet(World):
 
     def buffered(self, size: int) -> World:
         """A step is taken whenever so many updates have arrived."""
-        return Buffered(self.timing, Constant(1.0), size)
+        return Buffered(self.timing, size)
+
+    def timely(self, fastest: float, measured: bool) -> World:
+        """Users are given what fits into a round."""
+        from salf.fleet.timely import Timely  # which is made of this class
+
+        return Timely(self.timing, fastest, measured)
 
     def _after(self, memory: Memory, arrived: Arrivals, spent: Spent, finish: Floats) -> Memory:
         """What to remember after a round."""
@@ -188,7 +195,7 @@ class Waiting(OnFleet):
         clock = float(memory[CLOCK])
         times = self.timing.round(draws, users, clock)
         finish = times.finish
-        took = _finite(float(finish.max(initial=0.0)))
+        took = finite(float(finish.max(initial=0.0)))
         reached = times.reached(took)
         took = self.timing.closes(times, reached, took, draws)
         spent = self._spent(times, reached, finish, took, clock)
@@ -254,7 +261,8 @@ class Delayed(OnFleet):
     def models_in_use(self, memory: Memory) -> set[int]:
         """The models given to users who have not delivered."""
         given, due = memory[:, 1:]
-        return set(given[due > 0].astype(np.int64).tolist())
+        # Not of those that never come back, whose number would only grow.
+        return set(given[(due > 0) & np.isfinite(due)].astype(np.int64).tolist())
 
     def arrivals(
         self, t: int, draws: Draws, users: Ints, memory: Memory
@@ -325,11 +333,19 @@ class Buffered(Delayed):
     as many users are at work at a time; who is next is drawn from those that are free.
     """
 
-    def __init__(self, timing: Timing, deadline: Deadline, size: int) -> None:
-        super().__init__(timing, deadline)
+    def __init__(self, timing: Timing, size: int) -> None:
+        super().__init__(timing, None)
         if not size >= 1:
             raise SalfError(f"a buffer must hold at least one update, not {size}.")
         self.size = size
+
+    def _first_deadline(self) -> float:
+        return 0.0
+
+    def _next_deadline(
+        self, memory: Memory, arrived: Arrivals, took: float, finish: Floats
+    ) -> float:
+        return 0.0
 
     def arrivals(
         self, t: int, draws: Draws, users: Ints, memory: Memory
@@ -350,7 +366,7 @@ class Buffered(Delayed):
             )
         due = after[DUE, 1 + at_work]
         first = at_work[np.lexsort((at_work, due))][: self.size]
-        end = _finite(float(after[DUE, 1 + first].max(initial=clock)))
+        end = finite(float(after[DUE, 1 + first].max(initial=clock)))
         arrived, after = self._closed(t, begun, after, first, clock, end, len(users))
         return arrived, after
 
@@ -378,7 +394,8 @@ def deadline_for(timing: Timing, target: float) -> float:
     return high
 
 
-def _finite(end: float) -> float:
+def finite(end: float) -> float:
+    """The time at which a step ends, or a sentence if it never does."""
     if np.isfinite(end):
         return end
     raise SalfError("a user is never available again, so the server would wait for it for ever.")

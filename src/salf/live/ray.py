@@ -51,9 +51,15 @@ class _Actor:
         steps: int,
         rate: float,
         step_seconds: float,
+        proximal: float,
+        whole_steps: bool,
     ) -> bytes:
         weights = decode_model(model)
-        return encode(self.user.train(round, deadline, weights, steps, rate, step_seconds))
+        return encode(
+            self.user.train(
+                round, deadline, weights, steps, rate, step_seconds, proximal, whole_steps
+            )
+        )
 
 
 def start_user(name: str, make: Callable[[], User], *, here: bool = False) -> Any:
@@ -182,7 +188,14 @@ class RayLink:
         )
         for user in set(users) & self._actors.keys() - self._busy():
             reference = self._actors[user].train.remote(
-                task.round, task.deadline, model, task.steps, task.rate, task.step_seconds
+                task.round,
+                task.deadline,
+                model,
+                task.steps,
+                task.rate,
+                task.step_seconds,
+                task.proximal,
+                task.whole_steps,
             )
             hung = time.monotonic() + longest * self._patience.get(user, 1.0)
             self._asked[reference] = _Asked(user, task.round, hung)

@@ -40,6 +40,8 @@ class Task:
     steps: int = 1  # local ones
     rate: float = 0.0  # of local steps
     step_seconds: float = 0.0  # that a step is to take users who choose their batch; 0 if unknown
+    proximal: float = 0.0  # mu of FedProx, in local steps
+    whole_steps: bool = False  # whether layers of a step that is stopped are not wanted
 
     @classmethod
     def of(cls, server: LiveServer, deadline: float | None, fixed: bool = True) -> "Task":
@@ -47,7 +49,17 @@ class Task:
         t, rate = server.t + 1, server.server.local_rate(server.t + 1)
         # If both followed each other, users would end with batches of one row.
         step_seconds = server.step_seconds(deadline if fixed else None)
-        return cls(t, deadline, server.weights, server.local_steps, rate, step_seconds)
+        method = server.method
+        return cls(
+            t,
+            deadline,
+            server.weights,
+            server.local_steps,
+            rate,
+            step_seconds,
+            method.proximal,
+            method.whole_steps,
+        )
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from salf.live.reach import ReachEstimate, UserReach
 from salf.live.update import Rejected, Update, decode, size_of
 from salf.methods import Method
 from salf.methods import method as make_method
+from salf.methods.base import mean_steps
 from salf.rows import Row
 from salf.schedules import Schedule
 from salf.server import Optimiser, Server
@@ -51,6 +52,8 @@ class OpenRound:
     depths: dict[str, int]  # of every user asked; L + 1 until it is heard
     steps: dict[str, tuple[int, int]]  # local steps of every user asked: begun and planned
     shares: Floats  # the sum of the shares of every layer
+    present: Floats  # how many users have a share in it
+    gradients: Floats  # and how many local steps' gradients of it
     deadline: float | None = None  # T_max, where it says how far users could come
     updates: dict[str, Update] = field(default_factory=dict)  # that are used, without tensors
     answered: set[str] = field(default_factory=set)
@@ -139,6 +142,8 @@ class LiveServer:
             dict.fromkeys(users, len(self.layers) + 1),
             dict.fromkeys(users, (1, self.local_steps)),
             np.zeros(len(self.layers)),
+            np.zeros(len(self.layers)),
+            np.zeros(len(self.layers)),
             deadline,
         )
         return self.t + 1
@@ -206,7 +211,14 @@ class LiveServer:
         """End the round: take the step, and learn from it."""
         t, round, unreached = self.t + 1, self.round, self._unreached()
         reached = round.aggregate.reached
-        closing = Closing(len(round.depths), reached, round.shares, unreached)
+        closing = Closing(
+            users=len(round.depths),
+            reached=reached,
+            shares=round.shares,
+            unreached=unreached,
+            present=round.present,
+            steps=mean_steps(round.gradients, round.present),
+        )
         with torch.no_grad():
             step = round.aggregate.total(round.shares, self.method.checked_divisor(closing))
             self.server.apply(step, t)
@@ -311,6 +323,9 @@ class LiveServer:
         share = self.method.checked_share(arrived, len(self.layers))[:, 0]
         self.round.aggregate.add(update.tensors, share)
         self.round.shares += share
+        self.round.present += share > 0
+        gradients = self.method.gradients(arrived, len(self.layers))[:, 0]
+        self.round.gradients += np.where(share > 0, gradients, 0)
 
     def _check_finite(self, moved: Collection[str], t: int) -> None:
         """Good updates may still add up to a model that overflows."""

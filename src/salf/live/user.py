@@ -51,11 +51,15 @@ class User:
         steps: int = 1,
         rate: float = 0.0,
         step_seconds: float = 0.0,
+        proximal: float = 0.0,
+        whole_steps: bool = False,
     ) -> Update:
         """One round, with as many local steps of this rate as fit.
 
         `step_seconds` is the time that a step is to take, if the user chooses its batch; 0 leaves
-        the batch as it is. All of it counts against the deadline: taking over the model, too.
+        the batch as it is. `proximal` is mu of FedProx. With `whole_steps`, what there is of a
+        further step that is stopped is not sent. All of it counts against the deadline: taking over
+        the model, too.
         """
         start = self._now()
         take_over(self.model, weights)
@@ -70,19 +74,22 @@ class User:
             left = math.inf if deadline is None else deadline - (self._now() - start)
             loss = partial(self._loss, round, step)
             found = self.backpropagation.within(left, loss, more=step > 1)
-            if step > 1 and found.depth > len(layers):
-                break  # no layer of this step fits: the steps before it are delivered
+            if step > 1 and found.depth > (1 if whole_steps else len(layers)):
+                break  # nothing of this step counts: the steps before it are delivered
             if step == 1:
                 stages = _stages(self._now() - start - found.total, found, len(layers))
-            done, depth = step, found.depth
-            for name, gradient in found.gradients.items():
+            done, depth, gradients = step, found.depth, found.gradients
+            if proximal and step > 1:  # w - w_t is -rate times the sum so far
+                pull = proximal * rate
+                gradients = {name: g - pull * total[name] for name, g in gradients.items()}
+            for name, gradient in gradients.items():
                 total[name] = total[name] + gradient if name in total else gradient
             losses.append(0.0 if found.loss is None else float(found.loss))
             complete, latest = latest, self._buffers()
             if depth > 1 or step == planned:
                 break
             complete = latest
-            move(self.model, found.gradients, rate)
+            move(self.model, gradients, rate)
         # A layer that the last step did not reach has moved its buffers in the steps before it.
         differences = {
             name: moved((latest if number >= depth else complete)[name], before[name])

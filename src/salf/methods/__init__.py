@@ -8,7 +8,7 @@ from dataclasses import fields
 
 from salf import registry
 from salf.errors import SalfError
-from salf.methods.base import Average, Group, Method, Plan, make
+from salf.methods.base import Average, Group, Method, Plan, Recalled, make
 
 
 def _discover() -> dict[str, type[Method]]:
@@ -57,4 +57,4 @@ def named(method: Method) -> str:
     return name
 
 
-__all__ = ["METHODS", "Average", "Group", "Method", "Plan", "find", "method", "named"]
+__all__ = ["METHODS", "Average", "Group", "Method", "Plan", "Recalled", "find", "method", "named"]

@@ -8,6 +8,7 @@ import numpy as np
 from salf.arrivals import Arrivals, Closing, Floats
 from salf.errors import SalfError
 from salf.methods.base import Method
+from salf.methods.events import of_whole_updates, polynomial
 from salf.worlds import World
 
 Stale = Literal["difference", "model"]
@@ -22,11 +23,11 @@ class AsyncFL(Method):
     others (`stale="model"`). `discount`: a weight (1 + staleness)^-discount; 0 is none.
 
     On a fleet, which has a clock, a user that is not done at the deadline delivers in the round in
-    which it is (`delay` is not used). With a `buffer` of so many updates there are no deadlines:
+    which it is, so there is no `delay`. With a `buffer` of so many updates there are no deadlines:
     the server takes a step whenever that many have arrived.
     """
 
-    delay: int = 2
+    delay: int | None = None  # 2
     stale: Stale = "difference"
     discount: float = 0.0
     buffer: int | None = None
@@ -36,15 +37,22 @@ class AsyncFL(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.delay < 1 or self.discount < 0:
+        if (self.delay is not None and self.delay < 1) or self.discount < 0:
             raise SalfError(
                 f"AsyncFL needs delay >= 1 and discount >= 0, not {self.delay}, {self.discount}."
             )
+        if self.delay is not None and self.buffer is not None:
+            raise SalfError("with a buffer, users deliver when they are done: leave out delay.")
 
     @property
     def has_deadline(self) -> bool:
         """A buffer is full when it is full."""
         return self.buffer is None
+
+    @property
+    def uses_reach(self) -> bool:
+        """No: who arrived is enough."""
+        return False
 
     @property
     def average_models(self) -> bool:
@@ -57,8 +65,7 @@ class AsyncFL(Method):
 
     def share(self, arrived: Arrivals, layers: int) -> Floats:
         """The stale count for less, in the sum and in what it is divided by."""
-        discounted = (1.0 + arrived.age) ** -self.discount
-        return np.tile(np.where(arrived.finished, discounted, 0.0), (layers, 1))
+        return of_whole_updates(arrived, layers, polynomial(arrived.age, self.discount))
 
     def divisor(self, closing: Closing) -> Floats:
         """The mean over who arrived, or over all users."""

@@ -54,12 +54,13 @@ class Plan:
 
     With `entrywise`, each entry of a parameter is averaged over the users whose network holds it.
     With `average_models`, users on older models contribute those models themselves, not only the
-    difference they made to them.
+    difference they made to them. `proximal` is mu of the term mu (w - w_t) in local steps.
     """
 
     groups: tuple[Group, ...]
     entrywise: bool = False
     average_models: bool = False
+    proximal: float = 0.0
 
     def total_weights(self) -> Floats:
         """sum_u c[l, u], for l = 1..L."""
@@ -89,6 +90,9 @@ class Method(ABC):
     waits: ClassVar[bool] = False  # whether it has no deadline, so that everybody finishes
     narrows: ClassVar[bool] = False  # whether stragglers train a narrower network and so finish
     simulated_only: ClassVar[str] = ""  # why it cannot run live, if it cannot
+    needs_clock: ClassVar[bool] = False  # whether it runs on a fleet only
+    whole_steps: ClassVar[bool] = False  # whether layers of a step that was stopped do not count
+    more_steps: ClassVar[bool] = False  # whether users may take more local steps than planned
     # What of each user `share` asks for: `arrived.chance`, `arrived.interval`, or nothing.
     weighs_by: ClassVar[Literal["", "reach", "intervals"]] = ""
     cutoff: ClassVar[int] = 50  # rounds after which an interval ends at the latest
@@ -108,7 +112,7 @@ class Method(ABC):
 
     def counts(self, arrived: Arrivals, layers: int) -> Bools:
         """Who takes part in which layer, [L, users]: by default who reached it."""
-        return arrived.reach(layers)
+        return self.gradients(arrived, layers) > 0
 
     def share(self, arrived: Arrivals, layers: int) -> Floats:
         """The share of every user in every layer, [L, users]; 1 in the layers it takes part in.
@@ -116,6 +120,16 @@ class Method(ABC):
         Live, users arrive one at a time: a share depends on its own user's entry only.
         """
         return self.counts(arrived, layers).astype(np.float64)
+
+    def gradients(self, arrived: Arrivals, layers: int) -> Ints:
+        """How many local steps' gradients of every layer count, for every user: [L, users]."""
+        found = arrived.gradients(layers)
+        return np.tile(found.min(axis=0), (layers, 1)) if self.whole_steps else found
+
+    @property
+    def proximal(self) -> float:
+        """mu of FedProx: local steps follow the gradient of F(w) + mu/2 ||w - w_t||^2."""
+        return 0.0
 
     @property
     def has_deadline(self) -> bool:
@@ -126,6 +140,11 @@ class Method(ABC):
     def recalled(self) -> Recalled | None:
         """What is remembered of users' last updates; None for nothing."""
         return None
+
+    @property
+    def uses_reach(self) -> bool:
+        """Whether its weights depend on p_l or on the chances of users to reach a layer."""
+        return True
 
     @abstractmethod
     def divisor(self, closing: Closing) -> Floats:
@@ -153,10 +172,18 @@ class Method(ABC):
         """c[l, u] of a step whose arrivals and p_l are known."""
         layers = len(unreached)
         share = self.checked_share(arrived, layers)
-        reached, share = (share > 0).sum(axis=1), share * arrived.weight
-        asked = arrived.asked_weight
-        everybody = asked if arrived.everybody is None else arrived.everybody
-        closing = Closing(asked, reached, share.sum(axis=1), unreached, everybody)
+        heard, share = share > 0, share * arrived.weight
+        asked, present = arrived.asked_weight, heard @ arrived.weight
+        steps = (heard * self.gradients(arrived, layers)) @ arrived.weight
+        closing = Closing(
+            users=asked,
+            reached=heard.sum(axis=1),
+            shares=share.sum(axis=1),
+            unreached=unreached,
+            present=present,
+            steps=mean_steps(steps, present),
+            everybody=asked if arrived.everybody is None else arrived.everybody,
+        )
         return np.asarray(share / self.checked_divisor(closing)[:, None])
 
     def plan(self, t: int, arrived: Arrivals, unreached: Floats, rows: Ints | None = None) -> Plan:
@@ -165,7 +192,7 @@ class Method(ABC):
         Users with no weight in any layer compute nothing.
         """
         weights = self.weights(arrived, unreached)
-        gradients = np.where(weights > 0, arrived.gradients(len(unreached)), 0)
+        gradients = np.where(weights > 0, self.gradients(arrived, len(unreached)), 0)
         rows = np.zeros(arrived.users, np.int64) if rows is None else rows
         # Python's own numbers, because a round has few users and arrays have their price.
         given_to, widths = (t - arrived.age).tolist(), self.widths(arrived).tolist()
@@ -189,7 +216,7 @@ class Method(ABC):
                     gradients[:, some],
                 )
             )
-        return Plan(tuple(groups), self.entrywise, self.average_models)
+        return Plan(tuple(groups), self.entrywise, self.average_models, self.proximal)
 
     def checked_share(self, arrived: Arrivals, layers: int) -> Floats:
         """`share`, or a sentence that says what is wrong with it."""
@@ -231,6 +258,11 @@ class Method(ABC):
         if not (right & np.isfinite(values)).all():
             allowed = "finite and at least 0" if what == "share" else "finite and positive"
             raise SalfError(f"{type(self).__name__}.{what} must return {allowed} numbers.")
+
+
+def mean_steps(steps: Floats, present: Floats) -> Floats:
+    """The mean of local steps from their weighted sum; 1 in a layer in which nobody has any."""
+    return np.where(present > 0, steps / np.where(present > 0, present, 1.0), 1.0)
 
 
 def make(cls: type[Method], options: Mapping[str, object]) -> Method:

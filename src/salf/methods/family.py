@@ -25,6 +25,11 @@ class PerLayerOrWhole(Method):
 
     whole: bool = False
 
+    @property
+    def uses_reach(self) -> bool:
+        """Only to weigh by it."""
+        return self.weighs_by == "reach"
+
     def counts(self, arrived: Arrivals, layers: int) -> Bools:
         """Who reached the layer, or who finished."""
         if self.whole:

@@ -14,6 +14,11 @@ class FedAvg(Method):
     name: ClassVar[str] = "fedavg"
     waits: ClassVar[bool] = True
 
+    @property
+    def uses_reach(self) -> bool:
+        """No: who arrived is enough."""
+        return False
+
     def divisor(self, closing: Closing) -> Floats:
         """[FedAvg_update]: c[l, u] = 1/U; live, a user that failed is not one of them."""
         return closing.weight

@@ -35,6 +35,11 @@ class HeteroFL(Method):
         """Stragglers finish: they have less to do."""
         return world.narrowed(self.width)
 
+    @property
+    def uses_reach(self) -> bool:
+        """No: who arrived is enough."""
+        return False
+
     def divisor(self, closing: Closing) -> Floats:
         """1: each entry is divided by the weight of its holders; or U, whoever holds what."""
         return np.full(len(closing.reached), 1.0 if self.entrywise else float(closing.users))

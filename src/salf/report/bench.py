@@ -167,7 +167,7 @@ def notes(suite: Suite, rows: Sequence[Row]) -> list[str]:
     return [
         f"{over_seeds(len(suite.seeds)).capitalize()}. Every method has the best of the learning "
         f"rates {names.listed([f'{rate:g}' for rate in suite.rates])}, by scenario, chosen on "
-        f"held-out data of other seeds ({names.listed([str(seed) for seed in suite.tuning_seeds])}).",
+        f"held-out data of other seeds ({names.listed([*map(str, suite.tuning_seeds)])}).",
         "Ranks are by the accuracy shown; equal ones share the mean of their places. A method that "
         "fails with a seed is ranked last. Without a clock (Mixture) waiting costs nothing, so a "
         "method that waits has no rank there.",

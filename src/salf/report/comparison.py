@@ -299,8 +299,9 @@ def _measured(comparison: Comparison) -> str:
     base = comparison.base
     if base.fleet:
         spread = ", mean ± standard deviation over " if seeds(comparison) > 1 else ", "
+        what = "accuracy" if seconds.classifies(comparison) else "loss"
         return (
-            f"Test accuracy on {names.data(base.data)} after {seconds.budget(comparison)} with "
+            f"Test {what} on {names.data(base.data)} after {seconds.budget(comparison)} with "
             f"{names.fleet(base)}{spread}{_seeds(comparison)}."
         )
     by = " by ratio of stragglers" if has_ratio(comparison.base.depth) else ""

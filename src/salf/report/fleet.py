@@ -81,9 +81,9 @@ def page(preview: Preview, config: Config, command: Sequence[str]) -> Page:
                     f"{names.duration(preview.deadline)}; users from the fastest to the slowest.",
                 ),
                 Table.of(
-                    ["Layer", "Users that reach it", "p_l, the chance that nobody does"],
+                    ["Layer", "Users that reach it in a round", "p_l, the chance that nobody does"],
                     [
-                        [label, f"{preview.users * chance:.1f}", f"{nobody:.2g}"]
+                        [label, f"{preview.asked * chance:.1f}", f"{nobody:.2g}"]
                         for label, chance, nobody in zip(
                             names.layers(preview.layers),
                             preview.reach.mean(axis=1).tolist(),

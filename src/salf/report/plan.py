@@ -332,7 +332,7 @@ def _range(offer: Offer) -> str:
 
 
 def _time(seconds: float) -> str:
-    return f"{seconds:.3g} s"
+    return f"{seconds:,.0f} s" if seconds >= 99.5 else f"{seconds:.3g} s"
 
 
 def _seeds(planned: Planned) -> str:

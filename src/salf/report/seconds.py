@@ -11,15 +11,23 @@ from salf.report import names
 from salf.report.measured import Spread, test_accuracy
 from salf.report.tables import Cell, Table
 
+TO_TARGET = "Seconds to target"
 COLUMNS = (
-    "Method", "Accuracy", "Slowest 10 %", "Rounds", "Seconds to target", "Waited", "Work lost",
-    "Bytes lost",
+    "Method", "Accuracy", "Slowest 10 %", "Rounds", TO_TARGET, "Waited", "Work lost", "Bytes lost",
 )  # fmt: skip
 NOT_REACHED, NOT_MEASURED = "not reached", "–"
 
 
+def classifies(comparison: Comparison) -> bool:
+    """Whether an accuracy was measured; if not, it is a regression, say, and has a loss only."""
+    runs = [run.history for results in comparison.results.values() for run in results]
+    return any(run.curve or run.test_accuracy is not None for run in runs)
+
+
 def table(comparison: Comparison, cases: Sequence[Case], caption: str) -> Table:
     """A row per method and way to size batches."""
+    if not classifies(comparison):
+        return _loss_table(comparison, cases, caption)
     times = {case: _mean_to_target(comparison.clocked(case)) for case in cases}
     accuracies = {case: _rounded(test_accuracy(comparison, case)) for case in cases}
     highest = max((value for value in accuracies.values() if value is not None), default=None)
@@ -36,23 +44,61 @@ def table(comparison: Comparison, cases: Sequence[Case], caption: str) -> Table:
                 Cell(names.variant(case.method, case.batches) + waits),
                 Cell(_spread(test_accuracy(comparison, case)), bold=best),
                 Cell(_spread(Spread.of(run.slowest for run in runs))),
-                Cell(f"{fmean(run.rounds for run in runs):.0f}"),
+                _rounds(runs),
                 Cell(_to_target(runs), bold=first),
-                Cell(_number(_waited(comparison, case))),
-                Cell(f"{fmean(run.lost_work for run in runs):.0%}"),
-                Cell(f"{fmean(run.lost_bytes for run in runs):.0%}"),
+                *_lost(comparison, case),
             ]
         )
     return Table(list(COLUMNS), rows, caption)
 
 
+def _loss_table(comparison: Comparison, cases: Sequence[Case], caption: str) -> Table:
+    losses = {case: _rounded(_test_loss(comparison, case)) for case in cases}
+    lowest = min((value for value in losses.values() if value is not None), default=None)
+    rows = [
+        [
+            Cell(names.variant(case.method, case.batches) + " (waits)" * names.waits(case.method)),
+            Cell(
+                _spread(_test_loss(comparison, case)),
+                bold=len(cases) > 1 and losses[case] is not None and losses[case] == lowest,
+            ),
+            _rounds(comparison.clocked(case)),
+            *_lost(comparison, case),
+        ]
+        for case in cases
+    ]
+    shown = [each for each in COLUMNS if each not in ("Accuracy", "Slowest 10 %", TO_TARGET)]
+    return Table([shown[0], "Loss", *shown[1:]], rows, caption)
+
+
+def _test_loss(comparison: Comparison, case: Case) -> Spread | None:
+    return Spread.of(run.history.test.get("loss") for run in comparison.results[case])
+
+
+def _rounds(runs: Sequence[Clocked]) -> Cell:
+    return Cell(f"{fmean(run.rounds for run in runs):.0f}")
+
+
+def _lost(comparison: Comparison, case: Case) -> list[Cell]:
+    """Waited, work lost and bytes lost."""
+    runs = comparison.clocked(case)
+    return [
+        Cell(_number(_waited(comparison, case))),
+        Cell(f"{fmean(run.lost_work for run in runs):.0%}"),
+        Cell(f"{fmean(run.lost_bytes for run in runs):.0%}"),
+    ]
+
+
 def notes(comparison: Comparison) -> list[str]:
     """What the columns mean."""
     base = comparison.base
-    said = [
+    accuracies = [
         "Slowest 10 %: accuracy on the data of the tenth of the users with the slowest devices.",
         f"Seconds to target: until the first evaluation on held-out data at or above "
         f"{_target(comparison)}.",
+    ]
+    said = [
+        *(accuracies if classifies(comparison) else []),
         "Waited: simulated seconds that a user had finished and waited for the round to end. Work "
         "and bytes lost: shares that are in no update that counts.",
     ]
@@ -85,12 +131,15 @@ def _against(comparison: Comparison, case: Case, other: Case) -> str:
     by_seed = {run.config.seed: run.history for run in theirs}
     pairs = [(run.history, by_seed.get(run.config.seed)) for run in ours]
     differences = []
-    for what, of in _MEASURES.items():
+    for what, of in (_MEASURES if classifies(comparison) else _LOSS).items():
         both = [(of(a.test), of(b.test)) for a, b in pairs if b is not None]
         known = [(a, b) for a, b in both if a is not None and b is not None]
         if known:
             differences.append(_difference(what, known, _name(other)))
-    said = f"{_place(comparison, case)}{_name(case)} {_speed(comparison, case, other)}"
+    place = f"{_place(comparison, case)}{_name(case)}"
+    if not classifies(comparison):
+        return f"{place}: at the end {', and '.join(differences)}."
+    said = f"{place} {_speed(comparison, case, other)}"
     if differences:
         said += f"; at the end {', and '.join(differences)}"
     return f"{said}."
@@ -100,6 +149,9 @@ _MEASURES: dict[str, Callable[..., float | None]] = {
     "its test accuracy": lambda test: test.get("accuracy"),
     "that on the slowest tenth's data": lambda test: test.get(SLOWEST),
 }
+
+
+_LOSS: dict[str, Callable[..., float | None]] = {"its test loss": lambda test: test.get("loss")}
 
 
 def _speed(comparison: Comparison, case: Case, other: Case) -> str:
@@ -120,8 +172,11 @@ def _speed(comparison: Comparison, case: Case, other: Case) -> str:
     if abs(mine / others - 1) < 0.05:
         return f"reaches {what} about as fast as {_name(other)} {times}"
     if mine < others:
-        return f"reaches {what} {others / mine:.2g} times as fast as {_name(other)} {times}"
-    return f"takes {mine / others:.2g} times as long as {_name(other)} to reach {what} {times}"
+        fast = _number(others / mine, 2)
+        return f"reaches {what} {fast} times as fast as {_name(other)} {times}"
+    return (
+        f"takes {_number(mine / others, 2)} times as long as {_name(other)} to reach {what} {times}"
+    )
 
 
 def _difference(what: str, pairs: Sequence[tuple[float, float]], other: str) -> str:
@@ -176,13 +231,13 @@ def _to_target(runs: Sequence[Clocked]) -> str:
         return f"{len(times)} of {len(runs)} reached"
     spread = Spread.of(times)
     assert spread is not None
-    sd = f"{spread.sd:,.0f}" if spread.mean >= 99.5 else f"{spread.sd:.2g}"
+    sd = f"{spread.sd:,.0f}" if spread.mean >= 99.5 else _number(spread.sd, 2)
     return _number(spread.mean) + (f" ±{sd}" if spread.count > 1 else "")
 
 
-def _number(seconds: float) -> str:
-    """Three digits, or as many as a whole number has."""
-    return f"{seconds:,.0f}" if seconds >= 99.5 else f"{seconds:.3g}"
+def _number(value: float, digits: int = 3) -> str:
+    """So many digits, or as many as a whole number has."""
+    return f"{value:,.0f}" if value >= 10 ** (digits - 1) - 0.5 else f"{value:.{digits}g}"
 
 
 def _mean_to_target(runs: Sequence[Clocked]) -> float | None:

@@ -67,7 +67,9 @@ def train(
     left = None if deadline is None else deadline - (time.perf_counter() - start)
     asked, rate = cast(int, config["local-steps"]), cast(float, config["local-rate"])
     step_seconds = cast(float, config.get("step-seconds", 0.0))
-    update = user.train(round, left, weights, asked, rate, step_seconds)
+    proximal = cast(float, config.get("proximal", 0.0))
+    whole_steps = cast(bool, config.get("whole-steps", False))
+    update = user.train(round, left, weights, asked, rate, step_seconds, proximal, whole_steps)
     if context is not None:
         learned = user.backpropagation.state_dict()
         context.state[TIMES] = ConfigRecord({"layers": named, "rows": update.rows, **learned})

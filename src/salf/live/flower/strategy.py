@@ -269,6 +269,8 @@ class SALF(FedAvg):
             "local-steps": task.steps,
             "local-rate": task.rate,
             "step-seconds": task.step_seconds,
+            "proximal": task.proximal,
+            "whole-steps": task.whole_steps,
         }
         sent = ConfigRecord(
             {**config, **asked, "server-round": task.round, "layers": json.dumps(names)}

@@ -1,0 +1,54 @@
+"""CA2FL: FedBuff that remembers every user's last update, so that slow users keep their voice."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from salf.arrivals import Arrivals, Closing, Floats
+from salf.errors import SalfError
+from salf.methods.base import Recalled
+from salf.methods.events import Buffering, of_whole_updates
+
+
+@dataclass(frozen=True)
+class CA2FL(Buffering):
+    """w <- w - eta_g (mean_u h_u + 1/K sum_{u in the buffer} (Delta_u - h_u)), then h_u <- Delta_u.
+
+    h_u is the last update of user u, 0 before the first; the mean is over all users. After
+    `buffer` = K updates, as in FedBuff; this is FedVARP on a buffer. What is remembered counts
+    `fade` times as much a step later (1, the paper's, does not fade), and at most `remember` users
+    are remembered, each taking as much memory as the model.
+
+    Wang et al., "Tackling the Data Heterogeneity in Asynchronous Federated Learning with Cached
+    Update Calibration", ICLR 2024.
+    """
+
+    buffer: int = 10
+    fade: float = 1.0
+    remember: int = 1000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.buffer < 1 or self.remember < 1 or not 0 <= self.fade <= 1:
+            raise SalfError(
+                "CA2FL needs buffer >= 1, remember >= 1 and a fade in [0, 1], not "
+                f"{self.buffer}, {self.remember}, {self.fade}."
+            )
+
+    @property
+    def size(self) -> int:
+        """K."""
+        return self.buffer
+
+    @property
+    def recalled(self) -> Recalled:
+        """The last update of every user."""
+        return Recalled(1.0, self.fade, self.remember)
+
+    def share(self, arrived: Arrivals, layers: int) -> Floats:
+        """1, however stale."""
+        return of_whole_updates(arrived, layers, np.ones(arrived.users))
+
+    def divisor(self, closing: Closing) -> Floats:
+        """K."""
+        return closing.weight

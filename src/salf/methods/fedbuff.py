@@ -1,0 +1,47 @@
+"""FedBuff: a step whenever K updates are in the buffer; stale updates count for less."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from salf.arrivals import Arrivals, Closing, Floats
+from salf.errors import SalfError
+from salf.methods.events import Buffering, of_whole_updates, polynomial
+
+
+@dataclass(frozen=True)
+class FedBuff(Buffering):
+    """w <- w - eta_g / K sum_u s(tau_u) Delta_u after every K = `buffer` updates.
+
+    s(tau) = (1 + tau)^-`discount`, tau being the steps the server took since the user was given its
+    model. A stale update makes the step smaller: the sum is divided by K, not by the sum of s.
+    eta_g and momentum are the server's (`--lr`, `--momentum`), the rate in Delta the users'
+    (`--client-lr`). A user that has delivered begins again when the step is taken.
+
+    Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022.
+    """
+
+    buffer: int = 10
+    discount: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.buffer < 1 or not self.discount >= 0:
+            raise SalfError(
+                f"FedBuff needs buffer >= 1 and discount >= 0, not {self.buffer}, {self.discount}."
+            )
+
+    @property
+    def size(self) -> int:
+        """K."""
+        return self.buffer
+
+    def share(self, arrived: Arrivals, layers: int) -> Floats:
+        """s(tau)."""
+        return of_whole_updates(arrived, layers, polynomial(arrived.age, self.discount))
+
+    def divisor(self, closing: Closing) -> Floats:
+        """K: c[l, u] = s(tau_u) / K; or the number of users at work."""
+        if self.average == "all":
+            return np.full(len(closing.shares), float(closing.users))
+        return np.where(closing.reached > 0, closing.present, 1.0)

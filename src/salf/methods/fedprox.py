@@ -1,0 +1,43 @@
+"""FedProx: local steps are held near the server's model; stragglers send the steps they did."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from salf.arrivals import Closing, Floats
+from salf.errors import SalfError
+from salf.methods.base import Method
+
+
+@dataclass(frozen=True)
+class FedProx(Method):
+    """The mean over all users with at least one complete local step.
+
+    Local steps follow the gradient of F_u(w) + mu/2 ||w - w_t||^2, which is that of F_u in the
+    first step. A user that is stopped delivers its complete steps; with one local step FedProx
+    drops stragglers. mu = 1 is the paper's choice for MNIST and FEMNIST; it tunes mu in
+    {0.001, 0.01, 0.1, 0.5, 1}.
+
+    Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
+    """
+
+    mu: float = 1.0
+
+    whole_steps: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.mu >= 0:
+            raise SalfError(f"mu of FedProx must not be negative, not {self.mu}.")
+
+    @property
+    def proximal(self) -> float:
+        """The term mu (w - w_t) in local steps."""
+        return self.mu
+
+    def divisor(self, closing: Closing) -> Floats:
+        """c[l, u] = 1 / |{users with a complete step}|, or 1/U."""
+        if self.average == "all":
+            return np.full(len(closing.shares), float(closing.users))
+        return closing.weight

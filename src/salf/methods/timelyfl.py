@@ -1,0 +1,58 @@
+"""TimelyFL: every user is given the local steps, or the last layers, that fit into the round."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from salf.arrivals import Closing, Floats
+from salf.errors import SalfError
+from salf.methods.base import Method
+from salf.worlds import World
+
+Times = Literal["expected", "measured"]
+
+
+@dataclass(frozen=True)
+class TimelyFL(Method):
+    """A round lasts until the `fastest` share of the users has done the planned local steps.
+
+    Faster users do them as many times as fit, slower ones as many steps, and layers of the last
+    one, as fit. Each layer is averaged over the users that trained it. What fits is decided before
+    the round: from `times="measured"`, as if every device knew how fast it is in this round, which
+    stands for the paper's real-time estimate and is never wrong; or "expected", its mean times, so
+    that a user which happens to be slower delivers nothing.
+
+    Zhang et al., "TimelyFL: Heterogeneity-aware Asynchronous Federated Learning with Adaptive
+    Partial Training", CVPR workshops 2023. There, a slow user trains the last layers in all of its
+    local steps.
+    """
+
+    fastest: float = 0.5
+    times: Times = "measured"
+
+    needs_clock: ClassVar[bool] = True
+    more_steps: ClassVar[bool] = True
+    simulated_only: ClassVar[str] = "its users are given the work that fits, by their times"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.fastest <= 1:
+            raise SalfError(
+                f"fastest of TimelyFL is a share of the users in (0, 1], not {self.fastest}."
+            )
+
+    @property
+    def has_deadline(self) -> bool:
+        """The round's length follows from its users."""
+        return False
+
+    def world(self, world: World) -> World:
+        """Users are given what fits."""
+        return world.timely(self.fastest, self.times == "measured")
+
+    def divisor(self, closing: Closing) -> Floats:
+        """The mean over the users that trained a layer, or over all users."""
+        if self.average == "all":
+            return np.full(len(closing.shares), float(closing.users))
+        return closing.weight
