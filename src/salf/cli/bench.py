@@ -1,13 +1,19 @@
 """`salf bench`."""
 
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from salf.cli.options import Options, option, parse_list, parse_options, settings_of
 from salf.cli.terminal import Downloads, progress_bar, results, say, tell
 from salf.errors import SalfError
 from salf.experiments.config import Config
+
+if TYPE_CHECKING:
+    from salf.bench.results import Row
+    from salf.bench.suite import Entrant, Suite
 
 Settings = dict[str, Any]
 _OWN = (
@@ -79,66 +85,69 @@ def bench(
         salf bench --suite digits --method all    (makes all results again)
     """
     from salf.bench import results as rows_of
-    from salf.bench.suite import REFERENCE, load
+    from salf.bench import suite as suites
     from salf.cli.simulation import can_draw
     from salf.report import check_extra
     from salf.report.bench import print_tables, write_files
 
-    chosen = load(suite).only(parse_list(scenario))
+    whole = suites.load(suite)
+    chosen = whole.only(parse_list(scenario))
+    entrants = _entrants(chosen, methods, parse_options(options) or {}, settings)
+    is_own = suite.endswith(".toml")
+    if publish and (is_own or not entrants):
+        raise SalfError("--publish needs a suite of the benchmark and --method.")
     folder = rows_of.published_folder()
-    published = (
-        {} if suite.endswith(".toml") else rows_of.usable(rows_of.read_all(folder), chosen, say)
-    )
+    published = {} if is_own else rows_of.usable(rows_of.read_all(folder), whole, say)
     drawn = can_draw(check_extra)
-    shown = {name: row for name, row in published.items() if _is_in(row, chosen)}
-    made: list[Any] = []
-    if publish and suite.endswith(".toml"):
-        raise SalfError("only results of the benchmark's own suites are published.")
-    if methods:
-        made = _run(chosen, _entrants(chosen, methods, options, settings), out, published, workers)
-        shown |= {row.name: row for row in made}
-    elif options or settings:
-        raise SalfError("options and settings are those of a method: name it with --method.")
-    shown.pop(REFERENCE.name, None)
-    if not shown:
+    made = _run(chosen, entrants, out, published, workers) if entrants else []
+    rows = _shown(chosen, [*published.values(), *made])
+    if not rows:
         raise SalfError(
             f"no results of the suite {suite} are published yet: name methods with --method, or "
             "run them all with --method all."
         )
-    rows = list(shown.values())
     print_tables(chosen, rows, results)
     for path in write_files(chosen, rows, out, sys.argv[1:], drawn=drawn):
         tell(f"wrote {path}")
     if publish:
         for row in made:
             tell(f"published {rows_of.write(folder, row)}")
-        _write_docs(load(suite), rows_of.read_all(folder), folder)
+        now = rows_of.usable(rows_of.read_all(folder), whole, say)
+        _write_docs(whole, _shown(whole, list(now.values())), folder.parents[3] / "docs/bench.md")
 
 
-def _entrants(chosen: Any, methods: str, options: list[str] | None, settings: Settings) -> Any:
+def _entrants(
+    chosen: "Suite", methods: str | None, options: Mapping[str, Any], settings: Settings
+) -> "list[Entrant]":
     """The methods that were named, with the options and settings that were given."""
-    from dataclasses import replace
-
+    if not methods and (options or settings):
+        raise SalfError("options and settings are those of a method: name it with --method.")
     if methods == "all":
         if options or settings:
             raise SalfError("--method all runs methods as the table has them: leave out settings.")
         return list(chosen.entrants)
-    given = parse_options(options) or {}
-    found = []
-    for name in parse_list(methods):
-        entrant = chosen.entrant(name)
-        if given or settings:
-            entrant = replace(
+    found = [chosen.entrant(name) for name in parse_list(methods)]
+    if options or settings:
+        found = [
+            replace(
                 entrant,
-                options={**entrant.options, **given},
+                options={**entrant.options, **options},
                 settings={**entrant.settings, **settings},
                 given_name="",
             )
-        found.append(entrant)
+            for entrant in found
+        ]
     return list({entrant.name: entrant for entrant in found}.values())
 
 
-def _run(chosen: Any, entrants: Any, out: Path, published: Any, workers: int | None) -> Any:
+def _run(
+    chosen: "Suite",
+    entrants: "Sequence[Entrant]",
+    out: Path,
+    published: "Mapping[str, Row]",
+    workers: int | None,
+) -> "list[Row]":
+    """Run these methods, with a bar while it lasts."""
     from salf.bench.bench import bench as run
 
     with progress_bar(counted=False) as progress:
@@ -154,30 +163,26 @@ def _run(chosen: Any, entrants: Any, out: Path, published: Any, workers: int | N
         )
 
 
-def _is_in(row: Any, chosen: Any) -> bool:
-    """Whether a row has a result in any cell of the suite."""
-    return any(cell.key in row.cells for cell in chosen.cells)
-
-
-def _write_docs(chosen: Any, published: Any, folder: Path) -> None:
-    """Put the tables between the marks of docs/bench.md, in a clone."""
-    from salf.bench.results import usable
+def _shown(chosen: "Suite", rows: "Sequence[Row]") -> "list[Row]":
+    """The rows that have a result in the suite, the last of each name, without the reference."""
     from salf.bench.suite import REFERENCE
+
+    by_name = {row.name: row for row in rows if any(cell.key in row.cells for cell in chosen.cells)}
+    by_name.pop(REFERENCE.name, None)
+    return list(by_name.values())
+
+
+def _write_docs(whole: "Suite", rows: "Sequence[Row]", page: Path) -> None:
+    """Put the tables between the marks of docs/bench.md, in a clone."""
     from salf.files import write_whole
     from salf.report.bench import markdown
 
-    page = folder.parents[3] / "docs" / "bench.md"
-    rows = [
-        row
-        for name, row in usable(published, chosen, say).items()
-        if name != REFERENCE.name and _is_in(row, chosen)
-    ]
-    begin, end = f"<!-- salf bench {chosen.name} -->\n", f"<!-- end {chosen.name} -->\n"
+    begin, end = f"<!-- salf bench {whole.name} -->\n", f"<!-- end {whole.name} -->\n"
     text = page.read_text("utf-8") if page.is_file() else ""
     before, found, rest = text.partition(begin)
     _, closed, after = rest.partition(end)
     if not found or not closed:
-        say(f"{page} has no place for the tables of {chosen.name}.")
+        say(f"{page} has no place for the tables of {whole.name}.")
         return
-    write_whole(page, f"{before}{begin}\n{markdown(chosen, rows)}\n{end}{after}")
+    write_whole(page, f"{before}{begin}\n{markdown(whole, rows)}\n{end}{after}")
     tell(f"wrote {page}")
