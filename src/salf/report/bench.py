@@ -80,8 +80,9 @@ def accuracies(suite: Suite, rows: Sequence[Row], data: str) -> Table:
 def name(row: Row) -> str:
     """A row's method as people write it."""
     entrant = row.entrant
-    own = entrant.name.partition("+")[0] == entrant.method
-    shown = names.method(entrant.method) + entrant.name[len(entrant.method) :] if own else row.name
+    rest = row.name.removeprefix(entrant.method)
+    follows = rest != row.name and not rest[:1].isalnum()
+    shown = names.method(entrant.method) + rest if follows else row.name
     shown = shown.replace("+equal-time", ", equal-time")
     return shown + (" (waits)" if names.waits(entrant.method) else "")
 
@@ -274,7 +275,9 @@ def _scenarios(suite: Suite) -> list[Block]:
         budget = f"{scenario.rounds} rounds"
         if scenario.clocked:
             deadline = names.duration(scenario.settings["deadline"])
-            budget = f"{names.duration(scenario.budget)}, deadline {deadline}"
+            days = scenario.budget / 86_400
+            budget = names.duration(scenario.budget) if days < 1 else f"{days:g} days"
+            budget += f", deadline {deadline}"
         found.append(f"{scenario.title} ({scenario.key}; {budget}): {scenario.about}")
     return found
 
