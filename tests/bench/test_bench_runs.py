@@ -159,7 +159,7 @@ def test_rates_are_judged_by_the_last_quarter():
     assert Measured(failed="diverged").late_accuracy is None
 
 
-def test_rows_survive_their_file_and_keep_older_cells_of_the_same_version(tmp_path):
+def test_rows_survive_their_file_and_published_ones_keep_other_cells_of_the_same_version(tmp_path):
     entrant = Entrant("asyncfl", {"delay": 3}, {"batches": "equal-time"})
     first = Row(entrant, 1, {"a/b": Outcome(0.1, {"0.1": 0.5}, [Seeded(0, 0.5)], [None, 0.5])})
     path = results.write(tmp_path, first)
@@ -167,9 +167,9 @@ def test_rows_survive_their_file_and_keep_older_cells_of_the_same_version(tmp_pa
     assert (found.name, found.entrant.options) == (first.name, {"delay": 3})
     assert found.cells["a/b"].runs == (Seeded(0, 0.5),)
     second = Row(entrant, 1, {"c/d": Outcome(refused="no")})
-    results.write(tmp_path, second)
+    results.write(tmp_path, second, merge=True)
     assert set(results.read(path).cells) == {"a/b", "c/d"}
-    results.write(tmp_path, replace(second, version=2))
+    results.write(tmp_path, replace(second, version=2), merge=True)
     assert set(results.read(path).cells) == {"c/d"}
 
 

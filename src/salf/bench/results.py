@@ -76,9 +76,9 @@ class Row:
         """That of the method, as in the table."""
         return self.entrant.name
 
-    def merged(self, older: "Row | None") -> "Row":
+    def merged(self, older: "Row") -> "Row":
         """This row, and the cells that only an older one of the same version has."""
-        if older is None or older.version != self.version:
+        if older.version != self.version:
             return self
         return replace(self, cells={**older.cells, **self.cells})
 
@@ -143,10 +143,11 @@ def made_with() -> dict[str, str]:
 # Files.
 
 
-def write(folder: Path, row: Row) -> Path:
-    """Write a row into a folder of rows; cells that are there stay, if of the same version."""
+def write(folder: Path, row: Row, *, merge: bool = False) -> Path:
+    """Write a row into a folder of rows; with `merge`, other cells that are there stay."""
     path = folder / f"{re.sub(r'[^A-Za-z0-9_.+=-]', '_', row.name)}.json"
-    row = row.merged(read(path) if path.exists() else None)
+    if merge and path.exists():
+        row = row.merged(read(path))
     entrant = row.entrant
     table = {
         "name": row.name,

@@ -111,7 +111,7 @@ def bench(
         tell(f"wrote {path}")
     if publish:
         for row in made:
-            tell(f"published {rows_of.write(folder, row)}")
+            tell(f"published {rows_of.write(folder, row, merge=True)}")
         now = rows_of.usable(rows_of.read_all(folder), whole, say)
         _write_docs(whole, _shown(whole, list(now.values())), folder.parents[3] / "docs/bench.md")
 
