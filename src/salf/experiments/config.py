@@ -84,7 +84,8 @@ class Config:
     availability: str = setting(
         "always",
         "When the fleet's devices are available: always | day-night | sessions | "
-        "markov:ON,OFF (mean seconds) | FILE.csv",
+        "markov:ON,OFF (mean seconds) | by-labels:MEAN,SLOT (every SLOT seconds a share of the "
+        "users, MEAN on average, drawn by the labels they hold) | FILE.csv",
     )
     pair: Literal["", "random", "labels", "size"] = setting(
         "",
