@@ -111,6 +111,22 @@ class Config:
         "device, so that a batch takes all users about as long | auto: equal-time for salf-recall "
         "with a fleet or live, else equal",
     )
+    robust: Literal["auto", "none", "trimmed", "median", "clip"] = setting(
+        "auto",
+        "How the updates of a layer are combined where some users may send bad ones: none (the "
+        "method's mean) | trimmed (the mean without the values furthest from the median) | median "
+        "| clip (no update counts for more than the one of median norm) | auto (none; live, "
+        "trimmed on Flower and where users join from other machines)",
+    )
+    tolerate: int = setting(
+        1, "How many bad users --robust tolerates; a layer moves when twice as many and one sent it."
+    )
+    attack: str = setting(
+        "",
+        "What bad users send, to try --robust: flip | random | constant | large-first; flip:2 with "
+        "twice the norm of an honest gradient (by default 45 times, and large-first 100 times).",
+    )
+    attackers: int = setting(1, "How many users attack, the last ones, if there is an --attack.")
     rounds: int = setting(_Default(250), "Number of rounds.")
     seconds: float | None = setting(
         None,
@@ -192,6 +208,7 @@ class Config:
             raise SalfError("cohort-by needs a cohort, as in --cohort 100.")
         self.cohort_size()  # which checks it
         self._check_clock()
+        self._check_robust()
         if not self.rounds and str(self.lr).startswith("cosine"):
             raise SalfError("a cosine learning rate needs to know the last round: give --rounds.")
         schedules.schedule(self.lr, self.rounds or 1)
@@ -202,6 +219,23 @@ class Config:
         typed = {name: getattr(made, name.replace("-", "_")) for name in self.options}
         object.__setattr__(self, "options", typed)
         self.check_reach(made)
+
+    def _check_robust(self) -> None:
+        """Enough users for a majority, and attacks that there are."""
+        if self.tolerate < 1:
+            raise SalfError(
+                f"tolerate must be at least 1, not {self.tolerate}; --robust none trusts all users."
+            )
+        if self.robust not in ("auto", "none") and self.users < 2 * self.tolerate + 1:
+            raise SalfError(
+                f"to tolerate {self.tolerate} of its users, --robust {self.robust} needs at least "
+                f"{2 * self.tolerate + 1}, not {self.users}."
+            )
+        if self.attack:
+            from salf.attacks import Attack, Attackers
+
+            if (attack := Attack.parse(self.attack)) is not None:
+                Attackers(attack, self.users, self.attackers)
 
     def _check_clock(self) -> None:
         """Settings that need a clock, or that only a clock without a fleet, a live one, has."""

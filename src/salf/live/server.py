@@ -28,6 +28,7 @@ from salf.live.reach import ReachEstimate, UserReach
 from salf.live.update import Rejected, Update, decode, size_of
 from salf.methods import Method
 from salf.methods import method as make_method
+from salf.robust import Robust
 from salf.methods.base import mean_steps
 from salf.rows import Row
 from salf.schedules import Schedule
@@ -57,6 +58,7 @@ class OpenRound:
     gradients: Floats  # and how many local steps' gradients of it
     deadline: float | None = None  # T_max, where it says how far users could come
     updates: dict[str, Update] = field(default_factory=dict)  # that are used, without tensors
+    unsure: list[Update] = field(default_factory=list)  # of unknown size, until the round closes
     answered: set[str] = field(default_factory=set)
     losses: list[float] = field(default_factory=list)
     reach: dict[str, tuple[float, ...]] = field(default_factory=dict)  # that shares depend on
@@ -76,7 +78,7 @@ class LiveServer:
     (`salf.live.reach.UserReach`), for which `work` is the work of each layer's stage, from the
     last layer to the first; by default stages are alike. With `equal_time`, a batch size, users
     choose their batches such that a step takes all of them about as long
-    (`salf.live.batches`).
+    (`salf.live.batches`). `robust` is a rule of `salf.robust` that tolerates so many bad users.
     """
 
     def __init__(
@@ -94,6 +96,8 @@ class LiveServer:
         reach: Literal["counted", "learned"] = "counted",
         work: Sequence[float] | None = None,
         equal_time: int | None = None,
+        robust: str = "none",
+        tolerate: int = 1,
     ) -> None:
         self.method = make_method(method) if isinstance(method, str) else method
         if self.method.simulated_only:
@@ -125,6 +129,7 @@ class LiveServer:
         self.paces: dict[str, float] = {}  # seconds a row takes each user, if they choose batches
         self.t_max = 0.0  # that a deadline which is adapted is at; 0 until it is found
         self.t = 0  # rounds closed
+        self.robust = None if robust == "none" else Robust(robust, tolerate)
         self._round: OpenRound | None = None
         self._size = size_of(self.weights)
 
@@ -145,6 +150,8 @@ class LiveServer:
         self.names |= dict.fromkeys(users)
         separate = self.known.recall is not None
         sums = LayerwiseAggregate(self.layers, self.weights, separate)
+        if self.robust is not None:
+            sums = self.robust.begin(self.layers, self.weights)
         self._round = OpenRound(
             self.known.aggregate(self.t + 1, sums, len(self.names)),
             dict.fromkeys(users, len(self.layers) + 1),
@@ -197,8 +204,21 @@ class LiveServer:
             self.refuse(user, str(reason), asked)
             return None
         self.round.answered.add(user)
-        self._use(update)
+        if self.inspection.is_known(update):
+            self._use(update)
+        else:
+            self.round.unsure.append(update)
         return update
+
+    def _use_unsure(self) -> None:
+        """Use the updates whose size can be judged only now that the others of the round came."""
+        for update in self.round.unsure:
+            try:
+                self.inspection.check_norms(update)
+            except Rejected as reason:
+                self._reject(update.user, str(reason))
+            else:
+                self._use(update)
 
     def refuse(self, user: str, reason: str, asked: int | None = None) -> None:
         """Note why a user has no update that could be used."""
@@ -218,6 +238,8 @@ class LiveServer:
     def close(self) -> Row:
         """End the round: take the step, and learn from it."""
         t, round, unreached = self.t + 1, self.round, self._unreached()
+        self.inspection.learn()
+        self._use_unsure()
         reached = round.aggregate.reached
         closing = Closing(
             users=len(round.depths),
@@ -232,7 +254,6 @@ class LiveServer:
             step = round.aggregate.total(round.shares, self.method.checked_divisor(closing))
             self.server.apply(step, t)
         self._check_finite(step.values, t)
-        self.inspection.learn()
         missing = self.missing()
         if round.used or missing:  # else all failed, or nobody was asked: time was enough
             # Who reached a layer, not whom the method counted: p_l is about the former.
@@ -281,6 +302,8 @@ class LiveServer:
         if self.user_reach is not None:
             state["users"], state["reference"], known = self.user_reach.state()
             groups["user_reach"] = {"known": torch.from_numpy(known)}
+        if self.robust is not None:
+            state["waiting"], groups["waiting"] = self.robust.state()
         checkpoint.write(path, groups, state)
 
     def restore(self, path: Path) -> None:
@@ -304,6 +327,8 @@ class LiveServer:
             self.names = dict.fromkeys(state.get("names", ()))
             self.server.load_state(groups)
             self.inspection.load_state(state["norms"])
+            if self.robust is not None:
+                self.robust.load_state(state.get("waiting", []), groups.pop("waiting", {}))
             self.reach.rounds, self.t = float(state["rounds"]), int(state["round"])
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
             raise checkpoint.unreadable(path, error) from None
