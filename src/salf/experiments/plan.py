@@ -370,7 +370,7 @@ def _law(training: Training, config: Config) -> FleetLaw:
     world = training.simulation.world
     if not isinstance(world, OnFleet) or config.seconds is None:
         raise SalfError("a plan is for a fleet: name one, such as --fleet phones.")
-    fits = config.batch_size if config.batches == "equal-time" else 0
+    fits = config.batch_size if config.equal_time() else 0
     return FleetLaw(world.timing, config.cohort_size(), config.seconds, fits)
 
 
