@@ -94,7 +94,7 @@ class LayerwiseAggregate:
         step = Step({}, self._held())
         for name, value in self._sums.items():
             index = self._layers.index_of[name]
-            if _is_counter(value):
+            if is_counter(value):
                 step.values[name] = value
                 continue
             weight = float(weights[index])
@@ -114,7 +114,7 @@ class LayerwiseAggregate:
         for name, value in self._sums.items():
             reached = 1 - p[self._layers.index_of[name]] if self._like[name].requires_grad else 1.0
             holders = self._holders.get(name)
-            if _is_counter(value):
+            if is_counter(value):
                 step.values[name] = value
             elif holders is None:
                 step.values[name] = value / (self._senders[name] * reached)
@@ -132,7 +132,7 @@ class LayerwiseAggregate:
             raise SalfError(f"the update names {name!r}, which is in no layer.") from None
 
     def _add_whole(self, name: str, value: Tensor, weight: float, total: float) -> None:
-        if _is_counter(value):  # a counter has no mean: the furthest user's count stands
+        if is_counter(value):  # a counter has no mean: the furthest user's count stands
             known = self._sums.get(name)
             self._sums[name] = value.clone() if known is None else torch.maximum(known, value)
         elif name in self._sums:
@@ -162,5 +162,46 @@ class LayerwiseAggregate:
         self._holders[name][where] += total
 
 
-def _is_counter(value: Tensor) -> bool:
+class Changing(LayerwiseAggregate):
+    """An aggregate that changes every user's own update before another one gets it."""
+
+    def __init__(self, inner: LayerwiseAggregate) -> None:
+        self._inner = inner
+        self.separate = True
+
+    def changed(self, update: Update, weights: PerLayer | None, user: User) -> Update:
+        """The user's update as the other aggregate is to get it."""
+        raise NotImplementedError
+
+    @property
+    def reached(self) -> npt.NDArray[np.int64]:  # type: ignore[override]
+        """How many users' updates each layer got."""
+        return self._inner.reached
+
+    def add(
+        self,
+        update: Update,
+        weights: PerLayer | None = None,
+        users: Sequence[int] | npt.NDArray[np.int64] | None = None,
+        total: PerLayer | None = None,
+        held: Held | None = None,
+        user: User | None = None,
+    ) -> None:
+        """Add one user's layers, changed."""
+        assert user is not None
+        assert users is None and total is None
+        changed = self.changed(update, weights, user)
+        self._inner.add(changed, weights, held=held, user=user)
+
+    def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
+        """The other's step."""
+        return self._inner.total(weights, divisor)
+
+    def average(self, unreached: PerLayer | None = None) -> Step:
+        """The other's mean."""
+        return self._inner.average(unreached)
+
+
+def is_counter(value: Tensor) -> bool:
+    """Whether a buffer counts something, such as batches: then it has no mean."""
     return not (value.dtype.is_floating_point or value.dtype.is_complex)

@@ -31,7 +31,11 @@ _COLOURS = {
     "heterofl": "#009E73",
     "asyncfl": "#CC79A7",
 }
-_MORE_COLOURS = ("#56B4E9", "#E69F00", "#F0E442")
+# Then those of Paul Tol's muted scheme.
+_MORE_COLOURS = (
+    "#56B4E9", "#E69F00", "#F0E442", "#332288", "#44AA99", "#882255", "#999933", "#117733",
+    "#88CCEE", "#AA4499", "#DDCC77", "#661100",
+)  # fmt: skip
 
 # How a layer is averaged: in full, and in two short lines for the heading of a panel.
 AVERAGES = {
