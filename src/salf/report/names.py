@@ -86,8 +86,11 @@ def condition(depth: str, ratio: float) -> str:
 
 def fleet(config: Config) -> str:
     """A fleet and its deadline: `phones, deadline 800 ms`."""
-    name = "the fleet given" if config.fleet == GIVEN else config.fleet
-    return f"{name}, deadline {deadline(config.deadline)}"
+    return f"{_fleet_name(config)}, deadline {deadline(config.deadline)}"
+
+
+def _fleet_name(config: Config) -> str:
+    return "the fleet given" if config.fleet == GIVEN else config.fleet
 
 
 def deadline(value: float | str | None) -> str:
@@ -101,6 +104,8 @@ def who_is_slow(config: Config) -> str:
     """What keeps the users of a run from finishing."""
     if waits(config.method):
         return f"waiting for all users{f' of {config.fleet}' if config.fleet else ''}"
+    if config.fleet and not config.make_method().has_deadline:
+        return f"{_fleet_name(config)}, no deadline"
     if config.fleet:
         return fleet(config)
     if has_ratio(config.depth):
