@@ -20,7 +20,7 @@ from salf.layers import Layers
 
 Update = Mapping[str, Tensor]
 # Where the entries of a narrower network lie in the full tensors, by name.
-Held = Mapping[str, tuple[slice, ...]]
+Held = Mapping[str, tuple[slice | Tensor, ...]]
 PerLayer = Sequence[float] | npt.NDArray[np.float64]
 User = int | str  # a number in the simulator, a name live
 
@@ -95,7 +95,7 @@ class LayerwiseAggregate:
         step = Step({}, self._held())
         for name, value in self._sums.items():
             index = self._layers.index_of[name]
-            if _is_counter(value):
+            if is_counter(value):
                 step.values[name] = value
                 continue
             weight = float(weights[index])
@@ -115,7 +115,7 @@ class LayerwiseAggregate:
         for name, value in self._sums.items():
             reached = 1 - p[self._layers.index_of[name]] if self._like[name].requires_grad else 1.0
             holders = self._holders.get(name)
-            if _is_counter(value):
+            if is_counter(value):
                 step.values[name] = value
             elif holders is None:
                 step.values[name] = value / (self._senders[name] * reached)
@@ -133,7 +133,7 @@ class LayerwiseAggregate:
             raise SalfError(f"the update names {name!r}, which is in no layer.") from None
 
     def _add_whole(self, name: str, value: Tensor, weight: float, total: float) -> None:
-        if _is_counter(value):  # a counter has no mean: the furthest user's count stands
+        if is_counter(value):  # a counter has no mean: the furthest user's count stands
             known = self._sums.get(name)
             self._sums[name] = value.clone() if known is None else torch.maximum(known, value)
         elif name in self._sums:
@@ -145,7 +145,12 @@ class LayerwiseAggregate:
             self._holders[name] += total
 
     def _add_part(
-        self, name: str, value: Tensor, weight: float, total: float, where: tuple[slice, ...]
+        self,
+        name: str,
+        value: Tensor,
+        weight: float,
+        total: float,
+        where: tuple[slice | Tensor, ...],
     ) -> None:
         full = self._like[name]
         if name not in self._holders:
@@ -153,9 +158,51 @@ class LayerwiseAggregate:
             self._holders[name] = torch.full_like(full, before, requires_grad=False)
         if name not in self._sums:
             self._sums[name] = torch.zeros_like(full, requires_grad=False)
-        self._sums[name][where].add_(value, alpha=weight)
+        # Written back, because entries chosen by their numbers are a copy.
+        self._sums[name][where] = self._sums[name][where].add_(value, alpha=weight)
         self._holders[name][where] += total
 
 
-def _is_counter(value: Tensor) -> bool:
+class Changing(LayerwiseAggregate):
+    """An aggregate that changes every user's own update before another one gets it."""
+
+    def __init__(self, inner: LayerwiseAggregate) -> None:
+        self._inner = inner
+        self.separate = True
+
+    def changed(self, update: Update, weights: PerLayer | None, user: User) -> Update:
+        """The user's update as the other aggregate is to get it."""
+        raise NotImplementedError
+
+    @property
+    def reached(self) -> npt.NDArray[np.int64]:  # type: ignore[override]
+        """How many users' updates each layer got."""
+        return self._inner.reached
+
+    def add(
+        self,
+        update: Update,
+        weights: PerLayer | None = None,
+        users: Sequence[int] | npt.NDArray[np.int64] | None = None,
+        total: PerLayer | None = None,
+        held: Held | None = None,
+        user: User | None = None,
+    ) -> None:
+        """Add one user's layers, changed."""
+        assert user is not None
+        assert users is None and total is None
+        changed = self.changed(update, weights, user)
+        self._inner.add(changed, weights, held=held, user=user)
+
+    def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
+        """The other's step."""
+        return self._inner.total(weights, divisor)
+
+    def average(self, unreached: PerLayer | None = None) -> Step:
+        """The other's mean."""
+        return self._inner.average(unreached)
+
+
+def is_counter(value: Tensor) -> bool:
+    """Whether a buffer counts something, such as batches: then it has no mean."""
     return not (value.dtype.is_floating_point or value.dtype.is_complex)

@@ -36,6 +36,8 @@ class Purpose(IntEnum):
     JITTER = 7
     AVAILABLE = 8
     SLOT = 9
+    ATTACK = 11
+    ROUNDING = 12
 
 
 class Draws(Protocol):

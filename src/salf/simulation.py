@@ -15,12 +15,14 @@ from torch import Tensor, nn
 
 from salf.aggregate import LayerwiseAggregate
 from salf.arrivals import Arrivals, Ints
+from salf.attacks import Attacked, Attackers
 from salf.data import Shares
 from salf.draws import Keyed
 from salf.engines import Engine, RoundResult
 from salf.errors import SalfError, TrainingDiverged
 from salf.known import KnownUsers
 from salf.methods import Method, Plan
+from salf.robust import Robust
 from salf.rows import Row, timed
 from salf.sampling import ONE_STEP, Batches, Cohort, LocalWork
 from salf.schedules import Schedule
@@ -35,7 +37,8 @@ class Simulation:
 
     `batch_size` is one for all users, or one for each. With a `cohort`, only the users drawn for a
     round are asked. Users count equally, or, with `by_samples`, in proportion to the number of
-    their samples.
+    their samples. `robust` combines the updates of a layer such that a few `attackers` among the
+    users cannot take it where they want.
     """
 
     def __init__(
@@ -52,6 +55,8 @@ class Simulation:
         by_samples: bool = False,
         local: LocalWork = ONE_STEP,
         counted: bool = False,
+        robust: Robust | None = None,
+        attackers: Attackers | None = None,
     ) -> None:
         if len(shares) != world.users or len(engine.layers) != world.layers:
             raise SalfError(
@@ -80,6 +85,7 @@ class Simulation:
         if by_samples and self.known.recall is not None:
             self.everybody = float(shares.sizes(np.arange(len(shares))).sum())
         self.asks = bool(method.weighs_by or method.recalled)  # for anything about its users
+        self.robust, self.attackers = robust, attackers
         self.memory = self.world.start()
         self.old: dict[int, dict[str, Tensor]] = {}  # models users still compute on, by round
 
@@ -118,6 +124,8 @@ class Simulation:
             unreached = self.world.unreached_in_steps(t, asked, self.planned(asked), self.memory)
         else:
             unreached = self.world.checked_unreached(t, asked, self.memory)
+        if self.attackers is not None:
+            arrived = self.attackers.arrived(arrived)
         if self.by_samples:
             arrived = replace(arrived, weight=self.shares.sizes(arrived.user).astype(float))
         if self.asks:
@@ -166,9 +174,14 @@ class Simulation:
 
     def _aggregate(self, t: int) -> LayerwiseAggregate:
         """What the updates of round t go into."""
-        separate = self.known.recall is not None
-        sums = LayerwiseAggregate(self.engine.layers, self.engine.weights, separate)
-        return self.known.aggregate(t, sums, self.everybody)
+        layers, weights = self.engine.layers, self.engine.weights
+        if self.robust is None:
+            separate = self.known.recall is not None
+            sums = LayerwiseAggregate(layers, weights, separate)
+        else:
+            sums = self.robust.begin(layers, weights)
+        found = self.known.aggregate(t, sums, self.everybody)
+        return found if self.attackers is None else Attacked(found, self.attackers, layers, t)
 
     def _towards_old_models(self, plan: Plan, t: int) -> dict[str, Tensor]:
         """sum_u c[l, u] (w_old - w): what averaging old models adds to averaging differences."""

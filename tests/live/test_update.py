@@ -59,9 +59,9 @@ def inspected(update, inspection=None):
 def a_round(inspection, *updates):
     """Look at the updates of a round, and learn from all of them; say how many were refused."""
     refused = []
-    for update in updates:
+    for number, update in enumerate(updates):
         try:
-            inspection.check(update, ROUND)
+            inspection.check(replace(update, user=f"user-{number}"), ROUND)
         except Rejected as reason:
             refused.append(str(reason))
     inspection.learn()
@@ -170,15 +170,37 @@ def test_the_bound_is_learned():
     learning.check(good(depth=2, scale=0.9 * FACTOR), ROUND)
     with pytest.raises(Rejected, match="norm"):
         learning.check(good(depth=2, scale=1.2 * FACTOR), ROUND)
-    learning.check(good(depth=1, scale=1.0), ROUND)  # layer 1 has no bound yet
-    assert learning.bound(Part(0, GRADIENTS)) is None
+    # Nobody knows about layer 1 yet: it may be as large as others.
+    assert learning.bound(Part(0, GRADIENTS)) == learning.bound(Part(1, GRADIENTS))
+    assert learning.bound(Part(0, BUFFERS)) is None
 
 
 def test_fewer_than_half_of_the_users_do_not_move_the_bound_though_they_come_first():
     learning = Inspection(LAYERS, WEIGHTS)
     liars, honest = [good(depth=2, scale=1e6)] * 3, [good(depth=2)] * 4
     refused = [a_round(learning, *liars, *honest) for _ in range(50)]
-    assert refused == [0, 0] + [3] * 48  # with 14 norms, more than `ENOUGH`, it begins
+    assert refused == [0] + [3] * 49  # in the first round, the server looks again when it closes
+
+
+def test_one_user_cannot_raise_the_bound_of_a_layer_that_it_alone_sends_every_time():
+    """An attacker of eight always sends all layers, and its norm grows with the bound."""
+    learning, large, largest, norm = Inspection(LAYERS, WEIGHTS), 1.0, 0.0, 21**0.5  # of ones
+    for t in range(300):
+        attacker = good(depth=1, scale=large)
+        honest = [good(depth=1 if t % 40 == 20 + user else 2) for user in range(7)]
+        assert a_round(learning, attacker, *honest) == 0  # it stays below the bound
+        bound = learning.bound(Part(0, GRADIENTS))
+        large, largest = 0.99 * bound / norm, max(largest, bound)
+    assert largest == pytest.approx(FACTOR * norm)
+
+
+def test_of_two_users_neither_raises_the_bound():
+    learning = Inspection(LAYERS, WEIGHTS)
+    for _ in range(30):
+        a_round(learning, good(depth=2, scale=40.0), good(depth=2))
+    learning.check(good(depth=2, scale=0.9 * FACTOR), ROUND)
+    with pytest.raises(Rejected, match="norm"):
+        learning.check(good(depth=2, scale=1.2 * FACTOR), ROUND)
 
 
 def test_gradients_that_were_zero_may_begin_to_be_others_but_not_any():
@@ -205,8 +227,8 @@ def test_honest_users_whose_gradients_grow_are_let_in_again():
     learning = Inspection(LAYERS, WEIGHTS)
     a_round(learning, *[good(depth=2)] * 2 * ENOUGH)
     grown = [good(depth=2, scale=10 * FACTOR)]
-    assert a_round(learning, *grown * (2 * ENOUGH + 1)) == 2 * ENOUGH + 1
-    assert a_round(learning, *grown) == 0
+    assert a_round(learning, *grown * 2 * ENOUGH) == 2 * ENOUGH
+    assert a_round(learning, *grown * 2 * ENOUGH) == 0
 
 
 def test_late_in_training_the_few_large_gradients_are_not_refused():

@@ -84,7 +84,8 @@ class Config:
     availability: str = setting(
         "always",
         "When the fleet's devices are available: always | day-night | sessions | "
-        "markov:ON,OFF (mean seconds) | FILE.csv",
+        "markov:ON,OFF (mean seconds) | by-labels:MEAN,SLOT (every SLOT seconds a share of the "
+        "users, MEAN on average, drawn by the labels they hold) | FILE.csv",
     )
     pair: Literal["", "random", "labels", "size"] = setting(
         "",
@@ -104,11 +105,28 @@ class Config:
         "live, from the depths of each user so far) | counted (the share of rounds in which each "
         "user reached the layer, for methods that weigh by it)",
     )
-    batches: Literal["equal", "equal-time"] = setting(
-        "equal",
+    batches: Literal["auto", "equal", "equal-time"] = setting(
+        "auto",
         "equal: batches of --batch-size | equal-time: in proportion to the speed of a user's "
-        "device, so that a batch takes all users about as long",
+        "device, so that a batch takes all users about as long | auto: equal-time for salf-recall "
+        "with a fleet or live, else equal",
     )
+    robust: Literal["auto", "none", "trimmed", "median", "clip"] = setting(
+        "auto",
+        "How the updates of a layer are combined where some users may send bad ones: none (the "
+        "method's mean) | trimmed (the mean without the values furthest from the median) | median "
+        "| clip (no update counts for more than the one of median norm) | auto (none; live, "
+        "trimmed on Flower and where users join from other machines)",
+    )
+    tolerate: int = setting(
+        1, "How many bad users --robust tolerates; a layer moves when twice as many and one sent it."
+    )
+    attack: str = setting(
+        "",
+        "What bad users send, to try --robust: flip | random | constant | large-first; flip:2 with "
+        "twice the norm of an honest gradient (by default 45 times, and large-first 100 times).",
+    )
+    attackers: int = setting(1, "How many users attack, the last ones, if there is an --attack.")
     rounds: int = setting(_Default(250), "Number of rounds.")
     seconds: float | None = setting(
         None,
@@ -190,6 +208,7 @@ class Config:
             raise SalfError("cohort-by needs a cohort, as in --cohort 100.")
         self.cohort_size()  # which checks it
         self._check_clock()
+        self._check_robust()
         if not self.rounds and str(self.lr).startswith("cosine"):
             raise SalfError("a cosine learning rate needs to know the last round: give --rounds.")
         schedules.schedule(self.lr, self.rounds or 1)
@@ -200,6 +219,23 @@ class Config:
         typed = {name: getattr(made, name.replace("-", "_")) for name in self.options}
         object.__setattr__(self, "options", typed)
         self.check_reach(made)
+
+    def _check_robust(self) -> None:
+        """Enough users for a majority, and attacks that there are."""
+        if self.tolerate < 1:
+            raise SalfError(
+                f"tolerate must be at least 1, not {self.tolerate}; --robust none trusts all users."
+            )
+        if self.robust not in ("auto", "none") and self.users < 2 * self.tolerate + 1:
+            raise SalfError(
+                f"to tolerate {self.tolerate} of its users, --robust {self.robust} needs at least "
+                f"{2 * self.tolerate + 1}, not {self.users}."
+            )
+        if self.attack:
+            from salf.attacks import Attack, Attackers
+
+            if (attack := Attack.parse(self.attack)) is not None:
+                Attackers(attack, self.users, self.attackers)
 
     def _check_clock(self) -> None:
         """Settings that need a clock, or that only a clock without a fleet, a live one, has."""
@@ -249,6 +285,19 @@ class Config:
         if self.eval_seconds or self.eval_every or self.seconds is None:
             return self.eval_seconds
         return self.seconds / CURVE
+
+    def batches_for(self, method: Method | type[Method]) -> str:
+        """How the batches of a method are sized: equal or equal-time."""
+        if self.batches != "auto":
+            return self.batches
+        return "equal-time" if method.equal_time and self._has_devices() else "equal"
+
+    def equal_time(self) -> bool:
+        """Whether batches are sized for equal time, for the method that the config names."""
+        return self.batches_for(self.make_method()) == "equal-time"
+
+    def _has_devices(self) -> bool:
+        return bool(self.fleet)
 
     def _needs_fleet(self) -> dict[str, object]:
         return {
@@ -391,19 +440,20 @@ class LiveConfig(Config):
         """Whether p_l follows from each user's reach: always if the deadline changes."""
         return self.reach == "learned" or isinstance(self.deadline, str)
 
+    def _has_devices(self) -> bool:
+        return True
+
     def _needs_fleet(self) -> dict[str, object]:
         return {}
 
 
 def refuse_deadline(method: Method) -> None:
-    """Refuse a deadline that was asked for if rounds with a buffer have none.
+    """Refuse a deadline that was asked for if the method's rounds end without one.
 
     FedAvg's have none either, but it may be given one: other methods beside it need it.
     """
     if not method.has_deadline and not method.waits:
-        raise SalfError(
-            f"rounds of {method.name} with a buffer end when it is full: leave out the deadline."
-        )
+        raise SalfError(f"{method.name} decides itself when a round ends: leave out the deadline.")
 
 
 def live(config: Config, **settings: Any) -> LiveConfig:

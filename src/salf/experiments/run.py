@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from salf import checkpoint, signals
-from salf.errors import SalfError, TrainingDiverged
+from salf.errors import NoRoundInTime, SalfError, TrainingDiverged
 from salf.experiments.config import Config
 from salf.experiments.folder import RunFolder, summarise, without_last_evaluation
 from salf.experiments.training import (
@@ -170,7 +170,7 @@ def _run(
             signal.raise_signal(held[0])
         raise
     if not history.rows:
-        raise SalfError(
+        raise NoRoundInTime(
             f"no round ends within {config.seconds:g} simulated seconds: give more --seconds, or "
             "a shorter --deadline; `salf fleet preview` shows how long rounds take."
         )
@@ -192,6 +192,8 @@ def save(folder: RunFolder, simulation: Simulation, rows: list[Row]) -> None:
     engine = {"name": simulation.engine.name, "why": simulation.engine.why}
     known, users = simulation.known.state()
     groups |= known
+    if simulation.robust is not None:
+        users["waiting"], groups["waiting"] = simulation.robust.state()
     state = {"rows": [to_table(row) for row in rows], "engine": engine, "users": users}
     checkpoint.write(folder.checkpoint, groups, state)
     folder.write_metrics(rows)
@@ -213,6 +215,8 @@ def restore(folder: RunFolder, training: Training) -> list[Row]:
             simulation.server.load_state({slot: groups.pop(slot, {}) for slot in kept})
             simulation.memory = np.asarray(groups.pop("world")["memory"].numpy())
             simulation.known.load_state(groups, state.get("users", {}))
+            if simulation.robust is not None:
+                simulation.robust.load_state(state["users"]["waiting"], groups.pop("waiting", {}))
             for group, tensors in groups.items():
                 old = simulation.old[int(group.removeprefix("old-"))] = snapshot(weights)
                 for name, tensor in tensors.items():

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 
 from salf import memory, schedules, worlds
 from salf.arrivals import Ints
+from salf.attacks import Attack, Attackers
 from salf.data import (
     DataSet,
     Own,
@@ -41,6 +42,7 @@ from salf.fleet import deadlines
 from salf.fleet import named as fleets
 from salf.fleet.devices import Fleet
 from salf.fleet.learned import LearnedReach
+from salf.fleet.participation import ByLabels
 from salf.fleet.timing import Cost, Timing, equal_time
 from salf.fleet.world import OnFleet
 from salf.inputs import takes_several
@@ -49,6 +51,7 @@ from salf.methods import Method
 from salf.models import build
 from salf.models.build import check_fit
 from salf.narrow import narrowed
+from salf.robust import Robust
 from salf.rows import Row, with_metrics
 from salf.sampling import Batches, Cohort, LocalWork
 from salf.schedules import Schedule
@@ -418,7 +421,7 @@ def assemble(
     if world is None and config.fleet:
         fleet = paired(config, fleet, shares)
         cost = Cost.of(model, seen_as, example)
-        if config.batches == "equal-time":
+        if config.batches_for(made) == "equal-time":
             # Where nobody is cut off, batches need not fit.
             seconds = config.first_deadline() if made.has_deadline else None
             batch_size = equal_time(fleet.devices, cost, config.batch_size, local.steps, seconds)
@@ -439,6 +442,7 @@ def assemble(
         )
     elif world is None:
         world = worlds.parse(config.depth, len(shares), len(seen_as), config.stragglers)
+    attack = Attack.parse(config.attack, config.seed)
     simulation = Simulation(
         make_engine(config.engine, model, seen_as, loss, example, local.several or made.more_steps),
         made,
@@ -452,6 +456,8 @@ def assemble(
         config.weigh == "samples",
         local,
         config.reach == "counted",
+        None if config.robust in ("auto", "none") else Robust(config.robust, config.tolerate),
+        None if attack is None else Attackers(attack, len(shares), config.attackers),
     )
     test = data.test.to(device, dtype) if tested else None
     watched = data.train.subset(held).to(device, dtype) if len(held) else test
@@ -495,6 +501,17 @@ def paired(config: Config, fleet: Fleet | None, shares: Shares) -> Fleet:
         fleet = fleets.parse(config.fleet, len(shares), config.seed, config.availability)
     elif len(fleet) != len(shares):
         raise SalfError(f"the fleet has {len(fleet)} devices, and there are {len(shares)} users.")
+    fleet = _dealt(config, fleet, shares)
+    available = fleet.devices.availability
+    if not isinstance(available, ByLabels):
+        return fleet
+    if not isinstance(shares, Split):
+        raise SalfError("participation by labels needs data that are shared out.")
+    return fleets.with_availability(fleet, available.of_users(shares.label_mixes()))
+
+
+def _dealt(config: Config, fleet: Fleet, shares: Shares) -> Fleet:
+    """The devices in the order of the users who get them."""
     how = config.pair or fleet.devices.pair
     if how == "random":
         return fleet

@@ -1,10 +1,10 @@
 """Every update is looked at before it touches the model."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
-from statistics import median
-from typing import NamedTuple
+from statistics import median, median_low
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,8 +13,10 @@ from salf.errors import SalfError
 from salf.layers import Layers, is_sent
 from salf.live.update import Rejected, Update
 
-WINDOW = 200  # norms of a layer that are remembered
-ENOUGH = 10  # norms of a layer before a bound is learned from them
+WINDOW = 200  # users whose norms of a layer are remembered
+LATELY = 9  # norms of a user that are remembered
+ENOUGH = 3  # users whose norms make a bound that none of them can raise alone
+ENOUGH_NORMS = 10  # norms before fewer users than that make one
 FACTOR = 50.0  # how far from the usual an honest update may be
 
 
@@ -32,26 +34,44 @@ class Part(NamedTuple):
 class Usual:
     """How large one part of honest updates is.
 
-    The bound is `FACTOR` times the largest median there was. It is learned from what is refused,
-    too, so that honest users whose gradients grow are not locked out. It never falls, because late
-    in training most gradients are small and the few that are not are those that matter. It is
-    learned a whole round at a time: else those who answer first would have it to themselves, and
-    fewer than half of the users could move a median.
+    The bound is `FACTOR` times the largest median over users that there was. Every user has one
+    vote, the median of its last norms, however often it sends this part; so no user raises the
+    bound alone, also where few reach a layer. It is learned from what is refused, too, so that
+    honest users whose gradients grow are not locked out. It never falls, because late in training
+    most gradients are small and the few that are not are those that matter. It is learned a whole
+    round at a time: else those who answer first would have it to themselves.
+
+    As long as there are fewer than `ENOUGH` users, it is the smaller one's.
     """
 
     def __init__(self) -> None:
-        self.norms: deque[float] = deque(maxlen=WINDOW)
+        self.norms: dict[str, deque[float]] = {}  # of users, those heard last at the end
         self.largest = 0.0  # of the medians
 
-    def learn(self, norms: Iterable[float]) -> None:
-        """The updates of a round that are good otherwise have these norms."""
-        self.norms.extend(norms)
-        if len(self.norms) >= ENOUGH:
-            self.largest = max(self.largest, median(self.norms))
+    def learn(self, norms: Mapping[str, float]) -> None:
+        """The updates of a round that are good otherwise have these norms, by user."""
+        for user, norm in norms.items():
+            self.norms[user] = self.norms.pop(user, deque(maxlen=LATELY))
+            self.norms[user].append(norm)
+        while len(self.norms) > WINDOW:
+            del self.norms[next(iter(self.norms))]
+        if self.is_voted:
+            self.largest = max(self.largest, self._median())
+
+    @property
+    def is_voted(self) -> bool:
+        """Whether there are enough users."""
+        return len(self.norms) >= ENOUGH
 
     def bound(self) -> float | None:
         """None while too little is known."""
-        return FACTOR * self.largest if len(self.norms) >= ENOUGH else None
+        if self.is_voted:
+            return FACTOR * self.largest
+        enough = sum(map(len, self.norms.values())) >= ENOUGH_NORMS
+        return FACTOR * self._median() if enough else None
+
+    def _median(self) -> float:
+        return median_low([median(each) for each in self.norms.values()])
 
 
 def check_max_norm(norm: float | None) -> None:
@@ -64,8 +84,9 @@ class Inspection:
     """Checks updates against the model they are for, and remembers how large good ones are.
 
     With `max_norm`, no layer's gradient may have a larger norm; without, the bound is learned.
-    That of buffers always is. Before `ENOUGH` norms are known there is no learned bound. What is
-    learned in a round counts from the next one on.
+    That of buffers always is. What is learned in a round counts from the next one on; and in the
+    round itself for updates with a part of which nothing was known before. They have to wait until
+    the round closes: `is_known` says so, and `check_norms` looks at them again.
     """
 
     def __init__(
@@ -80,7 +101,7 @@ class Inspection:
         self.weights = weights
         self.max_norm = max_norm
         self.local_steps = local_steps  # the most that users do
-        self._seen: dict[Part, list[float]] = {}  # in this round
+        self._seen: dict[Part, dict[str, float]] = {}  # in this round, by user
         self._usual: dict[Part, Usual] = {
             Part(index, gradients): Usual()
             for index in range(len(layers))
@@ -110,11 +131,18 @@ class Inspection:
         self._check_names(update)
         for name, tensor in update.tensors.items():
             self._check_tensor(name, tensor)
-        norms = self._norms(update)
-        for part, norm in norms.items():
-            self._seen.setdefault(part, []).append(norm)
-        for part, norm in norms.items():
+        for part, norm in self._norms(update).items():
+            self._seen.setdefault(part, {})[update.user] = norm
+        self.check_norms(update)
+
+    def check_norms(self, update: Update) -> None:
+        """Return if no part of the update is larger than its bound, as far as that is known."""
+        for part, norm in self._norms(update).items():
             self._check_norm(part, norm, self.bound(part))
+
+    def is_known(self, update: Update) -> bool:
+        """Whether all parts of the update have a bound."""
+        return all(self.bound(part) is not None for part in self._norms(update))
 
     def learn(self) -> None:
         """A round is over."""
@@ -126,25 +154,29 @@ class Inspection:
         """The largest norm this part of an update may have; None while nothing is known.
 
         Buffers that never moved must not. Gradients that were 0 so far may begin to be others
-        (behind weights that begin at 0), and then be as large as those of another layer.
+        (behind weights that begin at 0), and then be as large as those of another layer; so may
+        those of a layer that too few users reached to tell.
         """
         if self.max_norm is not None and part.gradients:
             return self.max_norm
-        bound = self._usual[part].bound()
-        if bound != 0 or not part.gradients:
-            return bound
-        others = [usual.bound() or 0.0 for of, usual in self._usual.items() if of.gradients]
-        return max(others) or None
+        own = self._usual[part]
+        if not part.gradients or (own.is_voted and own.bound()):
+            return own.bound()
+        others = (each for of, each in self._usual.items() if of.gradients and each.is_voted)
+        return max((each.bound() or 0.0 for each in others), default=0.0) or own.bound() or None
 
-    def state(self) -> list[list[float]]:
-        """What was learned, part by part: the largest median, and the norms remembered."""
-        return [[usual.largest, *usual.norms] for usual in self._usual.values()]
+    def state(self) -> list[list[Any]]:
+        """What was learned, part by part: the largest median, and the last norms of users."""
+        return [
+            [usual.largest, {user: list(norms) for user, norms in usual.norms.items()}]
+            for usual in self._usual.values()
+        ]
 
-    def load_state(self, state: Sequence[Sequence[float]]) -> None:
+    def load_state(self, state: Sequence[Sequence[Any]]) -> None:
         """Go on with what another server learned."""
-        for usual, (largest, *norms) in zip(self._usual.values(), state, strict=True):
-            usual.largest = largest
-            usual.norms.extend(norms)
+        for usual, (largest, norms) in zip(self._usual.values(), state, strict=True):
+            usual.largest = float(largest)
+            usual.norms = {user: deque(map(float, own), LATELY) for user, own in norms.items()}
 
     def _check_names(self, update: Update) -> None:
         """Exactly the layers d..L, or all after a complete local step: known and whole."""

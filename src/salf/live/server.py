@@ -20,6 +20,7 @@ from salf import checkpoint
 from salf.aggregate import LayerwiseAggregate
 from salf.arrivals import Arrivals, Closing, Floats
 from salf.errors import SalfError, TrainingDiverged
+from salf.known import KnownUsers
 from salf.layers import Layers
 from salf.live.batches import common_time
 from salf.live.inspection import Inspection, TooLarge
@@ -27,6 +28,7 @@ from salf.live.reach import ReachEstimate, UserReach
 from salf.live.update import Rejected, Update, decode, size_of
 from salf.methods import Method
 from salf.methods import method as make_method
+from salf.robust import Robust
 from salf.methods.base import mean_steps
 from salf.rows import Row
 from salf.schedules import Schedule
@@ -56,8 +58,10 @@ class OpenRound:
     gradients: Floats  # and how many local steps' gradients of it
     deadline: float | None = None  # T_max, where it says how far users could come
     updates: dict[str, Update] = field(default_factory=dict)  # that are used, without tensors
+    unsure: list[Update] = field(default_factory=list)  # of unknown size, until the round closes
     answered: set[str] = field(default_factory=set)
     losses: list[float] = field(default_factory=list)
+    reach: dict[str, tuple[float, ...]] = field(default_factory=dict)  # that shares depend on
     used: int = 0  # updates
     late: int = 0
     rejected: list[tuple[str, str]] = field(default_factory=list)
@@ -74,7 +78,7 @@ class LiveServer:
     (`salf.live.reach.UserReach`), for which `work` is the work of each layer's stage, from the
     last layer to the first; by default stages are alike. With `equal_time`, a batch size, users
     choose their batches such that a step takes all of them about as long
-    (`salf.live.batches`).
+    (`salf.live.batches`). `robust` is a rule of `salf.robust` that tolerates so many bad users.
     """
 
     def __init__(
@@ -92,6 +96,8 @@ class LiveServer:
         reach: Literal["counted", "learned"] = "counted",
         work: Sequence[float] | None = None,
         equal_time: int | None = None,
+        robust: str = "none",
+        tolerate: int = 1,
     ) -> None:
         self.method = make_method(method) if isinstance(method, str) else method
         if self.method.simulated_only:
@@ -113,6 +119,9 @@ class LiveServer:
             raise SalfError(f"unreached are {len(layers)} chances in [0, 1), one for each layer.")
         self.given_unreached = None if unreached is None else np.asarray(unreached, np.float64)
         self.reach = ReachEstimate(len(layers))
+        # Reach that is not learned from depths and deadlines is counted.
+        self.known = KnownUsers(self.method, layers, self.weights, reach != "learned")
+        self.names: dict[str, None] = {}  # of all users that were ever asked, in order
         stages = np.ones(len(layers)) if work is None else np.asarray(work, np.float64)
         self.done_after = stages.cumsum() / stages.sum()  # the part of the work
         self.user_reach = UserReach(self.done_after) if reach == "learned" else None
@@ -120,6 +129,7 @@ class LiveServer:
         self.paces: dict[str, float] = {}  # seconds a row takes each user, if they choose batches
         self.t_max = 0.0  # that a deadline which is adapted is at; 0 until it is found
         self.t = 0  # rounds closed
+        self.robust = None if robust == "none" else Robust(robust, tolerate)
         self._round: OpenRound | None = None
         self._size = size_of(self.weights)
 
@@ -137,8 +147,13 @@ class LiveServer:
         """
         if self._round is not None:
             raise SalfError(f"round {self.t + 1} is open already.")
+        self.names |= dict.fromkeys(users)
+        separate = self.known.recall is not None
+        sums = LayerwiseAggregate(self.layers, self.weights, separate)
+        if self.robust is not None:
+            sums = self.robust.begin(self.layers, self.weights)
         self._round = OpenRound(
-            LayerwiseAggregate(self.layers, self.weights),
+            self.known.aggregate(self.t + 1, sums, len(self.names)),
             dict.fromkeys(users, len(self.layers) + 1),
             dict.fromkeys(users, (1, self.local_steps)),
             np.zeros(len(self.layers)),
@@ -189,8 +204,21 @@ class LiveServer:
             self.refuse(user, str(reason), asked)
             return None
         self.round.answered.add(user)
-        self._use(update)
+        if self.inspection.is_known(update):
+            self._use(update)
+        else:
+            self.round.unsure.append(update)
         return update
+
+    def _use_unsure(self) -> None:
+        """Use the updates whose size can be judged only now that the others of the round came."""
+        for update in self.round.unsure:
+            try:
+                self.inspection.check_norms(update)
+            except Rejected as reason:
+                self._reject(update.user, str(reason))
+            else:
+                self._use(update)
 
     def refuse(self, user: str, reason: str, asked: int | None = None) -> None:
         """Note why a user has no update that could be used."""
@@ -210,12 +238,15 @@ class LiveServer:
     def close(self) -> Row:
         """End the round: take the step, and learn from it."""
         t, round, unreached = self.t + 1, self.round, self._unreached()
+        self.inspection.learn()
+        self._use_unsure()
         reached = round.aggregate.reached
         closing = Closing(
             users=len(round.depths),
             reached=reached,
             shares=round.shares,
             unreached=unreached,
+            everybody=len(self.names),
             present=round.present,
             steps=mean_steps(round.gradients, round.present),
         )
@@ -223,7 +254,6 @@ class LiveServer:
             step = round.aggregate.total(round.shares, self.method.checked_divisor(closing))
             self.server.apply(step, t)
         self._check_finite(step.values, t)
-        self.inspection.learn()
         missing = self.missing()
         if round.used or missing:  # else all failed, or nobody was asked: time was enough
             # Who reached a layer, not whom the method counted: p_l is about the former.
@@ -232,6 +262,7 @@ class LiveServer:
             arrived = Arrivals.at(depths, steps=steps)
             self.reach.learn(arrived.reach(len(self.layers)).sum(axis=1).tolist())
             self._learn_user_reach()
+        self._learn_of_users(t)
         self.t, self._round = t, None
         return Row(
             t,
@@ -243,6 +274,7 @@ class LiveServer:
             rejected=tuple(round.rejected),
             silent=tuple(sorted(missing)),
             deadline=round.deadline,
+            reach=round.reach,
             steps=round.steps if self.local_steps > 1 else {},
             rows={u: each.rows for u, each in round.updates.items() if each.rows},
             stages={
@@ -264,9 +296,14 @@ class LiveServer:
             "paces": self.paces,
         }
         groups = {"weights": self.weights, **self.server.state}
+        known_groups, state["known"] = self.known.state()
+        groups |= known_groups
+        state["names"] = list(self.names)
         if self.user_reach is not None:
             state["users"], state["reference"], known = self.user_reach.state()
             groups["user_reach"] = {"known": torch.from_numpy(known)}
+        if self.robust is not None:
+            state["waiting"], groups["waiting"] = self.robust.state()
         checkpoint.write(path, groups, state)
 
     def restore(self, path: Path) -> None:
@@ -286,8 +323,12 @@ class LiveServer:
                 known = groups.pop("user_reach")["known"].numpy()
                 self.user_reach.load_state(state["users"], float(state["reference"]), known)
             self.t_max, self.paces = float(state.get("t_max", 0.0)), dict(state.get("paces", {}))
+            self.known.load_state(groups, state.get("known", {}))
+            self.names = dict.fromkeys(state.get("names", ()))
             self.server.load_state(groups)
             self.inspection.load_state(state["norms"])
+            if self.robust is not None:
+                self.robust.load_state(state.get("waiting", []), groups.pop("waiting", {}))
             self.reach.rounds, self.t = float(state["rounds"]), int(state["round"])
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
             raise checkpoint.unreadable(path, error) from None
@@ -320,12 +361,34 @@ class LiveServer:
         arrived = Arrivals.at(depth, steps=steps, planned=planned)
         if arrived.reach(len(self.layers)).any():
             self.round.losses.append(update.loss)
+        if (chance := self._chance(update.user)) is not None:
+            self.round.reach[update.user] = tuple(chance[:, 0].tolist())
+        arrived = replace(arrived, chance=chance, interval=self.known.interval([update.user]))
         share = self.method.checked_share(arrived, len(self.layers))[:, 0]
-        self.round.aggregate.add(update.tensors, share)
+        self.round.aggregate.add(update.tensors, share, user=update.user)
         self.round.shares += share
         self.round.present += share > 0
         gradients = self.method.gradients(arrived, len(self.layers))[:, 0]
         self.round.gradients += np.where(share > 0, gradients, 0)
+
+    def _chance(self, user: str) -> Floats | None:
+        """How likely a user is to reach each layer, [L, 1], if the method weighs by it."""
+        if self.method.weighs_by != "reach":
+            return None
+        if self.user_reach is None:
+            return self.known.chance([user])
+        if self.round.deadline is None:  # all users have the time they need
+            return np.ones((len(self.layers), 1))
+        return self.user_reach.reach([user], self.round.deadline)
+
+    def _learn_of_users(self, t: int) -> None:
+        """Users whose updates were bad say nothing about how often they take part."""
+        bad = {user for user, _ in self.round.rejected}
+        users = [user for user in self.round.depths if user not in bad]
+        depths = np.array([self.round.depths[user] for user in users], np.int64)
+        steps = np.array([self.round.steps[user] for user in users], np.int64).reshape(-1, 2)
+        arrived = Arrivals.at(depths, steps=steps[:, 0], planned=steps[:, 1])
+        self.known.learn(t, users, self.method.counts(arrived, len(self.layers)))
 
     def _check_finite(self, moved: Collection[str], t: int) -> None:
         """Good updates may still add up to a model that overflows."""

@@ -1,0 +1,280 @@
+"""Robust aggregation: a step that a few bad users cannot take where they want.
+
+The step of layer l is normally sum_u c[l, u] g_u. With a rule that tolerates f attackers it is
+
+- trimmed: (sum_u c[l, u]) times the mean of every coordinate, weighted by c, without the f values
+  furthest from its median (the mean around the median of Xie et al., "Generalized Byzantine-tolerant
+  SGD", 2018),
+- median: the same with the weighted median, after the f largest and the f smallest values are gone,
+- clip: sum_u c[l, u] g_u with every user's term scaled down to the median norm of these terms.
+
+What is left out goes by the number of users, never by their weight: however much weight a user
+gets, alone it cannot take the result outside of what others sent. A layer that fewer than 2f + 1 users have reached does not
+move; their updates are kept until there are enough users, each with its latest one. Buffers are
+combined by the same rule, and counters as always.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from salf.aggregate import Held, LayerwiseAggregate, PerLayer, Step, Update, User, is_counter
+from salf.errors import SalfError, unknown
+from salf.layers import Layers
+
+RULES = ("none", "median", "trimmed", "clip")
+ROUNDING = 1e-6  # of a sum of weights
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What one user sent of a layer. The weight is its share until the round closes, then c."""
+
+    weight: float
+    values: Mapping[str, Tensor]
+    held: Held | None = None
+
+
+@dataclass
+class Robust:
+    """A rule, how many attackers it tolerates, and what waits for more users from round to round.
+
+    It takes the memory of every update of a round: users times the model, instead of one model.
+    """
+
+    rule: str
+    attackers: int = 1
+    # By layer, from 0, and user: what has reached a layer that has too few users.
+    waiting: dict[int, dict[User, Sent]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.rule not in RULES[1:]:
+            raise unknown("robust rule", self.rule, RULES)
+        check_attackers(self.attackers)
+
+    @property
+    def needed(self) -> int:
+        """How many users make a majority of honest ones: 2f + 1."""
+        return 2 * self.attackers + 1
+
+    def begin(self, layers: Layers, like: Mapping[str, Tensor]) -> "RobustAggregate":
+        """The aggregate of a round."""
+        return RobustAggregate(self, layers, like)
+
+    def state(self) -> tuple[list[list[Any]], dict[str, Tensor]]:
+        """What waits: a list of plain values, and tensors named by their place in that list."""
+        kept = [(index, user, s) for index, by in self.waiting.items() for user, s in by.items()]
+        tensors = {
+            f"{place}/{name}": value
+            for place, (_, _, sent) in enumerate(kept)
+            for name, value in sent.values.items()
+        }
+        return [[index, user, sent.weight, _bounds(sent.held)] for index, user, sent in kept], tensors
+
+    def load_state(self, kept: Sequence[Sequence[Any]], tensors: Mapping[str, Tensor]) -> None:
+        """Go on with what another one kept."""
+        values: list[dict[str, Tensor]] = [{} for _ in kept]
+        for key, tensor in tensors.items():
+            place, _, name = key.partition("/")
+            values[int(place)][name] = tensor
+        self.waiting = {}
+        for (index, user, weight, bounds), own in zip(kept, values, strict=True):
+            sent = Sent(float(weight), own, _slices(bounds))
+            self.waiting.setdefault(int(index), {})[user] = sent
+
+
+def check_attackers(attackers: int) -> None:
+    """Refuse a number of attackers that is none."""
+    if attackers < 1:
+        raise SalfError(
+            f"attackers must be at least 1, not {attackers}; --robust none trusts all users."
+        )
+
+
+class RobustAggregate(LayerwiseAggregate):
+    """Every user's layers by themselves, until they are combined."""
+
+    def __init__(self, robust: Robust, layers: Layers, like: Mapping[str, Tensor]) -> None:
+        super().__init__(layers, like, separate=True)
+        self._robust = robust
+        self._sent: dict[int, dict[User, Sent]] = {}  # in this round
+
+    def add(
+        self,
+        update: Update,
+        weights: PerLayer | None = None,
+        users: Sequence[int] | npt.NDArray[np.int64] | None = None,
+        total: PerLayer | None = None,
+        held: Held | None = None,
+        user: User | None = None,
+    ) -> None:
+        """Keep one user's layers, each with its weight."""
+        assert user is not None and users is None and total is None, "one user at a time"
+        by_layer: dict[int, dict[str, Tensor]] = {}
+        for name, value in update.items():
+            index = self._index(name)
+            if weights is None or weights[index]:
+                by_layer.setdefault(index, {})[name] = value
+        for index, values in by_layer.items():
+            weight = 1.0 if weights is None else float(weights[index])
+            sent = Sent(weight, values, held)
+            others = self._sent.setdefault(index, {})
+            others[user] = _merged(others[user], sent) if user in others else sent
+            self.reached[index] += 1
+
+    def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
+        """The method's step, each layer combined by the rule."""
+        return self._combined(divisor, np.zeros(len(self._layers)), entrywise=False)
+
+    def average(self, unreached: PerLayer | None = None) -> Step:
+        """The same as a mean: each entry over the users who hold it."""
+        p = np.zeros(len(self._layers)) if unreached is None else np.asarray(unreached)
+        return self._combined(None, p, entrywise=True)
+
+    def _combined(
+        self, divisor: PerLayer | None, p: npt.NDArray[np.float64], entrywise: bool
+    ) -> Step:
+        step, waiting = Step({}), self._robust.waiting
+        for index, sent in self._sent.items():
+            by = 1.0 if divisor is None else float(divisor[index])
+            now = {u: replace(each, weight=each.weight / by) for u, each in sent.items()}
+            known = {**waiting.get(index, {}), **now}
+            if len(known) < self._robust.needed:
+                # Copies, because an engine may use the memory of its gradients again.
+                copies = {u: _copied(each) if u in now else each for u, each in known.items()}
+                waiting[index] = copies
+                continue
+            waiting.pop(index, None)
+            self._combine(step, index, list(known.values()), float(1 - p[index]), entrywise)
+        return step
+
+    def _combine(
+        self, step: Step, index: int, sent: Sequence[Sent], reached: float, entrywise: bool
+    ) -> None:
+        names = dict.fromkeys(name for each in sent for name in each.values)
+        if self._robust.rule == "clip":
+            sent = _clipped(sent, [n for n in names if self._like[n].requires_grad])
+            sent = _clipped(sent, [n for n in names if not self._like[n].requires_grad])
+        for name in names:
+            mine = [each for each in sent if name in each.values]
+            if is_counter(mine[0].values[name]):  # as always: the furthest user's count stands
+                step.values[name] = torch.stack([each.values[name] for each in mine]).amax(0)
+                continue
+            values, weights = self._stacked(name, mine)
+            enough = (weights > 0).sum(0) >= self._robust.needed
+            if not bool(enough.any()):
+                continue
+            mean, of_all = _located(values, weights, self._robust), weights.sum(0)
+            is_buffer = not self._like[name].requires_grad
+            scale = torch.ones_like(of_all) if entrywise else of_all
+            scale = scale.clamp(max=1.0) if is_buffer else scale / reached
+            step.values[name] = mean * (scale * enough)
+            if not bool(enough.all()):
+                step.held[name] = enough.expand_as(mean)
+
+    def _stacked(self, name: str, sent: Sequence[Sent]) -> tuple[Tensor, Tensor]:
+        """Values [users, ...] and weights of the same rank, 0 where a user holds no such entry."""
+        full = self._like[name]
+        of = torch.tensor([each.weight for each in sent], dtype=full.dtype, device=full.device)
+        of = of.view(-1, *[1] * full.dim())
+        if all(each.held is None for each in sent):
+            return torch.stack([each.values[name].to(full) for each in sent]), of
+        values = full.new_zeros(len(sent), *full.shape, requires_grad=False)
+        weights = torch.zeros_like(values)
+        for row, each in enumerate(sent):
+            where = (...,) if each.held is None else each.held[name]
+            values[row][where] = each.values[name].to(full)
+            weights[row][where] = of[row]
+        return values, weights
+
+
+def _bounds(held: Held | None) -> dict[str, list[list[int]]] | None:
+    """Slices as JSON has them."""
+    if held is None:
+        return None
+    return {name: [[one.start or 0, one.stop] for one in parts] for name, parts in held.items()}
+
+
+def _slices(bounds: Mapping[str, Sequence[Sequence[int]]] | None) -> Held | None:
+    if bounds is None:
+        return None
+    return {name: tuple(slice(*pair) for pair in parts) for name, parts in bounds.items()}
+
+
+def _located(values: Tensor, weights: Tensor, robust: Robust) -> Tensor:
+    """Where the values [users, ...] are, by the rule; a weight of 0 is no value."""
+    if robust.rule == "clip":
+        return _mean(values, weights)
+    f, present = robust.attackers, (weights > 0).expand_as(values)
+    count = present.sum(0, keepdim=True)
+    # Those who hold no such entry come last.
+    ordered, places = values.where(present, torch.inf).sort(dim=0)
+    if robust.rule == "trimmed":
+        low, high = ((count - 1) // 2).clamp(min=0), (count // 2).clamp(max=len(values) - 1)
+        centre = (ordered.gather(0, low) + ordered.gather(0, high)) / 2
+        furthest = (values - centre).abs().where(present, -1.0).topk(f, dim=0).indices
+        return _mean(values, weights.expand_as(values).scatter(0, furthest, 0.0))
+    rank = torch.arange(len(values), device=values.device).view(-1, *[1] * (values.dim() - 1))
+    kept = (rank >= f) & (rank < count - f)
+    upto = (weights.expand_as(values).gather(0, places) * kept).cumsum(0)
+    half = upto[-1] / 2
+    lower = (upto < half * (1 - ROUNDING)).sum(0, keepdim=True)
+    upper = (upto <= half * (1 + ROUNDING)).sum(0, keepdim=True).clamp(max=len(values) - 1)
+    return (ordered.gather(0, lower) + ordered.gather(0, upper))[0] / 2
+
+
+def _mean(values: Tensor, weights: Tensor) -> Tensor:
+    total = weights.sum(0)
+    return (values * weights).sum(0) / total.where(total > 0, 1.0)
+
+
+def _clipped(sent: Sequence[Sent], names: Sequence[str]) -> list[Sent]:
+    """Every user's values of these names, scaled such that no term is above the median norm."""
+    norms = torch.tensor([each.weight * _norm(each, names) for each in sent])
+    bound = float(norms.quantile(0.5))
+    factors = [bound / norm if norm > bound else 1.0 for norm in norms.tolist()]
+    return [
+        replace(each, values={**each.values, **_scaled(each, names, factor)})
+        if factor < 1
+        else each
+        for each, factor in zip(sent, factors, strict=True)
+    ]
+
+
+def _norm(sent: Sent, names: Sequence[str]) -> float:
+    mine = [sent.values[name] for name in names if name in sent.values]
+    squares = [
+        float(torch.linalg.vector_norm(value, dtype=torch.float64)) ** 2
+        for value in mine
+        if not is_counter(value)
+    ]
+    return float(sum(squares) ** 0.5)
+
+
+def _scaled(sent: Sent, names: Sequence[str], factor: float) -> dict[str, Tensor]:
+    return {
+        name: sent.values[name] if is_counter(sent.values[name]) else sent.values[name] * factor
+        for name in names
+        if name in sent.values
+    }
+
+
+def _merged(one: Sent, other: Sent) -> Sent:
+    """Two updates of one user in one round: one voice, with the weight of both."""
+    weight = one.weight + other.weight
+    values = {
+        name: torch.maximum(value, other.values[name])
+        if is_counter(value)
+        else (value * one.weight + other.values[name] * other.weight) / weight
+        for name, value in one.values.items()
+    }
+    return replace(one, weight=weight, values=values)
+
+
+def _copied(sent: Sent) -> Sent:
+    return replace(sent, values={name: value.clone() for name, value in sent.values.items()})
