@@ -27,6 +27,7 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/engines.py
 	$(BIN)/python benchmarks/local_steps.py
+	$(BIN)/python benchmarks/separate.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/users.py
 	$(BIN)/python benchmarks/clock.py

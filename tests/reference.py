@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -65,6 +65,8 @@ def plan_of(name, depths, layers, p=None, t=1, **options):
     world = made.world(AtDeadline(Scripted([depths], layers, p)))
     users = np.arange(len(depths))
     arrived, _ = world.arrivals(t, Keyed(0, t), users, world.start())
+    chance = np.tile(np.linspace(0.3, 1.0, arrived.users), (layers, 1))
+    arrived = replace(arrived, chance=chance, interval=1 / chance)
     return made.plan(t, arrived, world.unreached(t, users, world.start()))
 
 

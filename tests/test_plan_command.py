@@ -23,6 +23,7 @@ def test_a_plan_leaves_a_schedule_that_a_run_follows(tmp_path):
         "plan.png",
         "plan.svg",
         "plan.html",
+        "search",
     }
     with (tmp_path / "plan" / "plan.csv").open() as stream:
         deadlines = [float(line["deadline"]) for line in csv.DictReader(stream)]

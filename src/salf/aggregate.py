@@ -20,7 +20,7 @@ from salf.layers import Layers
 
 Update = Mapping[str, Tensor]
 # Where the entries of a narrower network lie in the full tensors, by name.
-Held = Mapping[str, tuple[slice, ...]]
+Held = Mapping[str, tuple[slice | Tensor, ...]]
 PerLayer = Sequence[float] | npt.NDArray[np.float64]
 User = int | str  # a number in the simulator, a name live
 
@@ -71,18 +71,19 @@ class LayerwiseAggregate:
         full tensors.
         """
         indices = {name: self._index(name) for name in update}
-        if weights is not None:
-            indices = {name: index for name, index in indices.items() if weights[index]}
+        counted: set[int] = set()
         for name, index in indices.items():
-            value = update[name]
             weight = 1.0 if weights is None else float(weights[index])
+            if not weight:
+                continue
+            counted.add(index)
             count = 1 if users is None else int(users[index])
             of_all = weight * count if total is None else float(total[index])
             if held is None:
-                self._add_whole(name, value, weight, of_all)
+                self._add_whole(name, update[name], weight, of_all)
             else:
-                self._add_part(name, value, weight, of_all, held[name])
-        for index in set(indices.values()):
+                self._add_part(name, update[name], weight, of_all, held[name])
+        for index in counted:
             self.reached[index] += 1 if users is None else users[index]
 
     def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
@@ -144,7 +145,12 @@ class LayerwiseAggregate:
             self._holders[name] += total
 
     def _add_part(
-        self, name: str, value: Tensor, weight: float, total: float, where: tuple[slice, ...]
+        self,
+        name: str,
+        value: Tensor,
+        weight: float,
+        total: float,
+        where: tuple[slice | Tensor, ...],
     ) -> None:
         full = self._like[name]
         if name not in self._holders:
@@ -152,7 +158,8 @@ class LayerwiseAggregate:
             self._holders[name] = torch.full_like(full, before, requires_grad=False)
         if name not in self._sums:
             self._sums[name] = torch.zeros_like(full, requires_grad=False)
-        self._sums[name][where].add_(value, alpha=weight)
+        # Written back, because entries chosen by their numbers are a copy.
+        self._sums[name][where] = self._sums[name][where].add_(value, alpha=weight)
         self._holders[name][where] += total
 
 

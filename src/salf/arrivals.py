@@ -47,6 +47,7 @@ class Arrivals:
     chance: Floats | None = None
     interval: Floats | None = None
     everybody: float | None = None
+    _gradients: dict[int, Ints] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("steps", "planned"):
@@ -71,7 +72,8 @@ class Arrivals:
         Without more, they are users 0, 1, ..., who did not finish is a straggler, and all have
         computed one local step on this round's model.
         """
-        steps, planned = (np.ones_like(depth) if n is None else n for n in (steps, planned))
+        once = np.ones(len(depth), np.int64)
+        steps, planned = (once if n is None else n for n in (steps, planned))
         return cls(
             np.arange(len(depth)) if user is None else user,
             depth,
@@ -123,8 +125,10 @@ class Arrivals:
 
     def gradients(self, layers: int) -> Ints:
         """`gradients[l - 1, u]`: how many local steps' gradients user u has of layer l."""
-        complete = self.depth[None, :] <= np.arange(1, layers + 1)[:, None]
-        return np.asarray(self.steps - 1 + complete)
+        if layers not in self._gradients:  # asked for several times a round
+            complete = self.depth <= np.arange(1, layers + 1)[:, None]
+            self._gradients[layers] = np.asarray(self.steps - 1 + complete)
+        return self._gradients[layers]
 
     def reach(self, layers: int) -> Bools:
         """`reach[l - 1, u]`: whether user u is in U^l [ltUsers]."""

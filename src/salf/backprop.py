@@ -29,10 +29,9 @@ def backward_to(
     ]
     if not names:
         return {}
-    gradients = torch.autograd.grad(
-        loss,
-        [parameters[name] for name in names],
-        allow_unused=True,
-        materialize_grads=True,
-    )
-    return dict(zip(names, gradients, strict=True))
+    wanted = [parameters[name] for name in names]
+    found = torch.autograd.grad(loss, wanted, allow_unused=True)
+    return {
+        name: torch.zeros_like(parameter) if gradient is None else gradient
+        for name, parameter, gradient in zip(names, wanted, found, strict=True)
+    }

@@ -84,7 +84,7 @@ def compare(
     layers: str | Sequence[Prefixes] | None = None,
     depth: str | DepthDistribution | World = "mixture",
     fleet: str | Fleet = "",
-    batches: Sequence[str] | str = "equal",
+    batches: Sequence[str] | str = "auto",
     target: float | None = None,
     loss: Loss = cross_entropy,
     metrics: Mapping[str, Metric] | None = None,
@@ -124,6 +124,7 @@ def compare(
             [*rules],
             [float(ratio) for ratio in stragglers],
             batches,
+            bool(fleet),
         )
     )
     seeds = range(seeds) if isinstance(seeds, int) else seeds

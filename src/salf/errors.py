@@ -12,6 +12,10 @@ class TrainingDiverged(SalfError):
     """A round produced a number that is not finite, so training stopped before applying it."""
 
 
+class NoRoundInTime(SalfError):
+    """The simulated time was over before the first round was."""
+
+
 class DataUnavailable(SalfError):
     """A data set is neither on this machine nor could it be fetched."""
 

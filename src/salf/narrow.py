@@ -1,7 +1,8 @@
-"""A network seen at a share of its width: the first units or channels of every hidden layer.
+"""A network seen at a share of its width: some units or channels of every hidden layer.
 
-This is HeteroFL's sub-network. It is a view on the full weights, not another module, so a narrow
-user's update names the same parameters and says which entries of them it holds.
+This is HeteroFL's sub-network, of the first units, and FedRolex's, whose units are others in every
+round. It is a part of the full weights, not another module, so a narrow user's update names the
+same parameters and says which entries of them it holds.
 """
 
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from math import ceil
 
+import torch
 from torch import Tensor, nn
 
 from salf.aggregate import Held
@@ -46,8 +48,11 @@ class SubNetwork:
         }
 
 
-def subnetwork(model: nn.Module, width: float) -> SubNetwork:
-    """Keep the first share `width` of every hidden layer; inputs and classes stay whole."""
+def subnetwork(model: nn.Module, width: float, shift: int = 0) -> SubNetwork:
+    """Keep the share `width` of every hidden layer; inputs and classes stay whole.
+
+    These are the first units, or with a `shift` those from this one on, round the end of the layer.
+    """
     if not 0 < width <= 1:
         raise SalfError(f"the width of a sub-network must be in (0, 1], not {width}.")
     if not is_sequential(model):
@@ -57,7 +62,7 @@ def subnetwork(model: nn.Module, width: float) -> SubNetwork:
         )
     modules = [(n, m) for n, m in flatten(model) if m.state_dict()]
     last = [n for n, m in modules if isinstance(m, (nn.Linear, *CONVOLUTIONS))][-1:]
-    held: dict[str, tuple[slice, ...]] = {}
+    held: dict[str, tuple[slice | Tensor, ...]] = {}
     scaled: set[str] = set()
     kept, total = 1, 1  # of the units that feed the next module; the input is whole
     for name, module in modules:
@@ -65,25 +70,38 @@ def subnetwork(model: nn.Module, width: float) -> SubNetwork:
             inputs, units = module.weight.shape[1], module.weight.shape[0]
             if inputs % total or getattr(module, "groups", 1) != 1:
                 raise SalfError(f"HeteroFL cannot narrow the layer {name!r} ({module}).")
-            fed = slice(inputs // total * kept)  # after a flatten, a channel is several inputs
+            fed = _window(kept, total, shift, inputs // total)
             kept, total = (units, units) if [name] == last else (ceil(width * units), units)
-            held[f"{name}.weight"] = (slice(kept), fed)
+            rows = _window(kept, total, shift)
+            if isinstance(rows, Tensor) and isinstance(fed, Tensor):
+                held[f"{name}.weight"] = (rows[:, None], fed)
+            else:
+                held[f"{name}.weight"] = (rows, fed)
             if module.bias is not None:
-                held[f"{name}.bias"] = (slice(kept),)
+                held[f"{name}.bias"] = (rows,)
             if [name] != last:
                 scaled |= {f"{name}.weight", f"{name}.bias"}
         elif isinstance(module, BATCH_NORMS):
             for entry, tensor in (*module.named_parameters(), *module.named_buffers()):
-                # After a flatten a channel is several features, as for the layers above.
-                held[f"{name}.{entry}"] = (
-                    (slice(len(tensor) // total * kept),) if tensor.dim() else ()
-                )
+                own = _window(kept, total, shift, len(tensor) // total) if tensor.dim() else None
+                held[f"{name}.{entry}"] = () if own is None else (own,)
         else:
             raise SalfError(
                 f"HeteroFL cannot narrow the layer {name!r}: it narrows Linear, Conv and "
                 f"BatchNorm, not {type(module).__name__}."
             )
     return SubNetwork(width, held, frozenset(scaled))
+
+
+def _window(kept: int, total: int, shift: int, each: int = 1) -> slice | Tensor:
+    """So many of all units, from the one with the number `shift` on, as entries of a tensor.
+
+    After a flatten, a channel is several of them: `each`.
+    """
+    if kept == total or not shift % total:
+        return slice(kept * each)
+    units = (shift + torch.arange(kept)) % total
+    return (units[:, None] * each + torch.arange(each)).flatten()
 
 
 def narrowed(model: nn.Module, width: float) -> nn.Module:

@@ -4,8 +4,8 @@ With a share a[l, u], a scale s[l] and a recall beta, the step of layer l is
 
     s_l sum_{u arrived} a[l, u] (g[l, u] - beta y[l, u])  +  beta mean_u y[l, u]
 
-where y[l, u] is the last gradient of layer l that user u sent (0 before the first), times
-`fade` for every round since. The mean is over all users. (METHODS: MIFA, FedVARP, FedStale.)
+where y[l, u] is the last gradient of layer l that user u sent (0 before the first), times what is
+left of it after so many rounds. The mean is over all users.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,18 +54,23 @@ class Recall:
         row = self._row.get(user)
         if row is None or not (last := int(self._last[row, self.layers.index_of[name]])):
             return None
-        return self._values[name][row] * self.rule.fade ** (t - last)
+        return self._values[name][row] * float(self._left(np.array(t - last)))
 
     def mean(self, t: int, total: float) -> dict[str, Tensor]:
         """sum_u weight_u y[l, u] / total, of the layers of which something is remembered."""
         found: dict[str, Tensor] = {}
-        age = self.rule.fade ** (t - self._last.astype(np.float64))
-        weights = np.where(self._last > 0, age, 0.0) * self._weight[:, None] / total
+        left = np.where(self._last > 0, self._left(t - self._last), 0.0)
+        weights = left * self._weight[:, None] / total
         for name, values in self._values.items():
             own = weights[:, self.layers.index_of[name]]
             if own.any():
                 found[name] = torch.tensordot(values.new_tensor(own), values, 1)
         return found
+
+    def _left(self, age: Ints) -> Floats:
+        """What an update counts so many rounds later."""
+        fade = self.rule.fade
+        return np.ones(age.shape) if fade is None else np.asarray(fade / (fade + age))
 
     def note(self, user: User, update: Update) -> None:
         """A user's update of the round that is open."""

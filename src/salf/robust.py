@@ -77,7 +77,9 @@ class Robust:
             for place, (_, _, sent) in enumerate(kept)
             for name, value in sent.values.items()
         }
-        return [[index, user, sent.weight, _bounds(sent.held)] for index, user, sent in kept], tensors
+        return [
+            [index, user, sent.weight, _bounds(sent.held)] for index, user, sent in kept
+        ], tensors
 
     def load_state(self, kept: Sequence[Sequence[Any]], tensors: Mapping[str, Tensor]) -> None:
         """Go on with what another one kept."""

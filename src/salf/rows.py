@@ -33,6 +33,8 @@ class Row:
     deadline: float | None = None  # T_max; None if there was none
     depths: Mapping[str, int] = field(default_factory=dict)  # of every user asked; L + 1 if unheard
     unreached: tuple[float, ...] = ()  # p_l
+    # Where shares depend on it, how likely each user whose update was used was to reach a layer.
+    reach: Mapping[str, Sequence[float]] = field(default_factory=dict)
     late: int = 0  # updates of earlier rounds that came during this one
     rejected: Sequence[tuple[str, str]] = ()  # (user, reason)
     silent: Sequence[str] = ()  # users of whom no update came in time
@@ -104,6 +106,7 @@ def from_table(table: Mapping[str, Any]) -> Row:
     values["metrics"] = {name: _number(value) for name, value in table["metrics"].items()}
     for name in ("reached", "silent", "unreached"):
         values[name] = tuple(values[name])
+    values["reach"] = {user: tuple(each) for user, each in table.get("reach", {}).items()}
     values["stages"] = {user: tuple(each) for user, each in table.get("stages", {}).items()}
     values["steps"] = {user: tuple(steps) for user, steps in table.get("steps", {}).items()}
     values["rejected"] = tuple((user, reason) for user, reason in values["rejected"])

@@ -29,6 +29,10 @@ class Optimiser(ABC):
     def direction(self, gradient: Tensor, *slots: Tensor) -> Tensor:
         """The direction of this step; changes the slots in place."""
 
+    def directions(self, gradients: list[Tensor], *slots: list[Tensor]) -> list[Tensor]:
+        """Those of many parameters."""
+        return [self.direction(*one) for one in zip(gradients, *slots, strict=True)]
+
 
 @dataclass(frozen=True)
 class SGD(Optimiser):
@@ -47,6 +51,14 @@ class SGD(Optimiser):
     def direction(self, gradient: Tensor, *slots: Tensor) -> Tensor:
         """The velocity."""
         return slots[0].mul_(self.momentum).add_(gradient) if slots else gradient
+
+    def directions(self, gradients: list[Tensor], *slots: list[Tensor]) -> list[Tensor]:
+        """The velocities, in fewer calls: small models feel each."""
+        if not slots:
+            return gradients
+        torch._foreach_mul_(slots[0], self.momentum)
+        torch._foreach_add_(slots[0], gradients)
+        return slots[0]
 
 
 @dataclass(frozen=True)
@@ -166,6 +178,7 @@ class Server:
     def apply(self, step: Step, t: int) -> None:
         """Take round t's step. What is not named in it stays bit-identical."""
         rate = self.schedule(t)
+        whole: dict[str, Tensor] = {}
         for name, value in step.values.items():
             weight = self.weights[name]
             if not weight.requires_grad:  # a buffer: its mean difference is added as it is
@@ -173,7 +186,17 @@ class Server:
                 continue
             if self.client_lr is not None:
                 value = value * self.client_lr
-            weight.add_(self._direction(name, value, step.held.get(name)), alpha=-rate)
+            for slot, start in self._slots.items():
+                if name not in self.state[slot]:
+                    self.state[slot][name] = torch.full_like(value, start)
+            if name in step.held:
+                weight.add_(self._direction(name, value, step.held[name]), alpha=-rate)
+            else:
+                whole[name] = value
+        if whole:
+            slots = [[kept[name] for name in whole] for kept in self.state.values()]
+            moves = self.optimiser.directions(list(whole.values()), *slots)
+            torch._foreach_add_([self.weights[name] for name in whole], moves, alpha=-rate)
 
     def load_state(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Continue with what another server's optimiser kept."""
@@ -183,13 +206,8 @@ class Server:
                     raise ValueError(f"{name!r} has another shape")
                 kept[name] = tensor.to(self.weights[name].device)
 
-    def _direction(self, name: str, gradient: Tensor, held: Tensor | None) -> Tensor:
-        for kind, start in self._slots.items():
-            if name not in self.state[kind]:
-                self.state[kind][name] = torch.full_like(gradient, start)
+    def _direction(self, name: str, gradient: Tensor, held: Tensor) -> Tensor:
         slots = [kept[name] for kept in self.state.values()]
-        if held is None:
-            return self.optimiser.direction(gradient, *slots)
         before = [slot.clone() for slot in slots]
         direction = self.optimiser.direction(gradient, *slots) * held
         for slot, old in zip(slots, before, strict=True):

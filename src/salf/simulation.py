@@ -204,8 +204,8 @@ class Simulation:
         values = result.step.values
         if not values:
             return
-        sums = [value.sum() for value in values.values() if value.is_floating_point()]
-        if isfinite(torch.stack(sums).sum().item()):
+        numbers = [value.reshape(-1) for value in values.values() if value.is_floating_point()]
+        if isfinite(torch.cat(numbers).sum().item()):
             return
         layers = self.engine.layers
         bad = [name for name, value in values.items() if not bool(torch.isfinite(value).all())]

@@ -22,7 +22,7 @@ from salf.depth import Mixture
 from salf.engines import ENGINES, GroupedEngine, LoopEngine, engine
 from salf.errors import SalfError
 from salf.layers import Layers
-from salf.methods import Group, Plan, method
+from salf.methods import METHODS, Group, Plan, method
 from salf.sampling import Cohort
 from salf.server import SGD
 from salf.simulation import Simulation
@@ -60,7 +60,7 @@ def trained(kind, name, of_method="salf", rounds=3, unequal=False, **options):
 
 @pytest.mark.parametrize("unequal", [False, True], ids=["all users", "unequal cohort"])
 @pytest.mark.parametrize("chunk_bytes", [ONE_PASS, 1], ids=["one chunk", "chunks of one user"])
-@pytest.mark.parametrize("of_method", [name for name in ANY_WORLD if name != "heterofl"])
+@pytest.mark.parametrize("of_method", [name for name in ANY_WORLD if not METHODS[name].narrows])
 @pytest.mark.parametrize("name", NETS)
 def test_the_engines_agree_over_rounds_with_momentum(name, of_method, chunk_bytes, unequal):
     """Parameters and running statistics, after three rounds."""

@@ -156,6 +156,24 @@ def test_the_search_tries_the_grid_and_what_the_bounds_offer(searched):
     assert -1 <= searched.rank_correlation("theorem") <= 1
 
 
+def test_a_search_that_was_interrupted_does_not_begin_again(searched, tmp_path, monkeypatch):
+    kept = {"seeds": 2, "deadlines": [0.5, 1.5, 6.0], "keep": tmp_path / "search"}
+
+    def stopped(config):
+        if config.seed == 1:  # after the first seed of the first deadline
+            raise KeyboardInterrupt
+        return from_config(config)
+
+    with pytest.raises(KeyboardInterrupt):
+        plan(TINY, stopped, **kept)
+    assert len(list((tmp_path / "search").iterdir())) == 1
+    assert plan(TINY, from_config, **kept).tried == searched.tried
+    monkeypatch.setattr("salf.experiments.plan._accuracy_at_end", None)
+    assert plan(TINY, from_config, **kept).followed == searched.followed
+    with pytest.raises(TypeError):  # other settings are another run
+        plan(TINY.changed(lr=0.2), from_config, **kept)
+
+
 def test_the_search_is_reproducible_and_measures_what_a_run_reaches(searched):
     again = plan(TINY, from_config, seeds=2, deadlines=[0.5, 1.5, 6.0])
     assert [each.accuracies for each in again.tried] == [e.accuracies for e in searched.tried]
@@ -217,6 +235,7 @@ def test_rank_correlation_against_scipy():
     [
         ({"fleet": ""}, {}, "a plan is for a fleet"),
         ({"method": "fedavg"}, {}, "waits for all users"),
+        ({"method": "asyncfl", "options": {"buffer": 2}}, {}, "asyncfl has no deadline"),
         ({}, {"form": "loose"}, "loose"),
         ({}, {"given": {"G2": 1.0}}, "G2"),
         ({}, {"given": {"g2": -1.0}}, "g2 must be finite and not negative"),

@@ -50,7 +50,7 @@ def test_ca2fl_corrects_what_it_remembers_with_what_is_new():
     assert after(sim, 3) == pytest.approx([0.75, 0.875, 2.59375], abs=1e-14)
     assert sim.clock == 5.0
     # Half forgotten after a step: in step 2, -0.5 and -1, mean -0.5, new mean (0.25 - 0.25)/2.
-    fading = simulation("ca2fl", TARGETS, on_fleet(SECONDS), 0.5, buffer=2, fade=0.5)
+    fading = simulation("ca2fl", TARGETS, on_fleet(SECONDS), 0.5, buffer=2, fade=1)
     assert after(fading, 2) == pytest.approx([0.75, 1.0], abs=1e-14)
 
 
@@ -112,7 +112,7 @@ def test_without_a_fleet_they_say_what_they_need(name):
     [
         ("fedbuff", {"buffer": 0}, "buffer >= 1"),
         ("fedbuff", {"discount": -1}, "discount >= 0"),
-        ("ca2fl", {"fade": 2}, r"fade in \[0, 1\]"),
+        ("ca2fl", {"fade": -2}, "fade >= 0"),
         ("fedasync", {"alpha": 0}, r"alpha of FedAsync must be in \(0, 1\]"),
         ("fedasync", {"power": -1}, "power of FedAsync must not be negative"),
         ("fedasync", {"average": "all"}, "average must be 'reached'"),

@@ -73,6 +73,15 @@ def test_p_l_and_waiting_are_those_of_the_cohort():
     assert few.unreached[0] > preview_of(Config(**settings)).unreached[0]
 
 
+def test_one_very_slow_user_does_not_blur_when_the_others_finish():
+    """Users are done after 16 to 47 s, and one after 1600 s."""
+    fleet = Devices.of(speed=[*(16 / np.arange(16, 48)), 0.01])
+    found = fleet.preview(nn.Sequential(nn.Linear(4, 2)), 20.0, batch_size=1)
+    np.testing.assert_allclose(found.expected[:-1], np.arange(16, 48))
+    assert found.deadline_to_finish(0.5) == pytest.approx(32, abs=2)
+    assert found.deadline_to_finish(0.25) == pytest.approx(24, abs=2)
+
+
 def test_p_l_of_very_many_users_is_that_of_all_of_them(monkeypatch):
     monkeypatch.setattr("salf.fleet.preview.MOST_USERS", 10)
     fleet = Devices.of(speed=[1.0] * 40, jitter=0.5)

@@ -1,7 +1,8 @@
 import pytest
 from scipy import stats
 
-from salf.reproduction.statistics import against, interval, paired
+from salf.intervals import interval
+from salf.reproduction.statistics import against, paired
 
 
 def test_the_interval_is_students():

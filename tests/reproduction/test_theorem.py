@@ -13,13 +13,13 @@ from salf.data import Parts, Samples, Split, synthetic
 from salf.depth import Uniform
 from salf.draws import Keyed
 from salf.engines import LoopEngine
+from salf.intervals import interval
 from salf.layers import Layers
 from salf.methods import method
 from salf.reproduction import theorem
 from salf.reproduction.item import Found, label
 from salf.reproduction.ridge import Ridge, from_images, trajectories
 from salf.reproduction.sizes import QUICK
-from salf.reproduction.statistics import interval
 from salf.reproduction.verdicts import Verdict
 from salf.sampling import places
 from salf.schedules import theorem_rate

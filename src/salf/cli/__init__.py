@@ -6,7 +6,18 @@ from typing import Annotated, Any
 
 import typer
 
-from salf.cli import demo, fleet, layers, live, plan, recorded, reproduction, simulation, theory
+from salf.cli import (
+    bench,
+    demo,
+    fleet,
+    layers,
+    live,
+    plan,
+    recorded,
+    reproduction,
+    simulation,
+    theory,
+)
 from salf.cli.commands import Commands
 from salf.cli.options import option
 from salf.cli.terminal import say, tell
@@ -42,6 +53,7 @@ for command in (
     simulation.run,
     simulation.compare,
     plan.plan,
+    bench.bench,
     reproduction.reproduce,
     live.live,
     recorded.page,
@@ -94,7 +106,7 @@ def _what_to_give(error: Any) -> str:
 def _how_to_continue(arguments: Sequence[str]) -> str:
     command = next((word for word in arguments if not word.startswith("-")), "")
     kept = any(word.partition("=")[0] == "--out" for word in arguments)
-    if command in ("reproduce", "demo") or (kept and command == "compare"):
+    if command in ("reproduce", "demo", "bench") or (kept and command == "compare"):
         return " Repeat the command to continue."
     if command not in ("run", "live", "compare"):
         return ""

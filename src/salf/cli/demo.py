@@ -64,7 +64,7 @@ def demo(
     runs = out / base.data  # apart, as MNIST may be within reach next time
     by_clock = run_cases(
         clocked,
-        cases(BY_CLOCK, ["reached"], [SKEWED], [base.stragglers]),
+        cases(BY_CLOCK, ["reached"], [SKEWED], [base.stragglers], devices=True),
         SEEDS,
         runs / "seconds",
     )

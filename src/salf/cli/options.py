@@ -11,6 +11,7 @@ import typer
 
 from salf.errors import SalfError
 from salf.experiments.config import Config
+from salf.methods import METHODS
 
 
 def option(*names: str, help: str, **more: Any) -> Any:
@@ -27,13 +28,27 @@ Source = Annotated[
         "file, such as a run's config.toml.",
     ),
 ]
+
+
+def _options() -> str:
+    """The methods that have options, and which, with their defaults."""
+    found = []
+    for name, cls in METHODS.items():
+        own = [each for each in fields(cls) if each.name != "average"]
+        listed = ", ".join(
+            f"{each.name.replace('_', '-')}={str(each.default).lower()}" for each in own
+        )
+        if own:
+            found.append(f"{name} has {listed}")
+    return "; ".join(found)
+
+
 Options = Annotated[
     list[str] | None,
     option(
         "--option",
         metavar="NAME=VALUE",
-        help="An option of the method: drop has lucky (dropped | kept); heterofl has width; "
-        "asyncfl has delay, stale, discount, buffer; your own has its fields. May be repeated.",
+        help=f"An option of the method: {_options()}; your own has its fields. May be repeated.",
     ),
 ]
 

@@ -58,7 +58,10 @@ def plan(
     ] = None,
     out: Annotated[
         Path | None,
-        option("--out", help="Leave plan.csv, curve.csv, a figure and a page here."),
+        option(
+            "--out",
+            help="Leave plan.csv, curve.csv, a figure and a page here; continue if begun.",
+        ),
     ] = None,
 ) -> None:
     """Choose the deadline for a fleet and a budget of simulated seconds.
@@ -121,6 +124,7 @@ def plan(
             points=points,
             deadlines=[_time(text) for text in parse_list(deadlines)],
             run=run,
+            keep=None if out is None else out / "search",
         )
     print_plan(planned, results)
     if out is None:

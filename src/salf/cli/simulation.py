@@ -223,6 +223,7 @@ def compare_and_report(
         splits or [base.split],
         stragglers or [base.stragglers],
         batches or [base.batches],
+        bool(base.fleet),
     )
     comparison = run_cases(
         base, wanted, seeds, runs or out, options=options, goal=goal, workers=workers

@@ -127,6 +127,15 @@ class Split(Shares):
             raise SalfError("devices go with labels only where a sample has one class label.")
         return np.array([int(labels[self.parts[user]].mode().values) for user in users.tolist()])
 
+    def label_mixes(self) -> NDArray[np.float64]:
+        """The share of each class in every user's samples: [users, classes]."""
+        labels = self.samples.labels
+        if labels.dim() != 1 or labels.is_floating_point():
+            raise SalfError("users take part by labels only where a sample has one class label.")
+        classes = int(labels.max()) + 1
+        counts = [torch.bincount(labels[part], minlength=classes).numpy() for part in self.parts]
+        return np.array([count / count.sum() for count in counts])
+
     def own(self, user: int) -> Samples:
         """The samples of one user, still as stored."""
         return self.samples.subset(self.parts[user])

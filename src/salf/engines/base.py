@@ -118,7 +118,7 @@ class Engine(ABC):
             given = groups[0].given
             weights = self.weights if given == t else old[given]
             rate = 0.0 if local_rate is None else local_rate(given)
-            network = replace(self._network(groups[0], weights, rate), proximal=plan.proximal)
+            network = self._network(plan, groups[0], weights, rate)
             if aggregate.separate:
                 loss += self._separately(groups[0], network, rows, aggregate)
             else:
@@ -226,10 +226,13 @@ class Engine(ABC):
         A user's loss is the mean over its local steps.
         """
 
-    def _network(self, group: Group, weights: Weights, rate: float) -> Network:
-        if group.width != 1:
-            if group.width not in self._narrow:
-                self._narrow[group.width] = subnetwork(self.model, group.width)
-            narrow = self._narrow[group.width]
-            return Network(narrow.leaves(weights), foreign=True, narrow=narrow, rate=rate)
-        return Network(weights, foreign=weights is not self.weights, rate=rate)
+    def _network(self, plan: Plan, group: Group, weights: Weights, rate: float) -> Network:
+        if group.width == 1:
+            foreign = weights is not self.weights
+            return Network(weights, foreign=foreign, rate=rate, proximal=plan.proximal)
+        narrow = self._narrow.get(group.width)
+        if narrow is None or plan.shift:
+            narrow = subnetwork(self.model, group.width, plan.shift)
+        if not plan.shift:
+            self._narrow[group.width] = narrow
+        return Network(narrow.leaves(weights), True, narrow, rate, plan.proximal)

@@ -36,6 +36,7 @@ class Block:
 
     def __init__(self, modules: Sequence[nn.Module], weights: Weights) -> None:
         self.sequence = nn.Sequential(*map(stand_in, modules))
+        self._modules = tuple(self.sequence)
         self.last = type(modules[-1]).__name__
         self._inside = list(_stand_ins_inside(modules))
         full_name = {id(tensor): name for name, tensor in weights.items()}
@@ -55,7 +56,9 @@ class Block:
             if torch.is_grad_enabled():
                 norm.moved = {}
         if weights is None and not self._inside:
-            return self.sequence(inputs)  # type: ignore[no-any-return]
+            for module in self._modules:  # without a call of the sequence: small models feel it
+                inputs = module(inputs)
+            return inputs
         with self._stood_in():
             if weights is None:
                 return self.sequence(inputs)  # type: ignore[no-any-return]
@@ -135,9 +138,9 @@ class BlockEngine(Engine):
     ) -> None:
         super().__init__(model, layers, loss)
         self._blocks = [Block(modules, self.weights) for modules in self._modules()]
-        parameter_bytes = sum(parameter.nbytes for parameter in model.parameters())
+        self._parameter_bytes = sum(parameter.nbytes for parameter in model.parameters())
         self.chunk_bytes = chunk_bytes or max(
-            self._least_chunk_bytes(), CHUNK_PER_PARAMETER_BYTE * parameter_bytes
+            self._least_chunk_bytes(), CHUNK_PER_PARAMETER_BYTE * self._parameter_bytes
         )
         self._user_bytes: dict[int, int] = {}  # by the number of rows
 
@@ -227,9 +230,10 @@ class BlockEngine(Engine):
             f"the {self.name} engine cannot run this model: {reason}. Use engine 'loop'."
         )
 
-    def _users_per_chunk(self, group: Group, rows: Rows) -> int:
+    def _users_per_chunk(self, group: Group, rows: Rows, kept: int = 0) -> int:
         """As many users as keep the activations of one pass within `chunk_bytes`.
 
+        `kept` are bytes that each of them needs besides.
         Measured on the full network whatever the group's is, so that a run that is resumed works
         in the same chunks as one that never stopped.
         """
@@ -242,7 +246,7 @@ class BlockEngine(Engine):
                 for name, buffer in self.model.named_buffers():
                     if not torch.equal(buffer, before[name]):
                         raise self._refusal(f"its forward pass moves the buffer {name}")
-        return max(1, self.chunk_bytes // max(1, self._user_bytes[group.rows]))
+        return max(1, self.chunk_bytes // max(1, self._user_bytes[group.rows] + kept))
 
     def _least_chunk_bytes(self) -> int:
         return CHUNK_BYTES

@@ -14,6 +14,8 @@ The round then costs what the devices computed. Rows of different users must not
 norm keeps each user's own statistics, at any depth inside a block.
 """
 
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,11 +25,13 @@ from torch import Tensor, nn
 from salf.aggregate import LayerwiseAggregate
 from salf.arrivals import Floats, Ints
 from salf.backprop import backward_to
-from salf.engines.base import Network, Weights
+from salf.engines.base import Network, Rows, Weights
 from salf.engines.blocks import BlockEngine, Parts
 from salf.engines.losses import total_and_objective
+from salf.engines.separate import SeparateBlock
 from salf.errors import SalfError
 from salf.layers import Layers, flatten, is_sequential
+from salf.methods import Group
 from salf.narrow import BATCH_NORMS
 
 # For a plain nn.Sequential, whose modules' outputs are counted instead. (Measured:
@@ -123,6 +127,8 @@ class FusedEngine(BlockEngine):
     def _sets(self, weights: Floats) -> list[Ints]:
         """All users; who got furthest comes first, so that every U^l is the first rows."""
         reach = weights > 0
+        if reach.all():
+            return [np.arange(reach.shape[1])]
         if (reach[:-1] & ~reach[1:]).any():
             raise SalfError(
                 "the fused engine needs weights that are nested: whoever counts in a layer counts "
@@ -144,34 +150,106 @@ class FusedEngine(BlockEngine):
         share = None if parts is None else parts.share
         total, objective = total_and_objective(self.loss, outputs, targets, signals.of[-1], share)
         update = backward_to(signals.depth, objective, network.leaves, self.layers)
-        if network.narrow is None:
+        if network.narrow is None and self._has_norms:
             update |= self._moved_statistics(signals)
         reached = signals.reached if parts is None else parts.reached(c)
         aggregate.add(update, signals.scale, reached, c.sum(1), network.held)
         return float(total.item())
 
-    def _outputs(self, signals: "_Signals", forward: Weights | None, inputs: Tensor) -> Tensor:
-        """Run all rows forward: through layer l those of U^l with a graph, the rest without."""
-        rows = len(inputs) // signals.users
-        reached, rest = inputs[:0], inputs
+    def _separately(
+        self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
+    ) -> float:
+        """Add every user's own update by itself, from one pass over the rows of all users.
+
+        A narrow network, or a model with modules that do not allow it, is computed user by user.
+        """
+        if network.narrow is not None or not self._separate:
+            return super()._separately(group, network, rows, aggregate)
+        total, depth = 0.0, group.depth
+        order = np.argsort(depth, kind="stable")
+        chunk = self._users_per_chunk(group, rows, kept=self._parameter_bytes)
+        for start in range(0, len(order), chunk):
+            some = order[start : start + chunk]
+            inputs, targets = rows(group.users[some])
+            total += self._separate_pass(depth[some], network, inputs, targets)
+            for column, at in enumerate(some.tolist()):
+                update: dict[str, Tensor] = {}
+                for block in self._separate[depth[at] - 1 :]:
+                    update |= block.update_of(column)
+                aggregate.add(update, group.weights[:, at], user=int(group.users[at]))
+        for block in self._separate:
+            block.gradients = {}  # which take as much memory as a model for each user
+        return total
+
+    def _separate_pass(
+        self, depth: Ints, network: Network, inputs: Tensor, targets: Tensor
+    ) -> float:
+        """Find the updates of users of these depths, in order; return the sum of their losses."""
+        # Every user has its own loss, so in the layers that it reached its signal is 1.
+        reach = depth <= np.arange(1, len(self.layers) + 1)[:, None]
+        signals = _Signals(reach.astype(np.float64))
+
+        def run(index: int, inputs: Tensor, users: int) -> Tensor:
+            return self._separate[index](inputs, users, network.leaves)
+
+        outputs = self._outputs(signals, network.forward_weights(), inputs, run)
+        total, objective = total_and_objective(self.loss, outputs, targets, signals.of[-1])
+        reached = [
+            network.leaves[name]
+            for layer in self.layers.reached(signals.depth)
+            for name in layer.parameters
+            if network.leaves[name].requires_grad
+        ]
+        if reached:  # their gradients are noted on the way
+            torch.autograd.grad(objective, reached, allow_unused=True)
+        return float(total.item())
+
+    @cached_property
+    def _separate(self) -> list[SeparateBlock]:
+        """The blocks as they find every user's own gradients; none if they cannot."""
+        if doubt(self.model):
+            return []
+        blocks = [
+            SeparateBlock(block.sequence, self.weights, self.layers) for block in self._blocks
+        ]
+        return blocks if all(block.knows_all for block in blocks) else []
+
+    def _outputs(
+        self,
+        signals: "_Signals",
+        forward: Weights | None,
+        inputs: Tensor,
+        run: Callable[[int, Tensor, int], Tensor] | None = None,
+    ) -> Tensor:
+        """Run all rows forward: through layer l those of U^l with a graph, the rest without.
+
+        `run` is called in place of the blocks with a layer's index, the rows of U^l and |U^l|.
+        """
+        users = signals.users
+        rows = len(inputs) // users
+        reached = rest = inputs
         before = 0
         for index, count in enumerate(signals.reached):
+            block = self._blocks[index]
             if before and not signals.all_ones:
                 ratio = reached.new_tensor(signals.ratio(index)).repeat_interleave(rows)
                 reached = _scale_signal(reached, ratio)
-            if joining := (count - before) * rows:
+            if count == users and not before:
+                reached = rest  # everybody at once: small models feel every slice
+            elif joining := (count - before) * rows:
                 reached = torch.cat([reached, rest[:joining]]) if before else rest[:joining]
                 rest = rest[joining:]
             if count:
-                reached = self._run(index, forward, reached, rows)
-            if len(rest):
+                reached = run(index, reached, count) if run else block(reached, count, forward)
+            if count < users:
                 with torch.no_grad():
-                    rest = self._run(index, forward, rest, rows)
+                    rest = block(rest, users - count, forward)
             before = count
         return reached
 
-    def _run(self, index: int, forward: Weights | None, inputs: Tensor, rows: int) -> Tensor:
-        return self._blocks[index](inputs, len(inputs) // rows, forward)
+    @cached_property
+    def _has_norms(self) -> bool:
+        return any(block.norms for block in self._blocks)
 
     def _moved_statistics(self, signals: "_Signals") -> dict[str, Tensor]:
         """How the users that reached a layer moved its running statistics, weighed like it."""
@@ -213,7 +291,8 @@ class _Signals:
         self.reached: list[int] = reach.sum(1).tolist()  # U^l is the first reached[l] users
         self.depth = 1 + self.reached.count(0)  # of the user that got furthest
         self.scale = c.max(1)
-        self.of = c / np.where(self.scale > 0, self.scale, 1.0)[:, None]
+        largest = self.scale if self.depth == 1 else np.where(self.scale > 0, self.scale, 1.0)
+        self.of = c / largest[:, None]
         self.all_ones = bool((self.of == reach).all())  # then no signal has to be scaled
 
     def ratio(self, index: int) -> Floats:

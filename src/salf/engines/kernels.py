@@ -61,7 +61,10 @@ class _HalvingMaxPool(torch.autograd.Function):
             is_below, right_above, right_below = below > above, b > a, d > c
             # The same as torch.where(is_below, right_below, right_above), which is far slower.
             is_right = right_above ^ ((right_above ^ right_below) & is_below)
-            ctx.save_for_backward(inputs, (corner + is_right).add_(is_below, alpha=wide))
+            # In small integers first, which take a tenth of the time that those of 8 bytes take.
+            number = torch.uint8 if wide < 255 else torch.int32
+            offset = is_below.to(number).mul_(wide).add_(is_right)
+            ctx.save_for_backward(inputs, corner + offset)
         return torch.maximum(above, below)
 
     @staticmethod
@@ -84,8 +87,11 @@ class UserBatchNorm(nn.Module):
         # passes with a graph.
         self.moved: dict[str, Tensor] = {}
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Normalise; the module's own running statistics stay as they are."""
+    def forward(self, inputs: Tensor, affine: bool = True) -> Tensor:
+        """Normalise; the module's own running statistics stay as they are.
+
+        Without `affine`, weight and bias are not applied.
+        """
         if not self.norm.training:
             outside_training: Tensor = self.norm(inputs)
             return outside_training
@@ -107,8 +113,9 @@ class UserBatchNorm(nn.Module):
         if momentum is None and counter is not None:  # a plain mean over all batches so far
             momentum = 1.0 / float(counter + moved.get("num_batches_tracked", 0) + 1)
         mean, variance = after.get("running_mean"), after.get("running_var")
+        weight, bias = (norm.weight, norm.bias) if affine else (None, None)
         outputs: Tensor = _PerUserBatchNorm.apply(  # type: ignore[no-untyped-call]
-            inputs, norm.weight, norm.bias, mean, variance, rows, momentum or 0.0, norm.eps
+            inputs, weight, bias, mean, variance, rows, momentum or 0.0, norm.eps
         )
         if torch.is_grad_enabled():
             if counter is not None:

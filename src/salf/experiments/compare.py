@@ -108,20 +108,24 @@ def cases(
     averages: Sequence[str],
     splits: Sequence[str],
     stragglers: Sequence[float],
-    batches: Sequence[str] = ("equal",),
+    batches: Sequence[str] = ("auto",),
+    devices: bool = False,
 ) -> list[Case]:
     """All combinations, in the order people read them.
 
-    A method may bring its own way to size batches, as in `salf+equal-time`.
+    A method may bring its own way to size batches, as in `salf+equal-time`. `devices` says whether
+    there are any to size batches for.
     """
-    sized = [(name, each) for method in methods for name, each in variants(method, batches)]
+    sized = [pair for method in methods for pair in variants(method, batches, devices)]
     return [Case(m, a, s, r, b) for s, a, (m, b), r in product(splits, averages, sized, stragglers)]
 
 
-def variants(method: str, batches: Sequence[str]) -> list[tuple[str, str]]:
+def variants(method: str, batches: Sequence[str], devices: bool = False) -> list[tuple[str, str]]:
     """(method, batches) of a method as it is written, with batches of its own or with these."""
     name, plus, own = method.partition("+")
-    return [(name, each) for each in ([own] if plus else batches)]
+    auto = "equal-time" if devices and find(name).equal_time else "equal"
+    chosen = [auto if each == "auto" else each for each in ([own] if plus else batches)]
+    return [(name, each) for each in dict.fromkeys(chosen)]
 
 
 def compare(

@@ -84,7 +84,8 @@ class Config:
     availability: str = setting(
         "always",
         "When the fleet's devices are available: always | day-night | sessions | "
-        "markov:ON,OFF (mean seconds) | FILE.csv",
+        "markov:ON,OFF (mean seconds) | by-labels:MEAN,SLOT (every SLOT seconds a share of the "
+        "users, MEAN on average, drawn by the labels they hold) | FILE.csv",
     )
     pair: Literal["", "random", "labels", "size"] = setting(
         "",
@@ -104,10 +105,11 @@ class Config:
         "live, from the depths of each user so far) | counted (the share of rounds in which each "
         "user reached the layer, for methods that weigh by it)",
     )
-    batches: Literal["equal", "equal-time"] = setting(
-        "equal",
+    batches: Literal["auto", "equal", "equal-time"] = setting(
+        "auto",
         "equal: batches of --batch-size | equal-time: in proportion to the speed of a user's "
-        "device, so that a batch takes all users about as long",
+        "device, so that a batch takes all users about as long | auto: equal-time for salf-recall "
+        "with a fleet or live, else equal",
     )
     robust: Literal["auto", "none", "trimmed", "median", "clip"] = setting(
         "auto",
@@ -117,7 +119,8 @@ class Config:
         "trimmed on Flower and where users join from other machines)",
     )
     tolerate: int = setting(
-        1, "How many bad users --robust tolerates; a layer moves when twice as many and one sent it."
+        1,
+        "How many bad users --robust tolerates; a layer moves when twice as many and one sent it.",
     )
     attack: str = setting(
         "",
@@ -284,6 +287,19 @@ class Config:
             return self.eval_seconds
         return self.seconds / CURVE
 
+    def batches_for(self, method: Method | type[Method]) -> str:
+        """How the batches of a method are sized: equal or equal-time."""
+        if self.batches != "auto":
+            return self.batches
+        return "equal-time" if method.equal_time and self._has_devices() else "equal"
+
+    def equal_time(self) -> bool:
+        """Whether batches are sized for equal time, for the method that the config names."""
+        return self.batches_for(self.make_method()) == "equal-time"
+
+    def _has_devices(self) -> bool:
+        return bool(self.fleet)
+
     def _needs_fleet(self) -> dict[str, object]:
         return {
             "deadline": self.deadline,
@@ -425,19 +441,20 @@ class LiveConfig(Config):
         """Whether p_l follows from each user's reach: always if the deadline changes."""
         return self.reach == "learned" or isinstance(self.deadline, str)
 
+    def _has_devices(self) -> bool:
+        return True
+
     def _needs_fleet(self) -> dict[str, object]:
         return {}
 
 
 def refuse_deadline(method: Method) -> None:
-    """Refuse a deadline that was asked for if rounds with a buffer have none.
+    """Refuse a deadline that was asked for if the method's rounds end without one.
 
     FedAvg's have none either, but it may be given one: other methods beside it need it.
     """
     if not method.has_deadline and not method.waits:
-        raise SalfError(
-            f"rounds of {method.name} with a buffer end when it is full: leave out the deadline."
-        )
+        raise SalfError(f"{method.name} decides itself when a round ends: leave out the deadline.")
 
 
 def live(config: Config, **settings: Any) -> LiveConfig:

@@ -164,7 +164,7 @@ def main(grid: Grid, context: Context) -> None:
         optimiser=config.make_optimiser(),
         deadline=config.make_deadline(),
         work=stage_work(training),
-        equal_time=config.batch_size if config.batches == "equal-time" else None,
+        equal_time=config.batch_size if config.equal_time() else None,
         grace=config.grace,
         max_norm=config.max_norm,
         local_steps=int(simulation.planned(np.arange(config.users)).max()),
@@ -198,7 +198,7 @@ def train(msg: Message, context: Context) -> Message:
     round = int(msg.content["config"]["server-round"])  # type: ignore[arg-type]
     steps = count(1)
     own: dict[str, Any] = {}
-    if config.batches == "equal-time":
+    if config.equal_time():
         own = {"batch_size": config.batch_size, "samples": len(share.samples)}
 
     def batch(rows: int | None = None) -> Any:

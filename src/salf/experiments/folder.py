@@ -184,7 +184,7 @@ def summarise(config: Config, history: History, training: Training) -> dict[str,
         **({} if config.fleet else {"stragglers": config.stragglers}),
         "split": config.split,
         "seed": config.seed,
-        **_of_clock(config, history),
+        **_of_clock(config, history, training),
         "engine": history.engine,
         "why": history.why,
         "loss": history.loss,
@@ -201,7 +201,7 @@ def summarise(config: Config, history: History, training: Training) -> dict[str,
     }
 
 
-def _of_clock(config: Config, history: History) -> dict[str, Any]:
+def _of_clock(config: Config, history: History, training: Training) -> dict[str, Any]:
     """What there is to say about a run with a simulated clock."""
     if not config.fleet:
         return {}
@@ -209,7 +209,7 @@ def _of_clock(config: Config, history: History) -> dict[str, Any]:
         "simulated_seconds": history.rows[-1].clock,
         "fleet": config.fleet,
         "deadline": config.deadline,
-        "batches": config.batches,
+        "batches": config.batches_for(training.simulation.method),
         "files": dict(config.files),
     }
 

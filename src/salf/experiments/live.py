@@ -112,7 +112,7 @@ def make_user(config: Config, number: int, slow: float = 1.0) -> User:
     """User `number` of 1..U, with its share of the data and nothing of the others'."""
     share = make_share(config, number, slow)
     own = None
-    if config.batches == "equal-time":
+    if config.equal_time():
         own = OwnBatch(config.batch_size, len(share.samples))
 
     def loss(round: int, step: int) -> Tensor:
@@ -336,7 +336,7 @@ def serve(
         client_lr=config.client_lr,
         reach="learned" if config.learns_reach else "counted",
         work=stage_work(training),
-        equal_time=config.batch_size if config.batches == "equal-time" else None,
+        equal_time=config.batch_size if config.equal_time() else None,
         robust="none" if config.robust == "auto" else config.robust,
         tolerate=config.tolerate,
     )

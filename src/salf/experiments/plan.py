@@ -1,10 +1,13 @@
 """Deadlines chosen for a fleet: by the theorem's bound, and by short runs of the simulator."""
 
 import csv
+import hashlib
 import io
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from importlib.metadata import version
 from math import inf, isfinite, sqrt
 from pathlib import Path
 from typing import Any, Literal
@@ -20,12 +23,12 @@ from salf.evaluation import evaluate
 from salf.experiments.config import Config
 from salf.experiments.constants import GIVEN, Estimates, estimate
 from salf.experiments.pool import Done, Job, OnProgress, Progress
+from salf.experiments.run import complete
 from salf.experiments.training import Training, assemble
 from salf.files import temporary_folder, write_whole
 from salf.fleet import named as fleets
 from salf.fleet.timing import Round, Timing, equal_time
 from salf.fleet.world import OnFleet
-from salf.methods import find
 from salf.models import build
 from salf.schedules import Schedule
 from salf.theory import Constants, Federation
@@ -291,13 +294,15 @@ def plan(
     points: int = 8,
     deadlines: Sequence[float] = (),
     run: Run = one_by_one,
+    keep: Path | None = None,
 ) -> Planned:
     """Plan for a config with a fleet and a budget of seconds; `make` makes its federation.
 
     `form` says which bound: the theorem's, or the sharp one, before its proof drops |U^l|. `rates`
     are the theorem's step sizes or those of the run. `given` are constants that are known, the
     others are estimated. The search runs every deadline with every seed; without seeds there is
-    none. `run` does its jobs.
+    none. `run` does its jobs. What a job found is kept in the folder `keep`, if there is one, so
+    that a search that was interrupted does not begin again.
     """
     budget = _checked(config, form, rates, given or {}, seeds, points, deadlines)
     # No evaluations on the way, and any deadline, to see the fleet's times.
@@ -320,7 +325,7 @@ def plan(
     grid = list(deadlines) or search_grid(planned.law, budget, points)
     # What the bounds offer is tried too, to know what following them costs.
     grid = sorted({*grid, *(offer.deadline for offer in offers.values())})
-    return _searched(planned, base, make, grid, range(seeds), run)
+    return _searched(planned, base, make, grid, range(seeds), run, keep)
 
 
 def _checked(
@@ -337,10 +342,11 @@ def _checked(
         raise SalfError("a plan is for a fleet: name one, such as --fleet phones.")
     if config.seconds is None:
         raise SalfError("a plan needs a budget of simulated seconds, such as --seconds 600.")
-    if (method := find(config.method)).waits:
+    if not (method := config.make_method()).has_deadline:
+        why = "waits for all users" if method.waits else "has no deadline"
         raise SalfError(
-            f"{method.name} waits for all users, so there is no deadline to plan: use another "
-            "method, such as --method salf."
+            f"{method.name} {why}, so there is none to plan: use another method, such as --method "
+            "salf."
         )
     if form not in FORMS:
         raise unknown("bound", form, FORMS)
@@ -364,7 +370,7 @@ def _law(training: Training, config: Config) -> FleetLaw:
     world = training.simulation.world
     if not isinstance(world, OnFleet) or config.seconds is None:
         raise SalfError("a plan is for a fleet: name one, such as --fleet phones.")
-    fits = config.batch_size if config.batches == "equal-time" else 0
+    fits = config.batch_size if config.equal_time() else 0
     return FleetLaw(world.timing, config.cohort_size(), config.seconds, fits)
 
 
@@ -415,7 +421,13 @@ def search_grid(law: FleetLaw, budget: float, points: int) -> list[float]:
 
 
 def _searched(
-    planned: Planned, base: Config, make: Make, grid: Sequence[float], seeds: range, run: Run
+    planned: Planned,
+    base: Config,
+    make: Make,
+    grid: Sequence[float],
+    seeds: range,
+    run: Run,
+    keep: Path | None,
 ) -> Planned:
     """The plan with the accuracy that each deadline, and the schedule, come to."""
     rounds: dict[float | None, float] = {T: planned.rounds(T) for T in grid}
@@ -429,8 +441,9 @@ def _searched(
         names = {(T, seed): f"{T or 'schedule'}-{seed}" for T in configs for seed in seeds}
         done = run(
             {
-                name: Job(partial(accuracy_at_end, make, configs[T].changed(seed=seed)), rounds[T])
+                name: Job(partial(accuracy_at_end, make, keep, config), rounds[T])
                 for (T, seed), name in names.items()
+                for config in [configs[T].changed(seed=seed)]
             }
         )
     tried = {
@@ -439,8 +452,29 @@ def _searched(
     return replace(planned, followed=tried.pop(None), tried=list(tried.values()))
 
 
-def accuracy_at_end(make: Make, config: Config, progress: Progress) -> float:
-    """Train until the budget is spent, and measure the accuracy on held-out data."""
+def accuracy_at_end(make: Make, keep: Path | None, config: Config, progress: Progress) -> float:
+    """Train until the budget is spent, and measure the accuracy on held-out data.
+
+    With a folder to `keep` it in, it is read from there if it was measured before.
+    """
+    if keep is None:
+        return _accuracy_at_end(make, config, progress)
+    file = keep / f"{_digest(config)}.txt"
+    if not file.exists():
+        write_whole(file, f"{_accuracy_at_end(make, config, progress)!r}\n")
+    return float(file.read_text(encoding="utf-8"))
+
+
+def _digest(config: Config) -> str:
+    """What tells a run from others: its settings, what is in its files, the version of salf."""
+    table = complete(config, here=False).table()
+    if "deadline" in table["files"]:
+        table["deadline"] = None  # the file of a schedule has another name each time
+    text = json.dumps([version("salf"), table], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _accuracy_at_end(make: Make, config: Config, progress: Progress) -> float:
     assert config.seconds is not None
     torch.set_num_threads(config.threads or 1)
     training = make(config)

@@ -11,7 +11,7 @@ from safetensors.torch import load_model
 from torch import nn
 
 from salf import rows as records
-from salf.arrivals import Arrivals
+from salf.arrivals import Arrivals, Floats
 from salf.errors import SalfError
 from salf.experiments.config import Config, load_config
 from salf.experiments.folder import CONFIG, MODEL, ROUNDS
@@ -85,7 +85,14 @@ def _world(config: Config, rows: Sequence[Row]) -> Recorded:
             np.array([r.steps.get(n, (1, 1))[0] for n in names], np.int64)
             for r, names in zip(rows, asked, strict=True)
         ],
+        [_reach(row, names) for row, names in zip(rows, asked, strict=True)],
     )
+
+
+def _reach(row: Row, names: Sequence[str]) -> Floats:
+    """The reach that shares depended on, [L, users]; of who sent nothing it does not matter."""
+    unknown = (1.0,) * len(row.reached)
+    return np.array([row.reach.get(name, unknown) for name in names], np.float64).T
 
 
 def _numbers(config: Config) -> dict[str, int]:
@@ -96,8 +103,12 @@ def _sized(simulation: Simulation, config: Config, rows: Sequence[Row]) -> Calla
     """What gives users their recorded batches of the round after round t."""
 
     numbers = _numbers(config)
+    seen: set[str] = set()  # users that were asked so far
 
     def prepare(t: int) -> None:
+        if t < len(rows):
+            seen.update(rows[t].depths)
+            simulation.everybody = float(len(seen))
         if t < len(rows) and rows[t].rows:
             sizes = np.full(config.users, config.batch_size)
             for name, own in rows[t].rows.items():
@@ -110,8 +121,14 @@ def _sized(simulation: Simulation, config: Config, rows: Sequence[Row]) -> Calla
 def _is_nested(config: Config, world: Recorded) -> bool:
     """Whether the method counts everybody who counts in a layer in all later ones too."""
     method = config.make_method()
+    ones = np.ones((world.layers, 1))
     counts = (
-        method.checked_share(Arrivals.at(depths), world.layers) > 0 for depths in world.depths
+        method.checked_share(
+            replace(Arrivals.at(depths), chance=ones * (depths > 0), interval=ones * (depths > 0)),
+            world.layers,
+        )
+        > 0
+        for depths in world.depths
     )
     return all((each[:-1] <= each[1:]).all() for each in counts)
 

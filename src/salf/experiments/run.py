@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from salf import checkpoint, signals
-from salf.errors import SalfError, TrainingDiverged
+from salf.errors import NoRoundInTime, SalfError, TrainingDiverged
 from salf.experiments.config import Config
 from salf.experiments.folder import RunFolder, summarise, without_last_evaluation
 from salf.experiments.training import (
@@ -170,7 +170,7 @@ def _run(
             signal.raise_signal(held[0])
         raise
     if not history.rows:
-        raise SalfError(
+        raise NoRoundInTime(
             f"no round ends within {config.seconds:g} simulated seconds: give more --seconds, or "
             "a shorter --deadline; `salf fleet preview` shows how long rounds take."
         )

@@ -42,6 +42,7 @@ from salf.fleet import deadlines
 from salf.fleet import named as fleets
 from salf.fleet.devices import Fleet
 from salf.fleet.learned import LearnedReach
+from salf.fleet.participation import ByLabels
 from salf.fleet.timing import Cost, Timing, equal_time
 from salf.fleet.world import OnFleet
 from salf.inputs import takes_several
@@ -420,7 +421,7 @@ def assemble(
     if world is None and config.fleet:
         fleet = paired(config, fleet, shares)
         cost = Cost.of(model, seen_as, example)
-        if config.batches == "equal-time":
+        if config.batches_for(made) == "equal-time":
             # Where nobody is cut off, batches need not fit.
             seconds = config.first_deadline() if made.has_deadline else None
             batch_size = equal_time(fleet.devices, cost, config.batch_size, local.steps, seconds)
@@ -500,6 +501,17 @@ def paired(config: Config, fleet: Fleet | None, shares: Shares) -> Fleet:
         fleet = fleets.parse(config.fleet, len(shares), config.seed, config.availability)
     elif len(fleet) != len(shares):
         raise SalfError(f"the fleet has {len(fleet)} devices, and there are {len(shares)} users.")
+    fleet = _dealt(config, fleet, shares)
+    available = fleet.devices.availability
+    if not isinstance(available, ByLabels):
+        return fleet
+    if not isinstance(shares, Split):
+        raise SalfError("participation by labels needs data that are shared out.")
+    return fleets.with_availability(fleet, available.of_users(shares.label_mixes()))
+
+
+def _dealt(config: Config, fleet: Fleet, shares: Shares) -> Fleet:
+    """The devices in the order of the users who get them."""
     how = config.pair or fleet.devices.pair
     if how == "random":
         return fleet

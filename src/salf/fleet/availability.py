@@ -57,6 +57,10 @@ class Availability(ABC):
             going = going[again]
         return done.reshape(shape)
 
+    def share_of_time(self, devices: Ints) -> Floats:
+        """How much of the time each device is available, next to the others of its fleet."""
+        return np.ones(len(devices))
+
     def of(self, devices: Ints) -> "Availability":
         """The availability of users who have these devices."""
         return Assigned(self, devices)
@@ -90,6 +94,10 @@ class Assigned(Availability):
     def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
         """That of their devices."""
         return self.devices.window(self.device_of[devices], times)
+
+    def share_of_time(self, devices: Ints) -> Floats:
+        """That of their devices."""
+        return self.devices.share_of_time(self.device_of[devices])
 
 
 @dataclass(frozen=True)
@@ -291,7 +299,7 @@ class Intervals(Availability):
         return np.maximum(opens, times), closes
 
 
-KINDS = ("always", "day-night", "sessions", "markov:ON,OFF", "FILE.csv")
+KINDS = ("always", "day-night", "sessions", "markov:ON,OFF", "by-labels:MEAN,SLOT", "FILE.csv")
 
 
 def parse(spec: str, seed: int = 0) -> Availability:
@@ -311,6 +319,17 @@ def parse(spec: str, seed: int = 0) -> Availability:
                 f"write the mean seconds on and off as in markov:600,3000, not {spec!r}."
             ) from None
         return markov(on, off, seed)
+    if kind == "by-labels":
+        from salf.fleet.participation import ByLabels  # which builds on this module
+
+        try:
+            mean, slot = map(float, rest.split(","))
+        except ValueError:
+            raise SalfError(
+                f"write the mean share of users and the seconds of a slot as in by-labels:0.1,1, "
+                f"not {spec!r}."
+            ) from None
+        return ByLabels(mean, slot, seed)
     if spec.endswith(".csv"):
         return Intervals.csv(spec)
     raise unknown("availability", spec, KINDS)

@@ -172,9 +172,13 @@ class Fleet:
         return Fleet.made(self.name, self.devices.of(order))
 
     def slowest(self, share: float = 0.1) -> Ints:
-        """The users with the slowest devices, at least one."""
+        """The users with the slowest devices, at least one.
+
+        Where some devices are available less often than others, those come first.
+        """
         count = max(1, round(share * len(self)))
-        return np.sort(np.argsort(self.devices.speed, kind="stable")[:count])
+        available = self.devices.availability.share_of_time(np.arange(len(self)))
+        return np.sort(np.lexsort((self.devices.speed, available))[:count])
 
     def preview(
         self, model: "nn.Module", deadline: float | str | None = None, **settings: Any

@@ -100,7 +100,8 @@ class LearnedReach:
         reach = np.empty((self.nominal.shape[1], len(users)))
         for part in self._parts(users):
             by = self._chances(users[part], seconds)
-            reach[:, part] = np.einsum("ukh,hu->ku", by, posterior[:, users[part]])
+            own = np.ascontiguousarray(posterior[:, users[part]].T)
+            reach[:, part] = (by @ own[:, :, None])[:, :, 0].T
         return np.clip(reach[::-1], 0, 1)
 
     def unreached(self, known: Floats, users: Ints, seconds: float) -> Floats:
@@ -142,8 +143,8 @@ class LearnedReach:
         shift = (spread**2 - self._spreads**2) / 2
         z = (np.log(max(seconds, 1e-300) / times)[:, :, None] - self._paces + shift) / spread
         chance = torch.special.ndtr(torch.from_numpy(z)).numpy()
-        # A later milestone is never more likely.
-        chance = np.minimum.accumulate(chance, axis=1)
+        for k in range(1, chance.shape[1]):  # a later milestone is never more likely
+            np.minimum(chance[:, k], chance[:, k - 1], out=chance[:, k])
         return np.broadcast_to(chance, (len(users), *chance.shape[1:]))
 
     def _parts(self, users: Ints) -> list[slice]:

@@ -21,7 +21,8 @@ from salf.layers import Layers
 ROUNDS = 200  # that are drawn
 FEWEST, ENTRIES = 5, 400_000  # rounds that are drawn at least; users in all rounds, if that allows
 COHORTS = 50  # whose p_l is averaged
-POINTS = 40  # of the curve over deadlines
+POINTS = 40  # of the curve over deadlines, evenly spaced
+QUANTILES = np.linspace(0.05, 0.95, 19)  # of the users' times, which are points of it too
 MOST_USERS = 2_000  # of a larger fleet, so many are looked at
 LANES = 30  # users whose round is shown
 STARTS = 24  # times of a week at which rounds begin, where devices are not always available
@@ -141,7 +142,9 @@ def preview(
     ]
     nominal = float(expected.max())
     last = max(float(np.percentile(slowest, 95)) if always else 1.5 * nominal, nominal, seconds)
-    offered = np.linspace(0, last, POINTS + 1)[1:]
+    # Closer where most users finish: the slowest of very many is far away.
+    usual = np.quantile(expected[np.isfinite(expected)], QUANTILES)
+    offered = np.union1d(np.linspace(0, last, POINTS + 1)[1:], usual)
     at = np.array([reach(each).mean(axis=1) for each in offered])
     return Preview(
         fleet,

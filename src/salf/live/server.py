@@ -20,6 +20,7 @@ from salf import checkpoint
 from salf.aggregate import LayerwiseAggregate
 from salf.arrivals import Arrivals, Closing, Floats
 from salf.errors import SalfError, TrainingDiverged
+from salf.known import KnownUsers
 from salf.layers import Layers
 from salf.live.batches import common_time
 from salf.live.inspection import Inspection, TooLarge
@@ -27,8 +28,8 @@ from salf.live.reach import ReachEstimate, UserReach
 from salf.live.update import Rejected, Update, decode, size_of
 from salf.methods import Method
 from salf.methods import method as make_method
-from salf.robust import Robust
 from salf.methods.base import mean_steps
+from salf.robust import Robust
 from salf.rows import Row
 from salf.schedules import Schedule
 from salf.server import Optimiser, Server
@@ -60,6 +61,7 @@ class OpenRound:
     unsure: list[Update] = field(default_factory=list)  # of unknown size, until the round closes
     answered: set[str] = field(default_factory=set)
     losses: list[float] = field(default_factory=list)
+    reach: dict[str, tuple[float, ...]] = field(default_factory=dict)  # that shares depend on
     used: int = 0  # updates
     late: int = 0
     rejected: list[tuple[str, str]] = field(default_factory=list)
@@ -117,6 +119,9 @@ class LiveServer:
             raise SalfError(f"unreached are {len(layers)} chances in [0, 1), one for each layer.")
         self.given_unreached = None if unreached is None else np.asarray(unreached, np.float64)
         self.reach = ReachEstimate(len(layers))
+        # Reach that is not learned from depths and deadlines is counted.
+        self.known = KnownUsers(self.method, layers, self.weights, reach != "learned")
+        self.names: dict[str, None] = {}  # of all users that were ever asked, in order
         stages = np.ones(len(layers)) if work is None else np.asarray(work, np.float64)
         self.done_after = stages.cumsum() / stages.sum()  # the part of the work
         self.user_reach = UserReach(self.done_after) if reach == "learned" else None
@@ -142,11 +147,13 @@ class LiveServer:
         """
         if self._round is not None:
             raise SalfError(f"round {self.t + 1} is open already.")
-        aggregate = LayerwiseAggregate(self.layers, self.weights)
+        self.names |= dict.fromkeys(users)
+        separate = self.known.recall is not None
+        sums = LayerwiseAggregate(self.layers, self.weights, separate)
         if self.robust is not None:
-            aggregate = self.robust.begin(self.layers, self.weights)
+            sums = self.robust.begin(self.layers, self.weights)
         self._round = OpenRound(
-            aggregate,
+            self.known.aggregate(self.t + 1, sums, len(self.names)),
             dict.fromkeys(users, len(self.layers) + 1),
             dict.fromkeys(users, (1, self.local_steps)),
             np.zeros(len(self.layers)),
@@ -239,6 +246,7 @@ class LiveServer:
             reached=reached,
             shares=round.shares,
             unreached=unreached,
+            everybody=len(self.names),
             present=round.present,
             steps=mean_steps(round.gradients, round.present),
         )
@@ -254,6 +262,7 @@ class LiveServer:
             arrived = Arrivals.at(depths, steps=steps)
             self.reach.learn(arrived.reach(len(self.layers)).sum(axis=1).tolist())
             self._learn_user_reach()
+        self._learn_of_users(t)
         self.t, self._round = t, None
         return Row(
             t,
@@ -265,6 +274,7 @@ class LiveServer:
             rejected=tuple(round.rejected),
             silent=tuple(sorted(missing)),
             deadline=round.deadline,
+            reach=round.reach,
             steps=round.steps if self.local_steps > 1 else {},
             rows={u: each.rows for u, each in round.updates.items() if each.rows},
             stages={
@@ -286,6 +296,9 @@ class LiveServer:
             "paces": self.paces,
         }
         groups = {"weights": self.weights, **self.server.state}
+        known_groups, state["known"] = self.known.state()
+        groups |= known_groups
+        state["names"] = list(self.names)
         if self.user_reach is not None:
             state["users"], state["reference"], known = self.user_reach.state()
             groups["user_reach"] = {"known": torch.from_numpy(known)}
@@ -310,6 +323,8 @@ class LiveServer:
                 known = groups.pop("user_reach")["known"].numpy()
                 self.user_reach.load_state(state["users"], float(state["reference"]), known)
             self.t_max, self.paces = float(state.get("t_max", 0.0)), dict(state.get("paces", {}))
+            self.known.load_state(groups, state.get("known", {}))
+            self.names = dict.fromkeys(state.get("names", ()))
             self.server.load_state(groups)
             self.inspection.load_state(state["norms"])
             if self.robust is not None:
@@ -346,12 +361,34 @@ class LiveServer:
         arrived = Arrivals.at(depth, steps=steps, planned=planned)
         if arrived.reach(len(self.layers)).any():
             self.round.losses.append(update.loss)
+        if (chance := self._chance(update.user)) is not None:
+            self.round.reach[update.user] = tuple(chance[:, 0].tolist())
+        arrived = replace(arrived, chance=chance, interval=self.known.interval([update.user]))
         share = self.method.checked_share(arrived, len(self.layers))[:, 0]
         self.round.aggregate.add(update.tensors, share, user=update.user)
         self.round.shares += share
         self.round.present += share > 0
         gradients = self.method.gradients(arrived, len(self.layers))[:, 0]
         self.round.gradients += np.where(share > 0, gradients, 0)
+
+    def _chance(self, user: str) -> Floats | None:
+        """How likely a user is to reach each layer, [L, 1], if the method weighs by it."""
+        if self.method.weighs_by != "reach":
+            return None
+        if self.user_reach is None:
+            return self.known.chance([user])
+        if self.round.deadline is None:  # all users have the time they need
+            return np.ones((len(self.layers), 1))
+        return self.user_reach.reach([user], self.round.deadline)
+
+    def _learn_of_users(self, t: int) -> None:
+        """Users whose updates were bad say nothing about how often they take part."""
+        bad = {user for user, _ in self.round.rejected}
+        users = [user for user in self.round.depths if user not in bad]
+        depths = np.array([self.round.depths[user] for user in users], np.int64)
+        steps = np.array([self.round.steps[user] for user in users], np.int64).reshape(-1, 2)
+        arrived = Arrivals.at(depths, steps=steps[:, 0], planned=steps[:, 1])
+        self.known.learn(t, users, self.method.counts(arrived, len(self.layers)))
 
     def _check_finite(self, moved: Collection[str], t: int) -> None:
         """Good updates may still add up to a model that overflows."""

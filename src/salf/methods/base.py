@@ -61,6 +61,7 @@ class Plan:
     entrywise: bool = False
     average_models: bool = False
     proximal: float = 0.0
+    shift: int = 0  # the unit of hidden layers at which narrower networks begin
 
     def total_weights(self) -> Floats:
         """sum_u c[l, u], for l = 1..L."""
@@ -72,7 +73,7 @@ class Recalled:
     """What the server remembers of users' last updates, and how it is used (`salf.recall`)."""
 
     beta: float  # how much of it enters a step
-    fade: float  # what it counts a round later
+    fade: float | None  # rounds after which it counts half; None if it does not fade
     users: int  # that are remembered at most
 
 
@@ -92,9 +93,11 @@ class Method(ABC):
     simulated_only: ClassVar[str] = ""  # why it cannot run live, if it cannot
     needs_clock: ClassVar[bool] = False  # whether it runs on a fleet only
     whole_steps: ClassVar[bool] = False  # whether layers of a step that was stopped do not count
+    rolls: ClassVar[bool] = False  # whether the narrower network is another part in every round
     more_steps: ClassVar[bool] = False  # whether users may take more local steps than planned
     # What of each user `share` asks for: `arrived.chance`, `arrived.interval`, or nothing.
     weighs_by: ClassVar[Literal["", "reach", "intervals"]] = ""
+    equal_time: ClassVar[bool] = False  # whether it is meant for batches of equal time
     cutoff: ClassVar[int] = 50  # rounds after which an interval ends at the latest
 
     def __init_subclass__(cls, **more: Any) -> None:
@@ -196,8 +199,11 @@ class Method(ABC):
         rows = np.zeros(arrived.users, np.int64) if rows is None else rows
         # Python's own numbers, because a round has few users and arrays have their price.
         given_to, widths = (t - arrived.age).tolist(), self.widths(arrived).tolist()
-        networks = zip(given_to, widths, rows.tolist(), strict=True)
+        networks = list(zip(given_to, widths, rows.tolist(), strict=True))
         takes_part: list[bool] = (weights.max(axis=0) > 0).tolist()
+        if networks and all(takes_part) and networks.count(networks[0]) == len(networks):
+            everybody = Group(arrived.user, weights, *networks[0], gradients)
+            return Plan((everybody,), self.entrywise, self.average_models, self.proximal)
         alike: dict[tuple[int, float, int], list[int]] = {}
         for user, network in enumerate(networks):
             if takes_part[user]:
@@ -216,7 +222,8 @@ class Method(ABC):
                     gradients[:, some],
                 )
             )
-        return Plan(tuple(groups), self.entrywise, self.average_models, self.proximal)
+        shift = t - 1 if self.rolls else 0
+        return Plan(tuple(groups), self.entrywise, self.average_models, self.proximal, shift)
 
     def checked_share(self, arrived: Arrivals, layers: int) -> Floats:
         """`share`, or a sentence that says what is wrong with it."""

@@ -16,22 +16,22 @@ class CA2FL(Buffering):
 
     h_u is the last update of user u, 0 before the first; the mean is over all users. After
     `buffer` = K updates, as in FedBuff; this is FedVARP on a buffer. What is remembered counts
-    `fade` times as much a step later (1, the paper's, does not fade), and at most `remember` users
-    are remembered, each taking as much memory as the model.
+    half after `fade` steps (by default it does not fade, as in the paper), and at most `remember`
+    users are remembered, each taking as much memory as the model.
 
     Wang et al., "Tackling the Data Heterogeneity in Asynchronous Federated Learning with Cached
     Update Calibration", ICLR 2024.
     """
 
     buffer: int = 10
-    fade: float = 1.0
+    fade: float | None = None
     remember: int = 1000
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.buffer < 1 or self.remember < 1 or not 0 <= self.fade <= 1:
+        if self.buffer < 1 or self.remember < 1 or (self.fade or 0) < 0:
             raise SalfError(
-                "CA2FL needs buffer >= 1, remember >= 1 and a fade in [0, 1], not "
+                "CA2FL needs buffer >= 1, remember >= 1 and fade >= 0, not "
                 f"{self.buffer}, {self.remember}, {self.fade}."
             )
 

@@ -30,6 +30,11 @@ class Buffering(Method):
         """A step is taken when enough updates are there."""
         return False
 
+    @property
+    def uses_reach(self) -> bool:
+        """No: who arrived is enough."""
+        return False
+
     def world(self, world: World) -> World:
         """Users deliver when they are done."""
         return world.buffered(self.size)

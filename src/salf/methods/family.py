@@ -49,17 +49,18 @@ class PerLayerOrWhole(Method):
 class WithMemory(PerLayerOrWhole):
     """A method that remembers the last update of every user.
 
-    What is remembered counts `fade` times as much a round later; with 1 it does not fade, as in the
-    papers. At most `remember` users are remembered, each taking as much memory as the model.
+    What is remembered counts half after `fade` rounds: fade / (fade + age). With None it does not
+    fade, as in the papers; with 0 nothing is remembered. At most `remember` users are, each taking
+    as much memory as the model.
     """
 
-    fade: float = 0.95
+    fade: float | None = 20.0
     remember: int = 1000
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.fade <= 1:
-            raise SalfError(f"the fade of {self.name} must be in [0, 1], not {self.fade}.")
+        if self.fade is not None and not self.fade >= 0:
+            raise SalfError(f"the fade of {self.name} must be at least 0, not {self.fade}.")
         if self.remember < 1:
             raise SalfError(f"{self.name} must remember at least one user, not {self.remember}.")
 

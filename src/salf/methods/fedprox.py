@@ -36,6 +36,11 @@ class FedProx(Method):
         """The term mu (w - w_t) in local steps."""
         return self.mu
 
+    @property
+    def uses_reach(self) -> bool:
+        """No: who arrived is enough."""
+        return False
+
     def divisor(self, closing: Closing) -> Floats:
         """c[l, u] = 1 / |{users with a complete step}|, or 1/U."""
         if self.average == "all":

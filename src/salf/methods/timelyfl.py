@@ -47,6 +47,11 @@ class TimelyFL(Method):
         """The round's length follows from its users."""
         return False
 
+    @property
+    def uses_reach(self) -> bool:
+        """No: who arrived is enough."""
+        return False
+
     def world(self, world: World) -> World:
         """Users are given what fits."""
         return world.timely(self.fastest, self.times == "measured")

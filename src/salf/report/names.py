@@ -31,7 +31,11 @@ _COLOURS = {
     "heterofl": "#009E73",
     "asyncfl": "#CC79A7",
 }
-_MORE_COLOURS = ("#56B4E9", "#E69F00", "#F0E442")
+# Then those of Paul Tol's muted scheme.
+_MORE_COLOURS = (
+    "#56B4E9", "#E69F00", "#F0E442", "#332288", "#44AA99", "#882255", "#999933", "#117733",
+    "#88CCEE", "#AA4499", "#DDCC77", "#661100",
+)  # fmt: skip
 
 # How a layer is averaged: in full, and in two short lines for the heading of a panel.
 AVERAGES = {
@@ -82,8 +86,11 @@ def condition(depth: str, ratio: float) -> str:
 
 def fleet(config: Config) -> str:
     """A fleet and its deadline: `phones, deadline 800 ms`."""
-    name = "the fleet given" if config.fleet == GIVEN else config.fleet
-    return f"{name}, deadline {deadline(config.deadline)}"
+    return f"{_fleet_name(config)}, deadline {deadline(config.deadline)}"
+
+
+def _fleet_name(config: Config) -> str:
+    return "the fleet given" if config.fleet == GIVEN else config.fleet
 
 
 def deadline(value: float | str | None) -> str:
@@ -97,6 +104,8 @@ def who_is_slow(config: Config) -> str:
     """What keeps the users of a run from finishing."""
     if waits(config.method):
         return f"waiting for all users{f' of {config.fleet}' if config.fleet else ''}"
+    if config.fleet and not config.make_method().has_deadline:
+        return f"{_fleet_name(config)}, no deadline"
     if config.fleet:
         return fleet(config)
     if has_ratio(config.depth):

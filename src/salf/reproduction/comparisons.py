@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from math import inf, nextafter
 from statistics import fmean
 
+from salf.intervals import Interval, interval
 from salf.report import names
-from salf.reproduction.statistics import Interval, against, interval, paired
+from salf.reproduction.statistics import against, paired
 from salf.reproduction.verdicts import Check
 
 # How a layer is averaged, as the beginning of a claim.

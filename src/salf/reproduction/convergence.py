@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from salf.experiments.config import Config
+from salf.intervals import over_seeds
 from salf.report import names
 from salf.report.lines import method_lines
 from salf.reproduction import curves
@@ -12,7 +13,7 @@ from salf.reproduction.curves import Course
 from salf.reproduction.item import Found, Outcome, Trained
 from salf.reproduction.paper import published
 from salf.reproduction.sizes import AVERAGES, CURVES_AT, METHODS, Size
-from salf.reproduction.statistics import over_seeds, paired
+from salf.reproduction.statistics import paired
 from salf.reproduction.texts import about, finding, heading, text
 from salf.reproduction.verdicts import Check, Finding, noted
 

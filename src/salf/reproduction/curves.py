@@ -6,12 +6,12 @@ from statistics import fmean
 from typing import Any
 
 from salf.experiments.config import Config
+from salf.intervals import interval
 from salf.report import names
 from salf.report.lines import Axis, Line, Lines, Point
 from salf.report.lines import figure as lines_figure
 from salf.report.style import Spec, thinned
 from salf.reproduction.item import Found, label
-from salf.reproduction.statistics import interval
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import numpy as np
 
 from salf.depth import Mixture
 from salf.experiments.config import Config
+from salf.intervals import interval, over_seeds
 from salf.report import names
 from salf.report.lines import Axis, Lines, Point, figure, method_lines
 from salf.report.page import Block
@@ -26,7 +27,6 @@ from salf.reproduction.latency_claims import (
     place_name,
 )
 from salf.reproduction.sizes import METHODS, WITH_DEADLINE, Size
-from salf.reproduction.statistics import interval, over_seeds
 from salf.reproduction.texts import about, heading, text
 from salf.reproduction.verdicts import noted
 

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from salf.intervals import interval
 from salf.report import names
 from salf.reproduction.comparisons import CONVENTIONS, Measured, as_good, better, between
 from salf.reproduction.deadlines import FULL_PASS, straggler_share
 from salf.reproduction.paper import TABLE_1, VANILLA
 from salf.reproduction.sizes import WITH_DEADLINE
-from salf.reproduction.statistics import interval, paired
+from salf.reproduction.statistics import paired
 from salf.reproduction.texts import finding, text
 from salf.reproduction.verdicts import Check, Finding, Verdict, judge
 

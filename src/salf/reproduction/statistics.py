@@ -1,60 +1,10 @@
-"""What can be said of a few seeds: means, their 95 % intervals, and tests of a claim."""
+"""What can be said of a few seeds about a claim: paired differences, and tests."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf, sqrt
 from statistics import mean, stdev
 
-from scipy.special import stdtr, stdtrit
-
-CONFIDENCE = 0.95
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean and half the width of its 95 % interval (Student's t), which one value has not."""
-
-    mean: float
-    half: float | None
-
-    @property
-    def low(self) -> float:
-        """The lower end; the mean itself where there is no interval."""
-        return self.mean - (self.half or 0.0)
-
-    @property
-    def high(self) -> float:
-        """The upper end; the mean itself where there is no interval."""
-        return self.mean + (self.half or 0.0)
-
-    def __str__(self) -> str:
-        """As in a table: `0.887 ±0.004`."""
-        return f"{self.mean:.3f}" + ("" if self.half is None else f" ±{self.half:.3f}")
-
-    @property
-    def signed(self) -> str:
-        """As a difference is written: `−0.007 ±0.012`."""
-        return str(self).replace("-", "−") if self.mean < 0 else f"+{self}"
-
-    def drawn(self) -> dict[str, float]:
-        """Of an accuracy, for a figure: the part from 0 to 1 of the interval, if there is one."""
-        ends = {"low": max(self.low, 0.0), "high": min(self.high, 1.0)}
-        shown = {"mean": self.mean, **(ends if self.half is not None else {})}
-        return {name: round(value, 5) for name, value in shown.items()}
-
-
-def over_seeds(seeds: int) -> str:
-    """What is shown of so many seeds."""
-    return f"mean of {seeds} seeds and its 95 % interval" if seeds > 1 else "one seed"
-
-
-def interval(values: Sequence[float]) -> Interval:
-    """Of the mean of independent values, at least one."""
-    centre = mean(values)  # exact, unlike fmean: of equal values it is that value
-    if len(values) < 2:
-        return Interval(centre, None)
-    t = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
-    return Interval(centre, t * stdev(values) / sqrt(len(values)))
+from scipy.special import stdtr
 
 
 def paired(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:

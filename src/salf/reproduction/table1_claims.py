@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 from statistics import fmean
 
+from salf.intervals import interval
 from salf.report import names
 from salf.reproduction.comparisons import (
     TIE,
@@ -15,7 +16,7 @@ from salf.reproduction.comparisons import (
 )
 from salf.reproduction.paper import published
 from salf.reproduction.sizes import AVERAGES, METHODS, RATIOS, WITH_DEADLINE
-from salf.reproduction.statistics import interval, paired
+from salf.reproduction.statistics import paired
 from salf.reproduction.texts import finding
 from salf.reproduction.verdicts import Check, Finding
 

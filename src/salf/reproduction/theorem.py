@@ -10,6 +10,7 @@ from scipy import stats
 
 from salf.arrivals import Floats, Ints
 from salf.experiments.pool import Progress
+from salf.intervals import CONFIDENCE, interval
 from salf.methods import method
 from salf.report import names
 from salf.report.lines import Axis, Lines, Point, figure, method_lines
@@ -20,7 +21,7 @@ from salf.reproduction.item import Found, Item, Json, Measurement, Outcome
 from salf.reproduction.lemmas import images, on_images
 from salf.reproduction.ridge import from_images, trajectories
 from salf.reproduction.sizes import Size
-from salf.reproduction.statistics import CONFIDENCE, interval, paired
+from salf.reproduction.statistics import paired
 from salf.reproduction.texts import about, finding, heading, text
 from salf.reproduction.verdicts import Check, Finding
 from salf.schedules import theorem_gamma

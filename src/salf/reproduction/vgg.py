@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from salf.experiments.config import PRESETS as PAPER_CONFIGS
 from salf.experiments.config import Config
+from salf.intervals import interval, over_seeds
 from salf.report import names
 from salf.report.lines import Line, method_lines
 from salf.reproduction import curves
@@ -16,7 +17,7 @@ from salf.reproduction.comparisons import HEADINGS, Measured, as_good, better, o
 from salf.reproduction.curves import Course
 from salf.reproduction.item import Found, Outcome, Trained
 from salf.reproduction.sizes import AVERAGES, PAPER, Size
-from salf.reproduction.statistics import interval, over_seeds, paired
+from salf.reproduction.statistics import paired
 from salf.reproduction.texts import about, finding, text
 from salf.reproduction.verdicts import Check, Finding, Verdict, judge, noted, of_a_part
 

@@ -1,0 +1,93 @@
+"""What every user's own update costs: the fused engine's separate pass against its plain round.
+
+    python benchmarks/separate.py [--repeats N] [--models mlp,cnn] [--stragglers 0,0.5]
+
+Methods with memory, robust averages and compression need each user's update by itself. All sides
+take turns within each repetition; a ratio is the median over the repetitions of the ratios within
+each. "Separate" adds the updates up and does nothing else with them; MIFA also remembers them.
+Times are processor times of all threads together, which other processes disturb less.
+"""
+
+import argparse
+from statistics import median
+from time import process_time
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from engines import BATCH, LR, MOMENTUM, median_ratio, samples_of, start_of
+from salf import memory
+from salf.aggregate import LayerwiseAggregate
+from salf.data import Samples, Split
+from salf.depth import Mixture
+from salf.engines import engine as make_engine
+from salf.layers import Layers
+from salf.methods import method
+from salf.server import SGD
+from salf.simulation import Simulation
+from salf.worlds import AtDeadline
+
+USERS = 30
+
+
+class Separate(Simulation):
+    """A simulation whose engine adds every user's update by itself."""
+
+    def _aggregate(self, t: int) -> LayerwiseAggregate:
+        return LayerwiseAggregate(self.engine.layers, self.engine.weights, separate=True)
+
+
+def federation(
+    cls: type[Simulation], name: str, kind: str, model: str, samples: Samples, ratio: float
+) -> Simulation:
+    net = start_of(model)
+    layers = Layers.of(net)
+    shares = Split(samples, np.array_split(np.arange(len(samples)), USERS))
+    world = AtDeadline(Mixture(USERS, len(layers), ratio))
+    engine = make_engine(kind, net, layers)
+    return cls(engine, method(name), world, shares, lambda t: LR, SGD(MOMENTUM), BATCH)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--models", default="mlp,cnn", help="comma-separated")
+    parser.add_argument("--stragglers", default="0,0.5", help="comma-separated")
+    arguments = parser.parse_args()
+    table = Table(title=f"Rounds of {USERS} users, {torch.get_num_threads()} threads")
+    columns = ["model", "stragglers", "SALF ms", "separate / SALF", "loop / SALF", "MIFA / FedAvg"]
+    for column in columns:
+        table.add_column(column, justify="right")
+    for model in arguments.models.split(","):
+        samples = samples_of(model)
+        for ratio in map(float, arguments.stragglers.split(",")):
+            sides = {
+                "salf": federation(Simulation, "salf", "fused", model, samples, ratio),
+                "separate": federation(Separate, "salf", "fused", model, samples, ratio),
+                "loop": federation(Separate, "salf", "loop", model, samples, ratio),
+                "fedavg": federation(Simulation, "fedavg", "fused", model, samples, ratio),
+                "mifa": federation(Simulation, "mifa", "fused", model, samples, ratio),
+            }
+            times: dict[str, list[float]] = {side: [] for side in sides}
+            with memory.kept():
+                for turn in range(arguments.repeats + 2):
+                    for side, simulation in sides.items():
+                        begin = process_time()
+                        simulation.step()
+                        if turn >= 2:  # the first ones warm up
+                            times[side].append(process_time() - begin)
+            table.add_row(
+                model,
+                f"{ratio:.0%}",
+                f"{median(times['salf']) * 1e3:.2f}",
+                f"{median_ratio(times['separate'], times['salf']):.2f}",
+                f"{median_ratio(times['loop'], times['salf']):.1f}",
+                f"{median_ratio(times['mifa'], times['fedavg']):.2f}",
+            )
+    Console(width=100).print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The straggler benchmark: one suite of scenarios in which all methods are compared alike."""

@@ -1,0 +1,224 @@
+"""The suite as data: scenarios, data sets, methods, and the config of every run they ask for."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from salf.errors import SalfError, unknown
+from salf.experiments.config import Config
+from salf.methods import method
+
+POINTS = 40  # evaluations of a run
+# The settings of a config that are a method's own; all others are the suite's.
+OWN = (
+    "average", "batches", "batch_size", "local_steps", "local_epochs", "client_lr", "server",
+    "momentum", "beta1", "beta2", "epsilon", "reach",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Entrant:
+    """A row of the table: a method with its options and the settings that go with it."""
+
+    method: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    given_name: str = ""
+
+    def __post_init__(self) -> None:
+        for name in self.settings:
+            if name not in OWN:
+                raise unknown("setting of a method", name, OWN)
+
+    @property
+    def name(self) -> str:
+        """As in `salf+equal-time`, or with options `asyncfl(delay=3)`."""
+        if self.given_name:
+            return self.given_name
+        options = ",".join(f"{key}={value}" for key, value in self.options.items())
+        batches = {"equal": "", "equal-time": "+equal-time"}[self.settings.get("batches", "equal")]
+        others = "".join(
+            f"+{key.replace('_', '-')}={value}"
+            for key, value in self.settings.items()
+            if key != "batches"
+        )
+        return self.method + (f"({options})" if options else "") + batches + others
+
+
+# FedAvg with every user in every round, however long that takes: what targets are a share of.
+REFERENCE = Entrant("fedavg", given_name="reference")
+
+
+@dataclass(frozen=True, eq=False)
+class Scenario:
+    """Who is slow, or absent, and who holds what; for so many deadlines."""
+
+    key: str
+    title: str
+    about: str
+    rounds: int
+    settings: Mapping[str, Any]
+    batch_seconds: float = 1.0  # that a batch takes the median device
+
+    @property
+    def clocked(self) -> bool:
+        """Whether the budget is in simulated seconds; else it is in rounds."""
+        return "fleet" in self.settings
+
+    @property
+    def budget(self) -> float:
+        """In simulated seconds, or in rounds."""
+        return self.rounds * (self.settings["deadline"] if self.clocked else 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """A scenario with a data set."""
+
+    scenario: Scenario
+    data: str
+    model: str
+    work: float  # multiply-adds of a batch
+    validation: float
+    common: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """As in `mnist/phones`."""
+        return f"{self.data}/{self.scenario.key}"
+
+    def config(self, entrant: Entrant, seed: int, lr: float) -> Config:
+        """A run of a method."""
+        scenario = self.scenario
+        settings = {**self.common, **scenario.settings}
+        own = {**entrant.settings, "method": entrant.method, "options": dict(entrant.options)}
+        if entrant is REFERENCE:
+            for name in ("fleet", "deadline", "availability", "pair"):
+                settings.pop(name, None)
+        made = method(entrant.method, **_average(entrant), **entrant.options)
+        if "fleet" not in settings or not made.uses_reach:
+            settings.pop("reach", None)
+        if "fleet" not in settings:
+            own.pop("batches", None)  # without a clock all devices are alike: batches are equal
+            if made.waits:
+                settings["stragglers"] = 0.0  # for whom it waits
+            settings |= {
+                "rounds": scenario.rounds,
+                "eval_every": max(1, scenario.rounds // POINTS),
+            }
+        else:
+            speed = self.work / scenario.batch_seconds
+            settings |= {
+                "fleet": settings["fleet"].format(speed=f"{speed:.6g}"),
+                "seconds": scenario.budget,
+                "rounds": 0,
+                "eval_seconds": scenario.budget / POINTS,
+            }
+        return Config(
+            **{**settings, **own},
+            data=self.data,
+            model=self.model,
+            validation=self.validation,
+            lr=lr,
+            seed=seed,
+            threads=1,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Suite:
+    """Everything that is compared, and how."""
+
+    name: str
+    version: int
+    seeds: Sequence[int]
+    tuning_seeds: Sequence[int]
+    rates: Sequence[float]
+    cells: Sequence[Cell]
+    entrants: Sequence[Entrant]
+
+    @cached_property
+    def scenarios(self) -> list[Scenario]:
+        """In their order."""
+        return list({cell.scenario.key: cell.scenario for cell in self.cells}.values())
+
+    @cached_property
+    def data(self) -> list[str]:
+        """The data sets, in their order."""
+        return list(dict.fromkeys(cell.data for cell in self.cells))
+
+    def only(self, scenarios: Sequence[str]) -> "Suite":
+        """The suite with these scenarios only; all of them, if none is named."""
+        known = [scenario.key for scenario in self.scenarios]
+        for name in scenarios:
+            if name not in known:
+                raise unknown("scenario", name, known)
+        if not scenarios:
+            return self
+        cells = [cell for cell in self.cells if cell.scenario.key in scenarios]
+        return replace(self, cells=cells)
+
+    def entrant(self, name: str) -> Entrant:
+        """The row of this name, or a method of any other: by name, by import path, +equal-time."""
+        for entrant in self.entrants:
+            if entrant.name == name:
+                return entrant
+        method, plus, batches = name.partition("+")
+        if plus and batches != "equal-time":
+            raise SalfError(f"write a method as in salf+equal-time, not {name!r}.")
+        return Entrant(method, settings={"batches": batches} if plus else {})
+
+
+def _average(entrant: Entrant) -> dict[str, Any]:
+    return {name: each for name, each in entrant.settings.items() if name == "average"}
+
+
+def load(name: str) -> Suite:
+    """A suite of the benchmark by name, or one of your own from a TOML file of the same form."""
+    own = name.endswith(".toml")
+    try:
+        text = (Path(name) if own else files("salf.bench") / "suites.toml").read_text("utf-8")
+        table = tomllib.loads(text)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SalfError(f"cannot read the suite {name!r}: {error}.") from None
+    suites = {name: dict.fromkeys(table["data"], "all")} if own else table["suites"]
+    if name not in suites:
+        raise unknown("suite", name, [*suites, "FILE.toml"])
+    common = _named(table["common"])
+    scenarios = [
+        Scenario(key, **{**_named(entry), "settings": _named(entry["settings"])})
+        for key, entry in table["scenarios"].items()
+    ]
+    cells = [
+        Cell(scenario, data, common=common, **table["data"][data])
+        for data, wanted in suites[name].items()
+        for scenario in scenarios
+        if wanted == "all" or scenario.key in wanted
+    ]
+    return Suite(
+        name,
+        table["version"],
+        table["seeds"],
+        table["tuning-seeds"],
+        table["rates"],
+        cells,
+        [_entrant(entry) for entry in table["methods"]],
+    )
+
+
+def _entrant(entry: Mapping[str, Any]) -> Entrant:
+    given = _named(entry)
+    name, method = given.pop("name", ""), given.pop("method")
+    return Entrant(method, given.pop("options", {}), given, name)
+
+
+def _named(table: Mapping[str, Any]) -> dict[str, Any]:
+    """With the names that Python has for kebab-case keys."""
+    return {key.replace("-", "_"): value for key, value in table.items()}
+
+
+assert set(OWN) <= {each.name for each in fields(Config)}

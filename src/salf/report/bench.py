@@ -1,0 +1,287 @@
+"""The benchmark's results: tables for the terminal and the docs, and a page."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from shlex import join
+
+from rich.console import Console
+
+from salf.bench import ranking
+from salf.bench.results import Outcome, Row, to_csv
+from salf.bench.suite import REFERENCE, Cell, Suite
+from salf.experiments.clocked import SHARE
+from salf.files import write_whole
+from salf.intervals import Interval, over_seeds
+from salf.report import names
+from salf.report.bench_charts import accuracy_map, curves
+from salf.report.page import Block, Chart, Code, Page, Section
+from salf.report.tables import Cell as Entry
+from salf.report.tables import Table
+
+NONE, PAGE, CSV = "–", "report.html", "results.csv"
+Show = Callable[[Outcome], str]
+
+
+def print_tables(suite: Suite, rows: Sequence[Row], console: Console) -> None:
+    """Print the ranks and the accuracies, and why there are gaps."""
+    fold = console.is_terminal
+    for table in (ranks(suite, rows), *(accuracies(suite, rows, data) for data in suite.data)):
+        console.print(table.rich(fold=fold), crop=False)
+        console.print()
+    for note in (*notes(suite, rows), *gaps(suite, rows)):
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
+
+
+def write_files(
+    suite: Suite, rows: Sequence[Row], out: Path, command: Sequence[str], *, drawn: bool
+) -> list[Path]:
+    """Write results.csv and, if it can be drawn, the page."""
+    files = {out / CSV: to_csv(suite, rows)}
+    if drawn:
+        files[out / PAGE] = page(suite, rows, command).html()
+    for path, content in files.items():
+        write_whole(path, content)
+    return list(files)
+
+
+def ranks(suite: Suite, rows: Sequence[Row]) -> Table:
+    """The mean rank over all cells, and over those of each scenario."""
+    means = ranking.mean_ranks(rows, suite)
+    by_scenario = {
+        scenario.key: ranking.mean_ranks(rows, suite.only([scenario.key]))
+        for scenario in suite.scenarios
+    }
+    most = max((count for _, count in means.values()), default=0)
+    body = []
+    for row in ranking.ordered(rows, suite):
+        mean, count = means.get(row.name, (None, 0))
+        some = f" (of {count})" if mean is not None and count < most else ""
+        body.append(
+            [
+                Entry(name(row)),
+                Entry(NONE if mean is None else f"{mean:.1f}{some}"),
+                *(
+                    Entry(NONE if (found := each.get(row.name)) is None else f"{found[0]:.3g}")
+                    for each in by_scenario.values()
+                ),
+            ]
+        )
+    titles = [scenario.title for scenario in suite.scenarios]
+    return Table(["Method", "Mean rank", *titles], body, "Rank by accuracy at the budget")
+
+
+def accuracies(suite: Suite, rows: Sequence[Row], data: str) -> Table:
+    """The accuracy at the budget, methods by scenarios; the best of each scenario stands out."""
+    return _by_scenario(
+        suite, rows, data, accuracy, f"Test accuracy at the budget, {names.data(data)}", _best
+    )
+
+
+def name(row: Row) -> str:
+    """A row's method as people write it."""
+    entrant = row.entrant
+    rest = row.name.removeprefix(entrant.method)
+    follows = rest != row.name and not rest[:1].isalnum()
+    shown = names.method(entrant.method) + rest if follows else row.name
+    shown = shown.replace("+equal-time", ", equal-time")
+    return shown + (" (waits)" if names.waits(entrant.method) else "")
+
+
+def accuracy(outcome: Outcome) -> str:
+    """`0.912 ±0.004`, or that some of the runs have no result."""
+    if outcome.failed:
+        return "failed"
+    return _spread(outcome.over_seeds("accuracy"))
+
+
+def _by_scenario(
+    suite: Suite,
+    rows: Sequence[Row],
+    data: str,
+    show: Show,
+    caption: str,
+    best: Callable[[Sequence[Row], Cell], set[str]] = lambda rows, cell: set(),
+) -> Table:
+    cells = [cell for cell in suite.cells if cell.data == data]
+    first = {cell.key: best(rows, cell) for cell in cells}
+    body = [
+        [
+            Entry(name(row)),
+            *(Entry(_shown(row, cell, show), bold=row.name in first[cell.key]) for cell in cells),
+        ]
+        for row in ranking.ordered(rows, suite)
+    ]
+    return Table(["Method", *(cell.scenario.title for cell in cells)], body, caption)
+
+
+def _shown(row: Row, cell: Cell, show: Show) -> str:
+    outcome = row.cells.get(cell.key)
+    return NONE if outcome is None or outcome.refused else show(outcome)
+
+
+def _best(rows: Sequence[Row], cell: Cell) -> set[str]:
+    found = ranking.in_cell(rows, cell)
+    top = min(found.values(), default=None)
+    return {row for row, rank in found.items() if rank == top and len(found) > 1}
+
+
+def _spread(found: Interval | None) -> str:
+    return NONE if found is None else str(found)
+
+
+def _slowest(outcome: Outcome) -> str:
+    return _spread(outcome.over_seeds("slowest"))
+
+
+def _to_target(outcome: Outcome) -> str:
+    """The mean time, if all seeds reached the target; else how many did."""
+    if all(run.target is None for run in outcome.runs):
+        return NONE
+    reached = [run.to_target for run in outcome.runs if run.to_target is not None]
+    if not reached:
+        return "not reached"
+    found = outcome.over_seeds("to_target")
+    if found is None:
+        return f"{len(reached)} of {len(outcome.runs)} reached"
+    if found.mean >= 7200:
+        hours = Interval(found.mean / 3600, None if found.half is None else found.half / 3600)
+        return _number(hours) + " h"
+    return _number(found)
+
+
+def _number(found: Interval) -> str:
+    return f"{found.mean:.3g}" + ("" if found.half is None else f" ±{found.half:.2g}")
+
+
+def _lost(outcome: Outcome) -> str:
+    work, sent = outcome.over_seeds("lost_work"), outcome.over_seeds("lost_bytes")
+    return NONE if work is None or sent is None else f"{work.mean:.0%} / {sent.mean:.0%}"
+
+
+def _rate(outcome: Outcome) -> str:
+    measured = any(value is not None for value in outcome.tuning.values())
+    return f"{outcome.lr:g}" if measured else NONE
+
+
+def notes(suite: Suite, rows: Sequence[Row]) -> list[str]:
+    """What the tables show."""
+    return [
+        f"{over_seeds(len(suite.seeds)).capitalize()}. Every method has the best of the learning "
+        f"rates {names.listed([f'{rate:g}' for rate in suite.rates])}, by scenario, chosen on "
+        f"held-out data of other seeds ({names.listed([*map(str, suite.tuning_seeds)])}).",
+        "Ranks are by the accuracy shown; equal ones share the mean of their places. A method that "
+        "fails with a seed is ranked last. Without a clock (Mixture) waiting costs nothing, so a "
+        "method that waits has no rank there.",
+    ]
+
+
+def gaps(suite: Suite, rows: Sequence[Row]) -> list[str]:
+    """Which methods have no result where, and why."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        for cell in suite.cells:
+            outcome = row.cells.get(cell.key)
+            where = f"{cell.scenario.title} ({names.data(cell.data)})"
+            if outcome is None:
+                found.setdefault((name(row), "was not run in", ""), []).append(where)
+            elif outcome.refused:
+                found.setdefault((name(row), "cannot run in", outcome.refused), []).append(where)
+            elif outcome.failed:
+                found.setdefault((name(row), "failed in", outcome.failed), []).append(where)
+    return [
+        f"{method} {what} {names.listed(places)}{': ' if why else '.'}{why}"
+        for (method, what, why), places in found.items()
+    ]
+
+
+def markdown(suite: Suite, rows: Sequence[Row]) -> str:
+    """The tables for the docs."""
+    tables = [ranks(suite, rows), *(accuracies(suite, rows, data) for data in suite.data)]
+    said = [*notes(suite, rows), *(f"- {gap}" for gap in gaps(suite, rows))]
+    return "\n".join([*(table.markdown() for table in tables), *said]) + "\n"
+
+
+def page(suite: Suite, rows: Sequence[Row], command: Sequence[str]) -> Page:
+    """All there is to see."""
+    shown = ranking.ordered([row for row in rows if row.entrant is not REFERENCE], suite)
+    data = names.listed([names.data(each) for each in suite.data])
+    return Page(
+        f"The straggler benchmark: suite {suite.name}, version {suite.version}",
+        [
+            f"{len(shown)} methods in {len(suite.scenarios)} scenarios on {data}: who is slow or "
+            "absent, and who holds what, differs. All methods have the same users, batches, "
+            "devices and budget.",
+            *notes(suite, shown),
+        ],
+        [
+            Section("Ranks", [ranks(suite, shown), *gaps(suite, shown)]),
+            *(section for each in suite.data for section in _of_data(suite, shown, each)),
+            Section("The scenarios", _scenarios(suite)),
+            Section("Make it again", _again(suite, shown, command)),
+        ],
+    )
+
+
+def _of_data(suite: Suite, rows: Sequence[Row], data: str) -> list[Section]:
+    title = names.data(data)
+    target = f"{SHARE:.0%}".replace("%", " %")
+
+    def table(show: Show, caption: str) -> Table:
+        return _by_scenario(suite, rows, data, show, caption)
+
+    return [
+        Section(
+            f"{title}: accuracy at the budget",
+            [
+                Chart(
+                    accuracy_map(suite, rows, data, name),
+                    f"Test accuracy on {title}, methods by scenarios; the numbers of the table.",
+                    "Darker is closer to the best of the scenario; white is 0.2 or more below it.",
+                ),
+                accuracies(suite, rows, data),
+            ],
+        ),
+        Section(
+            f"{title}: accuracy over time",
+            [
+                Chart(
+                    curves(suite, rows, data, name),
+                    f"Accuracy on held-out data of {title} over the budget, by scenario.",
+                    "Mean of the seeds on held-out data. Dashed: equal-time batches. Choose a "
+                    "method in the legend to see it alone.",
+                ),
+            ],
+        ),
+        Section(
+            f"{title}: the rest",
+            [
+                table(_to_target, f"Time to {target} of the reference"),
+                "Simulated seconds (Mixture: rounds; h: hours) to the first evaluation at or above "
+                f"{target} of what FedAvg has on held-out data if every user takes part in every "
+                "one of as many rounds as the budget has deadlines, however long that takes.",
+                table(_slowest, "Accuracy on the data of the slowest tenth of the users"),
+                "Where users differ in how often they are available (By labels), of the tenth that "
+                "is available least.",
+                table(_lost, "Work and bytes that are in no update that counts"),
+                table(_rate, "Learning rates chosen"),
+            ],
+        ),
+    ]
+
+
+def _scenarios(suite: Suite) -> list[Block]:
+    found: list[Block] = []
+    for scenario in suite.scenarios:
+        budget = f"{scenario.rounds} rounds"
+        if scenario.clocked:
+            deadline = names.duration(scenario.settings["deadline"])
+            days = scenario.budget / 86_400
+            budget = names.duration(scenario.budget) if days < 1 else f"{days:g} days"
+            budget += f", deadline {deadline}"
+        found.append(f"{scenario.title} ({scenario.key}; {budget}): {scenario.about}")
+    return found
+
+
+def _again(suite: Suite, rows: Sequence[Row], command: Sequence[str]) -> list[Block]:
+    made = sorted({f"{key} {value}" for row in rows for key, value in row.made_with.items()})
+    return [Code(join(["salf", *command])), *([f"Made with {names.listed(made)}."] if made else [])]

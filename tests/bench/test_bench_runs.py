@@ -1,0 +1,219 @@
+"""The tiny suite end to end, and what its results are made of."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from salf.bench import results, runs
+from salf.bench.bench import bench
+from salf.bench.results import Outcome, Row, Seeded, outcome
+from salf.bench.runs import Measured
+from salf.bench.suite import REFERENCE, Entrant, load
+from salf.errors import SalfError
+from salf.experiments.run import run
+
+TINY = load(str(Path(__file__).with_name("tiny.toml")))
+PHONES = TINY.only(["phones"])
+CELL = PHONES.cells[0]
+pytestmark = pytest.mark.usefixtures("no_processes")
+
+
+def entrants(*names):
+    return [TINY.entrant(name) for name in names]
+
+
+def test_a_row_has_the_numbers_of_its_runs_with_the_best_rate(tmp_path):
+    reference, row = bench(TINY, entrants("salf"), tmp_path, {})
+    assert (reference.name, row.name, row.version) == ("reference", "salf", 7)
+    assert set(row.cells) == {"digits/mixture", "digits/phones"}
+    found = row.cells[CELL.key]
+    assert found.lr == max((0.1, 0.3), key=lambda lr: found.tuning[f"{lr:g}"])
+    history = run(CELL.config(TINY.entrant("salf"), 1, found.lr)).history
+    seeded = found.runs[1]
+    assert (seeded.seed, seeded.rounds) == (1, len(history.rows))
+    assert seeded.accuracy == pytest.approx(history.test["accuracy"], abs=1e-5)
+    assert seeded.slowest == pytest.approx(history.test["slowest_tenth_accuracy"], abs=1e-5)
+    final = reference.cells[CELL.key].runs[1].held_out
+    assert seeded.target == pytest.approx(0.95 * final, abs=1e-5)
+    # Where there is no clock, nothing is known of work, bytes or the slowest.
+    unclocked = row.cells["digits/mixture"].runs[0]
+    assert (unclocked.slowest, unclocked.lost_work, unclocked.lost_bytes) == (None, None, None)
+
+
+def test_what_was_run_is_not_run_again_and_gives_the_same_rows(tmp_path, monkeypatch):
+    bench(TINY, entrants("salf"), tmp_path, {})
+    written = (tmp_path / "rows" / "salf.json").read_text()
+    monkeypatch.setattr(runs, "run", None)  # would be called
+    bench(TINY, entrants("salf"), tmp_path, {})
+    assert (tmp_path / "rows" / "salf.json").read_text() == written
+
+
+def test_a_bench_that_was_stopped_goes_on(tmp_path, monkeypatch):
+    left = 3
+
+    def stopping(*arguments, **more):
+        nonlocal left
+        if not left:
+            raise RuntimeError("the power is gone")
+        left -= 1
+        return run(*arguments, **more)
+
+    monkeypatch.setattr(runs, "run", stopping)
+    with pytest.raises(RuntimeError, match="power"):
+        bench(PHONES, entrants("salf"), tmp_path, {})
+    assert len(list((tmp_path / "runs").glob("*.json"))) == 3
+    left = 1000
+    bench(PHONES, entrants("salf"), tmp_path, {})
+    assert left == 1000 - (2 * (2 + 2) - 3)  # two methods, two rates, two seeds
+
+
+def test_the_reference_is_not_run_where_it_is_published(tmp_path):
+    reference, _ = bench(PHONES, entrants("salf"), tmp_path / "a", {})
+    (row,) = bench(PHONES, entrants("salf"), tmp_path / "b", {"reference": reference})
+    assert (
+        row.cells[CELL.key].runs == results.read(tmp_path / "a/rows/salf.json").cells[CELL.key].runs
+    )
+    assert not (tmp_path / "b/rows/reference.json").exists()
+
+
+def test_a_method_that_needs_a_clock_gets_a_dash_and_the_reason_without_one(tmp_path):
+    buffered = Entrant("asyncfl", {"buffer": 2})
+    row = bench(TINY, [buffered], tmp_path, {})[-1]
+    assert "needs a clock" in row.cells["digits/mixture"].refused
+    assert row.cells["digits/mixture"].runs == ()
+    assert row.cells["digits/phones"].runs
+
+
+def test_a_method_that_diverges_has_failed_and_says_so(tmp_path):
+    suite = replace(PHONES, rates=[1e29])
+    found = bench(suite, entrants("salf"), tmp_path, {})[-1].cells[CELL.key]
+    assert found.failed.startswith("2 of 2 seeds: ")
+    assert found.tuning == {"1e+29": None}
+    assert found.over_seeds("accuracy") is None
+
+
+def test_no_round_in_time_is_a_failure_not_a_dash(tmp_path):
+    scenario = replace(CELL.scenario, batch_seconds=1e6)
+    suite = replace(PHONES, cells=[replace(CELL, scenario=scenario)])
+    found = bench(suite, entrants("fedavg"), tmp_path, {})[-1].cells[CELL.key]
+    assert found.failed == "2 of 2 seeds: no round ended within the budget"
+    assert not found.refused
+
+
+def test_a_rate_that_fails_is_not_chosen(tmp_path):
+    suite = replace(PHONES, rates=[1e29, 0.1])
+    found = bench(suite, entrants("salf"), tmp_path, {})[-1].cells[CELL.key]
+    assert (found.lr, found.failed) == (0.1, "")
+
+
+def test_what_is_wrong_with_a_method_is_said_at_once(tmp_path):
+    for wrong, said in (
+        (Entrant("slaf"), "unknown method 'slaf'"),
+        (Entrant("salf", {"speed": 3}), "unknown option of salf 'speed'"),
+        (Entrant("salf", {}, {"batches": "equal-time", "local_epochs": 1}), "in any scenario"),
+    ):
+        with pytest.raises(SalfError, match=said):
+            bench(PHONES, [wrong], tmp_path, {})
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_method_of_ones_own_is_run_again_when_its_file_changes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    text = "from salf.methods.drop import Drop\nclass Mine(Drop):\n    name = 'mine'\n"
+    (tmp_path / "bench_own_a.py").write_text(text)
+    (tmp_path / "bench_own_b.py").write_text(text + "# changed\n")
+    a, b = (runs._source(f"bench_own_{each}:Mine") for each in "ab")
+    assert a == text
+    assert a != b
+    assert runs._source("salf") == ""
+
+
+def measured(*curve, **more):
+    return Measured(accuracy=0.5, held_out=curve[-1][1], curve=curve, rounds=3, **more)
+
+
+def test_times_to_the_target_and_the_mean_curve_by_hand():
+    reference = Outcome(runs=[Seeded(0, held_out=0.8), Seeded(1, held_out=0.4)])
+    found = outcome(
+        CELL,  # 6 seconds in 40 points
+        0.1,
+        {},
+        {0: measured((1.5, 0.2), (3.0, 0.76)), 1: measured((1.5, 0.3), (6.0, 0.37))},
+        reference,
+    )
+    assert [run.target for run in found.runs] == [0.76, 0.38]
+    assert [run.to_target for run in found.runs] == [3.0, None]
+    assert found.over_seeds("to_target") is None
+    assert found.curve[8] is None  # at 1.35 s nothing was measured
+    assert found.curve[9] == found.curve[18] == 0.25
+    assert found.curve[19] == pytest.approx((0.76 + 0.3) / 2)
+    assert found.curve[39] == pytest.approx((0.76 + 0.37) / 2)
+
+
+def test_rates_are_judged_by_the_last_quarter():
+    run = Measured(curve=[(t, t / 10) for t in range(8)])
+    assert run.late_accuracy == pytest.approx(0.65)
+    assert Measured(curve=[(1, 0.3)]).late_accuracy == 0.3
+    assert Measured(failed="diverged").late_accuracy is None
+
+
+def test_rows_survive_their_file_and_published_ones_keep_other_cells_of_the_same_version(tmp_path):
+    entrant = Entrant("asyncfl", {"delay": 3}, {"batches": "equal-time"})
+    first = Row(entrant, 1, {"a/b": Outcome(0.1, {"0.1": 0.5}, [Seeded(0, 0.5)], [None, 0.5])})
+    path = results.write(tmp_path, first)
+    found = results.read(path)
+    assert (found.name, found.entrant.options) == (first.name, {"delay": 3})
+    assert found.cells["a/b"].runs == (Seeded(0, 0.5),)
+    second = Row(entrant, 1, {"c/d": Outcome(refused="no")})
+    results.write(tmp_path, second, merge=True)
+    assert set(results.read(path).cells) == {"a/b", "c/d"}
+    results.write(tmp_path, replace(second, version=2), merge=True)
+    assert set(results.read(path).cells) == {"c/d"}
+
+
+def test_rows_of_another_version_are_left_out_and_named(tmp_path):
+    said = []
+    rows = {name: Row(Entrant(name), version, {}) for name, version in (("salf", 7), ("drop", 6))}
+    assert list(results.usable(rows, TINY, said.append)) == ["salf"]
+    assert said == [
+        "drop is left out: its results are of version 6 of the suite, and this is version 7. Run "
+        "it again."
+    ]
+
+
+def test_a_broken_file_is_named(tmp_path):
+    (tmp_path / "x.json").write_text("{}")
+    with pytest.raises(SalfError, match=r"x\.json is not a row of the benchmark"):
+        results.read(tmp_path / "x.json")
+
+
+def test_published_results_are_of_this_version_and_have_a_reference():
+    suite, published = load("full"), results.read_all(results.published_folder())
+    for row in published.values():
+        assert row.version == suite.version
+    if published:
+        keys = {key for row in published.values() for key in row.cells}
+        assert keys <= set(published[REFERENCE.name].cells)
+
+
+def test_the_csv_has_a_line_per_method_cell_and_seed():
+    row = Row(Entrant("salf"), 7, {CELL.key: Outcome(0.1, {}, [Seeded(0, 0.5), Seeded(1, 0.6)])})
+    gone = Row(Entrant("drop"), 7, {CELL.key: Outcome(refused="it cannot")})
+    header, *lines = results.to_csv(TINY, [row, gone]).splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("salf,digits,phones,0,0.1,0.5,")
+    assert lines[2].endswith("it cannot,7")
+    assert all(line.count(",") == header.count(",") for line in lines)
+
+
+@pytest.mark.parametrize("entrant", load("core").entrants, ids=lambda entrant: entrant.name)
+def test_every_method_of_the_benchmark_gives_numbers_with_a_clock(tmp_path, entrant):
+    if entrant.method in ("fedbuff", "ca2fl"):  # buffers of ten are never full with six users
+        entrant = replace(entrant, options={"buffer": 2})
+    found = bench(TINY, [entrant], tmp_path, {})[-1].cells
+    assert not found["digits/phones"].refused
+    assert len(found["digits/phones"].runs) == 2
+    mixture = found["digits/mixture"]
+    assert mixture.runs or "clock" in mixture.refused

@@ -1,0 +1,213 @@
+"""Every user's own update from one pass of the fused engine, against the loop engine's."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from reference import assert_close, copy_of, data, plan_of, rows_of, small_mlp, small_normed
+from salf.aggregate import LayerwiseAggregate
+from salf.engines import FusedEngine, GroupedEngine, LoopEngine, separate
+from salf.layers import Layers
+from salf.methods import Group, Plan
+from salf.models import build
+
+
+class Noting(LayerwiseAggregate):
+    """Keeps every user's own update."""
+
+    def __init__(self, layers, like):
+        super().__init__(layers, like, separate=True)
+        self.updates, self.weights = {}, {}
+
+    def add(self, update, weights=None, users=None, total=None, held=None, user=None):
+        assert user not in self.updates
+        self.updates[user] = {name: value.clone() for name, value in update.items()}
+        self.weights[user] = weights.tolist()
+        super().add(update, weights, users, total, held, user)
+
+
+def both(model, plan, rows, t=1, old=None, layers=None, **options):
+    """What the fused engine and the loop engine add, and their results."""
+    layers = layers or Layers.of(model)
+    found = []
+    for made in (FusedEngine(model, layers, **options), LoopEngine(model, layers)):
+        sums = Noting(layers, made.weights)
+        found.append((sums, made.round(plan, t, old or {}, rows, None, sums)))
+    return found
+
+
+def assert_agree(found, tolerance=1e-10):
+    (fused, fused_result), (loop, loop_result) = found
+    assert fused.weights == loop.weights
+    assert set(fused.updates) == set(loop.updates)
+    for user, wanted in loop.updates.items():
+        assert_close(fused.updates[user], wanted, tolerance)
+    assert fused_result.reached == loop_result.reached
+    assert fused_result.loss == pytest.approx(loop_result.loss, rel=1e-12)
+    assert_close(fused_result.step.values, loop_result.step.values, tolerance)
+
+
+def of_depths(depths, layers, users=None):
+    """Everybody with a weight of its own."""
+    depths = np.array(depths)
+    reach = depths <= np.arange(1, layers + 1)[:, None]
+    weights = reach * np.linspace(0.1, 0.7, len(depths))
+    users = np.arange(len(depths)) if users is None else np.array(users)
+    return Plan((Group(users, weights, 1),))
+
+
+NETS = {
+    "mlp": (small_mlp, (4,)),
+    "paper's cnn": (lambda: build("cnn", (1, 16, 16), 3, seed=0).double(), (1, 16, 16)),
+    "batch norm": (small_normed, (2, 4, 4)),
+    "batch norm without statistics, in place": (
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 2, bias=False),
+            nn.BatchNorm2d(4, track_running_stats=False),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(4, 4, 2, stride=2, padding=1, groups=2, bias=False),
+            nn.BatchNorm2d(4, affine=False, momentum=None),
+            nn.Flatten(),
+            nn.Linear(16, 3),
+        ).double(),
+        (2, 4, 4),
+    ),
+    "group norm, layer norm": (
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 2, dilation=2),
+            nn.GroupNorm(2, 4),
+            nn.GELU(),
+            nn.LayerNorm((2, 2)),
+            nn.Flatten(),
+            nn.Linear(16, 6),
+            nn.LayerNorm(6, bias=False),
+            nn.ReLU(inplace=True),
+            nn.Linear(6, 5),
+            nn.RMSNorm(5),
+            nn.Linear(5, 3),
+        ).double(),
+        (2, 4, 4),
+    ),
+    "convolution of one dimension, rows of vectors": (
+        lambda: nn.Sequential(
+            nn.Conv1d(2, 3, 3, padding=1),
+            nn.Tanh(),
+            nn.Linear(4, 5),
+            nn.Flatten(),
+            nn.Linear(15, 3),
+        ).double(),
+        (2, 4),
+    ),
+}
+
+
+def made(name):
+    torch.manual_seed(0)
+    make, shape = NETS[name]
+    model = make()
+    for parameter in model.parameters():  # norms start with ones and zeros, which hide mistakes
+        parameter.data.add_(torch.rand_like(parameter), alpha=0.1)
+    return model, shape
+
+
+@pytest.mark.parametrize("chunk_bytes", [2**28, 5000, 1])
+@pytest.mark.parametrize("name", NETS)
+def test_every_users_update_is_that_of_the_loop_engine(name, chunk_bytes):
+    model, shape = made(name)
+    before = copy_of(model)
+    layers = len(Layers.of(model))
+    depths = [1 + (2 * u) % layers for u in range(5)]
+    plan = of_depths(depths, layers, users=[5, 0, 3, 1, 6])
+    rows = rows_of(*data(7, 3, shape), 3)
+    engine = FusedEngine(model, Layers.of(model))
+    assert engine._separate, "not computed in one pass"
+    assert_agree(both(model, plan, rows, chunk_bytes=chunk_bytes))
+    assert_close(copy_of(model), before, 0)
+
+
+@pytest.mark.slow
+def test_the_updates_of_vgg11_agree():
+    model = build("vgg11", (3, 32, 32), 10, seed=0).double()
+    plan = of_depths([1, 9, 4], 9)
+    assert_agree(both(model, plan, rows_of(*data(3, 2, (3, 32, 32), 10), 2)))
+
+
+def test_users_with_unequal_batches_and_on_old_models_agree():
+    model, old = small_normed(), small_normed(seed=1)
+    kept = {**dict(old.named_parameters()), **dict(old.named_buffers())}
+    kept["1.running_mean"] += 1
+    inputs, targets = data(6, 3, (2, 4, 4))
+
+    class Rows:
+        def __call__(self, users, step=1):
+            index = np.concatenate([np.arange(3 * u, 3 * u + 2 + u // 3) for u in users])
+            return inputs[index], targets[index]
+
+    weights = np.array([[0.0, 0.1, 0.0], [0.2, 0.3, 0.0], [0.1, 0.2, 0.3]])
+    plan = Plan(
+        (
+            Group(np.arange(3), weights, 2, rows=2),
+            Group(np.array([4, 3]), weights[:, :2], 2, rows=3),
+            Group(np.array([5]), weights[:, 1:2], 1, rows=3),
+        )
+    )
+    assert_agree(both(model, plan, Rows(), 2, {1: kept}))
+
+
+@pytest.mark.parametrize("frozen", [["0"], ["2"], ["4"], ["0", "2", "4"]])
+def test_frozen_layers_agree(frozen):
+    model = small_mlp()
+    for place in frozen:
+        model[int(place)].requires_grad_(False)
+    found = both(model, of_depths([1, 2, 3, 1], 3), rows_of(*data(4, 2, (4,)), 2))
+    assert_agree(found)
+    assert not any(name.split(".")[0] in frozen for name in found[0][0].updates[0])
+
+
+def test_a_parameter_shared_by_two_modules_has_the_sum_of_both_gradients():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.Linear(4, 3)).double()
+    model[2].weight = model[0].weight
+    layers = Layers.of(model, [["0", "2"], "3"])
+    plan = of_depths([1, 2, 1], 2)
+    assert_agree(both(model, plan, rows_of(*data(3, 2, (4,)), 2), layers=layers))
+
+
+def test_only_users_that_reached_a_layer_are_backpropagated_through_it(monkeypatch):
+    seen = []
+
+    def of_weight(self, signal, inputs, weight):
+        seen.append(tuple(signal.shape))
+        return own(self, signal, inputs, weight)
+
+    own = separate._Linear.of_weight
+    monkeypatch.setattr(separate._Linear, "of_weight", of_weight)
+    model = small_mlp(sizes=(4, 6, 5, 3))
+    engine = FusedEngine(model, Layers.of(model))
+    rows = rows_of(*data(4, 2, (4,)), 2)
+    sums = Noting(engine.layers, engine.weights)
+    engine.round(of_depths([3, 1, 2, 3], 3), 1, {}, rows, None, sums)
+    assert seen == [(4, 2, 3), (2, 2, 5), (1, 2, 6)]  # |U^3|, |U^2|, |U^1| users of 2 rows
+
+
+def test_modules_without_a_rule_are_computed_user_by_user():
+    torch.manual_seed(0)
+    hooked = nn.Conv2d(2, 2, 1)
+    hooked.register_forward_hook(lambda module, given, outputs: 2 * outputs)
+    same = nn.Conv2d(2, 2, 3, padding="same")
+    for odd in (nn.PReLU(), nn.ConvTranspose2d(2, 2, 1), same, hooked):
+        model = nn.Sequential(nn.Conv2d(2, 2, 1), odd, nn.Flatten(), nn.Linear(32, 3)).double()
+        layers = len(Layers.of(model))
+        assert not FusedEngine(model, Layers.of(model))._separate
+        plan = of_depths([1, 2, layers], layers)
+        assert_agree(both(model, plan, rows_of(*data(3, 2, (2, 4, 4)), 2)))
+
+
+def test_narrow_networks_and_other_engines_compute_user_by_user():
+    model = small_mlp()
+    plan = plan_of("heterofl", [1, 2, 1], 3)
+    rows = rows_of(*data(3, 2, (4,)), 2)
+    assert_agree(both(model, plan, rows))
+    sums = Noting(Layers.of(model), dict(model.named_parameters()))
+    GroupedEngine(model, Layers.of(model)).round(of_depths([1, 2], 3), 1, {}, rows, None, sums)
+    assert list(sums.updates) == [0, 1]

@@ -1,0 +1,103 @@
+"""The benchmark's tables and page, from made-up results."""
+
+import pytest
+
+from salf.bench.results import Outcome, Row, Seeded
+from salf.bench.suite import Entrant, load
+from salf.report import bench
+
+SUITE = load("digits").only(["mixture", "phones", "sessions"])
+
+
+def of(accuracy, *, to_target=(10.0, 14.0), **more):
+    runs = [
+        Seeded(seed, accuracy, slowest=0.5, target=0.8, to_target=each, lost_work=0.25,
+               lost_bytes=0.1, **more)
+        for seed, each in enumerate(to_target)
+    ]  # fmt: skip
+    return Outcome(0.1, {"0.1": 0.7}, runs, [None, *[accuracy] * 39])
+
+
+def rows():
+    def row(entrant, **cells):
+        return Row(entrant, 1, {f"digits/{name}": each for name, each in cells.items()})
+
+    late = Outcome(0.1, {"0.1": None}, [Seeded(0, failed="too slow"), Seeded(1, 0.9)])
+    return [
+        row(Entrant("fedavg"), mixture=of(0.95), phones=of(0.7), sessions=late),
+        row(
+            Entrant("salf", {}, {"batches": "equal-time"}),
+            mixture=of(0.9),
+            phones=of(0.9),
+            sessions=of(0.8, to_target=(7200.0, 14400.0)),
+        ),
+        row(
+            Entrant("asyncfl", {"buffer": 2}),
+            mixture=Outcome(refused="it needs a clock."),
+            phones=of(0.8, to_target=(10.0, None)),
+        ),
+    ]
+
+
+def cells(table):
+    return {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
+
+
+def test_the_table_of_ranks_has_the_best_first_and_says_over_how_many():
+    found = cells(bench.ranks(SUITE, rows()))
+    assert list(found) == ["SALF, equal-time", "AsyncFL(buffer=2)", "FedAvg (waits)"]
+    assert found["SALF, equal-time"] == ["1.0", "1", "1", "1"]
+    assert found["AsyncFL(buffer=2)"] == ["2.0 (of 1)", "–", "2", "–"]
+    assert found["FedAvg (waits)"] == ["2.5 (of 2)", "–", "3", "2"]
+
+
+def test_accuracies_have_intervals_and_the_best_that_is_ranked_stands_out():
+    table = bench.accuracies(SUITE, rows(), "digits")
+    found = cells(table)
+    assert found["FedAvg (waits)"] == ["0.950 ±0.000", "0.700 ±0.000", "failed"]
+    assert found["AsyncFL(buffer=2)"] == ["–", "0.800 ±0.000", "–"]
+    bold = {(row[0].text, i) for row in table.rows for i, cell in enumerate(row) if cell.bold}
+    assert bold == {("SALF, equal-time", 2), ("SALF, equal-time", 3)}
+
+
+def test_gaps_are_explained():
+    assert bench.gaps(SUITE, rows()) == [
+        "FedAvg (waits) failed in Sessions (digits (8x8 images)): 1 of 2 seeds: too slow",
+        "AsyncFL(buffer=2) cannot run in Mixture (digits (8x8 images)): it needs a clock.",
+        "AsyncFL(buffer=2) was not run in Sessions (digits (8x8 images)).",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("times", "wanted"),
+    [
+        ((10.0, 14.0), "12 ±25"),
+        ((10.0, None), "1 of 2 reached"),
+        ((None, None), "not reached"),
+        ((36000.0, 36000.0), "10 ±0 h"),
+        ((10.0,), "10"),
+    ],
+)
+def test_times_to_the_target(times, wanted):
+    assert bench._to_target(of(0.5, to_target=times)) == wanted
+
+
+def test_the_page_has_it_all():
+    html = bench.page(SUITE, rows(), ["bench", "--suite", "digits"]).html()
+    for part in (
+        "suite digits, version 1",
+        "0.900 ±0.000",
+        "Rank by accuracy at the budget",
+        "slowest tenth",
+        "25% / 10%",
+        "it needs a clock.",
+        "salf bench --suite digits",
+        "Sessions (sessions; 7 days, deadline 60 minutes)",
+    ):
+        assert part in html, part
+
+
+def test_the_docs_get_the_same_tables():
+    text = bench.markdown(SUITE, rows())
+    assert "| SALF, equal-time | 1.0 | 1 | 1 | 1 |" in text
+    assert "- FedAvg (waits) failed in Sessions" in text
