@@ -435,6 +435,8 @@ class LiveConfig(Config):
                 "a live server does not know how many samples its users have: weigh and cohort-by "
                 "cannot be samples."
             )
+        if self.attack and self.compress and self.backend == "flower":
+            raise SalfError("attacks on compressed updates are for Ray: leave out --compress.")
         method = methods.find(self.method)
         if method.simulated_only:
             raise SalfError(f"{method.name} runs in the simulator only: {method.simulated_only}.")

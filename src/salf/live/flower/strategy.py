@@ -284,7 +284,7 @@ class SALF(FedAvg):
         node that is dead or hangs is asked again after that.
         """
         names = [[*layer.parameters, *layer.buffers] for layer in self.server.layers]
-        asked = {
+        asked: dict[str, Any] = {
             "local-steps": task.steps,
             "local-rate": task.rate,
             "step-seconds": task.step_seconds,
