@@ -71,18 +71,19 @@ class LayerwiseAggregate:
         full tensors.
         """
         indices = {name: self._index(name) for name in update}
-        if weights is not None:
-            indices = {name: index for name, index in indices.items() if weights[index]}
+        counted: set[int] = set()
         for name, index in indices.items():
-            value = update[name]
             weight = 1.0 if weights is None else float(weights[index])
+            if not weight:
+                continue
+            counted.add(index)
             count = 1 if users is None else int(users[index])
             of_all = weight * count if total is None else float(total[index])
             if held is None:
-                self._add_whole(name, value, weight, of_all)
+                self._add_whole(name, update[name], weight, of_all)
             else:
-                self._add_part(name, value, weight, of_all, held[name])
-        for index in set(indices.values()):
+                self._add_part(name, update[name], weight, of_all, held[name])
+        for index in counted:
             self.reached[index] += 1 if users is None else users[index]
 
     def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:

@@ -92,7 +92,7 @@ def test_the_page_has_it_all():
         "25% / 10%",
         "it needs a clock.",
         "salf bench --suite digits",
-        "Sessions (sessions; 7 days, deadline 30 minutes)",
+        "Sessions (sessions; 7 days, deadline 60 minutes)",
     ):
         assert part in html, part
 

@@ -102,6 +102,8 @@ class Cell:
         made = method(entrant.method, **_average(entrant), **entrant.options)
         if "fleet" not in settings or not made.uses_reach:
             settings.pop("reach", None)
+        if "fleet" not in settings and made.weighs_by == "reach":
+            settings["reach"] = "counted"  # nor does anybody know it where there is no clock
         if "fleet" not in settings:
             own.pop("batches", None)  # without a clock all devices are alike: batches are equal
             if made.waits:
@@ -185,7 +187,7 @@ def load(name: str) -> Suite:
         table = tomllib.loads(text)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SalfError(f"cannot read the suite {name!r}: {error}.") from None
-    suites = {name: list(table["data"])} if own else table["suites"]
+    suites = {name: dict.fromkeys(table["data"], "all")} if own else table["suites"]
     if name not in suites:
         raise unknown("suite", name, [*suites, "FILE.toml"])
     common = _named(table["common"])
@@ -195,8 +197,9 @@ def load(name: str) -> Suite:
     ]
     cells = [
         Cell(scenario, data, common=common, **table["data"][data])
-        for data in suites[name]
+        for data, wanted in suites[name].items()
         for scenario in scenarios
+        if wanted == "all" or scenario.key in wanted
     ]
     return Suite(
         name,

@@ -291,7 +291,8 @@ class _Signals:
         self.reached: list[int] = reach.sum(1).tolist()  # U^l is the first reached[l] users
         self.depth = 1 + self.reached.count(0)  # of the user that got furthest
         self.scale = c.max(1)
-        self.of = c / np.where(self.scale > 0, self.scale, 1.0)[:, None]
+        largest = self.scale if self.depth == 1 else np.where(self.scale > 0, self.scale, 1.0)
+        self.of = c / largest[:, None]
         self.all_ones = bool((self.of == reach).all())  # then no signal has to be scaled
 
     def ratio(self, index: int) -> Floats:

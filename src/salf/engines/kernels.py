@@ -61,7 +61,10 @@ class _HalvingMaxPool(torch.autograd.Function):
             is_below, right_above, right_below = below > above, b > a, d > c
             # The same as torch.where(is_below, right_below, right_above), which is far slower.
             is_right = right_above ^ ((right_above ^ right_below) & is_below)
-            ctx.save_for_backward(inputs, (corner + is_right).add_(is_below, alpha=wide))
+            # In small integers first, which take a tenth of the time that those of 8 bytes take.
+            number = torch.uint8 if wide < 255 else torch.int32
+            offset = is_below.to(number).mul_(wide).add_(is_right)
+            ctx.save_for_backward(inputs, corner + offset)
         return torch.maximum(above, below)
 
     @staticmethod

@@ -119,7 +119,8 @@ class Config:
         "trimmed on Flower and where users join from other machines)",
     )
     tolerate: int = setting(
-        1, "How many bad users --robust tolerates; a layer moves when twice as many and one sent it."
+        1,
+        "How many bad users --robust tolerates; a layer moves when twice as many and one sent it.",
     )
     attack: str = setting(
         "",

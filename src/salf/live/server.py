@@ -28,8 +28,8 @@ from salf.live.reach import ReachEstimate, UserReach
 from salf.live.update import Rejected, Update, decode, size_of
 from salf.methods import Method
 from salf.methods import method as make_method
-from salf.robust import Robust
 from salf.methods.base import mean_steps
+from salf.robust import Robust
 from salf.rows import Row
 from salf.schedules import Schedule
 from salf.server import Optimiser, Server
