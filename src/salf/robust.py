@@ -57,6 +57,9 @@ class Robust:
             raise unknown("robust rule", self.rule, RULES)
         check_attackers(self.attackers)
 
+    def __str__(self) -> str:
+        return f"{self.rule}, tolerating {self.attackers}; a round's updates are held in memory"
+
     @property
     def needed(self) -> int:
         """How many users make a majority of honest ones: 2f + 1."""

@@ -102,6 +102,8 @@ class Cell:
         made = method(entrant.method, **_average(entrant), **entrant.options)
         if "fleet" not in settings or not made.uses_reach:
             settings.pop("reach", None)
+        if "fleet" not in settings and made.weighs_by == "reach":
+            settings["reach"] = "counted"  # nor does anybody know it where there is no clock
         if "fleet" not in settings:
             own.pop("batches", None)  # without a clock all devices are alike: batches are equal
             if made.waits:
