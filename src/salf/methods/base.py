@@ -177,14 +177,18 @@ class Method(ABC):
         share = self.checked_share(arrived, layers)
         heard, share = share > 0, share * arrived.weight
         asked, present = arrived.asked_weight, heard @ arrived.weight
-        steps = (heard * self.gradients(arrived, layers)) @ arrived.weight
+        if (arrived.steps > 1).any():
+            steps = (heard * self.gradients(arrived, layers)) @ arrived.weight
+            steps = mean_steps(steps, present)
+        else:  # a gradient is of one step
+            steps = np.ones(layers)
         closing = Closing(
             users=asked,
             reached=heard.sum(axis=1),
             shares=share.sum(axis=1),
             unreached=unreached,
             present=present,
-            steps=mean_steps(steps, present),
+            steps=steps,
             everybody=asked if arrived.everybody is None else arrived.everybody,
         )
         return np.asarray(share / self.checked_divisor(closing)[:, None])
