@@ -76,11 +76,12 @@ class Attack:
 
 @dataclass(frozen=True)
 class Attackers:
-    """The last `count` of the users, who attack."""
+    """The last `count` of the users, who attack; unless it is False, `makes_up` layers not reached."""
 
     attack: Attack
     users: int
     count: int = 1
+    makes_up: bool = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= self.users:
@@ -92,6 +93,8 @@ class Attackers:
 
     def arrived(self, arrived: Arrivals) -> Arrivals:
         """The arrivals with all layers of the attackers that were asked."""
+        if not self.makes_up:
+            return arrived
         bad = arrived.user >= self.users - self.count
         return replace(
             arrived,

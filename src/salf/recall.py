@@ -56,6 +56,21 @@ class Recall:
             return None
         return self._values[name][row] * float(self._left(np.array(t - last)))
 
+    def left(self, t: int, users: Sequence[User]) -> Floats:
+        """What is left in round t of what each user sent last, [users, L]; 0 if nothing was."""
+        rows = np.array([self._row.get(user, -1) for user in users], np.int64)
+        last = np.concatenate(
+            [self._last, np.zeros_like(self._last[:1], shape=(1, len(self.layers)))]
+        )
+        return np.where(last[rows] > 0, self._left(t - last[rows]), 0.0)
+
+    def weights(self, t: int, total: float) -> dict[User, float]:
+        """What each user remembered counts in round t, on average over the layers."""
+        users = list(self._row)
+        own = self._weight[[self._row[user] for user in users]] if users else np.zeros(0)
+        counts = self.left(t, users).mean(axis=1) * own * self.rule.beta / total
+        return dict(zip(users, counts.tolist(), strict=True))
+
     def mean(self, t: int, total: float) -> dict[str, Tensor]:
         """sum_u weight_u y[l, u] / total, of the layers of which something is remembered."""
         found: dict[str, Tensor] = {}

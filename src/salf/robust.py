@@ -57,6 +57,9 @@ class Robust:
             raise unknown("robust rule", self.rule, RULES)
         check_attackers(self.attackers)
 
+    def __str__(self) -> str:
+        return f"{self.rule}, tolerating {self.attackers}; a round's updates are held in memory"
+
     @property
     def needed(self) -> int:
         """How many users make a majority of honest ones: 2f + 1."""
@@ -195,17 +198,28 @@ class RobustAggregate(LayerwiseAggregate):
         return values, weights
 
 
-def _bounds(held: Held | None) -> dict[str, list[list[int]]] | None:
-    """Slices as JSON has them."""
+def _bounds(held: Held | None) -> dict[str, list[Any]] | None:
+    """Slices and numbers of entries as JSON has them."""
     if held is None:
         return None
-    return {name: [[one.start or 0, one.stop] for one in parts] for name, parts in held.items()}
+    return {
+        name: [
+            {"at": one.tolist()} if isinstance(one, Tensor) else [one.start or 0, one.stop]
+            for one in parts
+        ]
+        for name, parts in held.items()
+    }
 
 
-def _slices(bounds: Mapping[str, Sequence[Sequence[int]]] | None) -> Held | None:
+def _slices(bounds: Mapping[str, Sequence[Any]] | None) -> Held | None:
     if bounds is None:
         return None
-    return {name: tuple(slice(*pair) for pair in parts) for name, parts in bounds.items()}
+    return {
+        name: tuple(
+            torch.tensor(one["at"]) if isinstance(one, dict) else slice(*one) for one in parts
+        )
+        for name, parts in bounds.items()
+    }
 
 
 def _located(values: Tensor, weights: Tensor, robust: Robust) -> Tensor:

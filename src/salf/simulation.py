@@ -27,6 +27,7 @@ from salf.rows import Row, timed
 from salf.sampling import ONE_STEP, Batches, Cohort, LocalWork
 from salf.schedules import Schedule
 from salf.server import SGD, Optimiser, Server
+from salf.voice import Voice
 from salf.worlds import World
 
 ROUNDING = 1e-9  # of a sum of many times, relative to it
@@ -86,6 +87,7 @@ class Simulation:
             self.everybody = float(shares.sizes(np.arange(len(shares))).sum())
         self.asks = bool(method.weighs_by or method.recalled)  # for anything about its users
         self.robust, self.attackers = robust, attackers
+        self.voice = Voice(len(shares))
         self.memory = self.world.start()
         self.old: dict[int, dict[str, Tensor]] = {}  # models users still compute on, by round
 
@@ -145,6 +147,7 @@ class Simulation:
                 plan, t, self.old, rows, self.server.local_rate, self._aggregate(t)
             )
         self._check_finite(result, t)
+        self.voice.hear(plan, t, self.known.recall, self.everybody)
         if self.asks:
             part = self.method.counts(arrived, self.world.layers)
             self.known.learn(t, arrived.user, part, arrived.weight)

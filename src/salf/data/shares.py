@@ -123,14 +123,20 @@ class Split(Shares):
     def usual_labels(self, users: Index) -> Index:
         """The most frequent label of each of these users."""
         labels = self.samples.labels
-        if labels.dim() != 1 or labels.is_floating_point():
+        if not self.has_classes:
             raise SalfError("devices go with labels only where a sample has one class label.")
         return np.array([int(labels[self.parts[user]].mode().values) for user in users.tolist()])
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether a sample has one class label."""
+        labels = self.samples.labels
+        return labels.dim() == 1 and not labels.is_floating_point()
 
     def label_mixes(self) -> NDArray[np.float64]:
         """The share of each class in every user's samples: [users, classes]."""
         labels = self.samples.labels
-        if labels.dim() != 1 or labels.is_floating_point():
+        if not self.has_classes:
             raise SalfError("users take part by labels only where a sample has one class label.")
         classes = int(labels.max()) + 1
         counts = [torch.bincount(labels[part], minlength=classes).numpy() for part in self.parts]

@@ -170,6 +170,8 @@ def main(grid: Grid, context: Context) -> None:
         local_steps=int(simulation.planned(np.arange(config.users)).max()),
         client_lr=config.client_lr,
         method=config.make_method(),
+        robust=config.robust,
+        tolerate=config.tolerate,
         layers=[[*layer.parameters, *layer.buffers] for layer in simulation.engine.layers],
         state=folder.checkpoint,
         record=folder.rounds,
@@ -202,8 +204,15 @@ def train(msg: Message, context: Context) -> Message:
     def batch(rows: int | None = None) -> Any:
         return share.batch(round, next(steps), rows)
 
+    if share.attack is not None:  # it takes the time it needs
+        msg.content["config"].pop("deadline", None)
     with share.draws(round):
-        return answer(share.model, batch, msg, context, steps=share.steps, **own)
+        reply = answer(share.model, batch, msg, context, steps=share.steps, **own)
+    if share.attack is not None:
+        honest = reply.content["arrays"].to_torch_state_dict()  # type: ignore[union-attr]
+        sent = share.attack.sent(honest, share.layers, round, number - 1)
+        reply.content["arrays"] = ArrayRecord(sent)
+    return reply
 
 
 def _read(context: Context) -> LiveConfig:

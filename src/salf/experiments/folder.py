@@ -20,15 +20,18 @@ from safetensors.torch import save_model
 from torch import nn
 
 from salf import rows as records
+from salf.data import Split
 from salf.errors import SalfError
 from salf.experiments.config import Config, LiveConfig, load_config
 from salf.experiments.training import History, Training
 from salf.files import delete_left_over, locked, whole_file, write_whole
 from salf.layers import sent_bytes
 from salf.rows import Row
+from salf.simulation import Simulation
 
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.csv", "summary.json"
 MODEL, CHECKPOINT = "model.safetensors", "checkpoint.safetensors"
+MOST_VOICES = 1000  # users whose shares a summary lists
 ROUNDS, LOG = "rounds.jsonl", "live.log"  # of live runs
 
 
@@ -185,6 +188,7 @@ def summarise(config: Config, history: History, training: Training) -> dict[str,
         "split": config.split,
         "seed": config.seed,
         **_of_clock(config, history, training),
+        "voice": _voice(training.simulation),
         "engine": history.engine,
         "why": history.why,
         "loss": history.loss,
@@ -199,6 +203,22 @@ def summarise(config: Config, history: History, training: Training) -> dict[str,
             "numpy": np.__version__,
         },
     }
+
+
+def _voice(simulation: Simulation) -> dict[str, Any] | None:
+    """Each user's share of the applied weight, and each class's beside its share of the data."""
+    shares = simulation.voice.shares()
+    if not len(shares) or len(shares) > MOST_VOICES:
+        return None
+    found: dict[str, Any] = {"users": [round(share, 6) for share in shares.tolist()]}
+    found |= {"classes": [], "data": []}
+    split = simulation.shares
+    if isinstance(split, Split) and split.has_classes:
+        mixes = split.label_mixes()
+        sizes = split.sizes(np.arange(len(shares))).astype(np.float64)
+        found["classes"] = np.round(shares @ mixes, 6).tolist()
+        found["data"] = np.round(sizes / sizes.sum() @ mixes, 6).tolist()
+    return found
 
 
 def _of_clock(config: Config, history: History, training: Training) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from salf import rows as records
 from salf import schedules
+from salf.attacks import Attack
 from salf.data import Samples, some
 from salf.draws import Keyed
 from salf.engines import cross_entropy
@@ -34,7 +35,7 @@ from salf.live.batches import OwnBatch
 from salf.live.rounds import Grace, Link, Rounds
 from salf.live.server import LiveServer
 from salf.live.slow import Slowdown, slowness
-from salf.live.user import User
+from salf.live.user import AttackingUser, User
 from salf.methods.fedavg import FedAvg
 from salf.rows import Row
 from salf.sampling import epoch_places, places
@@ -62,6 +63,7 @@ class Share:
     batch_size: int
     steps: int  # local steps in a round
     epochs: int = 0
+    attack: Attack | None = None  # if it attacks
 
     def batch(self, round: int, step: int = 1, rows: int | None = None) -> tuple[Tensor, Tensor]:
         """Its mini-batch of a local step of a round, the one it has in the simulator.
@@ -90,6 +92,7 @@ def make_share(config: Config, number: int, slow: float = 1.0) -> Share:
     # A user needs to know no method, and no engine has to be probed for it.
     simulation = from_config(config.changed(engine="loop"), method=FedAvg()).simulation
     model, own = simulation.model, simulation.shares.own(number - 1)
+    attackers = simulation.attackers
     if slow != 1:
         Slowdown(model, slow)
     return Share(
@@ -101,6 +104,7 @@ def make_share(config: Config, number: int, slow: float = 1.0) -> Share:
         config.batch_size,
         int(simulation.planned(np.array([number - 1]))[0]),
         config.local_epochs,
+        attackers.attack if attackers is not None and attackers.has(number - 1) else None,
     )
 
 
@@ -116,7 +120,8 @@ def make_user(config: Config, number: int, slow: float = 1.0) -> User:
         with share.draws(round, step):
             return cross_entropy(share.model(inputs), targets).mean()
 
-    return User(user_name(number), share.model, share.layers, loss, steps=share.steps, batch=own)
+    make = User if share.attack is None else partial(AttackingUser, share.attack, number - 1)
+    return make(user_name(number), share.model, share.layers, loss, steps=share.steps, batch=own)
 
 
 @dataclass(frozen=True)
@@ -198,6 +203,7 @@ def run(
     joining.check(config.users, config.backend)
     if config.backend == "flower" and on_round is not None:
         raise SalfError("on_round is for Ray: with Flower the model is in another process.")
+    config = trusting(config, joining, watcher.say)
     if out is None:
         return _run(complete_live(config), None, joining, on_round, watcher)
     folder = RunFolder(out)
@@ -207,6 +213,26 @@ def run(
             return Result(config, folder.history(summary), summary)
         with _log_into(folder.path / LOG):
             return _run(config, folder, joining, on_round, watcher)
+
+
+def trusting(config: LiveConfig, joining: Joining, say: Say) -> LiveConfig:
+    """The config with the rule for users that may be bad, where it does not name one.
+
+    Users that this command starts on a Ray of its own are trusted. Those that come to a cluster or
+    through Flower are not.
+    """
+    if config.robust != "auto":
+        return config
+    rule = "trimmed" if config.backend == "flower" or joining.address is not None else "none"
+    if rule != "none" and config.users < (needed := 2 * config.tolerate + 1):
+        say(
+            f"a bad user can do as it likes: to tolerate {config.tolerate} takes at least {needed} "
+            f"users, and there are {config.users}."
+        )
+        rule = "none"
+    changed = config.changed(robust=rule)
+    assert isinstance(changed, LiveConfig)
+    return changed
 
 
 def complete_live(config: Any) -> LiveConfig:
@@ -311,6 +337,8 @@ def serve(
         reach="learned" if config.learns_reach else "counted",
         work=stage_work(training),
         equal_time=config.batch_size if config.equal_time() else None,
+        robust="none" if config.robust == "auto" else config.robust,
+        tolerate=config.tolerate,
     )
     rows: list[Row] = []
     if folder is not None:

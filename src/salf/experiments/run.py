@@ -189,6 +189,7 @@ def save(folder: RunFolder, simulation: Simulation, rows: list[Row]) -> None:
     groups = {"weights": simulation.engine.weights, **simulation.server.state}
     groups |= {f"old-{given}": weights for given, weights in simulation.old.items()}
     groups["world"] = {"memory": torch.from_numpy(simulation.memory)}
+    groups["voice"] = {"total": torch.from_numpy(simulation.voice.total)}
     engine = {"name": simulation.engine.name, "why": simulation.engine.why}
     known, users = simulation.known.state()
     groups |= known
@@ -214,6 +215,7 @@ def restore(folder: RunFolder, training: Training) -> list[Row]:
             kept = simulation.server.state
             simulation.server.load_state({slot: groups.pop(slot, {}) for slot in kept})
             simulation.memory = np.asarray(groups.pop("world")["memory"].numpy())
+            simulation.voice.total = np.array(groups.pop("voice")["total"].numpy())
             simulation.known.load_state(groups, state.get("users", {}))
             if simulation.robust is not None:
                 simulation.robust.load_state(state["users"]["waiting"], groups.pop("waiting", {}))

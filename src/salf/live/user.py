@@ -3,11 +3,14 @@
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from salf.attacks import Attack
 from salf.backprop import moved
 from salf.deadline import Backpropagation, Partial
 from salf.errors import SalfError
@@ -118,6 +121,25 @@ class User:
             for name, buffer in self.model.named_buffers()
             if is_sent(buffer, is_parameter=False)
         }
+
+
+class AttackingUser(User):
+    """A user that attacks, to try what a server makes of it: user `number`, from 0.
+
+    It takes the time it needs, whatever the deadline is.
+    """
+
+    def __init__(self, attack: Attack, number: int, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._attack, self._number = attack, number
+
+    def train(self, round: int, deadline: float | None, *args: Any, **named: Any) -> Update:
+        """One round, of which it sends what it likes."""
+        update = super().train(round, None, *args, **named)
+        layers = self.backpropagation.layers
+        return replace(
+            update, tensors=self._attack.sent(update.tensors, layers, round, self._number)
+        )
 
 
 def _stages(before: float, found: Partial, layers: int) -> tuple[float, ...]:

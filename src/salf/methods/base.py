@@ -7,7 +7,7 @@ than sums, and the simulator and the live server run the same methods.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, get_type_hints
 
@@ -207,7 +207,7 @@ class Method(ABC):
         takes_part: list[bool] = (weights.max(axis=0) > 0).tolist()
         if networks and all(takes_part) and networks.count(networks[0]) == len(networks):
             everybody = Group(arrived.user, weights, *networks[0], gradients)
-            return Plan((everybody,), self.entrywise, self.average_models, self.proximal)
+            return self._plan_of(t, [everybody])
         alike: dict[tuple[int, float, int], list[int]] = {}
         for user, network in enumerate(networks):
             if takes_part[user]:
@@ -226,6 +226,9 @@ class Method(ABC):
                     gradients[:, some],
                 )
             )
+        return self._plan_of(t, groups)
+
+    def _plan_of(self, t: int, groups: Sequence[Group]) -> Plan:
         shift = t - 1 if self.rolls else 0
         return Plan(tuple(groups), self.entrywise, self.average_models, self.proximal, shift)
 

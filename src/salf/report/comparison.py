@@ -10,7 +10,7 @@ from salf.depth import has_ratio
 from salf.experiments.compare import Case, Comparison
 from salf.files import write_whole
 from salf.fleet.named import GIVEN
-from salf.report import charts, names, seconds
+from salf.report import charts, names, seconds, voice
 from salf.report.extra import check_extra
 from salf.report.measured import lines, methods, ratios, seeds, test_accuracy
 from salf.report.page import Block, Chart, Code, Page, Section
@@ -49,9 +49,12 @@ def write_report(comparison: Comparison, out: Path, command: Sequence[str]) -> l
     name = "accuracy" if measure == "accuracy" else "loss"
     over: charts.Over = "clock" if comparison.base.fleet else "round"
     picture = pictures(charts.curves(comparison, measure, titled=True, over=over))
+    drawn = {name: picture}
+    if comparison.base.fleet and voice.heard(comparison):
+        drawn["voice"] = pictures(voice.figure(comparison, titled=True))
     # All are made before the first is written, so that an error leaves none behind.
-    files = {
-        **{out / f"{name}.{kind}": content for kind, content in picture.items()},
+    files: dict[Path, str | bytes] = {
+        **{out / f"{n}.{kind}": each for n, made in drawn.items() for kind, each in made.items()},
         out / PAGE: page(comparison, command).html(),
     }
     for path, content in files.items():
@@ -147,6 +150,7 @@ def sections(comparison: Comparison) -> list[Section]:
         _seconds_section(comparison),
         _rounds_section(comparison),
         _reach_section(comparison),
+        *([voice.section(comparison)] if voice.heard(comparison) else []),
         _waste_section(comparison),
     ]
 

@@ -14,6 +14,8 @@ _METHODS = {
     "drop": "Drop",
     "heterofl": "HeteroFL",
     "asyncfl": "AsyncFL",
+    "salf-recall": "SALF-Recall",
+    "inverse": "Inverse probability",
 }
 _DATA = {
     "mnist": "MNIST",
@@ -30,10 +32,11 @@ _COLOURS = {
     "drop": "#0072B2",
     "heterofl": "#009E73",
     "asyncfl": "#CC79A7",
+    "salf-recall": "#882255",
 }
 # Then those of Paul Tol's muted scheme.
 _MORE_COLOURS = (
-    "#56B4E9", "#E69F00", "#F0E442", "#332288", "#44AA99", "#882255", "#999933", "#117733",
+    "#56B4E9", "#E69F00", "#F0E442", "#332288", "#44AA99", "#999933", "#117733",
     "#88CCEE", "#AA4499", "#DDCC77", "#661100",
 )  # fmt: skip
 

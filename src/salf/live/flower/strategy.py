@@ -70,7 +70,10 @@ class SALF(FedAvg):
     `Adagrad()`. Nodes take up to `local_steps` steps a round with the rate `client_lr`, and `lr`
     multiplies their mean update; without `client_lr` they step with `lr`. `layers` and `example`
     say what a layer is where the model does not (see `Layers.of`). `max_norm` bounds the norm of
-    each layer's gradient; by default the bound is learned. With `state`, a file, every closed
+    each layer's gradient; by default the bound is learned. `robust` says how layers are combined such
+    that `tolerate` bad nodes cannot take them where they want (`salf.robust`): "trimmed", "median",
+    "clip", or "none" where all nodes are trusted; it needs 2 `tolerate` + 1 nodes, and holds the
+    updates of a round in memory. With `state`, a file, every closed
     round is kept there, and a new start goes on after the last one. With `record`, a file, every
     round leaves a line of JSON there. `evaluate_timeout` is how long federated evaluation may
     take, in seconds. `equal_time` is the batch size of the median node, where nodes pass one to
@@ -97,6 +100,8 @@ class SALF(FedAvg):
         work: Sequence[float] | None = None,
         equal_time: int | None = None,
         max_norm: float | None = None,
+        robust: str = "trimmed",
+        tolerate: int = 1,
         state: str | Path | None = None,
         record: str | Path | None = None,
         evaluate_timeout: float = 60.0,
@@ -127,11 +132,19 @@ class SALF(FedAvg):
             reach="learned" if isinstance(deadline, Auto) else "counted",
             work=work,
             equal_time=equal_time,
+            robust=robust,
+            tolerate=tolerate,
         )
+        # With fewer there is no majority against a bad one, and no layer would ever move.
+        self.min_available_nodes = max(self.min_available_nodes, self._needed())
         self.seed = seed
         waits = self.server.method.waits
         # Of `configure_train`, for those who carry the messages themselves.
         self._t_max = TMax.of(None if waits else deadline, self.server.done_after)
+
+    def _needed(self) -> int:
+        """How many nodes the robust rule needs."""
+        return 1 if self.server.robust is None else self.server.robust.needed
 
     def summary(self) -> None:
         """Log summary configuration of the strategy."""
@@ -141,6 +154,8 @@ class SALF(FedAvg):
         log(INFO, "\t├──> Rounds:")
         log(INFO, "\t│\t├──Method: %s", self.server.method.name)
         log(INFO, "\t│\t├──Deadline: %s", waits or f"{self._described()} | grace period: {grace}")
+        rule = self.server.robust
+        log(INFO, "\t│\t├──Robust: %s", rule or "none: all nodes are trusted")
         log(INFO, "\t│\t├──Layers: %d (%s)", len(names), ", ".join(names))
         log(INFO, "\t│\t└──State: %s", self.state or "not kept")
         super().summary()
@@ -319,6 +334,8 @@ class SALF(FedAvg):
         while (there := len(list(grid.get_node_ids()))) < self.min_available_nodes:
             needed = self.min_available_nodes
             log(INFO, "Waiting for nodes to connect: %d of %d are there.", there, needed)
+            if there and needed == self._needed():
+                log(INFO, "(robust='none', which trusts all nodes, needs fewer.)")
             time.sleep(1)
 
     def _evaluate_here(self, result: Result, evaluate_fn: Evaluate | None) -> None:
