@@ -190,7 +190,8 @@ class Changing(LayerwiseAggregate):
     ) -> None:
         """Add one user's layers, changed."""
         assert user is not None
-        assert users is None and total is None
+        assert users is None
+        assert total is None
         changed = self.changed(update, weights, user)
         self._inner.add(changed, weights, held=held, user=user)
 

@@ -76,7 +76,7 @@ class Attack:
 
 @dataclass(frozen=True)
 class Attackers:
-    """The last `count` of the users, who attack; unless it is False, `makes_up` layers not reached."""
+    """The last `count` of the users attack; with `makes_up`, also layers they did not reach."""
 
     attack: Attack
     users: int

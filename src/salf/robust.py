@@ -3,15 +3,15 @@
 The step of layer l is normally sum_u c[l, u] g_u. With a rule that tolerates f attackers it is
 
 - trimmed: (sum_u c[l, u]) times the mean of every coordinate, weighted by c, without the f values
-  furthest from its median (the mean around the median of Xie et al., "Generalized Byzantine-tolerant
-  SGD", 2018),
+  furthest from its median ("mean around median": Xie et al., "Generalized Byzantine-tolerant SGD",
+  2018),
 - median: the same with the weighted median, after the f largest and the f smallest values are gone,
 - clip: sum_u c[l, u] g_u with every user's term scaled down to the median norm of these terms.
 
 What is left out goes by the number of users, never by their weight: however much weight a user
-gets, alone it cannot take the result outside of what others sent. A layer that fewer than 2f + 1 users have reached does not
-move; their updates are kept until there are enough users, each with its latest one. Buffers are
-combined by the same rule, and counters as always.
+gets, alone it cannot take the result outside of what others sent. A layer that fewer than 2f + 1
+users have reached does not move; their updates are kept until there are enough users, each with its
+latest one. Buffers are combined by the same rule, and counters as always.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,11 +33,14 @@ ROUNDING = 1e-6  # of a sum of weights
 
 @dataclass(frozen=True)
 class Sent:
-    """What one user sent of a layer. The weight is its share until the round closes, then c."""
+    """What one user sent of a layer. The weight is its share until the round closes, then c.
+
+    Where `partial`, entries that the user's narrower network does not hold are NaN.
+    """
 
     weight: float
     values: Mapping[str, Tensor]
-    held: Held | None = None
+    partial: bool = False
 
 
 @dataclass
@@ -77,9 +80,7 @@ class Robust:
             for place, (_, _, sent) in enumerate(kept)
             for name, value in sent.values.items()
         }
-        return [
-            [index, user, sent.weight, _bounds(sent.held)] for index, user, sent in kept
-        ], tensors
+        return [[index, user, sent.weight, sent.partial] for index, user, sent in kept], tensors
 
     def load_state(self, kept: Sequence[Sequence[Any]], tensors: Mapping[str, Tensor]) -> None:
         """Go on with what another one kept."""
@@ -88,8 +89,8 @@ class Robust:
             place, _, name = key.partition("/")
             values[int(place)][name] = tensor
         self.waiting = {}
-        for (index, user, weight, bounds), own in zip(kept, values, strict=True):
-            sent = Sent(float(weight), own, _slices(bounds))
+        for (index, user, weight, partial), own in zip(kept, values, strict=True):
+            sent = Sent(float(weight), own, bool(partial))
             self.waiting.setdefault(int(index), {})[user] = sent
 
 
@@ -119,15 +120,18 @@ class RobustAggregate(LayerwiseAggregate):
         user: User | None = None,
     ) -> None:
         """Keep one user's layers, each with its weight."""
-        assert user is not None and users is None and total is None, "one user at a time"
+        assert user is not None
+        assert users is None
+        assert total is None
         by_layer: dict[int, dict[str, Tensor]] = {}
         for name, value in update.items():
             index = self._index(name)
             if weights is None or weights[index]:
-                by_layer.setdefault(index, {})[name] = value
+                whole = value if held is None else self._whole(name, value, held)
+                by_layer.setdefault(index, {})[name] = whole
         for index, values in by_layer.items():
             weight = 1.0 if weights is None else float(weights[index])
-            sent = Sent(weight, values, held)
+            sent = Sent(weight, values, held is not None)
             others = self._sent.setdefault(index, {})
             others[user] = _merged(others[user], sent) if user in others else sent
             self.reached[index] += 1
@@ -182,44 +186,22 @@ class RobustAggregate(LayerwiseAggregate):
             if not bool(enough.all()):
                 step.held[name] = enough.expand_as(mean)
 
+    def _whole(self, name: str, value: Tensor, held: Held) -> Tensor:
+        """A narrower network's entries in a tensor of full shape, and NaN for the others."""
+        full = torch.full_like(self._like[name], torch.nan, requires_grad=False)
+        full[held[name]] = value
+        return full
+
     def _stacked(self, name: str, sent: Sequence[Sent]) -> tuple[Tensor, Tensor]:
         """Values [users, ...] and weights of the same rank, 0 where a user holds no such entry."""
-        full = self._like[name]
-        of = torch.tensor([each.weight for each in sent], dtype=full.dtype, device=full.device)
-        of = of.view(-1, *[1] * full.dim())
-        if all(each.held is None for each in sent):
-            return torch.stack([each.values[name].to(full) for each in sent]), of
-        values = full.new_zeros(len(sent), *full.shape, requires_grad=False)
-        weights = torch.zeros_like(values)
-        for row, each in enumerate(sent):
-            where = (...,) if each.held is None else each.held[name]
-            values[row][where] = each.values[name].to(full)
-            weights[row][where] = of[row]
-        return values, weights
-
-
-def _bounds(held: Held | None) -> dict[str, list[Any]] | None:
-    """Slices and numbers of entries as JSON has them."""
-    if held is None:
-        return None
-    return {
-        name: [
-            {"at": one.tolist()} if isinstance(one, Tensor) else [one.start or 0, one.stop]
-            for one in parts
-        ]
-        for name, parts in held.items()
-    }
-
-
-def _slices(bounds: Mapping[str, Sequence[Any]] | None) -> Held | None:
-    if bounds is None:
-        return None
-    return {
-        name: tuple(
-            torch.tensor(one["at"]) if isinstance(one, dict) else slice(*one) for one in parts
-        )
-        for name, parts in bounds.items()
-    }
+        like = self._like[name]
+        values = torch.stack([each.values[name].to(like) for each in sent])
+        weights = like.new_tensor([each.weight for each in sent], requires_grad=False)
+        weights = weights.view(-1, *[1] * like.dim())
+        if not any(each.partial for each in sent):
+            return values, weights
+        absent = values.isnan()
+        return values.where(~absent, 0.0), weights.where(~absent, 0.0)
 
 
 def _located(values: Tensor, weights: Tensor, robust: Robust) -> Tensor:
@@ -265,7 +247,7 @@ def _clipped(sent: Sequence[Sent], names: Sequence[str]) -> list[Sent]:
 def _norm(sent: Sent, names: Sequence[str]) -> float:
     mine = [sent.values[name] for name in names if name in sent.values]
     squares = [
-        float(torch.linalg.vector_norm(value, dtype=torch.float64)) ** 2
+        float(torch.linalg.vector_norm(value.nan_to_num(), dtype=torch.float64)) ** 2
         for value in mine
         if not is_counter(value)
     ]

@@ -70,12 +70,12 @@ class SALF(FedAvg):
     `Adagrad()`. Nodes take up to `local_steps` steps a round with the rate `client_lr`, and `lr`
     multiplies their mean update; without `client_lr` they step with `lr`. `layers` and `example`
     say what a layer is where the model does not (see `Layers.of`). `max_norm` bounds the norm of
-    each layer's gradient; by default the bound is learned. `robust` says how layers are combined such
-    that `tolerate` bad nodes cannot take them where they want (`salf.robust`): "trimmed", "median",
-    "clip", or "none" where all nodes are trusted; it needs 2 `tolerate` + 1 nodes, and holds the
-    updates of a round in memory. With `state`, a file, every closed
-    round is kept there, and a new start goes on after the last one. With `record`, a file, every
-    round leaves a line of JSON there. `evaluate_timeout` is how long federated evaluation may
+    each layer's gradient; by default the bound is learned. `robust` says how layers are
+    combined such that `tolerate` bad nodes cannot take them where they want (`salf.robust`):
+    "trimmed", "median", "clip", or "none" where all nodes are trusted. It needs
+    2 `tolerate` + 1 nodes, and holds the updates of a round in memory. With `state`, a file, every
+    closed round is kept there, and a new start goes on after the last one. With `record`, a file,
+    every round leaves a line of JSON there. `evaluate_timeout` is how long federated evaluation may
     take, in seconds. `equal_time` is the batch size of the median node, where nodes pass one to
     `salf.flower.train`: faster nodes use larger batches, such that a step takes all about as long.
     All else is what FedAvg takes: `fraction_train` (whose sample comes from
