@@ -212,8 +212,12 @@ def test_the_csv_has_a_line_per_method_cell_and_seed():
 def test_every_method_of_the_benchmark_gives_numbers_with_a_clock(tmp_path, entrant):
     if entrant.method in ("fedbuff", "ca2fl"):  # buffers of ten are never full with six users
         entrant = replace(entrant, options={"buffer": 2})
-    found = bench(TINY, [entrant], tmp_path, {})[-1].cells
+    small = replace(TINY, rates=[0.1], seeds=[0])
+    targets = Outcome(runs=[Seeded(0, held_out=0.5)])
+    reference = Row(REFERENCE, 7, {cell.key: targets for cell in TINY.cells})
+    (row,) = bench(small, [entrant], tmp_path, {"reference": reference})
+    found = row.cells
     assert not found["digits/phones"].refused
-    assert len(found["digits/phones"].runs) == 2
+    assert found["digits/phones"].runs[0].target == 0.475
     mixture = found["digits/mixture"]
     assert mixture.runs or "clock" in mixture.refused

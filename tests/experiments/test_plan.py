@@ -16,6 +16,8 @@ from salf.fleet.deadlines import Schedule
 from salf.fleet.devices import Fleet
 from salf.fleet.jitter import Traces
 from salf.fleet.timing import Cost, Timing
+from salf.theory import Federation
+from salf.theory.planning import theorem_spread
 
 TINY = Config(
     data="synthetic",
@@ -298,6 +300,22 @@ def test_rounds_of_equal_time_batches_end_when_all_are_done():
     found = FleetLaw(timing, 3, 100.0, fits=16)
     assert found.seconds(100.0) == found.seconds(2.0) == pytest.approx(1.5)  # 3 layers, 2 a second
     assert found.seconds(0.75) == pytest.approx(0.75)
+
+
+def test_equal_time_batches_that_fit_a_short_deadline_are_noisier():
+    found = plan(TINY.changed(batches="equal-time"), from_config, seeds=0)
+    trade, law = found.offer.problem.trade, found.law
+    short, users = float(trade.deadlines[0]), len(law.users)
+    plain = theorem_spread(law.at(short)[0])
+    less, full = law.rows(short), law.rows(found.budget)
+    assert (less <= full).all()
+    assert (less < full).any()
+    noisy, quiet = (found.estimates.constants(rows) for rows in (less, full))
+    federation = Federation(users, law.timing.layers)
+    more = noisy.B(federation) - quiet.B(federation)
+    assert more > 0
+    expected = (noisy.G2 * plain + more) / quiet.G2
+    assert trade.spread[0] == pytest.approx(expected)
 
 
 def test_equal_time_batches_have_a_constant_plan_because_they_fit_the_first_deadline():

@@ -40,7 +40,7 @@ class Entrant:
         if self.given_name:
             return self.given_name
         options = ",".join(f"{key}={value}" for key, value in self.options.items())
-        batches = {"equal": "", "equal-time": "+equal-time"}[self.settings.get("batches", "equal")]
+        batches = f"+{self.settings['batches']}" if "batches" in self.settings else ""
         others = "".join(
             f"+{key.replace('_', '-')}={value}"
             for key, value in self.settings.items()
@@ -102,6 +102,8 @@ class Cell:
         made = method(entrant.method, **_average(entrant), **entrant.options)
         if "fleet" not in settings or not made.uses_reach:
             settings.pop("reach", None)
+        if "fleet" not in settings and made.weighs_by == "reach":
+            settings["reach"] = "counted"  # nor does anybody know it where there is no clock
         if "fleet" not in settings:
             own.pop("batches", None)  # without a clock all devices are alike: batches are equal
             if made.waits:
@@ -163,13 +165,13 @@ class Suite:
         return replace(self, cells=cells)
 
     def entrant(self, name: str) -> Entrant:
-        """The row of this name, or a method of any other: by name, by import path, +equal-time."""
+        """The row of this name, or any other method: by name or import path, with its batches."""
         for entrant in self.entrants:
             if entrant.name == name:
                 return entrant
         method, plus, batches = name.partition("+")
-        if plus and batches != "equal-time":
-            raise SalfError(f"write a method as in salf+equal-time, not {name!r}.")
+        if plus and batches not in ("equal", "equal-time"):
+            raise SalfError(f"write a method as in salf+equal-time or salf+equal, not {name!r}.")
         return Entrant(method, settings={"batches": batches} if plus else {})
 
 

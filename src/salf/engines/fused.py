@@ -15,7 +15,7 @@ norm keeps each user's own statistics, at any depth inside a block.
 """
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -145,7 +145,7 @@ class FusedEngine(BlockEngine):
         aggregate: LayerwiseAggregate,
         parts: Parts | None = None,
     ) -> float:
-        signals = _Signals(c)
+        signals = _signals(len(c), c.tobytes())
         outputs = self._outputs(signals, network.forward_weights(), inputs)
         share = None if parts is None else parts.share
         total, objective = total_and_objective(self.loss, outputs, targets, signals.of[-1], share)
@@ -299,6 +299,12 @@ class _Signals:
         """What the signal is multiplied by at the boundary below a layer, for users below it."""
         users = self.reached[index - 1]
         return np.asarray(self.of[index - 1, :users] / self.of[index, :users])
+
+
+@lru_cache(maxsize=8)
+def _signals(layers: int, c: bytes) -> _Signals:
+    """Those of weights c[l, u], which are often the same round after round."""
+    return _Signals(np.frombuffer(c).reshape(layers, -1))
 
 
 class _ScaleSignal(torch.autograd.Function):

@@ -96,6 +96,10 @@ class FleetLaw:
         # Users whose times were recorded together are fast and slow together.
         return np.array([(together == k).mean(axis=0) for k in range(len(self.users) + 1)]).T
 
+    def rows(self, deadline: float) -> Ints:
+        """How many rows the users' batches have."""
+        return np.rint(self._timing(deadline).rows(self.users)).astype(np.int64)
+
     def _seconds(self, deadline: float) -> float:
         """How long a round takes: until the deadline, or until all users are done."""
         timing = self._timing(deadline)
@@ -384,14 +388,7 @@ def _offer(
 ) -> Offer:
     """The best constant deadline, and the best schedule over all sizes of the batches."""
     problems = {
-        size: Problem(
-            Federation(len(law.users), law.timing.layers),
-            estimates.constants(_whole(law.timing.rows(law.users)), size / batch_size),
-            estimates.distance2,
-            TradeOff.of(partial(_spread, law, FORMS[form]), law.seconds, budget),
-            budget,
-            rate,
-        )
+        size: _problem(form, law, size / batch_size, estimates, budget, rate)
         for size, law in laws.items()
     }
     # Batches that fit the deadline fit the first one of a run, so there they have to be constant.
@@ -405,8 +402,36 @@ def _offer(
     return Offer(form, own.best_constant(), schedules[best], best, own)
 
 
-def _spread(law: FleetLaw, spread: Callable[[Floats], float], deadline: float) -> float:
-    return spread(law.at(deadline)[0])
+def _problem(
+    form: str,
+    law: FleetLaw,
+    scale: float,
+    estimates: Estimates,
+    budget: float,
+    rate: Schedule | None,
+) -> Problem:
+    federation = Federation(len(law.users), law.timing.layers)
+    rows = law.rows(budget)
+    constants = estimates.constants(rows, scale)
+
+    def spread(deadline: float) -> float:
+        found = FORMS[form](law.at(deadline)[0])
+        if not law.fits or not constants.G2:
+            return found
+        # Batches that fit a shorter deadline are smaller and noisier: B and G^2 are larger.
+        own = law.rows(deadline)
+        smaller = estimates.constants(own, scale * float((1 / rows).mean() / (1 / own).mean()))
+        more = smaller.B(federation) - constants.B(federation)
+        return (smaller.G2 * found + more) / constants.G2
+
+    return Problem(
+        federation,
+        constants,
+        estimates.distance2,
+        TradeOff.of(spread, law.seconds, budget),
+        budget,
+        rate,
+    )
 
 
 def search_grid(law: FleetLaw, budget: float, points: int) -> list[float]:
@@ -523,7 +548,3 @@ def _ranks(values: Sequence[float]) -> Floats:
 
 def _finite(value: float) -> float | None:
     return value if isfinite(value) else None
-
-
-def _whole(rows: Ints | Floats) -> Ints:
-    return np.rint(rows).astype(np.int64)

@@ -177,14 +177,17 @@ class Method(ABC):
         share = self.checked_share(arrived, layers)
         heard, share = share > 0, share * arrived.weight
         asked, present = arrived.asked_weight, heard @ arrived.weight
-        steps = (heard * self.gradients(arrived, layers)) @ arrived.weight
+        steps = np.ones(layers)
+        if arrived.users and arrived.steps.max() > 1:
+            counted = (heard * self.gradients(arrived, layers)) @ arrived.weight
+            steps = mean_steps(counted, present)
         closing = Closing(
             users=asked,
             reached=heard.sum(axis=1),
             shares=share.sum(axis=1),
             unreached=unreached,
             present=present,
-            steps=mean_steps(steps, present),
+            steps=steps,
             everybody=asked if arrived.everybody is None else arrived.everybody,
         )
         return np.asarray(share / self.checked_divisor(closing)[:, None])

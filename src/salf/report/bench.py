@@ -83,7 +83,7 @@ def name(row: Row) -> str:
     rest = row.name.removeprefix(entrant.method)
     follows = rest != row.name and not rest[:1].isalnum()
     shown = names.method(entrant.method) + rest if follows else row.name
-    shown = shown.replace("+equal-time", ", equal-time")
+    shown = shown.replace("+", ", ")
     return shown + (" (waits)" if names.waits(entrant.method) else "")
 
 
