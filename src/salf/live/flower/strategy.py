@@ -76,9 +76,10 @@ class SALF(FedAvg):
     2 `tolerate` + 1 nodes, and holds the updates of a round in memory. Nodes compress what they
     send as `compress` says: "fp16", "qsgd:4", "topk:0.1" (`salf.compression`). With `state`, a
     file, every closed round is kept there, and a new start goes on after the last one. With
-    `record`, a file, every round leaves a line of JSON there. `evaluate_timeout` is how long federated evaluation may
-    take, in seconds. `equal_time` is the batch size of the median node, where nodes pass one to
-    `salf.flower.train`: faster nodes use larger batches, such that a step takes all about as long.
+    `record`, a file, every round leaves a line of JSON there. `evaluate_timeout` is how long
+    federated evaluation may take, in seconds. `equal_time` is the batch size of the median node,
+    where nodes pass one to `salf.flower.train`: faster nodes use larger batches, such that a step
+    takes all about as long.
     All else is what FedAvg takes: `fraction_train` (whose sample comes from
     `seed`), `min_available_nodes`, ...
     """
