@@ -123,6 +123,10 @@ class LayerwiseAggregate:
                 step.values[name] = value / (torch.where(holders > 0, holders, 1) * reached)
         return step
 
+    def sum_of(self, rows: Mapping[str, Tensor], weights: PerLayer) -> dict[str, Tensor]:
+        """sum_u weights_u rows[u], of tensors of one layer that have a row for each user."""
+        return {n: torch.tensordot(v.new_tensor(weights), v, 1) for n, v in rows.items()}
+
     def _held(self) -> dict[str, Tensor]:
         return {n: holders > 0 for n, holders in self._holders.items() if not bool(holders.all())}
 

@@ -71,15 +71,18 @@ class Recall:
         counts = self.left(t, users).mean(axis=1) * own * self.rule.beta / total
         return dict(zip(users, counts.tolist(), strict=True))
 
-    def mean(self, t: int, total: float) -> dict[str, Tensor]:
-        """sum_u weight_u y[l, u] / total, of the layers of which something is remembered."""
+    def mean(self, t: int, total: float, sums: LayerwiseAggregate) -> dict[str, Tensor]:
+        """sum_u weight_u y[l, u] / total, of the layers of which something is remembered.
+
+        `sums` says what a sum over users is: where some may be bad, another than the plain one.
+        """
         found: dict[str, Tensor] = {}
         left = np.where(self._last > 0, self._left(t - self._last), 0.0)
         weights = left * self._weight[:, None] / total
-        for name, values in self._values.items():
-            own = weights[:, self.layers.index_of[name]]
-            if own.any():
-                found[name] = torch.tensordot(values.new_tensor(own), values, 1)
+        for index, layer in enumerate(self.layers):
+            rows = {name: self._values[name] for name in layer.parameters if name in self._values}
+            if weights[:, index].any():
+                found |= sums.sum_of(rows, weights[:, index])
         return found
 
     def _left(self, age: Ints) -> Floats:
@@ -187,7 +190,7 @@ class Remembering(LayerwiseAggregate):
     def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
         """The step of what is new, and of what is remembered."""
         step = self._inner.total(weights, divisor)
-        for name, value in self._recall.mean(self._t, self._users).items():
+        for name, value in self._recall.mean(self._t, self._users, self._inner).items():
             remembered = self._recall.rule.beta * value
             known = step.values.get(name)
             step.values[name] = remembered if known is None else known + remembered

@@ -145,6 +145,14 @@ class RobustAggregate(LayerwiseAggregate):
         p = np.zeros(len(self._layers)) if unreached is None else np.asarray(unreached)
         return self._combined(None, p, entrywise=True)
 
+    def sum_of(self, rows: Mapping[str, Tensor], weights: PerLayer) -> dict[str, Tensor]:
+        """The sum over users of what is remembered of them, combined by the rule."""
+        step, users = Step({}), [row for row, weight in enumerate(weights) if weight]
+        sent = [Sent(float(weights[u]), {n: v[u] for n, v in rows.items()}) for u in users]
+        if sent:
+            self._combine(step, sent, reached=1.0, entrywise=False)
+        return step.values
+
     def _combined(
         self, divisor: PerLayer | None, p: npt.NDArray[np.float64], entrywise: bool
     ) -> Step:
@@ -159,12 +167,11 @@ class RobustAggregate(LayerwiseAggregate):
                 waiting[index] = copies
                 continue
             waiting.pop(index, None)
-            self._combine(step, index, list(known.values()), float(1 - p[index]), entrywise)
+            self._combine(step, list(known.values()), float(1 - p[index]), entrywise)
         return step
 
-    def _combine(
-        self, step: Step, index: int, sent: Sequence[Sent], reached: float, entrywise: bool
-    ) -> None:
+    def _combine(self, step: Step, sent: Sequence[Sent], reached: float, entrywise: bool) -> None:
+        """Put what users sent of a layer into the step, where there are enough of them."""
         names = dict.fromkeys(name for each in sent for name in each.values)
         if self._robust.rule == "clip":
             sent = _clipped(sent, [n for n in names if self._like[n].requires_grad])
@@ -182,7 +189,7 @@ class RobustAggregate(LayerwiseAggregate):
             is_buffer = not self._like[name].requires_grad
             scale = torch.ones_like(of_all) if entrywise else of_all
             scale = scale.clamp(max=1.0) if is_buffer else scale / reached
-            step.values[name] = mean * (scale * enough)
+            step.values[name] = (mean * scale).where(enough, 0.0)
             if not bool(enough.all()):
                 step.held[name] = enough.expand_as(mean)
 

@@ -186,6 +186,36 @@ def test_local_steps_replay_to_the_same_model(tmp_path, method, work):
     assert max(steps) > 1
 
 
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("salf-recall", {"batches": "equal"}),
+        ("mifa", {}),
+        ("fedau", {}),
+        ("inverse", {}),
+        ("inverse", {"reach": "learned"}),
+        ("fedstale", {"reach": "learned"}),
+    ],
+)
+def test_what_the_server_knows_of_users_is_replayed(tmp_path, method, settings):
+    live(SMALL.changed(method=method, momentum=0.5, **settings), tmp_path / "run")
+    replayed = replay(tmp_path / "run")
+    assert replayed.distance < 5e-3
+    rows = record.read(tmp_path / "run" / ROUNDS)
+    assert [row.reached for row in rows] == [row.reached for row in replayed.history.rows]
+    if settings.get("reach") or method == "inverse":
+        chances = {chance for row in rows for reach in row.reach.values() for chance in reach}
+        assert len(chances) > 1  # shares differed
+
+
+@pytest.mark.parametrize("method", ["salf-recall", "fedau", "inverse"])
+def test_a_server_started_again_knows_its_users(tmp_path, method):
+    config = SMALL.changed(method=method, batches="equal", rounds=6)
+    live(config.changed(rounds=3), tmp_path / "run")
+    live(config, tmp_path / "run", resume=True)
+    assert replay(tmp_path / "run").distance < 5e-3
+
+
 @pytest.mark.parametrize("work", [{}, {"local_steps": 2}], ids=str)
 def test_batches_that_users_chose_are_recorded_and_replayed(tmp_path, monkeypatch, work):
     def fit(self, seconds, backpropagation):  # the made-up speed of this machine

@@ -22,7 +22,7 @@ from salf.server import Server
 from salf.signals import sigterm_as_exit
 from salf.simulation import Simulation
 
-METHODS = ["salf", "fedavg", "drop", "heterofl", "asyncfl"]
+METHODS = ["salf", "fedavg", "drop", "heterofl", "asyncfl", "salf-recall", "fedau", "fedstale"]
 
 
 class Killed(BaseException):

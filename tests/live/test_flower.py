@@ -58,6 +58,7 @@ def salf(**settings):
         "unreached": [0.0, 0.0, 0.0],
         "min_available_nodes": 1,
         "fraction_evaluate": 0.0,
+        "robust": "none",
     }
     return SALF(network(), **{**defaults, **settings})
 
@@ -730,7 +731,7 @@ def test_layers_are_the_servers():
         parts = {"my body": nn.Linear(3, 4), "head": nn.Linear(4, 2)}
         return nn.Sequential(OrderedDict(parts))
 
-    salf_ = SALF(named(), lr=LR, deadline=60.0, layers=[["my body", "head"]])
+    salf_ = SALF(named(), lr=LR, deadline=60.0, layers=[["my body", "head"]], robust="none")
     sent = train(named(), batch(), the_message(salf_))
     assert sent.content["metrics"]["depth"] == 1
     _, metrics = salf_.aggregate_train(1, [sent])
@@ -742,7 +743,7 @@ def test_buffers_go_with_their_layer():
         torch.manual_seed(2)
         return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
 
-    salf_ = SALF(normalised(), lr=LR, deadline=60.0, unreached=[0.0, 0.0])
+    salf_ = SALF(normalised(), lr=LR, deadline=60.0, unreached=[0.0, 0.0], robust="none")
     arrays, metrics = salf_.aggregate_train(1, [train(normalised(), batch(), the_message(salf_))])
     alone = normalised()
     alone(batch()[0])

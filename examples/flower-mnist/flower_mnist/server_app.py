@@ -28,6 +28,7 @@ def main(grid: Grid, context: Context) -> None:
         deadline=config["deadline"],
         grace=config["grace"] or None,
         method=config["method"],
+        robust=config["robust"],
         state=config["state"] or None,
         record=config["record"] or None,
         min_available_nodes=config["min-nodes"],

@@ -14,7 +14,7 @@ from salf.experiments.pool import OnProgress
 from salf.experiments.run import cores
 from salf.methods import method
 
-Place = tuple[Entrant, Cell]
+Outcomes = dict[str, Outcome]  # by the key of the cell
 
 
 def bench(
@@ -25,90 +25,103 @@ def bench(
     *,
     workers: int | None = None,
     on_progress: OnProgress | None = None,
+    on_row: Callable[[Row], None] | None = None,
     report: Callable[[str], None] | None = None,
 ) -> list[Row]:
-    """The rows of these methods, which are left in `out`/rows. What was run before is not again.
+    """The rows of these methods, one after the other, which are left in `out`/rows.
 
-    Targets come from the published row of the reference, or it is run too.
+    What was run before is not run again. Targets come from the published row of the reference, or
+    it is run too. `on_row` gets each row when it is complete.
     """
     for entrant in entrants:  # what is wrong with a method is said once, and is no result
         method(entrant.method, **entrant.options)
+        _check(suite, entrant)
     for data in suite.data:  # fetched once, and what is wrong with them is said once
         load(data, report=report)
     reference = published.get(REFERENCE.name)
-    known = {} if reference is None else reference.cells
-    missing = [cell for cell in suite.cells if cell.key not in known]
-    places: list[Place] = [(REFERENCE, cell) for cell in missing]
-    places += [(entrant, cell) for entrant in dict.fromkeys(entrants) for cell in suite.cells]
-    found = _outcomes(suite, places, out / "runs", known, workers or cores(), on_progress)
+    targets: Outcomes = {} if reference is None else dict(reference.cells)
+    missing = [cell for cell in suite.cells if cell.key not in targets]
+    todo = [(REFERENCE, missing)] if missing else []
+    todo += [(entrant, list(suite.cells)) for entrant in entrants]
     rows = []
-    for entrant in dict.fromkeys(entrant for entrant, _ in places):
-        cells = {cell.key: each for (who, cell), each in found.items() if who == entrant}
-        row = Row(entrant, suite.version, cells, made_with())
+    for number, (entrant, cells) in enumerate(todo):
+        progress = None if on_progress is None else _part(on_progress, number, len(todo))
+        found = _outcomes(suite, entrant, cells, out / "runs", targets, workers, progress)
+        row = Row(entrant, suite.version, found, made_with())
         rows.append(results.read(results.write(out / "rows", row)))
+        if entrant is REFERENCE:
+            targets |= found
+        if on_row is not None:
+            on_row(rows[-1])
     return rows
+
+
+def _part(on_progress: OnProgress, number: int, of: int) -> OnProgress:
+    """The progress of one method of several."""
+    return lambda done, total: on_progress(number + done / (total or 1), of)
 
 
 def _outcomes(
     suite: Suite,
-    places: Sequence[Place],
+    entrant: Entrant,
+    cells: Sequence[Cell],
     folder: Path,
-    known: Mapping[str, Outcome],
-    workers: int,
+    targets: Outcomes,
+    workers: int | None,
     on_progress: OnProgress | None,
-) -> dict[Place, Outcome]:
-    refused = {place: why for place in places if (why := _refusal(suite, place))}
-    for entrant in dict.fromkeys(entrant for entrant, _ in places):
-        reasons = [refused.get(place, "") for place in places if place[0] is entrant]
-        if all(reasons):  # then it is a mistake, and no result
-            raise SalfError(f"{entrant.name} cannot run in any scenario: {reasons[0]}")
-    going = [place for place in places if place not in refused]
-    tries = len(suite.rates) * len(suite.tuning_seeds)
-    rounds = sum(cell.scenario.rounds for _, cell in going)
-    total = rounds * (tries + len(suite.seeds))
+) -> Outcomes:
+    """Of a method in these cells: first its learning rate in each, then all seeds."""
+    refused = {cell.key: why for cell in cells if (why := _refusal(suite, entrant, cell))}
+    going = [cell for cell in cells if cell.key not in refused]
+    tries, seeds = len(suite.rates) * len(suite.tuning_seeds), len(suite.seeds)
 
-    def progress(before: float, upto: float) -> OnProgress | None:
+    def progress(before: int, upto: int) -> OnProgress | None:
         if on_progress is None:
             return None
         # Of what is left to do: runs that were there before are done.
-        return lambda done, of: on_progress(before + done / (of or 1) * (upto - before), total)
+        return lambda done, of: on_progress(
+            before + (upto - before) * done / (of or 1), tries + seeds
+        )
 
     tuned = measure(
         [
             (cell.config(entrant, seed, lr), cell.scenario.rounds)
-            for entrant, cell in going
+            for cell in going
             for lr in suite.rates
             for seed in suite.tuning_seeds
         ],
         folder,
-        workers,
-        progress(0, rounds * tries),
+        workers or cores(),
+        progress(0, tries),
     )
-    rates = {place: _best_rate(suite, place, tuned) for place in going}
+    rates = {cell.key: _best_rate(suite, entrant, cell, tuned) for cell in going}
     measured = measure(
         [
-            (cell.config(entrant, seed, rates[entrant, cell][0]), cell.scenario.rounds)
-            for entrant, cell in going
+            (cell.config(entrant, seed, rates[cell.key][0]), cell.scenario.rounds)
+            for cell in going
             for seed in suite.seeds
         ],
         folder,
-        workers,
-        progress(rounds * tries, total),
+        workers or cores(),
+        progress(tries, tries + seeds),
     )
-    found: dict[Place, Outcome] = {place: Outcome(refused=why) for place, why in refused.items()}
-    references = dict(known)
-    for entrant, cell in going:  # the reference comes first
-        lr, tuning = rates[entrant, cell]
+    found = {key: Outcome(refused=why) for key, why in refused.items()}
+    for cell in going:
+        lr, tuning = rates[cell.key]
         runs = {seed: measured[key(cell.config(entrant, seed, lr))] for seed in suite.seeds}
-        found[entrant, cell] = outcome(cell, lr, tuning, runs, references.get(cell.key))
-        if entrant is REFERENCE:
-            references[cell.key] = found[entrant, cell]
-    return {place: found[place] for place in places}
+        found[cell.key] = outcome(cell, lr, tuning, runs, targets.get(cell.key))
+    return found
 
 
-def _refusal(suite: Suite, place: Place) -> str:
+def _check(suite: Suite, entrant: Entrant) -> None:
+    """Refuse a method that cannot be configured for any scenario: it is a mistake, no result."""
+    reasons = [_refusal(suite, entrant, cell) for cell in suite.cells]
+    if all(reasons):
+        raise SalfError(f"{entrant.name} cannot run in any scenario: {reasons[0]}")
+
+
+def _refusal(suite: Suite, entrant: Entrant, cell: Cell) -> str:
     """Why a method cannot be configured for a scenario, if so."""
-    entrant, cell = place
     try:
         cell.config(entrant, suite.seeds[0], suite.rates[0])
     except SalfError as error:
@@ -117,13 +130,12 @@ def _refusal(suite: Suite, place: Place) -> str:
 
 
 def _best_rate(
-    suite: Suite, place: Place, tuned: Mapping[str, Measured]
+    suite: Suite, entrant: Entrant, cell: Cell, tuned: Mapping[str, Measured]
 ) -> tuple[float, dict[str, float | None]]:
     """The learning rate with the best late accuracy on held-out data, and that of each.
 
     It is the mean over the tuning seeds; a rate that fails with one of them has none.
     """
-    entrant, cell = place
     found: dict[float, float | None] = {}
     for lr in suite.rates:
         runs = [tuned[key(cell.config(entrant, seed, lr))] for seed in suite.tuning_seeds]

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from salf.cli import (
+    attacks,
     bench,
     demo,
     fleet,
@@ -54,6 +55,7 @@ for command in (
     simulation.compare,
     plan.plan,
     bench.bench,
+    attacks.attacks,
     reproduction.reproduce,
     live.live,
     recorded.page,

@@ -1,8 +1,9 @@
 """`salf bench`."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -99,7 +100,10 @@ def bench(
     folder = rows_of.published_folder()
     published = {} if is_own else rows_of.usable(rows_of.read_all(folder), whole, say)
     drawn = can_draw(check_extra)
-    made = _run(chosen, entrants, out, published, workers) if entrants else []
+    made = []
+    if entrants:
+        on_row = partial(_publish, folder) if publish else None
+        made = _run(chosen, entrants, out, published, workers, on_row)
     rows = _shown(chosen, [*published.values(), *made])
     if not rows:
         raise SalfError(
@@ -110,8 +114,6 @@ def bench(
     for path in write_files(chosen, rows, out, sys.argv[1:], drawn=drawn):
         tell(f"wrote {path}")
     if publish:
-        for row in made:
-            tell(f"published {rows_of.write(folder, row, merge=True)}")
         now = rows_of.usable(rows_of.read_all(folder), whole, say)
         _write_docs(whole, _shown(whole, list(now.values())), folder.parents[3] / "docs/bench.md")
 
@@ -146,6 +148,7 @@ def _run(
     out: Path,
     published: "Mapping[str, Row]",
     workers: int | None,
+    on_row: "Callable[[Row], None] | None",
 ) -> "list[Row]":
     """Run these methods, with a bar while it lasts."""
     from salf.bench.bench import bench as run
@@ -158,9 +161,17 @@ def _run(
             out,
             published,
             workers=workers,
+            on_row=on_row,
             on_progress=lambda done, total: progress.update(task, completed=done, total=total),
             report=Downloads(),
         )
+
+
+def _publish(folder: Path, row: "Row") -> None:
+    """Put a row among the published results."""
+    from salf.bench.results import write
+
+    tell(f"published {write(folder, row, merge=True)}")
 
 
 def _shown(chosen: "Suite", rows: "Sequence[Row]") -> "list[Row]":

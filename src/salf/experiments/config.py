@@ -291,7 +291,8 @@ class Config:
         """How the batches of a method are sized: equal or equal-time."""
         if self.batches != "auto":
             return self.batches
-        return "equal-time" if method.equal_time and self._has_devices() else "equal"
+        fits = method.equal_time and self._has_devices() and not self.local_epochs
+        return "equal-time" if fits else "equal"
 
     def equal_time(self) -> bool:
         """Whether batches are sized for equal time, for the method that the config names."""

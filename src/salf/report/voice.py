@@ -51,10 +51,10 @@ def section(comparison: Comparison) -> Section:
     return Section(
         "Voice: whose gradients the model is made of",
         [
-            "A user's voice is its share of the weight in all steps, over all layers. If a method is "
-            "unbiased, every user has the voice that it has with FedAvg, which waits for all of "
-            "them. Classes that only slow users have are not heard by a method that hears whoever "
-            "is fast, and the model does not learn them.",
+            "A user's voice is its share of the weight applied in all steps, averaged over the "
+            "layers. An unbiased method gives every user the voice it has with FedAvg, which waits "
+            "for all users. A method that averages whoever is fast does not hear classes that only "
+            "slow users hold, and the model does not learn them.",
             Chart(
                 figure(comparison),
                 "Voice by class and by user, for each method.",

@@ -144,7 +144,7 @@ class SALF(FedAvg):
 
     def _needed(self) -> int:
         """How many nodes the robust rule needs."""
-        return 1 if self.server.robust is None else self.server.robust.needed
+        return 0 if self.server.robust is None else self.server.robust.needed
 
     def summary(self) -> None:
         """Log summary configuration of the strategy."""

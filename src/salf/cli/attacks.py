@@ -1,0 +1,71 @@
+"""`salf attacks`."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from salf.cli.options import Source, option, parse_list, parse_ratio, settings_of
+from salf.cli.terminal import Downloads, progress_bar, tell
+from salf.errors import SalfError
+from salf.experiments.config import PRESETS, Config, load_config, simulated
+
+_CHOSEN = ("attack", "robust", "stragglers", "seed", "threads")
+USERS = 8
+
+
+@settings_of(Config, without=_CHOSEN)
+def attacks(
+    settings: dict[str, Any],
+    source: Source = "mnist-cnn",
+    kinds: Annotated[
+        str | None,
+        option("--attacks", help="Which, such as flip,constant:2; by default all of them."),
+    ] = None,
+    rules: Annotated[
+        str | None, option("--rules", help="Values of --robust to compare; by default all.")
+    ] = None,
+    stragglers: Annotated[
+        str, option("--stragglers", help="Ratios of stragglers (0.5,1).")
+    ] = "0.5,1",
+    seeds: Annotated[int, option("--seeds", help="How many seeds, from 0 on (1).", min=1)] = 1,
+    workers: Annotated[
+        int | None, option("--workers", help="Runs at a time; one per core by default.", min=1)
+    ] = None,
+    out: Annotated[
+        Path | None,
+        option("--out", help="Keep the runs, attacks.csv and attacks.md here, and continue there."),
+    ] = None,
+) -> None:
+    """Try attacks of some users against rules of --robust, and print the accuracies as a table.
+
+    A preset has 8 users here unless --users says otherwise, of which --attackers (1) attack. They
+    always send all layers.
+
+    Examples:
+
+        salf attacks mnist-cnn --seeds 3 --out attacks
+
+        salf attacks digits-mlp --attacks flip,constant:2 --rules none,trimmed
+    """
+    from salf.experiments.attacks import ATTACKS, RULES, try_attacks
+
+    users = {"users": USERS} if source in PRESETS else {}
+    base = simulated(load_config(source)).changed(**{**users, **settings})
+    if base.fleet:
+        raise SalfError("attacks are tried with ratios of stragglers: leave out --fleet.")
+    named = ["" if kind == "none" else kind for kind in parse_list(kinds)]
+    with progress_bar() as progress:
+        task = progress.add_task("rounds", total=None)
+        found = try_attacks(
+            base,
+            named or ATTACKS,
+            parse_list(rules) or RULES,
+            [parse_ratio(each) for each in parse_list(stragglers)],
+            range(seeds),
+            out,
+            workers=workers,
+            on_progress=lambda done, total: progress.update(task, completed=done, total=total),
+            report=Downloads(),
+        )
+    tell(found.text())
+    if out is not None:
+        tell(f"The runs are in {out}")

@@ -1,0 +1,127 @@
+"""A table of attacks against defences: what each costs, in the simulator."""
+
+import csv
+import io
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from statistics import mean
+
+from salf.data import load
+from salf.experiments.config import Config
+from salf.experiments.pool import OnProgress, run_all, run_job
+from salf.experiments.run import cores
+from salf.files import write_whole
+
+RESULTS, TABLE = "attacks.csv", "attacks.md"
+# Just below the live server's bound, and as large as an honest gradient.
+ATTACKS = ("", "flip", "flip:1", "random", "constant", "constant:1", "large-first")
+RULES = ("none", "trimmed", "median", "clip")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One attack against one rule, with a ratio of stragglers."""
+
+    attack: str  # empty for none
+    rule: str
+    stragglers: float
+
+
+@dataclass(frozen=True)
+class Attacks:
+    """The test accuracies of every cell, one for each seed; None where training diverged."""
+
+    base: Config
+    seeds: tuple[int, ...]
+    accuracies: dict[Cell, list[float | None]]
+
+    def text(self) -> str:
+        """Markdown: a table for each ratio of stragglers, the mean over seeds in each cell."""
+        return "\n".join(
+            self._table(ratio) for ratio in dict.fromkeys(c.stragglers for c in self.accuracies)
+        )
+
+    def _table(self, ratio: float) -> str:
+        cells = [cell for cell in self.accuracies if cell.stragglers == ratio]
+        rules = list(dict.fromkeys(cell.rule for cell in cells))
+        lines = [
+            f"| {ratio:.0%} stragglers | {' | '.join(rules)} |",
+            "|---" * (len(rules) + 1) + "|",
+        ]
+        for attack in dict.fromkeys(cell.attack for cell in cells):
+            row = [_shown(self.accuracies[Cell(attack, rule, ratio)]) for rule in rules]
+            lines.append(f"| {attack or 'no attack'} | {' | '.join(row)} |")
+        return "\n".join(lines) + "\n"
+
+    def csv(self) -> str:
+        """A line for each run."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["stragglers", "attack", "robust", "seed", "test_accuracy"])
+        for cell, found in self.accuracies.items():
+            for seed, accuracy in zip(self.seeds, found, strict=True):
+                shown = "" if accuracy is None else accuracy
+                writer.writerow([cell.stragglers, cell.attack, cell.rule, seed, shown])
+        return text.getvalue()
+
+
+def _shown(accuracies: Sequence[float | None]) -> str:
+    if any(accuracy is None for accuracy in accuracies):
+        return "diverged"
+    return f"{mean(each for each in accuracies if each is not None):.3f}"
+
+
+def try_attacks(
+    base: Config,
+    attacks: Sequence[str] = ATTACKS,
+    rules: Sequence[str] = RULES,
+    stragglers: Sequence[float] = (0.5, 1.0),
+    seeds: Sequence[int] = (0,),
+    out: Path | None = None,
+    *,
+    workers: int | None = None,
+    on_progress: OnProgress | None = None,
+    report: Callable[[str], None] | None = None,
+) -> Attacks:
+    """Run every attack against every rule.
+
+    With `out`, each run has its folder there and the same call again goes on where it stopped.
+    """
+    cells = [Cell(*each) for each in product(attacks, rules, stragglers)]
+    jobs = {
+        (cell, seed): base.changed(
+            attack=cell.attack,
+            robust=cell.rule,
+            stragglers=cell.stragglers,
+            seed=seed,
+            threads=base.threads or 1,
+        )
+        for cell in cells
+        for seed in seeds
+    }
+    load(base.data, Path(base.data_dir) if base.data_dir else None, report=report)
+    labels = {key: _label(*key) for key in jobs}
+    runs = {
+        labels[key]: run_job(config, None if out is None else out / "runs" / labels[key])
+        for key, config in jobs.items()
+    }
+    done = run_all(runs, workers or min(cores(), len(runs)), on_progress)
+
+    def accuracy(cell: Cell, seed: int) -> float | None:
+        result = done.results.get(labels[cell, seed])
+        return None if result is None else result.history.test_accuracy
+
+    accuracies = {cell: [accuracy(cell, seed) for seed in seeds] for cell in cells}
+    found = Attacks(base, tuple(seeds), accuracies)
+    if out is not None:
+        write_whole(out / RESULTS, found.csv())
+        write_whole(out / TABLE, found.text())
+    return found
+
+
+def _label(cell: Cell, seed: int) -> str:
+    parts = (cell.attack or "honest", cell.rule, f"{cell.stragglers:g}", seed)
+    return "-".join(re.sub(r"[^\w.]", "_", str(part)) for part in parts)

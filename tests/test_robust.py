@@ -1,0 +1,266 @@
+"""Robust aggregation: the rules by hand, layers with too few users, attacks that are survived."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from salf.aggregate import LayerwiseAggregate
+from salf.attacks import Attack
+from salf.errors import SalfError
+from salf.experiments.config import PRESETS, Config
+from salf.experiments.run import run
+from salf.layers import Layer, Layers
+from salf.robust import Robust
+
+LAYERS = Layers([Layer("a", ("a.w",), ("a.mean", "a.count")), Layer("b", ("b.w",))])
+LIKE = {
+    "a.w": torch.zeros(3, dtype=torch.float64, requires_grad=True),
+    "a.mean": torch.zeros(2, dtype=torch.float64),
+    "a.count": torch.zeros((), dtype=torch.int64),
+    "b.w": torch.zeros(2, dtype=torch.float64, requires_grad=True),
+}
+
+
+def of(name, *values):
+    return {name: torch.tensor(values, dtype=torch.float64)}
+
+
+def combined(rule, updates, weights=None, attackers=1, divisor=None, robust=None):
+    """The step of users with these updates, each of the same weight in all layers."""
+    found = (robust or Robust(rule, attackers)).begin(LAYERS, LIKE)
+    weights = [1 / len(updates)] * len(updates) if weights is None else weights
+    for user, (update, weight) in enumerate(zip(updates, weights, strict=True)):
+        found.add(update, [weight] * 2, user=user)
+    return found.total([sum(weights)] * 2, divisor).values
+
+
+def values(rule, *numbers, **more):
+    """The rule on one coordinate."""
+    return combined(rule, [of("b.w", n, 0.0) for n in numbers], **more).get("b.w", [None])[0]
+
+
+def test_the_median_is_that_of_every_coordinate():
+    assert values("median", 1.0, 9.0, 2.0) == 2
+    assert values("median", 1.0, 9.0, 2.0, 4.0) == 3  # between the two in the middle
+    updates = [of("b.w", 1.0, -5.0), of("b.w", 2.0, 7.0), of("b.w", 3.0, 0.0)]
+    assert combined("median", updates)["b.w"].tolist() == [2.0, 0.0]
+
+
+def test_the_trimmed_mean_is_without_the_values_furthest_from_the_median():
+    # Not without the largest and the smallest: only one of four users is bad, so one is left out.
+    assert values("trimmed", 1.0, 2.0, 3.0, 100.0) == 2
+    assert values("trimmed", 1.0, 2.0, 6.0) == 1.5
+    assert values("trimmed", -9.0, 1.0, 2.0, 3.0, 80.0, attackers=2) == 2
+
+
+def test_no_term_counts_for_more_than_the_one_of_median_norm():
+    updates = [of("b.w", 3.0, 4.0), of("b.w", 0.0, 1.0), of("b.w", 60.0, 80.0)]  # 5, 1, 100
+    found = combined("clip", updates)["b.w"]
+    assert found.tolist() == pytest.approx([(3 + 0 + 3) / 3, (4 + 1 + 4) / 3])
+
+
+@pytest.mark.parametrize("rule", ["trimmed", "median", "clip"])
+def test_equal_updates_make_the_step_of_the_method_whatever_their_weights(rule):
+    weights, divisor = [0.5, 2.0, 1.0], [4.0, 0.7]
+    same = [{**of("a.w", 1.0, 2.0, 3.0), **of("b.w", 4.0, 5.0)}] * 3
+    plain = LayerwiseAggregate(LAYERS, LIKE)
+    for update, weight in zip(same, weights, strict=True):
+        plain.add(update, [weight] * 2)
+    wanted = plain.total([3.5] * 2, divisor).values
+    if rule == "clip":  # of a heavy user only as much as of the median one
+        wanted = {name: value * (0.5 + 1 + 1) / 3.5 for name, value in wanted.items()}
+    found = combined(rule, same, weights, divisor=divisor)
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value)
+
+
+def test_weights_that_differ_weigh_what_is_left():
+    assert values("trimmed", 1.0, 2.0, 90.0, weights=[1.0, 3.0, 1.0]) == 5 * (1 + 3 * 2) / 4
+    # 0 and 9 are left out; of 1, 2 and 3 the last has more than half of the weight.
+    assert values("median", 0.0, 1.0, 2.0, 3.0, 9.0, weights=[1, 1, 1, 3, 1]) == 7 * 3
+
+
+@given(
+    honest=st.lists(st.floats(-10, 10), min_size=2, max_size=6),
+    bad=st.floats(-1e6, 1e6),
+    weight=st.floats(0.01, 1e3),
+)
+def test_one_user_of_any_weight_takes_no_coordinate_far_from_the_others(honest, bad, weight):
+    for rule in ("trimmed", "median"):
+        weights = [1.0] * len(honest) + [weight]
+        found = float(values(rule, *honest, bad, weights=weights)) / sum(weights)
+        spread = max(honest) - min(honest)
+        slack = spread if rule == "trimmed" else 0.0  # as far from the median as an honest one
+        assert min(honest) - slack - 1e-9 <= found <= max(honest) + slack + 1e-9
+
+
+def test_a_user_that_pretends_to_be_rare_gets_no_more_by_its_weight_than_the_median_user():
+    honest, bad = [of("b.w", 1.0, 0.0)] * 4, of("b.w", -1.0, 0.0)
+    found = combined("clip", [*honest, bad], weights=[1.0] * 4 + [50.0])["b.w"][0]
+    assert found == 4 - 1
+
+
+def test_a_layer_waits_until_enough_users_have_sent_it():
+    robust = Robust("median")
+    assert values("median", 1.0, robust=robust) is None
+    assert values("median", 5.0, robust=robust) is None  # user 0 again: it has one vote
+    found = robust.begin(LAYERS, LIKE)
+    found.add(of("b.w", 7.0, 0.0), [1.0] * 2, user="late")
+    found.add(of("b.w", 6.0, 0.0), [1.0] * 2, user="later")
+    # The latest of each user, with the weight it had in its own round.
+    assert found.total([2.0] * 2).values["b.w"][0] == 3 * 6
+    assert robust.waiting == {}
+
+
+def test_what_waits_is_kept_in_a_checkpoint():
+    robust, other = Robust("trimmed"), Robust("trimmed")
+    combined("trimmed", [of("b.w", 1.0, 2.0)] * 2, robust=robust)
+    kept, tensors = robust.state()
+    other.load_state(json.loads(json.dumps(kept)), tensors)
+    assert values("trimmed", 1.0, robust=robust) is None
+    assert robust.waiting.keys() == other.waiting.keys()
+    assert other.waiting[1][0].weight == 0.5
+    assert other.waiting[1][1].values["b.w"].tolist() == [1.0, 2.0]
+
+
+def test_buffers_are_combined_too_and_counters_are_as_always():
+    def update(mean, count):
+        return {**of("a.mean", mean, mean), "a.count": torch.tensor(count)}
+
+    updates = [update(0.1, 1), update(0.2, 1), update(50.0, 9)]
+    for rule, wanted in (("median", 0.2), ("trimmed", 0.15), ("clip", 0.5 / 3)):
+        found = combined(rule, updates)
+        assert found["a.mean"].tolist() == pytest.approx([wanted] * 2)
+        assert found["a.count"] == 9
+    # p_l makes up for gradients that were missing, never for statistics.
+    found = combined("median", updates, divisor=[0.5, 0.5])
+    assert found["a.mean"].tolist() == pytest.approx([0.2] * 2)
+
+
+@pytest.mark.parametrize("rule", ["trimmed", "median", "clip"])
+def test_an_entry_that_few_networks_hold_does_not_move(rule):
+    found = Robust(rule).begin(LAYERS, LIKE)
+    for user in range(3):
+        found.add(of("b.w", 2.0, 2.0), [1.0] * 2, user=user)
+    narrow = {"b.w": (slice(1),)}
+    found.add(of("b.w", 2.0), [1.0] * 2, held=narrow, user=3)
+    step = found.average()
+    assert step.values["b.w"].tolist() == pytest.approx([2.0, 2.0])
+    assert step.held == {}
+    few = Robust(rule).begin(LAYERS, LIKE)
+    few.add(of("b.w", 2.0, 2.0), [1.0] * 2, user=0)
+    for user in (1, 2):
+        few.add(of("b.w", 2.0), [1.0] * 2, held=narrow, user=user)
+    step = few.average()
+    # The wide update has norm sqrt(8) and the others 2, to which it is clipped.
+    wide = (2 / 8**0.5 + 1 + 1) / 3 if rule == "clip" else 1.0
+    assert step.values["b.w"].tolist() == pytest.approx([2 * wide, 0.0])
+    assert step.held["b.w"].tolist() == [True, False]
+
+
+def test_attacks_by_hand():
+    update = {**of("a.w", 3.0, 0.0, 4.0), **of("b.w", 0.0, 2.0), **of("a.mean", 0.5, 0.5)}
+
+    def sent(text, t=1, user=5):
+        return Attack.parse(text).sent(update, LAYERS, t, user)
+
+    assert sent("flip:2")["a.w"].tolist() == [-6.0, 0.0, -8.0]
+    assert sent("flip:2")["a.mean"].tolist() == [0.5, 0.5]  # buffers are as they are
+    assert sent("constant:2")["b.w"].tolist() == pytest.approx([8**0.5] * 2)
+    assert sent("large-first")["b.w"].tolist() == [0.0, 200.0]
+    assert sent("large-first", t=2)["b.w"].tolist() == [0.0, 2.0]
+    assert float(sent("random:3")["a.w"].norm()) == pytest.approx(15)
+    assert torch.equal(sent("random")["a.w"], sent("random")["a.w"])
+    assert not torch.equal(sent("random")["a.w"], sent("random", t=2)["a.w"])
+    assert not torch.equal(sent("random")["a.w"], sent("random", user=6)["a.w"])
+
+
+SMALL = PRESETS["digits-mlp"].changed(users=8, stragglers=0.5, rounds=100, lr=0.1, threads=1)
+
+
+def accuracy(**settings):
+    return run(SMALL.changed(**settings)).history.test_accuracy
+
+
+@pytest.mark.parametrize("attack", ["flip", "random", "constant", "large-first"])
+@pytest.mark.parametrize("stragglers", [0.5, 1.0])  # of all 8, none surely finishes
+def test_one_attacker_of_eight_costs_little(attack, stragglers):
+    """Few reach the first layer if all are stragglers, and the attacker always does."""
+    honest = accuracy(stragglers=stragglers)
+    found = accuracy(attack=attack, robust="trimmed", stragglers=stragglers)
+    assert found >= honest - 0.05
+
+
+def test_without_a_rule_an_attacker_wins():
+    from salf.errors import TrainingDiverged
+
+    try:
+        found = accuracy(attack="flip")
+    except TrainingDiverged:
+        return
+    assert found < 0.5
+
+
+def test_methods_that_remember_are_robust_too():
+    """What is remembered of an attacker is left out of the mean as well."""
+    honest = accuracy(method="mifa")
+    assert accuracy(method="mifa", attack="flip", robust="trimmed") >= honest - 0.05
+
+
+@pytest.mark.parametrize("engine", ["fused", "grouped"])
+def test_engines_agree(engine):
+    settings = {"rounds": 5, "robust": "trimmed", "attack": "random"}
+    assert accuracy(engine=engine, **settings) == pytest.approx(
+        accuracy(engine="loop", **settings), abs=0.01
+    )
+
+
+def test_a_run_that_is_resumed_is_the_run(tmp_path):
+    """Layers that wait for users wait on."""
+    from salf.experiments.run import Stopped
+
+    settings = {"stragglers": 1.0, "robust": "trimmed", "attack": "flip", "rounds": 12}
+    config = replace(SMALL.changed(**settings), eval_every=3)
+    whole = run(config)
+
+    def stop(row, model):
+        if row.round == 7:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        run(config, tmp_path / "run", on_round=stop)
+    resumed = run(config, tmp_path / "run", resume=True)
+    assert resumed.history.curve == whole.history.curve
+    assert [row.train_loss for row in resumed.history.rows] == [
+        row.train_loss for row in whole.history.rows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"robust": "trimmed", "users": 2}, "needs at least 3, not 2"),
+        ({"robust": "clip", "users": 8, "tolerate": 4}, "needs at least 9"),
+        ({"tolerate": 0}, "--robust none trusts all users"),
+        ({"attack": "flap"}, "Did you mean 'flip'"),
+        ({"attack": "flip:x"}, "strength is a positive number"),
+        ({"attack": "flip", "attackers": 31}, "from 1 to 30"),
+    ],
+)
+def test_what_cannot_be_is_said(settings, reason):
+    with pytest.raises(SalfError, match=reason):
+        Config(**settings)
+
+
+def test_arrivals_of_attackers_have_all_layers():
+    from salf.arrivals import Arrivals
+    from salf.attacks import Attackers
+
+    arrived = Arrivals.at(np.array([3, 4, 4]))
+    found = Attackers(Attack.parse("flip"), 3).arrived(arrived)
+    assert found.depth.tolist() == [3, 4, 1]
