@@ -116,3 +116,8 @@ def test_unkeyed_draws_come_from_the_generator():
         one.uniform(users, Purpose.DEPTH, 2), two.uniform(users, Purpose.BATCH, 2)
     )
     assert (one.uniform(users, Purpose.DEPTH, 2) != two.rng.random((1, 2))).any()
+
+
+def test_nothing_is_drawn_for_nobody():
+    """AsyncFL asks nobody while all users are busy."""
+    assert Keyed(0, 1).uniform(np.empty(0, np.int64), Purpose.JITTER, 2).shape == (0, 2)

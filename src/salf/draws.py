@@ -112,7 +112,7 @@ def keyed_uniform(
     words = philox(counter, seed).reshape(2, 2, len(users), blocks)
     high, low = words[:, 0] >> np.uint64(5), words[:, 1] >> np.uint64(6)
     numbers = (high * 2.0**26 + low) * 2.0**-53
-    return np.asarray(numbers.transpose(1, 2, 0).reshape(len(users), -1)[:, :n])
+    return np.asarray(numbers.transpose(1, 2, 0).reshape(len(users), 2 * blocks)[:, :n])
 
 
 def philox(counter: Words, key: int) -> Words:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from salf.aggregate import LayerwiseAggregate
 from salf.arrivals import Arrivals, Ints
 from salf.attacks import Attacked, Attackers
+from salf.compression import Compressed, Compression, Residuals
 from salf.data import Shares
 from salf.draws import Keyed
 from salf.engines import Engine, RoundResult
@@ -39,7 +40,7 @@ class Simulation:
     `batch_size` is one for all users, or one for each. With a `cohort`, only the users drawn for a
     round are asked. Users count equally, or, with `by_samples`, in proportion to the number of
     their samples. `robust` combines the updates of a layer such that a few `attackers` among the
-    users cannot take it where they want.
+    users cannot take it where they want. `compression` changes updates on their way.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Simulation:
         counted: bool = False,
         robust: Robust | None = None,
         attackers: Attackers | None = None,
+        compression: Compression | None = None,
     ) -> None:
         if len(shares) != world.users or len(engine.layers) != world.layers:
             raise SalfError(
@@ -87,6 +89,14 @@ class Simulation:
             self.everybody = float(shares.sizes(np.arange(len(shares))).sum())
         self.asks = bool(method.weighs_by or method.recalled)  # for anything about its users
         self.robust, self.attackers = robust, attackers
+        self.residuals: Residuals | None = None
+        if compression is not None:
+            if compression.remembers and method.narrows:
+                raise SalfError(
+                    f"the networks of {method.name} change, so its users cannot add what they did "
+                    "not send: use --compress fp16 or qsgd."
+                )
+            self.residuals = Residuals(compression, engine.layers, seed)
         self.voice = Voice(len(shares))
         self.memory = self.world.start()
         self.old: dict[int, dict[str, Tensor]] = {}  # models users still compute on, by round
@@ -184,6 +194,8 @@ class Simulation:
         else:
             sums = self.robust.begin(layers, weights)
         found = self.known.aggregate(t, sums, self.everybody)
+        if self.residuals is not None:
+            found = Compressed(found, self.residuals, t)
         return found if self.attackers is None else Attacked(found, self.attackers, layers, t)
 
     def _towards_old_models(self, plan: Plan, t: int) -> dict[str, Tensor]:

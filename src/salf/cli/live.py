@@ -176,7 +176,17 @@ def _command(*arguments: object) -> str:
     return shell(["salf", *map(str, arguments)])
 
 
-_SHARED = ("data", "data_dir", "model", "layers", "split", "batch_size", "seed", "validation")
+_SHARED = (
+    "data",
+    "data_dir",
+    "model",
+    "layers",
+    "split",
+    "batch_size",
+    "seed",
+    "validation",
+    "compress",
+)
 
 
 @settings_of(Config, only=_SHARED)

@@ -111,6 +111,11 @@ class Config:
         "device, so that a batch takes all users about as long | auto: equal-time for salf-recall "
         "with a fleet or live, else equal",
     )
+    compress: str = setting(
+        "",
+        "How users compress the layers they send: fp16 | qsgd:BITS | topk:SHARE (what is not sent "
+        "is added to the next update); by default not at all.",
+    )
     robust: Literal["auto", "none", "trimmed", "median", "clip"] = setting(
         "auto",
         "How the updates of a layer are combined where some users may send bad ones: none (the "
@@ -232,6 +237,10 @@ class Config:
                 f"to tolerate {self.tolerate} of its users, --robust {self.robust} needs at least "
                 f"{2 * self.tolerate + 1}, not {self.users}."
             )
+        if self.compress:
+            from salf.compression import Compression
+
+            Compression.parse(self.compress)
         if self.attack:
             from salf.attacks import Attack, Attackers
 
@@ -427,6 +436,8 @@ class LiveConfig(Config):
                 "a live server does not know how many samples its users have: weigh and cohort-by "
                 "cannot be samples."
             )
+        if self.attack and self.compress and self.backend == "flower":
+            raise SalfError("attacks on compressed updates are for Ray: leave out --compress.")
         method = methods.find(self.method)
         if method.simulated_only:
             raise SalfError(f"{method.name} runs in the simulator only: {method.simulated_only}.")

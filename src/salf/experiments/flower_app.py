@@ -170,8 +170,9 @@ def main(grid: Grid, context: Context) -> None:
         local_steps=int(simulation.planned(np.arange(config.users)).max()),
         client_lr=config.client_lr,
         method=config.make_method(),
-        robust=config.robust,
+        robust="none" if config.robust == "auto" else config.robust,
         tolerate=config.tolerate,
+        compress=config.compress,
         layers=[[*layer.parameters, *layer.buffers] for layer in simulation.engine.layers],
         state=folder.checkpoint,
         record=folder.rounds,
@@ -206,6 +207,7 @@ def train(msg: Message, context: Context) -> Message:
 
     if share.attack is not None:  # it takes the time it needs
         msg.content["config"].pop("deadline", None)
+    own |= {"seed": config.seed, "number": number - 1}
     with share.draws(round):
         reply = answer(share.model, batch, msg, context, steps=share.steps, **own)
     if share.attack is not None:

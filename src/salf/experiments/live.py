@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from salf import rows as records
 from salf import schedules
 from salf.attacks import Attack
+from salf.compression import Compression, Sender
 from salf.data import Samples, some
 from salf.draws import Keyed
 from salf.engines import cross_entropy
@@ -121,7 +122,18 @@ def make_user(config: Config, number: int, slow: float = 1.0) -> User:
             return cross_entropy(share.model(inputs), targets).mean()
 
     make = User if share.attack is None else partial(AttackingUser, share.attack, number - 1)
-    return make(user_name(number), share.model, share.layers, loss, steps=share.steps, batch=own)
+    sender, compression = None, Compression.parse(config.compress)
+    if compression is not None:
+        sender = Sender(compression, share.layers, config.seed, number - 1)
+    return make(
+        user_name(number),
+        share.model,
+        share.layers,
+        loss,
+        steps=share.steps,
+        batch=own,
+        sender=sender,
+    )
 
 
 @dataclass(frozen=True)
@@ -339,6 +351,7 @@ def serve(
         equal_time=config.batch_size if config.equal_time() else None,
         robust="none" if config.robust == "auto" else config.robust,
         tolerate=config.tolerate,
+        compress=config.compress,
     )
     rows: list[Row] = []
     if folder is not None:

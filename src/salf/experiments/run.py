@@ -193,6 +193,8 @@ def save(folder: RunFolder, simulation: Simulation, rows: list[Row]) -> None:
     engine = {"name": simulation.engine.name, "why": simulation.engine.why}
     known, users = simulation.known.state()
     groups |= known
+    if simulation.residuals is not None:
+        groups["residuals"] = simulation.residuals.state()
     if simulation.robust is not None:
         users["waiting"], groups["waiting"] = simulation.robust.state()
     state = {"rows": [to_table(row) for row in rows], "engine": engine, "users": users}
@@ -217,6 +219,8 @@ def restore(folder: RunFolder, training: Training) -> list[Row]:
             simulation.memory = np.asarray(groups.pop("world")["memory"].numpy())
             simulation.voice.total = np.array(groups.pop("voice")["total"].numpy())
             simulation.known.load_state(groups, state.get("users", {}))
+            if simulation.residuals is not None:
+                simulation.residuals.load_state(groups.pop("residuals", {}))
             if simulation.robust is not None:
                 simulation.robust.load_state(state["users"]["waiting"], groups.pop("waiting", {}))
             for group, tensors in groups.items():

@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 from salf import memory, schedules, worlds
 from salf.arrivals import Ints
 from salf.attacks import Attack, Attackers
+from salf.compression import Compression
 from salf.data import (
     DataSet,
     Own,
@@ -418,9 +419,10 @@ def assemble(
     local = LocalWork(config.local_steps, config.local_epochs, config.client_lr)
     batch_size: int | Ints = config.batch_size
     made = method or config.make_method()
+    compression = Compression.parse(config.compress)
     if world is None and config.fleet:
         fleet = paired(config, fleet, shares)
-        cost = Cost.of(model, seen_as, example)
+        cost = Cost.of(model, seen_as, example, compression)
         if config.batches_for(made) == "equal-time":
             # Where nobody is cut off, batches need not fit.
             seconds = config.first_deadline() if made.has_deadline else None
@@ -437,7 +439,7 @@ def assemble(
         world = OnFleet(
             times,
             None if config.deadline is None else deadlines.parse(config.deadline),
-            lambda width: timed(Cost.of(narrowed(model, width), seen_as, example)),
+            lambda width: timed(Cost.of(narrowed(model, width), seen_as, example, compression)),
             learned,
         )
     elif world is None:
@@ -458,6 +460,7 @@ def assemble(
         config.reach == "counted",
         None if config.robust in ("auto", "none") else Robust(config.robust, config.tolerate),
         None if attack is None else Attackers(attack, len(shares), config.attackers),
+        compression,
     )
     test = data.test.to(device, dtype) if tested else None
     watched = data.train.subset(held).to(device, dtype) if len(held) else test

@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from salf.arrivals import Arrivals, Bools, Floats, Ints, Spent
+from salf.compression import Compression, upload_bytes
 from salf.draws import Draws, Keyed, KeyedRounds, Unkeyed
 from salf.errors import SalfError
 from salf.fleet.availability import Availability
@@ -25,22 +26,40 @@ MANY = 4096  # entries of a round from which on drawing rounds at once gains not
 
 @dataclass(frozen=True, eq=False)
 class Cost:
-    """What one row of a batch costs in each layer, and the bytes of the layer in an update."""
+    """What one row of a batch costs in each layer, and the bytes of the layer.
+
+    `sent` are those of its update where that is compressed.
+    """
 
     forward: Floats  # multiply-adds of layer 1..L
     backward: Floats
     bytes: Floats
+    sent: Floats | None = None
 
     @classmethod
-    def of(cls, model: nn.Module, layers: Layers, example: Tensor) -> "Cost":
+    def of(
+        cls,
+        model: nn.Module,
+        layers: Layers,
+        example: Tensor,
+        compression: Compression | None = None,
+    ) -> "Cost":
         """Count on the module, for a batch `example`."""
         found, rows = work(model, layers, example), rows_in(example)
-        return cls(
-            *(
-                np.array([getattr(each, name) for each in found], np.float64) / per
-                for name, per in (("forward", rows), ("backward", rows), ("bytes", 1))
-            )
+        sent = None
+        if compression is not None:
+            weights = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+            sent = np.array(upload_bytes(compression, layers, weights), np.float64)
+        forward, backward, bytes_ = (
+            np.array([getattr(each, name) for each in found], np.float64) / per
+            for name, per in (("forward", rows), ("backward", rows), ("bytes", 1))
         )
+        return cls(forward, backward, bytes_, sent)
+
+    @property
+    def upload(self) -> Floats:
+        """The bytes of each layer in an update."""
+        return self.bytes if self.sent is None else self.sent
 
     @property
     def layers(self) -> int:
@@ -82,8 +101,8 @@ def equal_time(
     of_row = steps * float(counted.forward.sum() + counted.backward.sum())
     time = np.full(len(devices.speed), batch_size * of_row / np.median(devices.speed))
     if seconds is not None:
-        size = float(cost.bytes.sum())
-        link = size / devices.down + size / devices.up + 2 * devices.latency
+        down, up = float(cost.bytes.sum()), float(cost.upload.sum())
+        link = down / devices.down + up / devices.up + 2 * devices.latency
         time = np.minimum(time, np.maximum(seconds - link, 0))
     rows = np.rint(time * devices.speed / of_row)
     return np.clip(rows, 1, MOST * batch_size).astype(np.int64)
@@ -173,7 +192,7 @@ class Timing:
                 f"the fleet's recorded times are of {devices.jitter.layers} layers, and the model "
                 f"has {self.layers}."
             )
-        self.model_bytes = float(cost.bytes.sum())
+        self.model_bytes, self.update_bytes = float(cost.bytes.sum()), float(cost.upload.sum())
         self._everybody: Tasks | None = None
         self._ahead_of: tuple[int, int] | None = None
         self._ahead = np.empty(0)
@@ -206,8 +225,8 @@ class Timing:
         work = np.outer(self.rows(users).astype(np.float64), stages)
         work[np.arange(work.shape[1]) >= (planned * self.layers)[:, None]] = 0
         # After the first local step, an update has all layers.
-        upload = np.full(steps * self.layers, self.model_bytes)
-        upload[: self.layers] = np.cumsum(self.cost.bytes[::-1])
+        upload = np.full(steps * self.layers, self.update_bytes)
+        upload[: self.layers] = np.cumsum(self.cost.upload[::-1])
         download = self.model_bytes / devices.down[users] + devices.latency[users]
         links = (download + devices.latency[users])[:, None] + upload / devices.up[users, None]
         return Tasks(

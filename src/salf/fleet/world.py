@@ -317,7 +317,7 @@ class Delayed(OnFleet):
         after[TMAX] = self._next_deadline(after, arrived, end - clock, due[after[DUE, 1:] > 0])
         after[:, 1 + delivers] = 0
         after[CLOCK] = end
-        bytes_ = np.where(there, 2 * self.timing.model_bytes, 0.0)
+        bytes_ = np.where(there, self.timing.model_bytes + self.timing.update_bytes, 0.0)
         spent = Spent(end - clock, end, waited, work, work, bytes_)
         return replace(arrived, spent=spent), after
 

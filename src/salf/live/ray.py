@@ -55,11 +55,10 @@ class _Actor:
         whole_steps: bool,
     ) -> bytes:
         weights = decode_model(model)
-        return encode(
-            self.user.train(
-                round, deadline, weights, steps, rate, step_seconds, proximal, whole_steps
-            )
+        update = self.user.train(
+            round, deadline, weights, steps, rate, step_seconds, proximal, whole_steps
         )
+        return encode(self.user.packed(update))
 
 
 def start_user(name: str, make: Callable[[], User], *, here: bool = False) -> Any:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from salf import checkpoint
 from salf.aggregate import LayerwiseAggregate
 from salf.arrivals import Arrivals, Closing, Floats
+from salf.compression import Compression, unpacked
 from salf.errors import SalfError, TrainingDiverged
 from salf.known import KnownUsers
 from salf.layers import Layers
@@ -79,6 +80,7 @@ class LiveServer:
     last layer to the first; by default stages are alike. With `equal_time`, a batch size, users
     choose their batches such that a step takes all of them about as long
     (`salf.live.batches`). `robust` is a rule of `salf.robust` that tolerates so many bad users.
+    `compress` is how users compress what they send (`salf.compression`).
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class LiveServer:
         equal_time: int | None = None,
         robust: str = "none",
         tolerate: int = 1,
+        compress: str = "",
     ) -> None:
         self.method = make_method(method) if isinstance(method, str) else method
         if self.method.simulated_only:
@@ -130,6 +133,7 @@ class LiveServer:
         self.t_max = 0.0  # that a deadline which is adapted is at; 0 until it is found
         self.t = 0  # rounds closed
         self.robust = None if robust == "none" else Robust(robust, tolerate)
+        self.compression = Compression.parse(compress)
         self._round: OpenRound | None = None
         self._size = size_of(self.weights)
 
@@ -196,6 +200,7 @@ class LiveServer:
                 raise Rejected("from a user who was not asked")
             if user in self.round.answered:
                 raise Rejected("the second of its user in this round")
+            update = self._unpacked(update)
             self.inspection.check(update, t)
         except TooLarge as reason:
             self._reject(user, str(reason))
@@ -209,6 +214,16 @@ class LiveServer:
         else:
             self.round.unsure.append(update)
         return update
+
+    def _unpacked(self, update: Update) -> Update:
+        if self.compression is None:
+            return update
+        trained = {name: w for name, w in self.weights.items() if w.requires_grad}
+        try:
+            tensors = unpacked(update.tensors, self.compression, self.layers, trained)
+        except ValueError as error:
+            raise Rejected(f"not compressed as it should be: {error}") from None
+        return replace(update, tensors=tensors)
 
     def _use_unsure(self) -> None:
         """Use the updates whose size can be judged only now that the others of the round came."""

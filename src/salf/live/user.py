@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from salf.attacks import Attack
 from salf.backprop import moved
+from salf.compression import Sender
 from salf.deadline import Backpropagation, Partial
 from salf.errors import SalfError
 from salf.layers import Layers, is_sent
@@ -37,6 +38,7 @@ class User:
         now: Callable[[], float] = time.perf_counter,
         steps: int | None = None,
         batch: OwnBatch | None = None,
+        sender: Sender | None = None,
     ) -> None:
         self.name = name
         self.model = model
@@ -45,6 +47,13 @@ class User:
         self._now = now
         self._steps = steps
         self.batch = batch
+        self.sender = sender  # if it compresses what it sends
+
+    def packed(self, update: Update) -> Update:
+        """The update as it is sent."""
+        if self.sender is None:
+            return update
+        return replace(update, tensors=self.sender.packed(update.tensors, update.round))
 
     def train(
         self,

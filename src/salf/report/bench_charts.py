@@ -98,4 +98,4 @@ def curves(suite: Suite, rows: Sequence[Row], data: str, name: Name) -> Spec:
     panels = alt.Facet(
         "scenario:N", sort=[scenario.title for scenario in suite.scenarios], title=None
     )
-    return spec(chart.facet(panels, columns=_COLUMNS), {"curves": records})
+    return spec(chart.facet(panels, columns=_COLUMNS, spacing=32), {"curves": records})

@@ -10,11 +10,13 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from salf.compression import Compression, Sender
 from salf.errors import SalfError
 from salf.layers import Layers
 from salf.live.batches import MOST, OwnBatch
 from salf.live.user import User
 
+RESIDUALS = "salf-residuals"  # where in the context's state what was not sent is kept
 TIMES = "salf-times"  # where in the context's state the learned times are kept
 
 Batch = tuple[Tensor, Tensor]
@@ -30,6 +32,8 @@ def train(
     steps: int | None = None,
     batch_size: int | None = None,
     samples: int | None = None,
+    seed: int = 0,
+    number: int | None = None,
 ) -> Message:
     """Backpropagate as far as the round's deadline allows, and reply with the layers reached.
 
@@ -43,7 +47,8 @@ def train(
     `local_steps`; as many are done as fit, and a function `batch` is called for each. With
     `batch_size`, it is called with the number of rows that this node is to use, which is
     `batch_size` unless the strategy has `equal_time`, and at most `samples`. With the
-    context, this node remembers from round to round how long its
+    context, this node remembers what it did not send, if updates are compressed that way
+    (`seed` and `number` key the random rounding of QSGD), and from round to round how long its
     layers take, though Flower starts a new process for each message.
     """
     start = time.perf_counter()
@@ -63,6 +68,7 @@ def train(
         return loss(model(inputs), targets)
 
     user = User("", model, layers, value, steps=steps, batch=own)
+    user.sender = _sender(cast(str, config.get("compress", "")), layers, seed, number, msg, context)
     _recall(user, context, named)
     left = None if deadline is None else deadline - (time.perf_counter() - start)
     asked, rate = cast(int, config["local-steps"]), cast(float, config["local-rate"])
@@ -87,7 +93,10 @@ def train(
             "stages": list(update.stages),
         }
     )
-    arrays = ArrayRecord(dict(update.tensors))
+    arrays = ArrayRecord(dict(user.packed(update).tensors))
+    if user.sender is not None and user.sender.residuals and context is not None:
+        kept = {str(index): residual for index, residual in user.sender.residuals.items()}
+        context.state[RESIDUALS] = ArrayRecord(kept)
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=msg)
 
 
@@ -103,6 +112,30 @@ def _read(msg: Message) -> tuple[ConfigRecord, dict[str, Tensor]]:
             "the server's strategy must be salf.flower.SALF."
         ) from None
     return config, dict(arrays.to_torch_state_dict())
+
+
+def _sender(
+    compress: str,
+    layers: Layers,
+    seed: int,
+    number: int | None,
+    msg: Message,
+    context: Context | None,
+) -> Sender | None:
+    """Who compresses, if the strategy asks for it, with what this node has not sent yet."""
+    compression = Compression.parse(compress)
+    if compression is None:
+        return None
+    if compression.remembers and context is None:
+        raise SalfError("compress topk keeps what is not sent: pass the context to train.")
+    # A node's number is as good as any to make its draws its own.
+    own = msg.metadata.dst_node_id % 2**32 if number is None else number
+    sender = Sender(compression, layers, seed, own)
+    known = None if context is None else context.state.get(RESIDUALS)
+    if isinstance(known, ArrayRecord):
+        for index, residual in known.to_torch_state_dict().items():
+            sender.residuals[int(index)] = residual
+    return sender
 
 
 def _recall(user: User, context: Context | None, named: str) -> None:

@@ -73,7 +73,8 @@ class SALF(FedAvg):
     each layer's gradient; by default the bound is learned. `robust` says how layers are
     combined such that `tolerate` bad nodes cannot take them where they want (`salf.robust`):
     "trimmed", "median", "clip", or "none" where all nodes are trusted. It needs
-    2 `tolerate` + 1 nodes, and holds the updates of a round in memory. With `state`, a file, every
+    2 `tolerate` + 1 nodes, and holds the updates of a round in memory. Nodes compress what they send as
+    `compress` says: "fp16", "qsgd:4", "topk:0.1" (`salf.compression`). With `state`, a file, every
     closed round is kept there, and a new start goes on after the last one. With `record`, a file,
     every round leaves a line of JSON there. `evaluate_timeout` is how long federated evaluation may
     take, in seconds. `equal_time` is the batch size of the median node, where nodes pass one to
@@ -102,6 +103,7 @@ class SALF(FedAvg):
         max_norm: float | None = None,
         robust: str = "trimmed",
         tolerate: int = 1,
+        compress: str = "",
         state: str | Path | None = None,
         record: str | Path | None = None,
         evaluate_timeout: float = 60.0,
@@ -134,7 +136,9 @@ class SALF(FedAvg):
             equal_time=equal_time,
             robust=robust,
             tolerate=tolerate,
+            compress=compress,
         )
+        self.compress = compress
         # With fewer there is no majority against a bad one, and no layer would ever move.
         self.min_available_nodes = max(self.min_available_nodes, self._needed())
         self.seed = seed
@@ -280,12 +284,13 @@ class SALF(FedAvg):
         node that is dead or hangs is asked again after that.
         """
         names = [[*layer.parameters, *layer.buffers] for layer in self.server.layers]
-        asked = {
+        asked: dict[str, Any] = {
             "local-steps": task.steps,
             "local-rate": task.rate,
             "step-seconds": task.step_seconds,
             "proximal": task.proximal,
             "whole-steps": task.whole_steps,
+            "compress": self.compress,
         }
         sent = ConfigRecord(
             {**config, **asked, "server-round": task.round, "layers": json.dumps(names)}
