@@ -73,8 +73,8 @@ class SALF(FedAvg):
     each layer's gradient; by default the bound is learned. `robust` says how layers are
     combined such that `tolerate` bad nodes cannot take them where they want (`salf.robust`):
     "trimmed", "median", "clip", or "none" where all nodes are trusted. It needs
-    2 `tolerate` + 1 nodes, and holds the updates of a round in memory. Nodes compress what they send as
-    `compress` says: "fp16", "qsgd:4", "topk:0.1" (`salf.compression`). With `state`, a file, every
+    2 `tolerate` + 1 nodes, and holds the updates of a round in memory. Nodes compress what they
+    send as `compress` says: "fp16", "qsgd:4", "topk:0.1" (`salf.compression`). With `state`, a file, every
     closed round is kept there, and a new start goes on after the last one. With `record`, a file,
     every round leaves a line of JSON there. `evaluate_timeout` is how long federated evaluation may
     take, in seconds. `equal_time` is the batch size of the median node, where nodes pass one to
