@@ -12,6 +12,7 @@ import torch
 from salf.report import names
 from salf.report.page import Block, Chart, Code, Mood, Page, Section, Statement
 from salf.report.tables import Table
+from salf.reproduction.brief import topics
 from salf.reproduction.item import Outcome
 from salf.reproduction.sizes import Settings
 from salf.reproduction.texts import TEXTS, text
@@ -51,14 +52,19 @@ def page(made: Mapping[str, Made], skipped: Collection[str]) -> Page:
     sizes = f"size{'s' * (len(named) > 1)} {names.listed(named)}"
     all_counts = sum((item.counts() for item in made.values()), Counter[Verdict]())
     counted = names.listed(
-        [f"{all_counts[verdict]} {_VERDICTS[verdict][1]}" for verdict in Verdict]
+        [f"{all_counts[each]} {_VERDICTS[each][1]}" for each in Verdict if all_counts[each]]
     )
     told = {"total": all_counts.total(), "counted": counted, "sizes": sizes}
     level = names.percent(LEVEL)
     return Page(
         title=text("page", "title"),
-        intro=[part.format(level=level, **told) for part in TEXTS["page"]["intro"]],
+        intro=[part.format(**told) for part in TEXTS["page"]["intro"]],
         sections=[
+            Section(text("page", "in_brief"), [*summary(made)]),
+            Section(
+                text("page", "how_to_read"),
+                [part.format(level=level) for part in TEXTS["page"]["reading"]],
+            ),
             _overview(made),
             *(_section(name, item) for name, item in made.items()),
             *(
@@ -70,6 +76,15 @@ def page(made: Mapping[str, Made], skipped: Collection[str]) -> Page:
             _again(made),
         ],
     )
+
+
+def summary(made: Mapping[str, Made]) -> list[Statement]:
+    """The opening of the page: what of the paper holds, what does not, and why."""
+    findings = [finding for item in made.values() for finding in item.outcome.findings]
+    return [
+        Statement(topic.verdict.value, _VERDICTS[topic.verdict][0], topic.says, topic.reason)
+        for topic in topics(findings)
+    ]
 
 
 def statement(finding: Finding) -> Statement:

@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any, TypedDict
 
@@ -53,4 +54,5 @@ def finding(
     texts = ("claim", "note", "why_not", "untested")
     filled = {key: told[key].format(**values) for key in texts if key in told}
     filled["claim"] = (f"{CONVENTIONS[average]}: " if average else "") + filled["claim"]
-    return judge(checks=checks, ours=told.get("ours", False), **filled)
+    found = judge(checks=checks, ours=told.get("ours", False), **filled)
+    return replace(found, about=f"{item}.{claim}", average=average)

@@ -39,6 +39,11 @@ class Finding:
     verdict: Verdict
     reason: str
     ours: bool = False
+    passed: int = 0  # checks
+    failed: int = 0
+    unknown: int = 0
+    about: str = ""  # its place in texts.toml: "table1.best"
+    average: str = ""  # the way of averaging it was judged for, if any
 
 
 def settled(checks: Iterable[Check]) -> list[Check]:
@@ -96,7 +101,8 @@ def judge(
     elif unknown:
         told.append(f"Cannot be told: {_listed(unknown)}.")
     reasons = [*told, why_not if failed else "", note]
-    return Finding(claim, verdict, " ".join(filter(None, reasons)), ours)
+    counts = len(passed), len(failed), len(unknown)
+    return Finding(claim, verdict, " ".join(filter(None, reasons)), ours, *counts)
 
 
 def _listed(checks: Sequence[Check]) -> str:
