@@ -412,7 +412,7 @@ def test_a_run_that_is_stopped_says_how_to_see_it(tmp_path, monkeypatch, capsys)
 
     monkeypatch.setattr("salf.experiments.live._run", stop)
     assert salf(monkeypatch, *command) == 130
-    assert f"salf page {tmp_path} makes a page of the rounds so far." in capsys.readouterr().err
+    assert f"salf page {tmp_path} makes a page from the rounds so far." in capsys.readouterr().err
     (tmp_path / ROUNDS).unlink()
     assert salf(monkeypatch, *command) == 130
     assert "salf page" not in capsys.readouterr().err
