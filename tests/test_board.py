@@ -17,7 +17,7 @@ ROW = Row(
     limit=0.06,
     depths={"user-1": 1, "user-2": 2, "user-3": 4, "user-4": 4},
     unreached=(0.0, 0.0, 0.0),
-    rejected=(("user-3", "with '[/x]', which the model does not have"),),
+    rejected=(("user-3", "it has '[/x]', which is not in the model"),),
     silent=("user-4",),
 )
 
@@ -38,14 +38,14 @@ def shown(screen, *rows):
 
 def test_who_reached_which_layer_and_who_was_late(screen):
     text = shown(screen, ROW)
-    assert "user-2 (8x slow)" in text
+    assert "user-2 (8x slower)" in text
     assert "■■□" in text
     for how in ("finished", "reached layer 2 (hidden)", "late"):
         assert how in text
 
 
 def test_what_users_send_is_shown_as_it_is(screen):
-    assert "with '[/x]', which the model does not have" in shown(screen, ROW)
+    assert "it has '[/x]', which is not in the model" in shown(screen, ROW)
 
 
 def test_without_a_terminal_it_is_a_line_and_the_last_round_is_always_said(monkeypatch):
@@ -55,5 +55,7 @@ def test_without_a_terminal_it_is_a_line_and_the_last_round_is_always_said(monke
     monkeypatch.setattr(board, "say", said.append)
     with board.Board(3, ["conv", "hidden", "out"], {}) as shows:
         shows.show(ROW)
-    assert said == ["round 3 of 3: 2 of 4 users in 50 ms, layers reached by 1/2/2, accuracy 0.8750"]
+    assert said == [
+        "round 3 of 3: 2 of 4 users answered in 50 ms, layers reached by 1/2/2, accuracy 0.8750"
+    ]
     assert console.file.getvalue() == ""

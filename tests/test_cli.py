@@ -61,7 +61,7 @@ def test_compare_with_a_run_that_diverges_prints_the_rest_and_exits_with_2(tmp_p
     done = salf("compare", *SMALL, *asked, cwd=tmp_path)
     assert done.returncode == 2
     assert "Drop" in done.stdout
-    assert done.stderr.startswith("salf: fedavg-reached-iid-0-0 has no result: training diverged")
+    assert done.stderr.startswith("salf: fedavg-reached-iid-0-0 failed: training diverged")
 
 
 def test_options_of_a_config_are_added_to_not_replaced(tmp_path):
@@ -185,9 +185,9 @@ def test_without_a_command_there_is_help_and_nothing_else(tmp_path):
     [
         ("run --out r", "with --resume"),
         ("live --out=r", "with --resume"),
-        ("run mnist-mlp", "Nothing was kept"),
+        ("run mnist-mlp", "Nothing was saved"),
         ("compare --out c", "Repeat the command to continue"),
-        ("compare", "Nothing was kept"),
+        ("compare", "Nothing was saved"),
         ("reproduce", "Repeat the command to continue"),
     ],
 )
@@ -306,8 +306,8 @@ def test_a_comparison_that_is_terminated_or_killed_leaves_no_processes(tmp_path)
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["live"], "how long may a round take? Add --deadline"),
-        (["live", "--deadline", "50"], "a time is written with its unit"),
+        (["live"], "a live run needs a deadline: add --deadline"),
+        (["live", "--deadline", "50"], "a time needs a unit"),
         (["live", "--deadline", "0ms"], "the deadline must be a positive time"),
         (["live", "--deadline", "50ms", "--slow", "8"], "write SHARExFACTOR"),
         (
@@ -318,7 +318,7 @@ def test_a_comparison_that_is_terminated_or_killed_leaves_no_processes(tmp_path)
         (["live", "--deadline", "50ms", "--resume"], "--resume needs --out"),
         (["live", "--deadline", "1s", "--backend", "flower", "--here", "2"], "are for Ray"),
         (["live", "--deadline", "1s", "--address", "127.0.0.1:1"], "there is no Ray to work with"),
-        (["join", "--share", "9/8"], "--share is written NUMBER/USERS"),
+        (["join", "--share", "9/8"], "--share must be NUMBER/USERS"),
         (["replay", "nowhere"], "nowhere holds no live run"),
     ],
 )

@@ -32,7 +32,7 @@ def test_where_mnist_is_out_of_reach_it_says_so_in_one_line_and_shows_digits(
     monkeypatch.setenv("SALF_CACHE", str(tmp_path / "cache"))
     done = salf("demo", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith("MNIST is out of reach")
+    assert done.stderr.startswith("MNIST is not available")
     assert done.stderr.count("\n") == 1
     assert "on digits (8x8 images)" in done.stdout
     page = (tmp_path / "demo" / "report.html").read_text()

@@ -63,5 +63,5 @@ def test_durations_have_units(text, seconds):
 
 @pytest.mark.parametrize("text", ["50", "ms", "-1s", "5 hours", ""])
 def test_a_duration_without_a_known_unit_is_refused(text):
-    with pytest.raises(SalfError, match="a time is written with its unit"):
+    with pytest.raises(SalfError, match="a time needs a unit"):
         duration(text)

@@ -39,7 +39,7 @@ def test_the_bound_alone(tmp_path):
     assert "G^2 = 3 (given)" in done.stdout
     assert "Sharp bound, schedule" in done.stdout
     assert "Accuracy" not in done.stdout
-    assert "Nothing was kept" in done.stderr
+    assert "Nothing was saved" in done.stderr
 
 
 def test_without_the_report_extra_there_are_tables(tmp_path, monkeypatch):
@@ -56,7 +56,7 @@ def test_without_the_report_extra_there_are_tables(tmp_path, monkeypatch):
         ([], "a plan is for a fleet: name one, such as --fleet phones."),
         (["--fleet", "lab"], "a plan needs a budget of simulated seconds, such as --seconds 600."),
         ([*FLEET, "--method", "fedavg"], "no deadline to plan"),
-        ([*FLEET, "--deadlines", "1"], "a time is written with its unit"),
+        ([*FLEET, "--deadlines", "1"], "a time needs a unit"),
         ([*FLEET, "--deadlines", "30s"], "within the budget of 20 s"),
         ([*FLEET, "--g2", "nan"], "g2 must be finite and not negative"),
         ([*FLEET, "--rho-c", "3", "--rho-s", "1"], "0 < rho_c <= rho_s"),

@@ -86,5 +86,5 @@ def duration(value: Any) -> Any:
         return value
     match = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(us|ms|s|min)", value.strip())
     if match is None:
-        raise SalfError(f"a time is written with its unit, as 50ms, 2s or 1.5min, not {value!r}.")
+        raise SalfError(f"a time needs a unit, such as 50ms, 2s or 1.5min, not {value!r}.")
     return float(match[1]) * _SECONDS[match[2]]

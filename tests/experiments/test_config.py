@@ -45,7 +45,7 @@ def test_presets_are_the_papers_settings():
         ({"lr": 1e39}, "below 1e30"),
         ({"seed": 2**64}, "seed must be at most"),
         ({"threads": 100_000}, "threads must be at most 1024"),
-        ({"options": {"average": "all"}}, "average is a setting of its own"),
+        ({"options": {"average": "all"}}, "average is a setting, not an option"),
         ({"options": {"name": 3}}, "unknown option of salf 'name'"),
         ({"options": {"width": 0.5}}, "unknown option of salf 'width'"),
         ({"method": "asyncfl", "options": {"delay": 2.5}}, "delay of asyncfl must be of type int"),

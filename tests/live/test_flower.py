@@ -339,8 +339,8 @@ def promising(shape):
 
 
 BAD = {
-    "another shape": (put("4.bias", Array(np.zeros(3, np.float32))), "of shape (3,)"),
-    "another type": (put("4.bias", Array(np.zeros(2, np.float64))), "of type torch.float64"),
+    "another shape": (put("4.bias", Array(np.zeros(3, np.float32))), "has shape (3,)"),
+    "another type": (put("4.bias", Array(np.zeros(2, np.float64))), "has type torch.float64"),
     "NaN": (put("4.bias", Array(np.full(2, np.nan, np.float32))), "not finite"),
     "infinite": (put("4.bias", Array(np.full(2, np.inf, np.float32))), "not finite"),
     "an unknown name": (put("6.bias", Array(np.zeros(2, np.float32))), "does not have"),
@@ -927,7 +927,7 @@ def test_federated_evaluation_that_makes_no_sense_is_left_out(caplog):
     nodes = {1: evaluating({"num-examples": 1}), 2: evaluating({"loss": 1.0})}
     result = start(salf(fraction_evaluate=1.0), FakeGrid(nodes))
     assert result.evaluate_metrics_clientapp == {}
-    assert "of no use" in caplog.text
+    assert "cannot be used" in caplog.text
     result = start(salf(fraction_evaluate=1.0, min_evaluate_nodes=5), FakeGrid(nodes))
     assert result.evaluate_metrics_clientapp == {}
 

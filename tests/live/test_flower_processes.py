@@ -152,7 +152,7 @@ def test_a_live_run_that_is_terminated_leaves_nothing(live, tmp_path):
     live.terminate()  # closing goes on
     _, errors = live.communicate(timeout=120)
     assert live.returncode == 128 + signal.SIGTERM, errors
-    assert errors.endswith("salf: stopped. Nothing was kept.\n")
+    assert errors.endswith("salf: stopped. Nothing was saved.\n")
     assert processes_with(tmp_path, "TMPDIR") == []
     assert [*tmp_path.glob("salf-*")] == []
 

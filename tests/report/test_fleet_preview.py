@@ -116,7 +116,7 @@ def test_a_model_with_several_inputs_has_a_preview(example):
     ("settings", "says"),
     [
         ({"batches": "bogus"}, "unknown way to size batches 'bogus'"),
-        ({"deadline": "2"}, "a time is written with its unit"),
+        ({"deadline": "2"}, "a time needs a unit"),
         ({"deadline": -1.0}, "the deadline must be a positive time"),
         ({"cohort": 3}, "from 1 to 2, not 3"),
     ],
@@ -188,9 +188,9 @@ def test_the_command_prints_the_text_and_leaves_figure_and_page(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("fleet", "preview", "digits-mlp"), "which devices do users have? Add --fleet"),
+        (("fleet", "preview", "digits-mlp"), "a preview needs a fleet: add --fleet"),
         (("fleet", "previw"), "unknown command 'previw'. Did you mean 'preview'?"),
-        ((*ASKED, "--deadline", "8"), "a time is written with its unit"),
+        ((*ASKED, "--deadline", "8"), "a time needs a unit"),
         ((*ASKED, "--pair", "weight"), "weight"),
     ],
 )
@@ -202,5 +202,5 @@ def test_what_is_wrong_is_one_sentence(tmp_path, arguments, says):
 
 
 def test_preview_of_a_config_without_a_fleet_says_what_to_add():
-    with pytest.raises(SalfError, match="Add --fleet, such as --fleet phones"):
+    with pytest.raises(SalfError, match="add --fleet, such as --fleet phones"):
         preview_of(Config(data="digits"))

@@ -235,31 +235,31 @@ def test_what_was_not_used_is_together_by_user_and_reason(run_of):
     records = [
         row(1, rejected=[("user-2", "its process ended")]),
         row(2, rejected=[("user-3", "for round 1, in reply to round 2"), ("user-2", "rubbish")]),
-        row(3, rejected=[("user-3", "with a gradient of norm 3.2e+05 in layer 2, at most 7 is")]),
+        row(3, rejected=[("user-3", "of layer 2 ('b') is 3.2e+05, above the limit 7")]),
         row(9, rejected=[("user-3", "for round 10, in reply to round 9")]),
-        row(10, rejected=[("user-3", "with a gradient of norm 17.1 in layer 2, at most 8.5 is")]),
-        row(11, rejected=[("user-3", "with a gradient of norm 17.1 in layer 3, at most 8.5 is")]),
+        row(10, rejected=[("user-3", "of layer 2 ('b') is 17.1, above the limit 8.5")]),
+        row(11, rejected=[("user-3", "of layer 3 ('c') is 17.1, above the limit 8.5")]),
     ]
-    assert table(run_of(records), "What was not used") == [
+    assert table(run_of(records), "Rejected updates") == [
         ["for round …, in reply to round …", "user-3", "2", "2", "9"],
-        ["with a gradient of norm … in layer 2, at most … is", "user-3", "2", "3", "10"],
+        ["of layer 2 ('b') is …, above the limit …", "user-3", "2", "3", "10"],
         ["its process ended", "user-2", "1", "1", "1"],
         ["rubbish", "user-2", "1", "2", "2"],
-        ["with a gradient of norm … in layer 3, at most … is", "user-3", "1", "11", "11"],
+        ["of layer 3 ('c') is …, above the limit …", "user-3", "1", "11", "11"],
     ]
 
 
 def test_a_flood_of_reasons_is_cut_off_and_counted(run_of):
     flood = [(f"user-{n % 3 + 1}", f"reason {n} {'x ' * 200}") for n in range(50)]
     run = run_of([row(1, rejected=flood), row(2, rejected=flood)])
-    lines = table(run, "What was not used")
+    lines = table(run, "Rejected updates")
     assert len(lines) == 30
     assert max(len(line[0]) for line in lines) <= 110
-    assert section(run, "What was not used")[-1].startswith("And 20 more reasons, 40 times in all")
+    assert section(run, "Rejected updates")[-1].startswith("And 20 more reasons, 40 times in all")
 
 
 def test_late_updates_are_told(run_of):
-    found = section(run_of([row(1, late=2), row(2, late=1)]), "What was not used")
+    found = section(run_of([row(1, late=2), row(2, late=1)]), "Rejected updates")
     assert found[0].startswith("3 updates came after the round had been closed")
     assert "No update that came in time was refused." in found
 
@@ -352,7 +352,7 @@ def test_a_folder_that_is_no_live_run_is_told_in_a_sentence(tmp_path, monkeypatc
         ("file", "holds no live run"),
         ("simulated", "holds no live run"),
         ("young", "has no closed round yet"),
-        ("odd", "a time is written with its unit"),
+        ("odd", "a time needs a unit"),
     ):
         assert salf(monkeypatch, "page", tmp_path / name) == 2
         errors = capsys.readouterr().err
@@ -412,7 +412,7 @@ def test_a_run_that_is_stopped_says_how_to_see_it(tmp_path, monkeypatch, capsys)
 
     monkeypatch.setattr("salf.experiments.live._run", stop)
     assert salf(monkeypatch, *command) == 130
-    assert f"salf page {tmp_path} makes a page of the rounds so far." in capsys.readouterr().err
+    assert f"salf page {tmp_path} makes a page from the rounds so far." in capsys.readouterr().err
     (tmp_path / ROUNDS).unlink()
     assert salf(monkeypatch, *command) == 130
     assert "salf page" not in capsys.readouterr().err

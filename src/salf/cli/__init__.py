@@ -112,7 +112,7 @@ def _how_to_continue(arguments: Sequence[str]) -> str:
         return " Repeat the command to continue."
     if command not in ("run", "live", "compare"):
         return ""
-    return f" {'Repeat the command with --resume to continue' if kept else 'Nothing was kept'}."
+    return f" {'Repeat the command with --resume to continue' if kept else 'Nothing was saved'}."
 
 
 def _fail(message: str) -> None:

@@ -28,7 +28,7 @@ def attacks(
     ] = "0.5,1",
     seeds: Annotated[int, option("--seeds", help="How many seeds, from 0 on (1).", min=1)] = 1,
     workers: Annotated[
-        int | None, option("--workers", help="Runs at a time; one per core by default.", min=1)
+        int | None, option("--workers", help="Parallel runs; by default, one per core.", min=1)
     ] = None,
     out: Annotated[
         Path | None,

@@ -52,11 +52,14 @@ def bench(
     ] = None,
     options: Options = None,
     workers: Annotated[
-        int | None, option("--workers", help="Runs at a time; one per core by default.", min=1)
+        int | None, option("--workers", help="Parallel runs; by default, one per core.", min=1)
     ] = None,
     out: Annotated[
         Path,
-        option("--out", help="Leave rows, results.csv and a page here (bench); continue if begun."),
+        option(
+            "--out",
+            help="Folder for rows, results.csv and a page (bench); continues a bench begun there.",
+        ),
     ] = Path("bench"),
     publish: Annotated[
         bool,

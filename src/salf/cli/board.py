@@ -1,4 +1,4 @@
-"""What a person sees of a live run while it goes on: who reached which layer, and when."""
+"""The live display of a run: which layer each user reached, and when."""
 
 import time
 from collections import Counter
@@ -73,7 +73,7 @@ class Board:
         heard = sum(depth <= len(self._layers) for depth in row.depths.values())
         accuracy = "" if self._accuracy is None else f", accuracy {self._accuracy:.4f}"
         return (
-            f"{heard} of {len(row.depths)} users in {1000 * row.seconds:.0f} ms, "
+            f"{heard} of {len(row.depths)} users answered in {1000 * row.seconds:.0f} ms, "
             f"layers reached by {'/'.join(map(str, row.reached))}{accuracy}"
         )
 
@@ -83,7 +83,7 @@ class Board:
         table.add_column("layers reached, from the last")
         table.add_column("this round")
         table.add_column("late", justify="right")
-        table.add_column("not used", justify="right")
+        table.add_column("rejected", justify="right")
         for user, depth in sorted(row.depths.items(), key=_by_number)[:MOST]:
             table.add_row(
                 Text(_name(user, self._slow.get(user, 1.0))),
@@ -114,7 +114,7 @@ def _blocks(depth: int, layers: int) -> Text:
 
 
 def _name(user: str, factor: float) -> str:
-    return user if factor == 1 else f"{user} ({factor:g}x slow)"
+    return user if factor == 1 else f"{user} ({factor:g}x slower)"
 
 
 def _by_number(entry: tuple[str, int]) -> tuple[int, str]:

@@ -43,7 +43,7 @@ STRAGGLERS, SEEDS, EVAL_EVERY = 0.9, 3, 10
 
 def demo(
     out: Annotated[
-        Path, option("--out", help="Leave the page, the pictures and the runs here (demo).")
+        Path, option("--out", help="Folder for the page, the figures and the runs (demo).")
     ] = Path("demo"),
     data_dir: DataDir = None,
 ) -> None:
@@ -142,7 +142,7 @@ def _has_mnist(folder: str | None) -> bool:
             load("mnist", Path(folder) if folder else None, report=_Quiet(status))
     except DataUnavailable:
         say(
-            "MNIST is out of reach (`salf data mnist` says why), so this demo is on digits: "
+            "MNIST is not available (`salf data mnist` says why), so this demo uses digits: "
             "1,797 real images of 8x8 pixels that are part of salf."
         )
         return False

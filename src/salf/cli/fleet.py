@@ -17,7 +17,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="Fleets: users' devices, which give a simulated run its clock.",
+    help="Fleets: the users' devices, for a simulated clock.",
 )
 
 

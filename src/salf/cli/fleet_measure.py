@@ -49,4 +49,4 @@ def measure(
         for file in write_agreement(agreement, folder, path, sys.argv[1:]):
             tell(f"wrote {file}")
     except SalfError as error:
-        say(f"There is no page of it: {error}")
+        say(f"No page was made: {error}")

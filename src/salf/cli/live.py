@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 USERS = 8  # unless said otherwise: the paper's 30 are many processes for one machine
 Federation = Annotated[
-    str, option("--federation", help="Which one, where a cluster has several (salf).")
+    str, option("--federation", help="Name of the federation, if a cluster has several (salf).")
 ]
 _CLOCK = ("deadline", "batches", "reach")
 # Settings of the simulator alone: reality decides who straggles, and computes.
@@ -36,27 +36,27 @@ def live(
     options: Options = None,
     address: Annotated[
         str | None,
-        option("--address", help="Join the Ray cluster at HOST:PORT; by default one is started."),
+        option("--address", help="Use the Ray cluster at HOST:PORT; by default, start one."),
     ] = None,
     here: Annotated[
         int | None,
-        option("--here", help="How many of the users to start; the others come by `salf join`."),
+        option("--here", help="Number of users to start here; the others use `salf join`."),
     ] = None,
     min_users: Annotated[
         int | None, option("--min-users", help="Wait for this many users before round 1.")
     ] = None,
     federation: Federation = "salf",
     out: Annotated[
-        Path | None, option("--out", help="Keep every closed round here, and the model.")
+        Path | None, option("--out", help="Folder for the record of every round and the model.")
     ] = None,
     resume: Annotated[
         bool,
-        option("--resume", help="Continue after the last closed round that --out holds."),
+        option("--resume", help="Continue after the last round saved in --out."),
     ] = False,
 ) -> None:
     """Train with real processes and a real clock: every round ends at its deadline.
 
-    A preset has 8 users here unless --users says otherwise.
+    A preset has 8 users here, unless you set --users.
 
     Examples:
 
@@ -66,9 +66,9 @@ def live(
 
         salf live digits-mlp --deadline 50ms --method mymethods:Halves    (no download)
 
-        salf page runs/live      (its page, also while the run still goes on)
+        salf page runs/live      (make the page, even during the run)
 
-        salf replay runs/live    (the recorded depths again, in the simulator)
+        salf replay runs/live    (replay the recorded depths in the simulator)
     """
     from salf.experiments.live import Joining, run
 
@@ -82,7 +82,7 @@ def live(
         except (KeyboardInterrupt, SystemExit):
             # The page itself would take seconds, and somebody wants to stop now.
             if out is not None and _rounds(out):
-                say(f"{_command('page', out)} makes a page of the rounds so far.")
+                say(f"{_command('page', out)} makes a page from the rounds so far.")
             raise
         except ClusterLost as error:
             if out is None:
@@ -93,7 +93,7 @@ def live(
             ) from None
     _tell_summary(result.summary)
     if out is None:
-        say("Nothing was kept: add --out FOLDER to keep the model and every round's depths.")
+        say("Nothing was saved: add --out FOLDER to save the model and every round's depths.")
         return
     tell(f"The run is in {out}")
     _leave_page(out)
@@ -169,7 +169,7 @@ def _leave_page(out: Path) -> None:
     try:
         tell(f"wrote {write_live_page(out)}")
     except (SalfError, OSError) as error:
-        say(f"There is no page of it yet: {error}; then {_command('page', out)} makes it.")
+        say(f"Could not make the page: {error}; then {_command('page', out)} makes it.")
 
 
 def _command(*arguments: object) -> str:
@@ -198,15 +198,20 @@ def join(
     ] = "auto",
     share: Annotated[
         str,
-        option("--share", help="7/8: take part as user 7 of the server's 8, with its share."),
+        option(
+            "--share",
+            help="Which user this is: 7/8 is user 7 of the server's 8, with its share of the data.",
+        ),
     ] = "",
     federation: Federation = "salf",
-    slow: Annotated[float, option("--slow", help="How much slower than it is.", min=1)] = 1.0,
+    slow: Annotated[
+        float, option("--slow", help="Slow this user down by this factor.", min=1)
+    ] = 1.0,
 ) -> None:
-    """Let this machine be a user of a live federation; Ctrl-C leaves it.
+    """Run a user of a live federation on this machine; Ctrl-C leaves.
 
-    The machine is part of the cluster already (`ray start --address HOST:PORT`). Data, model, split
-    and seed must be the server's: they say which share is this user's. Only layers leave it.
+    First add the machine to the cluster (`ray start --address HOST:PORT`). Data, model, split and
+    seed must be those of the server: they determine this user's share. Only gradients leave it.
 
     Example:
 
@@ -216,10 +221,10 @@ def join(
     from salf.live.cluster import Pulse, cluster
 
     if not share:
-        raise SalfError("which user is this? Add --share, as 7/8 for user 7 of the server's 8.")
+        raise SalfError("salf join needs --share: for example, 7/8 for user 7 of the server's 8.")
     number, _, of = share.partition("/")
     if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
-        raise SalfError(f"--share is written NUMBER/USERS, as 7/8, not {share!r}.")
+        raise SalfError(f"--share must be NUMBER/USERS, such as 7/8, not {share!r}.")
     config = load_config(source).changed(users=int(of), **settings)
     name = user_name(int(number))
     with cluster(address, federation):
@@ -228,7 +233,7 @@ def join(
         with console.status("getting ready"):
             user = ray.start_user(name, partial(make_user, config, int(number), slow), here=True)
             ray.wait_ready([user])
-        say(f"{name} is there for the server of this federation. Ctrl-C leaves.")
+        say(f"{name} has joined the federation. Press Ctrl-C to leave.")
         pulse = Pulse()
         try:
             while True:
@@ -244,7 +249,7 @@ def _tell_summary(summary: dict[str, Any]) -> None:
         f"{summary['rounds']} rounds in {summary['seconds']:.1f} s. Users finished in "
         f"{summary['finished']:.0%}, reached some layers in {summary['partial']:.0%} and none in "
         f"{summary['nothing']:.0%} of their rounds; {summary['late']} updates were late, "
-        f"{summary['rejected']} not used."
+        f"{summary['rejected']} were rejected."
     )
     if (empty := summary["empty"]) > summary["rounds"] / 2:
         say(
@@ -252,4 +257,5 @@ def _tell_summary(summary: dict[str, Any]) -> None:
             "more time with --deadline."
         )
     if summary["rounds_in_time"] is not None:
-        tell(f"{summary['rounds_in_time']:.1%} of the rounds closed in T_max and the grace period.")
+        in_time = f"{summary['rounds_in_time']:.1%}"
+        tell(f"{in_time} of the rounds closed within T_max plus the grace period.")

@@ -138,6 +138,6 @@ def parse_options(given: list[str] | None) -> dict[str, Any] | None:
     for entry in given:
         name, equals, value = entry.partition("=")
         if not equals:
-            raise SalfError(f"an option is written NAME=VALUE, not {entry!r}.")
+            raise SalfError(f"an option must be NAME=VALUE, not {entry!r}.")
         options[name] = value
     return options

@@ -54,13 +54,13 @@ def plan(
         str | None, option("--deadlines", help="Deadlines to try instead, such as 0.5s,1s,2s.")
     ] = None,
     workers: Annotated[
-        int | None, option("--workers", help="Runs at a time; one per core by default.", min=1)
+        int | None, option("--workers", help="Parallel runs; by default, one per core.", min=1)
     ] = None,
     out: Annotated[
         Path | None,
         option(
             "--out",
-            help="Leave plan.csv, curve.csv, a figure and a page here; continue if begun.",
+            help="Folder for plan.csv, curve.csv, a figure and a page; continues if begun.",
         ),
     ] = None,
 ) -> None:
@@ -89,7 +89,7 @@ def plan(
         if drawn:
             check_extra()
     except SalfError as error:
-        say(f"There will be plan.csv and curve.csv only: {error}")
+        say(f"No figure and no page will be written: {error}")
         drawn = False
     config = simulated(with_options(load_config(source), settings, options))
     config = config.changed(threads=config.threads or 1)
@@ -128,7 +128,7 @@ def plan(
         )
     print_plan(planned, results)
     if out is None:
-        say("Nothing was kept: add --out FOLDER to keep the schedule, the curve and a figure.")
+        say("Nothing was saved: add --out FOLDER to save the schedule, the curve and a figure.")
         return
     if drawn:
         files = write_plan(planned, out, sys.argv[1:])

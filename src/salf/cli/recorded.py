@@ -11,7 +11,7 @@ from salf.cli.terminal import progress_bar, say, tell
 def page(
     folder: Annotated[Path, typer.Argument(help="The folder of a live run (its --out).")],
 ) -> None:
-    """Make the page of a live run: accuracy over time, how far each user got, what was not used.
+    """Make the page of a live run: accuracy over time, how far each user got, rejected updates.
 
     `salf live --out` leaves it at the end, as FOLDER/live.html: one file that
     needs no network. Of a run that goes on or was stopped it has the rounds so

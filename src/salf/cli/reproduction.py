@@ -57,7 +57,7 @@ def reproduce(
     ),
     data_dir: DataDir = None,
     workers: Annotated[
-        int | None, option("--workers", help="Runs at a time; one per core by default.", min=1)
+        int | None, option("--workers", help="Parallel runs; by default, one per core.", min=1)
     ] = None,
 ) -> None:
     """Reproduce the paper's tables, figures, lemmas and theorem, with a verdict on every claim.
@@ -111,9 +111,9 @@ def reproduce(
     _print_verdicts({name: made.made[name] for name in made.made if _asked(name, what)})
     tell(f"\nwrote {out / PAGE} in {(monotonic() - began) / 60:.1f} minutes")
     for name, reason in made.skipped.items():
-        say(f"salf: {name} was not made: {reason}")
+        say(f"salf: {name} was skipped: {reason}")
     for name, reason in made.diverged.items():
-        say(f"salf: {name} has no result: {reason}")
+        say(f"salf: {name} failed: {reason}")
     if made.skipped or made.diverged:
         raise typer.Exit(2)
 

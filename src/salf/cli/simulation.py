@@ -32,12 +32,12 @@ def run(
     settings: Settings,
     source: Source = "mnist-mlp",
     options: Options = None,
-    out: Annotated[Path | None, option("--out", help="Leave the run's folder here.")] = None,
+    out: Annotated[Path | None, option("--out", help="Folder to save the run in.")] = None,
     resume: Annotated[
         bool,
         option(
             "--resume",
-            help="Continue the run that --out holds; --rounds or --seconds may add to it.",
+            help="Continue the run in --out; --rounds or --seconds may extend it.",
         ),
     ] = False,
     checkpoint_every: Annotated[
@@ -101,7 +101,7 @@ def run(
     if nobody_is_cut_off(config, result.history):
         say(NOBODY)
     if out is None:
-        say("Nothing was kept: add --out FOLDER to keep the model, the metrics and the config.")
+        say("Nothing was saved: add --out FOLDER to save the model, the metrics and the config.")
     else:
         tell(f"The run is in {out}")
 
@@ -157,11 +157,14 @@ def compare(
     ] = None,
     options: Options = None,
     workers: Annotated[
-        int | None, option("--workers", help="Runs at a time; one per core by default.", min=1)
+        int | None, option("--workers", help="Parallel runs; by default, one per core.", min=1)
     ] = None,
     out: Annotated[
         Path | None,
-        option("--out", help="Leave results.csv, a picture and a page here; continue if begun."),
+        option(
+            "--out",
+            help="Folder for results.csv, a figure and a page; continues a comparison begun there.",
+        ),
     ] = None,
 ) -> None:
     """Run several methods side by side and print one table: mean and spread over the seeds.
@@ -262,7 +265,7 @@ def end(*comparisons: "Comparison") -> None:
     """Say what diverged; then the exit code is 2."""
     failures = {name: why for each in comparisons for name, why in each.failures.items()}
     for name, reason in failures.items():
-        say(f"salf: {name} has no result: {reason}")
+        say(f"salf: {name} failed: {reason}")
     if failures:
         raise typer.Exit(2)
 
@@ -306,6 +309,6 @@ def can_draw(check: Callable[[], None]) -> bool:
     try:
         check()
     except SalfError as error:
-        say(f"There will be results.csv only: {error}")
+        say(f"No figure and no page will be written: {error}")
         return False
     return True

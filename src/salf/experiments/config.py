@@ -44,9 +44,9 @@ class Config:
         "mnist | fashion-mnist | cifar10 | digits | synthetic | idx:PATH | folder:PATH | "
         "package.module:Name",
     )
-    data_dir: str = setting("", "A folder to look for the data set's files in.")
+    data_dir: str = setting("", "Folder that may contain the data set's files.")
     split: str = setting(
-        "iid", "Who holds which samples: iid | dirichlet:0.1 | shards:2 | shared:100"
+        "iid", "How samples are split among users: iid | dirichlet:0.1 | shards:2 | shared:100"
     )
     model: str = setting("mlp", f"{' | '.join(PAPER_MODELS)} | package.module:Name")
     layers: str = setting(
@@ -61,55 +61,55 @@ class Config:
     )
     depth: str = setting(
         "mixture",
-        "How deep users get: mixture (a ratio of stragglers, of any depth alike, the rest finish) "
-        "| mixture:P1,... (with the chances of a straggler's depth 1..L+1) | uniform (assumption "
-        "AS4) | fixed:D1,D2,... | probabilities:P1,... | package.module:Name",
+        "Distribution of depth: mixture (a ratio of stragglers, of uniform depth; the rest finish) "
+        "| mixture:P1,... (with the probabilities of a straggler's depth 1..L+1) | uniform "
+        "(assumption AS4) | fixed:D1,D2,... | probabilities:P1,... | package.module:Name",
     )
     users: int = setting(30, "Number of users.")
     cohort: float | str = setting(
-        "all", "How many users take part in a round: all | a number, as 100 | a share, as 0.1"
+        "all", "Users that take part in a round: all | a number, such as 100 | a share, such as 0.1"
     )
     cohort_by: Literal["uniform", "samples"] = setting(
         "uniform", "How a cohort is drawn: uniform | samples (users with more samples more often)"
     )
     weigh: Literal["equally", "samples"] = setting(
-        "equally", "How users count: equally | samples (in proportion to their number of samples)"
+        "equally", "Weight of users: equally | samples (in proportion to their number of samples)"
     )
-    stragglers: float = setting(0.9, "The ratio of stragglers, in [0, 1].")
+    stragglers: float = setting(0.9, "Ratio of stragglers, in [0, 1].")
     fleet: str = setting(
         "",
-        "The users' devices, which give rounds a simulated clock, in place of --depth: phones | "
+        "The users' devices, for a simulated clock instead of --depth: phones | "
         "edge | lab | slow-classes | phones:speed=1e6,jitter=0.3 | FILE.csv | package.module:Name",
     )
     availability: str = setting(
         "always",
         "When the fleet's devices are available: always | day-night | sessions | "
-        "markov:ON,OFF (mean seconds) | by-labels:MEAN,SLOT (every SLOT seconds a share of the "
-        "users, MEAN on average, drawn by the labels they hold) | FILE.csv",
+        "markov:ON,OFF (mean seconds) | by-labels:MEAN,SLOT (in every slot of SLOT seconds each "
+        "user with a probability that depends on its labels, MEAN on average) | FILE.csv",
     )
     pair: Literal["", "random", "labels", "size"] = setting(
         "",
-        "Who has the slow devices: random (a file's devices in its order) | labels (users of the "
-        "first classes) | size (users with few samples); by default the fleet says.",
+        "Which users have the slow devices: random (devices in a file: in its order) | labels "
+        "(users of the first classes) | size (users with few samples); default: the fleet's.",
     )
     deadline: float | str | None = setting(
         None,
-        "T_max, a user's time a round: 50ms | 2s | auto | auto:0.8 (the share of layers to be "
-        "reached) | FILE.csv (a column deadline). FedAvg needs none.",
+        "T_max, the time a user has per round: 50ms | 2s | auto | auto:0.8 (the share of layers to "
+        "reach) | FILE.csv (a column deadline). FedAvg needs none.",
         deadlines.read,
     )
     reach: Literal["known", "learned", "counted"] = setting(
         "known",
-        "How p_l and each user's reach are found: known (from the law of the fleet or of --depth; "
-        "live, the share of rounds in which nobody reached the layer) | learned (with a fleet or "
-        "live, from the depths of each user so far) | counted (the share of rounds in which each "
-        "user reached the layer, for methods that weigh by it)",
+        "How p_l and each user's reach are computed: known (from the distribution of the fleet or "
+        "of --depth; live, the share of rounds in which nobody reached the layer) | learned (with "
+        "a fleet or live, from each user's depths so far) | counted (the share of rounds in which "
+        "each user reached the layer, for methods that weigh by it)",
     )
     batches: Literal["auto", "equal", "equal-time"] = setting(
         "auto",
         "equal: batches of --batch-size | equal-time: in proportion to the speed of a user's "
-        "device, so that a batch takes all users about as long | auto: equal-time for salf-recall "
-        "with a fleet or live, else equal",
+        "device, so that a batch takes all users about the same time | auto: equal-time for "
+        "salf-recall with a fleet or live, otherwise equal",
     )
     compress: str = setting(
         "",
@@ -136,36 +136,36 @@ class Config:
     rounds: int = setting(_Default(250), "Number of rounds.")
     seconds: float | None = setting(
         None,
-        "With a fleet, the simulated time after which a run ends; then --rounds, if given too, is "
-        "the most rounds it may have.",
+        "With a fleet, the simulated time after which a run ends; --rounds, if also given, is then "
+        "the maximum number of rounds.",
     )
     lr: float | str = setting(
         0.05, "Learning rate: 0.05 | cosine:RATE | step:RATE,EVERY,FACTOR | theorem:RHO_C,RHO_S"
     )
     server: str = setting("sgd", "The server's optimiser: sgd | adam | yogi | adagrad")
     momentum: float = setting(0.5, "Momentum of server sgd.")
-    beta1: float | None = setting(
-        None, "Of server adam, yogi and adagrad; by default 0.9, and 0 for adagrad."
-    )
-    beta2: float | None = setting(None, "Of server adam and yogi; by default 0.99.")
-    epsilon: float | None = setting(
-        None, "Adaptivity of server adam, yogi and adagrad; by default 0.001."
-    )
+    beta1: float | None = setting(None, "beta1 of server adam, yogi and adagrad (0.9; adagrad: 0).")
+    beta2: float | None = setting(None, "beta2 of server adam and yogi (0.99).")
+    epsilon: float | None = setting(None, "epsilon of server adam, yogi and adagrad (0.001).")
     batch_size: int = setting(
         16, "Samples per user and local step; a user that has fewer uses all of them."
     )
-    local_steps: int = setting(1, "Gradient steps of every user in a round.")
-    local_epochs: int = setting(0, "Passes of every user through its data, instead of local steps.")
+    local_steps: int = setting(1, "Gradient steps per user and round.")
+    local_epochs: int = setting(
+        0, "Passes of each user through its data per round, instead of local steps."
+    )
     client_lr: float | None = setting(
         None,
         "Learning rate of the users' local steps; --lr then multiplies their mean update (1 for "
-        "FedAvg). By default users step with --lr.",
+        "FedAvg). By default, users step with --lr.",
     )
     validation: float = setting(
-        1 / 6, "The share of the training data held back to measure the accuracy during training."
+        1 / 6, "Share of the training data held out to measure the accuracy during training."
     )
-    seed: int = setting(0, "All random draws come from it.")
-    eval_every: int = setting(0, "Rounds between evaluations; 0 keeps them a small part.")
+    seed: int = setting(0, "Seed of all random draws.")
+    eval_every: int = setting(
+        0, "Rounds between evaluations; 0 chooses an interval that keeps their cost small."
+    )
     eval_seconds: float = setting(
         0.0, "With a fleet, simulated seconds between evaluations, instead of rounds."
     )
@@ -176,7 +176,7 @@ class Config:
         "user at a time) | package.module:Name",
     )
     # Part of the config, because sums are rounded differently with another number.
-    threads: int = setting(0, "Cores to use; by default $OMP_NUM_THREADS, else all of them.")
+    threads: int = setting(0, "CPU threads; by default $OMP_NUM_THREADS, or all cores.")
     options: Mapping[str, Any] = field(default_factory=dict)  # of the method
     # Python objects in place of what the settings name (`salf.train`), each by a fingerprint.
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -196,7 +196,7 @@ class Config:
                 raise SalfError(f"{_key(name)} must be at least 1, not {getattr(self, name)}.")
         for name in ("seed", "eval_every", "threads", "local_epochs", "rounds", "eval_seconds"):
             if getattr(self, name) < 0:
-                raise SalfError(f"{_key(name)} must not be negative, and is {getattr(self, name)}.")
+                raise SalfError(f"{_key(name)} must not be negative, not {getattr(self, name)}.")
         for name, most in (("seed", 2**63 - 1), ("threads", 1024)):
             if getattr(self, name) > most:
                 raise SalfError(f"{name} must be at most {most}, not {getattr(self, name)}.")
@@ -205,7 +205,7 @@ class Config:
         if self.client_lr is not None and not 0 < self.client_lr < 1e30:
             raise SalfError(f"client-lr must be positive, not {self.client_lr}.")
         if "average" in self.options:
-            raise SalfError("average is a setting of its own, not an option of the method.")
+            raise SalfError("average is a setting, not an option of the method: use --average.")
         if not 0 <= self.stragglers <= 1:
             raise SalfError(f"stragglers must be a ratio in [0, 1], not {self.stragglers}.")
         if not 0 <= self.validation < 1:
@@ -255,11 +255,11 @@ class Config:
                 deadlines.parse(self.deadline)
         if self.batches == "equal-time" and self.local_epochs:
             raise SalfError(
-                "an epoch takes as long whatever the batches are: use --local-steps with batches "
-                "equal-time."
+                "batches equal-time does not work with local epochs, which take as long with any "
+                "batch size: use --local-steps."
             )
         if self.eval_every and self.eval_seconds:
-            raise SalfError("evaluate by rounds or by the clock: give eval-every or eval-seconds.")
+            raise SalfError("eval-every and eval-seconds cannot be combined: give one of them.")
         if self.seconds is not None and not 0 < self.seconds < inf:
             raise SalfError(f"seconds must be a positive time, not {self.seconds}.")
         given = {
@@ -411,13 +411,15 @@ class LiveConfig(Config):
     """A config of real users with a real clock. Times are in seconds, or texts such as 50ms."""
 
     grace: float | None = setting(
-        None, "Time for messages after T_max; by default learned from arrivals.", duration
+        None, "Time for messages after T_max; by default, learned from recent rounds.", duration
     )
-    slow: str = setting("", "0.5x8: half of the users 8 times as slow. Several with commas.")
+    slow: str = setting(
+        "", "Slow users: 0.5x8 makes half of them 8 times slower; 0.25x4,0.25x16 combines."
+    )
     max_norm: float | None = setting(
-        None, "Reject a layer's gradient of a larger norm; by default the bound is learned."
+        None, "Reject updates with a layer gradient above this norm; by default, learned."
     )
-    backend: Backend = setting("ray", "ray (milliseconds) | flower (seconds)")
+    backend: Backend = setting("ray", "ray (rounds of milliseconds) | flower (rounds of seconds)")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -426,7 +428,7 @@ class LiveConfig(Config):
         from salf.live.slow import slowness
 
         if self.fleet:
-            raise SalfError("real users have devices of their own: leave out --fleet.")
+            raise SalfError("a live run has no simulated devices: leave out --fleet.")
         self.make_deadline()
         check_max_norm(self.max_norm)
         Grace(self.grace)  # which checks it
@@ -442,7 +444,7 @@ class LiveConfig(Config):
         if method.simulated_only:
             raise SalfError(f"{method.name} runs in the simulator only: {method.simulated_only}.")
         if self.deadline is None and not method.waits:
-            raise SalfError("how long may a round take? Add --deadline, such as --deadline 50ms.")
+            raise SalfError("a live run needs a deadline: add --deadline, such as --deadline 50ms.")
 
     def make_deadline(self) -> deadlines.Deadline | None:
         """T_max of every round; None if rounds wait for everybody."""

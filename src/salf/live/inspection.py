@@ -120,12 +120,12 @@ class Inspection:
     def check(self, update: Update, round: int) -> None:
         """Return if the update may be used in this round, else raise `Rejected`."""
         if update.round != round:
-            raise Rejected(f"for round {update.round}, and this is round {round}")
+            raise Rejected(f"it is for round {update.round}, but this is round {round}")
         if not 1 <= update.depth <= len(self.layers) + 1:
-            raise Rejected(f"of depth {update.depth}, outside 1..{len(self.layers) + 1}")
+            raise Rejected(f"its depth {update.depth} is outside 1..{len(self.layers) + 1}")
         if not 1 <= update.steps <= update.planned <= self.local_steps:
             raise Rejected(
-                f"with {update.steps} of {update.planned} local steps, outside "
+                f"it has {update.steps} of {update.planned} local steps, outside "
                 f"1..{self.local_steps}"
             )
         self._check_names(update)
@@ -184,19 +184,21 @@ class Inspection:
         due = {name for names in self._due[lowest - 1 :] for name in names}
         if extra := sorted(update.tensors.keys() - due):
             reached = extra[0] in self.layers.index_of
-            why = "which its depth does not reach" if reached else "which the model does not have"
-            raise Rejected(f"with {extra[0][:200]!r}, {why}")
+            why = "which its depth does not reach" if reached else "which is not in the model"
+            raise Rejected(f"it has {extra[0][:200]!r}, {why}")
         if missing := sorted(due - update.tensors.keys()):
-            raise Rejected(f"without {missing[0]!r}, though of depth {update.depth}")
+            raise Rejected(f"{missing[0]!r} is missing, but its depth is {update.depth}")
 
     def _check_tensor(self, name: str, tensor: Tensor) -> None:
         like = self.weights[name]
         if tensor.shape != like.shape:
-            raise Rejected(f"with {name!r} of shape {tuple(tensor.shape)}, not {tuple(like.shape)}")
+            raise Rejected(
+                f"{name!r} has shape {tuple(tensor.shape)}, expected {tuple(like.shape)}"
+            )
         if tensor.dtype != like.dtype:
-            raise Rejected(f"with {name!r} of type {tensor.dtype}, not {like.dtype}")
+            raise Rejected(f"{name!r} has type {tensor.dtype}, expected {like.dtype}")
         if name.endswith("running_var") and bool((tensor + like < 0).any()):
-            raise Rejected(f"with {name!r} that makes a variance negative")
+            raise Rejected(f"{name!r} makes a variance negative")
 
     def _norms(self, update: Update) -> dict[Part, float]:
         """Of the parts it has; finite only if all values are."""
@@ -208,11 +210,11 @@ class Inspection:
 
     def _check_norm(self, part: Part, norm: float, bound: float | None) -> None:
         if bound is not None and norm > bound:
-            kind = "a gradient" if part.gradients else "buffers"
+            kind = "gradient" if part.gradients else "buffers"
             learned = not part.gradients or self.max_norm is None
             raise (TooLarge if learned else Rejected)(
-                f"with {kind} of norm {norm:.3g} in layer {part.layer + 1} "
-                f"({self.layers[part.layer].name!r}), where at most {bound:.3g} is allowed"
+                f"the norm of the {kind} of layer {part.layer + 1} "
+                f"({self.layers[part.layer].name!r}) is {norm:.3g}, above the limit {bound:.3g}"
             )
 
 
@@ -225,5 +227,5 @@ def _norm(name: str, tensor: Tensor) -> float:
         double = torch.complex128 if tensor.is_complex() else torch.float64
         norm = float(torch.linalg.vector_norm(tensor, dtype=double).real)
     if not isfinite(norm):
-        raise Rejected(f"with {name!r} not finite")
+        raise Rejected(f"{name!r} is not finite")
     return norm

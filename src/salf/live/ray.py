@@ -79,7 +79,7 @@ def start_user(name: str, make: Callable[[], User], *, here: bool = False) -> An
     try:
         return ray.remote(_Actor).options(**options).remote(make)
     except ValueError:
-        raise SalfError(f"there is a user {name!r} in this federation already.") from None
+        raise SalfError(f"this federation already has a user {name!r}.") from None
 
 
 def wait_ready(users: Sequence[Any], on_ready: Callable[[int], None] | None = None) -> None:
@@ -140,7 +140,7 @@ class RayLink:
         try:
             names = set(ray.util.list_named_actors())
         except RayError as error:  # the next look may be luckier
-            log.warning("Ray does not say who is there: %s", in_one_line(error))
+            log.warning("Ray could not list the users: %s", in_one_line(error))
             return
         self._actors = {name: handle for name, handle in self._actors.items() if name in names}
         self._coming = {name: ready for name, ready in self._coming.items() if name in names}
@@ -165,7 +165,7 @@ class RayLink:
             actor = self._actors.get(asked.user)
             if actor is None or now < asked.hung:
                 continue
-            log.warning("%s hangs since round %d; it is started again", asked.user, asked.round)
+            log.warning("%s has hung since round %d; restarting it", asked.user, asked.round)
             self._asked[reference] = replace(asked, hung=now + HUNG_SECONDS)
             self._patience[asked.user] = 2 * self._patience.get(asked.user, 1.0)
             ray.kill(actor, no_restart=False)

@@ -214,7 +214,7 @@ class Rounds:
         while (missing := self.server.missing(self.link.awaited())) and self._now() < until:
             if self.deadline is None and heard >= say:
                 some = ", ".join(sorted(missing)[:5]) + (", ..." if len(missing) > 5 else "")
-                self._on_wait(f"waiting since {heard - began:.0f} s for {some}.")
+                self._on_wait(f"waiting for {some} ({heard - began:.0f} s so far).")
                 say = heard + (heard - began)  # ever more rarely
             answers = self.link.receive(max(0.0, min(until - self._now(), PAUSE)))
             heard = self._now()
@@ -239,8 +239,8 @@ class Rounds:
         user, reason = row.rejected[-1]
         self._not_before = self._now() + pause
         self._on_wait(
-            f"in round {row.round} all users failed (the last, {user}: {reason}); "
-            f"the next one begins in {pause:g} s."
+            f"all users failed in round {row.round} (the last was {user}: {reason}); "
+            f"the next round begins in {pause:g} s."
         )
 
     def _say_if_nobody_gets_anywhere(self, row: Row) -> None:
@@ -254,7 +254,7 @@ class Rounds:
             self._on_wait(
                 f"nobody has completed a layer in {self._empty} rounds; "
                 + (
-                    f"the deadline is {self.deadline:g} s now, and grows."
+                    f"the deadline is now {self.deadline:g} s and growing."
                     if longer
                     else f"is a deadline of {self.deadline:g} s too short?"
                 )
@@ -268,15 +268,15 @@ class Rounds:
             if not said and not self.link.free() and self._now() - began >= SAY_WAITING:
                 present = len(self.link.users())
                 self._on_wait(
-                    f"all {present} users are at work on earlier rounds; waiting for one."
+                    f"all {present} users are busy with earlier rounds; waiting for one."
                     if present
-                    else "there are no users; waiting for one."
+                    else "no users are connected; waiting for one."
                 )
                 said = True
             if answers := self.link.receive(PAUSE):
                 came.append((answers, self._now()))
         if said:
-            self._on_wait("a user is there; going on.")
+            self._on_wait("a user is ready; continuing.")
         return came
 
     def _take(self, answers: Sequence[Answer], arrived: float) -> None:

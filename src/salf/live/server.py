@@ -150,7 +150,7 @@ class LiveServer:
         `deadline` is T_max, if users are to be expected to come as far as they do in other rounds.
         """
         if self._round is not None:
-            raise SalfError(f"round {self.t + 1} is open already.")
+            raise SalfError(f"round {self.t + 1} is already open.")
         self.names |= dict.fromkeys(users)
         separate = self.known.recall is not None
         sums = LayerwiseAggregate(self.layers, self.weights, separate)
@@ -191,15 +191,15 @@ class LiveServer:
             if update.user != user:
                 raise Rejected(f"signed by {update.user!r}")
             if asked is not None and update.round != asked:
-                raise Rejected(f"for round {update.round}, in reply to round {asked}")
+                raise Rejected(f"it is for round {update.round}, in reply to round {asked}")
             if update.round < t:
                 self.round.late += 1
-                log.info("round %d: a late update of %s, for round %d", t, user, update.round)
+                log.info("round %d: late update from %s, for round %d", t, user, update.round)
                 return update
             if user not in self.round.depths:
-                raise Rejected("from a user who was not asked")
+                raise Rejected("this user was not asked")
             if user in self.round.answered:
-                raise Rejected("the second of its user in this round")
+                raise Rejected("this user has already sent one in this round")
             update = self._unpacked(update)
             self.inspection.check(update, t)
         except TooLarge as reason:
@@ -222,7 +222,7 @@ class LiveServer:
         try:
             tensors = unpacked(update.tensors, self.compression, self.layers, trained)
         except ValueError as error:
-            raise Rejected(f"not compressed as it should be: {error}") from None
+            raise Rejected(f"wrong compression: {error}") from None
         return replace(update, tensors=tensors)
 
     def _use_unsure(self) -> None:
@@ -240,7 +240,9 @@ class LiveServer:
         t = self.t + 1
         if asked is not None and asked < t:  # it says nothing about this round
             self.round.late += 1
-            log.info("round %d: late and of no use, of %s for round %d: %s", t, user, asked, reason)
+            log.info(
+                "round %d: rejected late update from %s, for round %d: %s", t, user, asked, reason
+            )
             return
         self.round.failed.add(user)
         self._reject(user, reason)
@@ -248,7 +250,7 @@ class LiveServer:
     def _reject(self, user: str, reason: str) -> None:
         self.round.answered.add(user)
         self.round.rejected.append((user, reason))
-        log.warning("round %d: no update of %s is used: %s", self.t + 1, user, reason)
+        log.warning("round %d: rejected update from %s: %s", self.t + 1, user, reason)
 
     def close(self) -> Row:
         """End the round: take the step, and learn from it."""
@@ -330,10 +332,10 @@ class LiveServer:
             weights = {name: groups["weights"][name] for name in self.weights}
             for name, tensor in weights.items():
                 if tensor.shape != self.weights[name].shape:
-                    raise ValueError(f"{name!r} has another shape")
+                    raise ValueError(f"the shape of {name!r} differs")
             empty = np.asarray(state["empty"], np.float64)
             if empty.shape != (len(self.layers),):
-                raise ValueError("it has other layers")
+                raise ValueError("its layers differ")
             if self.user_reach is not None:
                 known = groups.pop("user_reach")["known"].numpy()
                 self.user_reach.load_state(state["users"], float(state["reference"]), known)
@@ -414,7 +416,7 @@ class LiveServer:
             # A sum that is finite tells it a hundred times faster than a look at every value.
             if not (isfinite(float(weight.detach().sum())) or bool(torch.isfinite(weight).all())):
                 raise TrainingDiverged(
-                    f"training diverged in round {t}: {name!r} is not finite after it. "
+                    f"training diverged in round {t}: {name!r} is not finite. "
                     "Try a smaller learning rate."
                 )
 

@@ -107,7 +107,7 @@ def decode_model(data: bytes) -> dict[str, Tensor]:
 def decode(data: bytes, most_bytes: int) -> Update:
     """An update from the wire. Whatever the bytes are, it is an Update or `Rejected`."""
     if len(data) > most_bytes:
-        raise Rejected(f"too large: {len(data)} bytes, where at most {most_bytes} make sense")
+        raise Rejected(f"too large: {len(data)} bytes, the limit is {most_bytes}")
     try:
         about = _about(data)
         # Every tensor a copy: torch would share the memory of `data`, which cannot be written.
@@ -122,7 +122,7 @@ def decode(data: bytes, most_bytes: int) -> Update:
     ) as error:
         raise Rejected(f"not an update: {in_one_line(error)}") from None
     if about.get("format") != _FORMAT:
-        raise Rejected(f"of another format: {str(about.get('format'))[:40]!r}")
+        raise Rejected(f"unknown format: {str(about.get('format'))[:40]!r}")
     return Update(
         user=text_of(about, "user"),
         round=whole_of(about, "round"),
@@ -143,7 +143,7 @@ def _about(data: bytes) -> dict[str, Any]:
     header = json.loads(data[_HEADER.size : _HEADER.size + length])
     about = json.loads(header["__metadata__"]["update"])
     if not isinstance(about, dict):
-        raise TypeError("its header is no table")
+        raise TypeError("its header is not a table")
     return about
 
 
@@ -177,7 +177,7 @@ def optional_of(about: Mapping[str, Any]) -> dict[str, Any]:
     """What an update may have, or `Rejected`."""
     given = {"rows": 0, "pace": 0.0, "stages": (), **about}
     if not isinstance(stages := given["stages"], list | tuple):
-        raise Rejected("its stages is not a list of numbers")
+        raise Rejected("its stages are not a list of numbers")
     return {
         "rows": whole_of(given, "rows"),
         "pace": number_of(given, "pace"),

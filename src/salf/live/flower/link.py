@@ -92,11 +92,11 @@ def update_of(user: str, round: int, reply: Message, most_bytes: int) -> Update:
     metrics = _only(reply.content.metric_records, "MetricRecord")
     size = sum(len(array.data) + len(name) for name, array in arrays.items())
     if size > most_bytes:
-        raise Rejected(f"too large: {size} bytes, where at most {most_bytes} make sense")
+        raise Rejected(f"too large: {size} bytes, the limit is {most_bytes}")
     if "server-round" not in metrics:
-        raise Rejected("not by salf.flower.train, which the node's ClientApp has to call")
+        raise Rejected("not made by salf.flower.train; call it in the ClientApp")
     if (said := whole_of(metrics, "server-round")) != round:
-        raise Rejected(f"for round {said}, in reply to round {round}")
+        raise Rejected(f"it is for round {said}, in reply to round {round}")
     return Update(
         user,
         round,
@@ -112,7 +112,7 @@ def update_of(user: str, round: int, reply: Message, most_bytes: int) -> Update:
 
 def _only(records: Mapping[str, Record], kind: str) -> Record:
     if len(records) != 1:
-        raise Rejected(f"with {len(records)} {kind}s, not one")
+        raise Rejected(f"it has {len(records)} {kind}s, expected one")
     return next(iter(records.values()))
 
 
@@ -124,9 +124,9 @@ def _tensor(name: str, array: Array) -> Tensor:
     try:
         stream = BytesIO(array.data)
         if npy.read_magic(stream) != (1, 0):
-            raise ValueError("of another version")
+            raise ValueError("another version of the format")
         shape, by_columns, dtype = npy.read_array_header_1_0(stream)
         numbers = np.frombuffer(array.data[stream.tell() :], dtype)
         return torch.from_numpy(numbers.reshape(shape, order="F" if by_columns else "C").copy())
     except Exception as error:  # whatever bytes make NumPy's parser raise
-        raise Rejected(f"with {name[:200]!r} not an array: {in_one_line(error)}") from None
+        raise Rejected(f"{name[:200]!r} is not an array: {in_one_line(error)}") from None

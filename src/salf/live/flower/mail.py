@@ -159,7 +159,7 @@ class Mail:
         reason = in_one_line(error)
         known = [self._sent[key] for key in pull.keys if key in self._sent]
         if not all(sent.failed for sent in known):  # else it would be said ten times a second
-            log.warning("a reply could not be read: %s", reason)
+            log.warning("could not read a reply: %s", reason)
         for sent in known:
             sent.failed = reason
         self._set_apart(pull)

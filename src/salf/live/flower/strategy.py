@@ -247,7 +247,7 @@ class SALF(FedAvg):
         """As FedAvg does, but it is left out while there are too few nodes: nothing waits here."""
         needed = max(self.min_available_nodes, self.min_evaluate_nodes)
         if self.fraction_evaluate and len(list(grid.get_node_ids())) < needed:
-            log(INFO, "configure_evaluate: left out, for want of %d nodes", needed)
+            log(INFO, "configure_evaluate: skipped, because fewer than %d nodes are free", needed)
             return []
         return super().configure_evaluate(server_round, arrays, config, grid)
 
@@ -321,7 +321,7 @@ class SALF(FedAvg):
     def _resume(self) -> None:
         if self.state is not None and self.state.exists():
             self.server.restore(self.state)
-            log(INFO, "Going on after round %d, from %s", self.server.t, self.state)
+            log(INFO, "Continuing after round %d, from %s", self.server.t, self.state)
         if self.record is not None:
             records.resume(self.record, self.server.t, saved=self.state is not None)
 
@@ -338,7 +338,7 @@ class SALF(FedAvg):
         """Only before the first round: after it, whoever is there goes on without the others."""
         while (there := len(list(grid.get_node_ids()))) < self.min_available_nodes:
             needed = self.min_available_nodes
-            log(INFO, "Waiting for nodes to connect: %d of %d are there.", there, needed)
+            log(INFO, "Waiting for nodes: %d of %d are connected.", there, needed)
             if there and needed == self._needed():
                 log(INFO, "(robust='none', which trusts all nodes, needs fewer.)")
             time.sleep(1)
@@ -368,7 +368,7 @@ class SALF(FedAvg):
         try:
             measured = self.aggregate_evaluate(t, replies)
         except Exception as error:  # whatever nodes' metrics make Flower's mean of them raise
-            log(WARNING, "The evaluation by nodes is of no use: %s", error)
+            log(WARNING, "The evaluation by nodes cannot be used: %s", error)
             return
         if measured is not None:
             log(INFO, "\t└──> Aggregated MetricRecord: %s", measured)

@@ -1,4 +1,4 @@
-"""A live run as a page: what came of it, how far users got, and what was not used."""
+"""A live run as a page: what came of it, how far users got, and which updates were rejected."""
 
 from pathlib import Path
 from shlex import join
@@ -207,7 +207,7 @@ def _unused_section(run: LiveRun) -> Section:
             f"And {len(more):,} more reasons, {_count(times, 'time')} in all: the log of the run, "
             "live.log, has every one."
         )
-    return Section("What was not used", blocks)
+    return Section("Rejected updates", blocks)
 
 
 def _unused_row(its: Unused) -> list[str]:

@@ -17,7 +17,7 @@ from salf.report import names
 from salf.rows import Row
 
 # Numbers that are others in every round, though the reason is the same.
-_CHANGING = re.compile(r"\b(round|norm|at most) [-+.\de]+")
+_CHANGING = re.compile(r"(\bround|\blimit|\) is) [-+.\de]+")
 
 
 @dataclass(frozen=True)
