@@ -196,8 +196,10 @@ def test_one_long_round_in_3000_is_not_lost(run_of):
     assert (over["round"], over["seconds"], over["limit"]) == (1703, 0.0601, 0.06)
     assert sum(dot["to"] - dot["from"] for dot in dots) == 3000
     text, chart = section(run, "How long rounds took")
-    assert text.startswith("2,999 of 3,000 rounds closed within T_max and the grace period, and 1 ")
-    assert "A dot is the slowest of some rounds" in chart.caption
+    assert text.startswith(
+        "2,999 of 3,000 rounds closed within T_max plus the grace period, and 1 "
+    )
+    assert "A dot is the slowest of several consecutive rounds" in chart.caption
 
 
 def test_of_many_rounds_the_slowest_are_shown(run_of):
