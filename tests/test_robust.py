@@ -264,3 +264,20 @@ def test_arrivals_of_attackers_have_all_layers():
     arrived = Arrivals.at(np.array([3, 4, 4]))
     found = Attackers(Attack.parse("flip"), 3).arrived(arrived)
     assert found.depth.tolist() == [3, 4, 1]
+
+
+def test_the_command_makes_a_table_of_attacks_and_goes_on_where_it_stopped(tmp_path, no_processes):
+    from salf.experiments.attacks import RESULTS, TABLE, Cell, try_attacks
+
+    base = SMALL.changed(rounds=3)
+    found = try_attacks(base, ["", "flip"], ["none", "trimmed"], [0.5], [0, 1], tmp_path)
+    lines = (tmp_path / TABLE).read_text().splitlines()
+    assert lines[0] == "| 50% stragglers | none | trimmed |"
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| no attack", "| flip"]
+    assert len((tmp_path / RESULTS).read_text().splitlines()) == 1 + 8
+    for folder in (tmp_path / "runs").iterdir():  # finished runs are not run again
+        (folder / "metrics.csv").touch()
+    again = try_attacks(base, ["", "flip"], ["none", "trimmed"], [0.5], [0, 1], tmp_path)
+    assert again.accuracies == found.accuracies
+    honest = found.accuracies[Cell("", "none", 0.5)]
+    assert all(accuracy is not None for accuracy in honest)

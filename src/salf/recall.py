@@ -45,6 +45,11 @@ class Recall:
         self._new: dict[User, Update] = {}  # of the round that is open
 
     @property
+    def users(self) -> int:
+        """How many users are remembered."""
+        return len(self._row)
+
+    @property
     def bytes(self) -> int:
         """The memory that the table takes now."""
         return sum(values.nbytes for values in self._values.values())

@@ -12,7 +12,15 @@ from salf.errors import SalfError
 from salf.experiments import live as live_module
 from salf.experiments.config import Config, LiveConfig
 from salf.experiments.folder import ROUNDS, RunFolder
-from salf.experiments.live import make_share, make_user, run, serve, user_name
+from salf.experiments.live import (
+    Joining,
+    make_share,
+    make_user,
+    run,
+    serve,
+    trusting,
+    user_name,
+)
 from salf.experiments.replay import replay
 from salf.experiments.run import run as simulate
 from salf.experiments.training import StopTraining, from_config
@@ -113,7 +121,7 @@ class Here:
                 task.proximal,
                 task.whole_steps,
             )
-            self.answers.append(Answer(name, task.round, encode(update)))
+            self.answers.append(Answer(name, task.round, encode(user.packed(update))))
 
     def awaited(self):
         return {answer.user for answer in self.answers}
@@ -228,6 +236,48 @@ def test_batches_that_users_chose_are_recorded_and_replayed(tmp_path, monkeypatc
     assert replay(tmp_path / "run").distance < 1e-3
     record.rewrite(tmp_path / "run" / ROUNDS, [replace(row, rows={}) for row in rows])
     assert replay(tmp_path / "run").distance > 5e-3  # with other batches it is another model
+
+
+@pytest.mark.parametrize("rule", ["trimmed", "median", "clip"])
+@pytest.mark.parametrize("attack", ["flip", "random"])
+def test_attacks_and_robust_rules_replay_to_the_same_model(tmp_path, rule, attack):
+    config = SMALL.changed(robust=rule, attack=attack, users=6)
+    live(config, tmp_path / "run")
+    replayed = replay(tmp_path / "run")
+    assert replayed.distance < 1e-3
+    rows = record.read(tmp_path / "run" / ROUNDS)
+    assert [row.reached for row in rows] == [row.reached for row in replayed.history.rows]
+    assert any(0 < row.reached[0] < 3 for row in rows)  # and layer 1 had to wait
+
+
+@pytest.mark.parametrize("attack", ["flip", "random", "constant", "large-first"])
+def test_one_attacker_of_eight_costs_a_live_run_little(attack):
+    """Users stop at any depth alike, or are not heard, so few reach the first layer."""
+    config = SMALL.changed(data="digits", users=8, rounds=120, batch_size=16, eval_every=120)
+    honest = run(config.changed(robust="none")).summary["test_accuracy"]
+    attacked = run(config.changed(robust="trimmed", attack=attack)).summary["test_accuracy"]
+    assert attacked >= honest - 0.05
+
+
+@pytest.mark.parametrize("compress", ["fp16", "qsgd:4", "topk:0.2"])
+def test_compressed_updates_replay_to_the_same_model(tmp_path, compress):
+    live(SMALL.changed(compress=compress), tmp_path / "run")
+    assert replay(tmp_path / "run").distance < 1e-3
+    plain = SMALL.changed(compress="")
+    (tmp_path / "run" / "config.toml").write_text(plain.to_toml())
+    assert replay(tmp_path / "run").distance > 1e-5  # it was another model
+
+
+def test_users_are_trusted_where_the_server_starts_them_and_nowhere_else():
+    said = []
+    here, cluster = Joining(), Joining(address="10.0.0.1:6379")
+    assert trusting(SMALL, here, said.append).robust == "none"
+    assert trusting(SMALL, cluster, said.append).robust == "trimmed"
+    assert trusting(SMALL.changed(backend="flower"), here, said.append).robust == "trimmed"
+    assert trusting(SMALL.changed(robust="clip"), here, said.append).robust == "clip"
+    assert not said
+    assert trusting(SMALL.changed(users=2), cluster, said.append).robust == "none"
+    assert "takes at least 3 users, and there are 2" in said[0]
 
 
 def test_batches_in_equal_time_are_for_steps_and_not_for_epochs():

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from salf.compression import Compression, Sender
 from salf.errors import SalfError
 from salf.layers import Layers
 from salf.live.inspection import Part
@@ -300,3 +301,87 @@ def test_a_state_of_another_model_is_refused_in_a_sentence(tmp_path, damage):
         live.restore(tmp_path / "state")
     assert live.t == 0
     assert_same(live, before)
+
+
+def with_scale(update, scale):
+    return replace(update, tensors={n: scale * t for n, t in update.tensors.items()})
+
+
+def test_a_first_update_that_is_too_large_is_refused_when_the_round_closes():
+    """Nothing is known of norms yet; those of the others of the round tell."""
+    live, before = server(), snapshot(server())
+    good = [update(user, seed=seed) for seed, user in enumerate("bcd", 1)]
+    live.open(["a", "b", "c", "d"])
+    live.take("a", encode(with_scale(update("a", seed=7), 100.0)))
+    for each in good:
+        live.take(each.user, encode(each))
+    row = live.close()
+    assert_same(live, stepped(before, good))
+    assert [user for user, _ in row.rejected] == ["a"]
+    assert row.depths == {"a": 4, "b": 1, "c": 1, "d": 1}
+
+
+@pytest.mark.parametrize("rule", ["trimmed", "median", "clip"])
+def test_a_robust_server_moves_a_layer_when_enough_users_sent_it(rule):
+    live, before = server(robust=rule), snapshot(server())
+    live.open(["a", "b", "c"])
+    last = update("a", 3, seed=1)
+    first = update("a", 1, seed=1)
+    live.take("a", encode(replace(first, tensors={**first.tensors, **last.tensors})))
+    for user in ("b", "c"):
+        live.take(user, encode(replace(last, user=user)))
+    row = live.close()
+    assert row.reached == (1, 1, 3)
+    assert_same(live, stepped(before, [last]))  # equal updates: their mean
+    live.open(["a", "b", "c"])
+    for user in ("b", "c"):
+        live.take(user, encode(update(user, 1, round=2, seed=1)))
+    live.close()
+    assert not torch.equal(live.weights["0.weight"], before["0.weight"])
+
+
+def test_a_robust_server_that_is_started_again_knows_what_waits(tmp_path):
+    live, again = server(robust="median"), server(robust="median")
+    live.open(["a", "b", "c"])
+    live.take("a", encode(update("a", 1, seed=1)))
+    live.close()
+    live.save(tmp_path / "state")
+    again.restore(tmp_path / "state")
+    for each in (live, again):
+        each.open(["a", "b", "c"])
+        for user, seed in (("b", 2), ("c", 3)):
+            each.take(user, encode(update(user, 1, round=2, seed=seed)))
+        each.close()
+    assert_same(again, snapshot(live))
+    assert not torch.equal(live.weights["0.weight"], server().weights["0.weight"])
+
+
+@pytest.mark.parametrize("compress", ["fp16", "qsgd:8", "topk:0.3"])
+def test_compressed_updates_are_smaller_and_are_unpacked_before_they_are_inspected(compress):
+    live, before = server(compress=compress), snapshot(server())
+    sender = Sender(Compression.parse(compress), live.layers, 0, 0)
+    sent = update("a", seed=1)
+    packed = replace(sent, tensors=sender.packed(sent.tensors, 1))
+    assert sum(t.nbytes for t in packed.tensors.values()) < sum(
+        t.nbytes for t in sent.tensors.values()
+    )
+    live.open(["a", "b"])
+    live.take("a", encode(packed))
+    live.take("b", encode(update("b", seed=2)))  # as it is: also a good update
+    row = live.close()
+    assert row.rejected == ()
+    for layer in live.layers:
+        name = layer.parameters[0]
+        moved = (before[name] - live.weights[name].detach()) / LR
+        mean = (sent.tensors[name] + update("b", seed=2).tensors[name]) / 2
+        assert (moved - mean).norm() < 0.6 * mean.norm()
+
+
+def test_what_is_compressed_wrongly_is_refused():
+    live = server(compress="topk:0.3")
+    sender = Sender(Compression.parse("topk:0.3"), live.layers, 0, 0)
+    packed = sender.packed(update("a").tensors, 1)
+    packed["layer 1: places"] = packed["layer 1: places"].flip(0)
+    live.open(["a"])
+    live.take("a", encode(replace(update("a"), tensors=packed)))
+    assert "not compressed as it should be" in live.close().rejected[0][1]

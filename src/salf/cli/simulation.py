@@ -95,6 +95,9 @@ def run(
         + f"after {found['rounds']} rounds {_clock(found)}in {found['seconds']:.1f} s "
         + f"({found['engine']} engine: {found['why']})"
     )
+    if kept := found.get("remembered"):
+        size = f"{kept['bytes'] / 1e6:.1f} MB"
+        say(f"The server remembered the last updates of {kept['users']} users ({size}).")
     if nobody_is_cut_off(config, result.history):
         say(NOBODY)
     if out is None:

@@ -189,6 +189,7 @@ def summarise(config: Config, history: History, training: Training) -> dict[str,
         "seed": config.seed,
         **_of_clock(config, history, training),
         "voice": _voice(training.simulation),
+        **_remembered(training.simulation),
         "engine": history.engine,
         "why": history.why,
         "loss": history.loss,
@@ -219,6 +220,12 @@ def _voice(simulation: Simulation) -> dict[str, Any] | None:
         found["classes"] = np.round(shares @ mixes, 6).tolist()
         found["data"] = np.round(sizes / sizes.sum() @ mixes, 6).tolist()
     return found
+
+
+def _remembered(simulation: Simulation) -> dict[str, Any]:
+    """What a method with memory keeps of its users on the server."""
+    recall = simulation.known.recall
+    return {} if recall is None else {"remembered": {"users": recall.users, "bytes": recall.bytes}}
 
 
 def _of_clock(config: Config, history: History, training: Training) -> dict[str, Any]:

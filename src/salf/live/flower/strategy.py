@@ -67,20 +67,20 @@ class SALF(FedAvg):
     `method` is "salf", "drop" (only nodes that finished count), "fedavg" (which waits, and for
     which the deadline is None), or a method of your own: a `salf.Method` or its import path.
     `momentum` is the server's; `optimiser` replaces it: `salf.server.Adam()`, `Yogi()` or
-    `Adagrad()`. Nodes take up to `local_steps` steps a round with the rate `client_lr`, and `lr`
-    multiplies their mean update; without `client_lr` they step with `lr`. `layers` and `example`
-    say what a layer is where the model does not (see `Layers.of`). `max_norm` bounds the norm of
-    each layer's gradient; by default the bound is learned. `robust` says how layers are
-    combined such that `tolerate` bad nodes cannot take them where they want (`salf.robust`):
-    "trimmed", "median", "clip", or "none" where all nodes are trusted. It needs
-    2 `tolerate` + 1 nodes, and holds the updates of a round in memory. Nodes compress what they send as
-    `compress` says: "fp16", "qsgd:4", "topk:0.1" (`salf.compression`). With `state`, a file, every
-    closed round is kept there, and a new start goes on after the last one. With `record`, a file,
-    every round leaves a line of JSON there. `evaluate_timeout` is how long federated evaluation may
-    take, in seconds. `equal_time` is the batch size of the median node, where nodes pass one to
-    `salf.flower.train`: faster nodes use larger batches, such that a step takes all about as long.
-    All else is what FedAvg takes: `fraction_train` (whose sample comes from
-    `seed`), `min_available_nodes`, ...
+    `Adagrad()`. Nodes take up to `local_steps` steps a round with the rate `client_lr`, and
+    `lr` multiplies their mean update; without `client_lr` they step with `lr`. `layers` and
+    `example` say what a layer is where the model does not (see `Layers.of`). `max_norm` bounds
+    the norm of each layer's gradient; by default the bound is learned. `robust` says how layers
+    are combined such that `tolerate` bad nodes cannot take them where they want
+    (`salf.robust`): "trimmed", "median", "clip", or "none" where all nodes are trusted. It
+    needs 2 `tolerate` + 1 nodes, and holds the updates of a round in memory. Nodes compress
+    what they send as `compress` says: "fp16", "qsgd:4", "topk:0.1" (`salf.compression`). With
+    `state`, a file, every closed round is kept there, and a new start goes on after the last
+    one. With `record`, a file, every round leaves a line of JSON there. `evaluate_timeout` is
+    how long federated evaluation may take, in seconds. `equal_time` is the batch size of the
+    median node, where nodes pass one to `salf.flower.train`: faster nodes use larger batches,
+    such that a step takes all about as long. All else is what FedAvg takes: `fraction_train`
+    (whose sample comes from `seed`), `min_available_nodes`, ...
     """
 
     def __init__(
