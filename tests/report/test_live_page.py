@@ -290,7 +290,7 @@ def test_fedavg_has_no_limit_and_no_p(run_of):
     assert {dot["kind"] for dot in data_of(spec)} != {OVER}
     assert section(run, "How long rounds took")[0] == "No round had a limit."
     assert [r["text"] for r in data_of(layers(run))] == ["1.0", "2.0", "2.0"]
-    assert "p_l" not in section(run, "Updates every layer got")[0].caption
+    assert "p_l" not in section(run, "Updates per layer")[0].caption
 
 
 def test_the_page_of_one_round_is_whole_fetches_nothing_and_escapes_what_users_said(tmp_path):
