@@ -108,6 +108,27 @@ def test_many_users_are_remembered_each_in_its_place():
     assert step == pytest.approx([0.0, 1.0])
 
 
+def test_a_server_started_again_forgets_the_same_user():
+    feds = [Federation(users=2), Federation(users=2)]
+    for fed in feds:
+        fed.round({"a": (1.0, 1.0), "b": (2.0, 2.0)}, [2, 2])
+        fed.round({"c": (3.0, 3.0), "b": (2.0, 2.0)}, [2, 2])
+    again = Federation(users=2)
+    again.t = 2
+    again.recall.load_state(*feds[1].recall.state())
+    for fed in (feds[0], again):
+        fed.round({"d": (4.0, 4.0)}, [1, 1])
+    assert again.recall.remembered == feds[0].recall.remembered
+
+
+def test_a_user_that_sends_nothing_takes_nobodys_place():
+    fed = Federation(users=1)
+    fed.round({"a": (1.0, 1.0)}, [1, 1])
+    fed.recall.note("b", {})
+    fed.recall.learn(2, {})
+    assert fed.recall.remembered == ["a"]
+
+
 def test_buffers_are_averaged_as_ever():
     model = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1), nn.Linear(1, 1)).double()
     weights = {**dict(model.named_parameters()), **dict(model.named_buffers())}

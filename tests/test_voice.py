@@ -35,6 +35,14 @@ def test_what_is_remembered_has_a_voice():
     assert shares("mifa", Scripted(ROUNDS, 3), fade=1.0) == pytest.approx([3 / 3.75, 0.75 / 3.75])
 
 
+def test_stand_ins_have_a_voice():
+    # SALF-Recall, half left a round later. Round 1: user 0 has 1, 1, 1/2 in the layers, user 1 has
+    # 1/2 of layer 3. Round 2: user 0 has 1, 1, and 1/(1 + 1/2) of layer 3, user 1 the rest of it.
+    wanted = [2.5 + 2 + 2 / 3, 0.5 + 1 / 3]
+    found = shares("salf-recall", Scripted(ROUNDS, 3), fade=1.0)
+    assert found == pytest.approx([each / 6 for each in wanted])
+
+
 def test_shares_are_of_the_sum():
     voice = Voice(3)
     voice.total = np.array([1.0, 2.0, 1.0])

@@ -12,7 +12,7 @@ from salf.arrivals import Bools, Floats, Ints
 from salf.layers import Layers
 from salf.methods import Method
 from salf.participation import Participation
-from salf.recall import Recall, Remembering
+from salf.recall import Recall, Remembering, StandIns
 
 Users = Sequence[User] | Ints
 
@@ -45,9 +45,22 @@ class KnownUsers:
             return None
         return self.participation.intervals(users)
 
-    def aggregate(self, t: int, sums: LayerwiseAggregate, everybody: float) -> LayerwiseAggregate:
-        """What the updates of round t go into; `everybody` is the weight of all users."""
-        return sums if self.recall is None else Remembering(sums, self.recall, t, everybody)
+    def aggregate(
+        self,
+        t: int,
+        sums: LayerwiseAggregate,
+        everybody: float,
+        own: Mapping[User, float] | None = None,
+    ) -> LayerwiseAggregate:
+        """What the updates of round t go into.
+
+        `everybody` is the weight of all users, `own` those of users that do not weigh 1.
+        """
+        if self.recall is None:
+            return sums
+        if self.recall.rule.stands_in:
+            return StandIns(sums, self.recall, t, own or {})
+        return Remembering(sums, self.recall, t, everybody)
 
     def learn(self, t: int, users: Users, part: Bools, weights: Floats | None = None) -> None:
         """Round t is over, in which these users were asked and took part in layers: [L, users]."""

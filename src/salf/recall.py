@@ -5,10 +5,14 @@ With a share a[l, u], a scale s[l] and a recall beta, the step of layer l is
     s_l sum_{u arrived} a[l, u] (g[l, u] - beta y[l, u])  +  beta mean_u y[l, u]
 
 where y[l, u] is the last gradient of layer l that user u sent (0 before the first), times what is
-left of it after so many rounds. The mean is over all users.
+left of it after so many rounds. The mean is over all users (`Remembering`). Or what is remembered
+stands in for those who are absent, as far as it has not faded (`StandIns`): with r[l, u] = 1 for
+who arrived, and what is left of it for who did not,
+
+    sum_u r[l, u] y[l, u] / sum_u r[l, u],    y being new for those who arrived.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -23,8 +27,9 @@ from salf.methods import Recalled
 class Recall:
     """A table with a row for each user remembered: its last gradient of every layer, and when.
 
-    It has at most `rule.users` rows, so it takes as many times the memory of the model. A user too
-    many takes the place of the one that has been away for longest, whose gradients faded most.
+    It has at most `rule.users` rows, so it takes as many times the memory of the model, and that of
+    the updates of the open round. A user too many takes the place of the one that has been away for
+    longest, whose gradients faded most.
     """
 
     def __init__(
@@ -50,6 +55,11 @@ class Recall:
         return len(self._row)
 
     @property
+    def names(self) -> Collection[str]:
+        """The parameters that are remembered."""
+        return self._values
+
+    @property
     def bytes(self) -> int:
         """The memory that the table takes now."""
         return sum(values.nbytes for values in self._values.values())
@@ -69,12 +79,22 @@ class Recall:
         )
         return np.where(last[rows] > 0, self._left(t - last[rows]), 0.0)
 
-    def weights(self, t: int, total: float) -> dict[User, float]:
-        """What each user remembered counts in round t, on average over the layers."""
-        users = list(self._row)
-        own = self._weight[[self._row[user] for user in users]] if users else np.zeros(0)
-        counts = self.left(t, users).mean(axis=1) * own * self.rule.beta / total
-        return dict(zip(users, counts.tolist(), strict=True))
+    @property
+    def remembered(self) -> list[User]:
+        """The users that are remembered, row by row."""
+        return sorted(self._row, key=self._row.__getitem__)
+
+    def absent(self, t: int, layer: int, here: Iterable[User]) -> Floats:
+        """What the rows of those who are not here count in round t, in a layer (from 0)."""
+        last = self._last[:, layer]
+        counts = np.where(last > 0, self._left(t - last), 0.0) * self._weight
+        counts[[self._row[user] for user in here if user in self._row]] = 0.0
+        return counts
+
+    def rows(self, layer: int) -> dict[str, Tensor]:
+        """What is remembered of a layer (from 0), [rows, ...], by name."""
+        names = self.layers[layer].parameters
+        return {name: self._values[name] for name in names if name in self._values}
 
     def mean(self, t: int, total: float, sums: LayerwiseAggregate) -> dict[str, Tensor]:
         """sum_u weight_u y[l, u] / total, of the layers of which something is remembered.
@@ -84,10 +104,9 @@ class Recall:
         found: dict[str, Tensor] = {}
         left = np.where(self._last > 0, self._left(t - self._last), 0.0)
         weights = left * self._weight[:, None] / total
-        for index, layer in enumerate(self.layers):
-            rows = {name: self._values[name] for name in layer.parameters if name in self._values}
+        for index in range(len(self.layers)):
             if weights[:, index].any():
-                found |= sums.sum_of(rows, weights[:, index])
+                found |= sums.sum_of(self.rows(index), weights[:, index])
         return found
 
     def _left(self, age: Ints) -> Floats:
@@ -96,8 +115,9 @@ class Recall:
         return np.ones(age.shape) if fade is None else np.asarray(fade / (fade + age))
 
     def note(self, user: User, update: Update) -> None:
-        """A user's update of the round that is open."""
-        self._new[user] = update
+        """A user's update of the round that is open; an empty one takes nobody's place."""
+        if update:
+            self._new[user] = update
 
     def learn(self, t: int, weights: Mapping[User, float]) -> None:
         """Round t is over: its updates are the last ones of their users, who weigh 1 or this."""
@@ -118,7 +138,8 @@ class Recall:
             if row >= len(self._weight):
                 self._grow(min(self.rule.users, max(8, 2 * row)))
             return row
-        oldest = min(self._row, key=lambda one: int(self._last[self._row[one]].max()))
+        # The row decides between equally old ones, so that a server started again chooses alike.
+        oldest = min(self._row, key=lambda one: (self._last[self._row[one]].max(), self._row[one]))
         self._row[user] = row = self._row.pop(oldest)
         self._last[row] = 0
         return row
@@ -132,7 +153,7 @@ class Recall:
 
     def state(self) -> tuple[list[User], dict[str, Tensor]]:
         """The users remembered, and tensors with a row for each."""
-        users = sorted(self._row, key=self._row.__getitem__)
+        users = self.remembered
         kept = {f"value {name}": values[: len(users)] for name, values in self._values.items()}
         kept["last"] = torch.from_numpy(self._last[: len(users)])
         kept["weight"] = torch.from_numpy(self._weight[: len(users)])
@@ -149,17 +170,14 @@ class Recall:
             self._values[name] = values.to(like).clone()
 
 
-class Remembering(LayerwiseAggregate):
-    """An aggregate of differences to what is remembered, which adds the mean of the latter.
+class _WithRecall(LayerwiseAggregate):
+    """An aggregate around another, to which it adds what is remembered.
 
-    `total_weight` is that of all users, whether they were asked or not. Buffers are aggregated as
-    ever: a running statistic is not something to catch up with.
+    Buffers are aggregated as ever: a running statistic is not something to catch up with.
     """
 
-    def __init__(
-        self, inner: LayerwiseAggregate, recall: Recall, t: int, total_weight: float
-    ) -> None:
-        self._inner, self._recall, self._t, self._users = inner, recall, t, total_weight
+    def __init__(self, inner: LayerwiseAggregate, recall: Recall, t: int) -> None:
+        self._inner, self._recall, self._t = inner, recall, t
         self.separate = True
 
     @property
@@ -176,27 +194,82 @@ class Remembering(LayerwiseAggregate):
         held: Held | None = None,
         user: User | None = None,
     ) -> None:
-        """Add what is new in one user's update."""
+        """Add one user's update, and remember the layers that count."""
         assert user is not None
         assert held is None
-        recall, index_of = self._recall, self._recall.layers.index_of
+        index_of = self._recall.layers.index_of
         counts = {
             name: value
             for name, value in update.items()
-            if name in recall._values and (weights is None or weights[index_of[name]])
+            if name in self._recall.names and (weights is None or weights[index_of[name]])
         }
-        recall.note(user, counts)
-        new = dict(update)
+        self._recall.note(user, counts)
+        self._inner.add({**update, **self._new(user, counts)}, weights, user=user)
+
+    def _new(self, user: User, counts: Update) -> Update:
+        """What is added of a user's gradients."""
+        return counts
+
+
+class Remembering(_WithRecall):
+    """Adds what differs from what is remembered, and then the mean of the latter.
+
+    `everybody` is the weight of all users, whether they were asked or not.
+    """
+
+    def __init__(self, inner: LayerwiseAggregate, recall: Recall, t: int, everybody: float) -> None:
+        super().__init__(inner, recall, t)
+        self._everybody = everybody
+
+    def _new(self, user: User, counts: Update) -> Update:
+        found = dict(counts)
         for name, value in counts.items():
-            if (known := recall.faded(user, name, self._t)) is not None:
-                new[name] = value - recall.rule.beta * known
-        self._inner.add(new, weights, user=user)
+            if (known := self._recall.faded(user, name, self._t)) is not None:
+                found[name] = value - self._recall.rule.beta * known
+        return found
 
     def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
         """The step of what is new, and of what is remembered."""
         step = self._inner.total(weights, divisor)
-        for name, value in self._recall.mean(self._t, self._users, self._inner).items():
+        for name, value in self._recall.mean(self._t, self._everybody, self._inner).items():
             remembered = self._recall.rule.beta * value
             known = step.values.get(name)
             step.values[name] = remembered if known is None else known + remembered
+        return step
+
+
+class StandIns(_WithRecall):
+    """Averages what arrived together with what absent users sent last, as far as it is left.
+
+    `own` are the weights of users that do not weigh 1. The method's step must be the mean over who
+    arrived.
+    """
+
+    def __init__(
+        self, inner: LayerwiseAggregate, recall: Recall, t: int, own: Mapping[User, float]
+    ) -> None:
+        super().__init__(inner, recall, t)
+        self._own = own
+        self._here: list[dict[User, float]] = [{} for _ in recall.layers]
+
+    def _new(self, user: User, counts: Update) -> Update:
+        for name in counts:
+            layer = self._recall.layers.index_of[name]
+            self._here[layer][user] = self._own.get(user, 1.0)
+        return counts
+
+    def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
+        """The mean over who arrived, and who is remembered."""
+        step = self._inner.total(weights, divisor)
+        for layer, here in enumerate(self._here):
+            absent = self._recall.absent(self._t, layer, here)
+            if not absent.any():
+                continue
+            arrived, left = sum(here.values()), float(absent.sum())
+            for name, value in self._inner.sum_of(self._recall.rows(layer), absent).items():
+                known = step.values.get(name)
+                if known is None:
+                    step.values[name] = value / left
+                else:
+                    step.values[name] = (known * arrived + value) / (arrived + left)
         return step

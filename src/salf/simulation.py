@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from salf.aggregate import LayerwiseAggregate
+from salf.aggregate import LayerwiseAggregate, User
 from salf.arrivals import Arrivals, Ints
 from salf.attacks import Attacked, Attackers
 from salf.compression import Compressed, Compression, Residuals
@@ -154,7 +154,7 @@ class Simulation:
         rows = self.batches.of_round(draws, computing)
         with seeded(draws.torch_seed):
             result = self.engine.round(
-                plan, t, self.old, rows, self.server.local_rate, self._aggregate(t)
+                plan, t, self.old, rows, self.server.local_rate, self._aggregate(t, arrived)
             )
         self._check_finite(result, t)
         self.voice.hear(plan, t, self.known.recall, self.everybody)
@@ -185,7 +185,7 @@ class Simulation:
         interval = self.known.interval(users)
         return replace(arrived, chance=chance, interval=interval, everybody=self.everybody)
 
-    def _aggregate(self, t: int) -> LayerwiseAggregate:
+    def _aggregate(self, t: int, arrived: Arrivals) -> LayerwiseAggregate:
         """What the updates of round t go into."""
         layers, weights = self.engine.layers, self.engine.weights
         if self.robust is None:
@@ -193,7 +193,10 @@ class Simulation:
             sums = LayerwiseAggregate(layers, weights, separate)
         else:
             sums = self.robust.begin(layers, weights)
-        found = self.known.aggregate(t, sums, self.everybody)
+        own: dict[User, float] = {}
+        if self.by_samples:
+            own.update(zip(arrived.user.tolist(), arrived.weight.tolist(), strict=True))
+        found = self.known.aggregate(t, sums, self.everybody, own)
         if self.residuals is not None:
             found = Compressed(found, self.residuals, t)
         return found if self.attackers is None else Attacked(found, self.attackers, layers, t)

@@ -23,15 +23,37 @@ class Voice:
         """Add the weights of round t, before what is remembered changes by it."""
         if not len(self.total):
             return
-        for group in plan.groups:
-            weights = group.weights
-            if recall is not None:  # what arrives takes the place of what is remembered
-                left = recall.left(t, group.users.tolist()).T
-                weights = weights * (1 - recall.rule.beta * left)
-            self.total[group.users] += weights.mean(axis=0)
         if recall is not None:
-            for user, weight in recall.weights(t, everybody).items():
-                self.total[int(user)] += weight
+            self._hear_with_memory(plan, t, recall, everybody)
+            return
+        for group in plan.groups:
+            self.total[group.users] += group.weights.mean(axis=0)
+
+    def _hear_with_memory(self, plan: Plan, t: int, recall: Recall, everybody: float) -> None:
+        layers, remembered = len(recall.layers), np.array(recall.remembered, np.int64)
+        new = np.zeros((layers, len(self.total)))
+        for group in plan.groups:
+            new[:, group.users] = group.weights
+        here = [np.flatnonzero(each).tolist() for each in new]
+        nobody: list[list[int]] = [[] for _ in new]
+        left = [
+            recall.absent(t, layer, there)[: len(remembered)]
+            for layer, there in enumerate(here if recall.rule.stands_in else nobody)
+        ]
+        old = np.zeros_like(new)
+        if recall.rule.stands_in:
+            # All together weigh 1: who arrived by number, who did not by what is left.
+            for layer, absent in enumerate(left):
+                total = len(here[layer]) + absent.sum()
+                if total > 0:
+                    new[layer] *= len(here[layer]) / total
+                    old[layer, remembered] = absent / total
+        else:
+            # What arrives takes the place of what is remembered of its user.
+            counts = recall.left(t, remembered.tolist()).T * recall.rule.beta
+            new[:, remembered] *= 1 - counts
+            old[:, remembered] = np.array(left) * recall.rule.beta / everybody
+        self.total += (new + old).mean(axis=0)
 
     def shares(self) -> Floats:
         """Each user's share, which sum to 1; empty if nothing was heard or kept."""

@@ -45,7 +45,7 @@ def weights(name, **options):
         ("mifa", {}, [[1 / 6, 0, 0], [1 / 6, 1 / 6, 0]]),
         ("fedvarp", {}, [[1, 0, 0], [1 / 2, 1 / 2, 0]]),
         ("fedstale", {}, [[1 / 3, 0, 0], [1 / 3, 2 / 3, 0]]),
-        ("salf-recall", {}, [[1 / 0.8, 0, 0], [0.5 / 0.9, 0.5 / 0.9, 0]]),
+        ("salf-recall", {}, [[1, 0, 0], [1 / 2, 1 / 2, 0]]),
     ],
 )
 def test_weights_by_hand(name, options, wanted):
@@ -101,8 +101,6 @@ def by_hand(rule, fade, beta, rate=0.1):
         ("mifa", {"fade": None}, lambda there, p: 1 / 3, 1.0),
         ("mifa", {"fade": 4.0}, lambda there, p: 1 / 3, 1.0),
         ("fedvarp", {"fade": 4.0}, lambda there, p: 1 / there, 1.0),
-        ("salf-recall", {"fade": 4.0}, lambda there, p: 1 / there / (1 - p), 1.0),
-        ("salf-recall", {"fade": 0.0}, lambda there, p: 1 / there / (1 - p), 0.0),
     ],
 )
 def test_three_rounds_with_memory_are_the_formula(name, options, rule, beta, engine):
@@ -116,14 +114,55 @@ def test_three_rounds_with_memory_are_the_formula(name, options, rule, beta, eng
     assert_close(copy_of(model), by_hand(rule, options["fade"], beta), 1e-12)
 
 
-def test_salf_recall_that_forgets_at_once_is_salf():
+def stand_ins_by_hand(fade, rate=0.1):
+    """SALF-Recall after these rounds: all users count, the absent by what is left of them."""
+    model, samples = small_mlp(), data(3, 2, (4,))
+    names = [[f"{place}.weight", f"{place}.bias"] for place in (0, 2, 4)]
+    now, last = copy_of(model), {}
+    for t, depths in enumerate(ROUNDS, 1):
+        after = {name: value.clone() for name, value in now.items()}
+        for layer in (1, 2, 3):
+            for name in names[layer - 1]:
+                total, weight = torch.zeros_like(now[name]), 0.0
+                for user in range(3):
+                    if depths[user] <= layer:
+                        rows = slice(2 * user, 2 * user + 2)
+                        found = gradients(model, samples[0][rows], samples[1][rows], weights=now)
+                        last[user, name] = (t, found[name])
+                    if (user, name) in last:
+                        given, value = last[user, name]
+                        left = fade / (fade + t - given)
+                        total, weight = total + left * value, weight + left
+                after[name] -= rate * total / weight
+        now = after
+    return now
+
+
+@pytest.mark.parametrize("engine", ANY_MODEL)
+def test_salf_recall_averages_all_users_the_absent_by_what_is_left(engine):
+    model = small_mlp()
+    sim = simulate(
+        model,
+        "salf-recall",
+        Scripted(ROUNDS, 3, P),
+        data(3, 2, (4,)),
+        equal_shares(3, 2),
+        engine=engine,
+        options={"fade": 4.0},
+    )
+    for _ in ROUNDS:
+        sim.step()
+    assert_close(copy_of(model), stand_ins_by_hand(4.0), 1e-12)
+
+
+def test_salf_recall_that_forgets_at_once_is_salf_without_p():
     found = {}
     for name, options in (("salf", {}), ("salf-recall", {"fade": 0.0})):
         model = small_mlp()
         sim = simulate(
             model,
             name,
-            Scripted(ROUNDS, 3, P),
+            Scripted(ROUNDS, 3),
             data(3, 2, (4,)),
             equal_shares(3, 2),
             momentum=0.5,

@@ -102,8 +102,9 @@ class Cell:
         made = method(entrant.method, **_average(entrant), **entrant.options)
         if "fleet" not in settings or not made.uses_reach:
             settings.pop("reach", None)
-        if "fleet" not in settings and made.weighs_by == "reach":
-            settings["reach"] = "counted"  # nor does anybody know it where there is no clock
+        if made.weighs_by == "reach" and ("fleet" not in settings or "availability" in settings):
+            # What is learned is a law of times: users that come and go are counted instead.
+            settings["reach"] = "counted"
         if "fleet" not in settings:
             own.pop("batches", None)  # without a clock all devices are alike: batches are equal
             if made.waits:

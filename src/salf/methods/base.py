@@ -75,6 +75,9 @@ class Recalled:
     beta: float  # how much of it enters a step
     fade: float | None  # rounds after which it counts half; None if it does not fade
     users: int  # that are remembered at most
+    # Whether what absent users sent last counts like what arrives, so far as it has not faded; if
+    # not, what arrives is compared with what is remembered.
+    stands_in: bool = False
 
 
 @dataclass(frozen=True)

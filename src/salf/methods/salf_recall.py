@@ -1,35 +1,37 @@
-"""SALF-Recall: SALF for users that stay slow. What they sent last speaks for them, and fades."""
+"""SALF-Recall: SALF for users that stay slow or away. What they sent last stands in, and fades."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from salf.arrivals import Closing, Floats
+from salf.methods.base import Recalled
 from salf.methods.family import WithMemory
 
 
 @dataclass(frozen=True)
 class SALFRecall(WithMemory):
-    """SALF's layer-wise average of what is new, and the mean of what is remembered.
+    """Every layer is averaged over all users, each with the last gradient it sent of it.
 
-        step_l = 1/(1 - p_l) mean_{u in U^l} (g[l, u] - y[l, u])  +  mean_u y[l, u]
+        step_l = sum_u r[l, u] g[l, u] / sum_u r[l, u]
 
-    y[l, u] is the last gradient of layer l that user u sent, which counts half after `fade` rounds.
-    With `fade` 0 nothing is remembered, and this is SALF. Users that are fast for what they have to
-    do every round need no memory: so batches are sized for equal time by default, where there are
-    devices to size them for. See docs/recall.md.
+    with r[l, u] = 1 for users that reached layer l in this round, and fade / (fade + age) for users
+    that last reached it `age` rounds ago, whose gradient of then stands in for them. With `fade` 0
+    only those who reached it count, as in SALF. p_l is not needed: a layer moves in every round.
+
+    Users that have enough time in every round need no memory: so batches are sized for equal time
+    by default, where there are devices to size them for. See docs/recall.md.
     """
+
+    fade: float | None = 10.0
 
     name: ClassVar[str] = "salf-recall"
     equal_time: ClassVar[bool] = True
 
     @property
-    def uses_reach(self) -> bool:
-        """p_l."""
-        return True
+    def recalled(self) -> Recalled:
+        """The last update of every user, which stands in for it."""
+        return Recalled(self.beta, self.fade, self.remember, stands_in=True)
 
     def divisor(self, closing: Closing) -> Floats:
-        """[salf_update_rule]: |U^l| (1 - p_l)."""
-        # An empty U^l has no weight to divide; only such a layer may have p_l = 1.
-        return np.where(closing.shares > 0, closing.shares * (1 - closing.unreached), 1.0)
+        """The mean over who arrived; who is absent is added to it."""
+        return closing.weight
