@@ -208,7 +208,7 @@ def test_a_reply_that_flower_cannot_read_is_refused(tmp_path, caplog):
     salf_ = salf(deadline=1.0, record=tmp_path / "rounds")
     result = start(salf_, FakeGrid({1: unreadable, 2: sends(1, seed=2)}))
     (row,) = records.read(tmp_path / "rounds")
-    assert caplog.text.count("a reply could not be read: Unexpected set") == 1
+    assert caplog.text.count("could not read a reply: Unexpected set") == 1
     assert row.rejected == (("1", "not a reply: Unexpected set of `children`"),)
     assert row.depths == {"1": 4, "2": 1}
     assert_same(result.arrays, stepped([gradients(1, 2)]))
@@ -261,7 +261,7 @@ def test_all_nodes_gone_is_waited_out_and_said(caplog):
     threading_timer(3.0, lambda: grid.nodes.update(nodes))
     salf_ = salf(min_available_nodes=0, deadline=10.0)
     result = start(salf_, grid)
-    assert "[WAITING] there are no users; waiting for one." in caplog.text
+    assert "[WAITING] no users are connected; waiting for one." in caplog.text
     assert_same(result.arrays, stepped([gradients(1, 1)]))
 
 
@@ -281,7 +281,7 @@ def test_salf_live_says_why_its_flower_app_waits(tmp_path, monkeypatch):
 
         def run(self, app, settings):
             yield "INFO :      [ROUND 2/3]"
-            yield "\x1b[93mWARNING\x1b[0m :   [WAITING] there are no users; waiting for one."
+            yield "\x1b[93mWARNING\x1b[0m :   [WAITING] no users are connected; waiting for one."
 
     monkeypatch.setattr(flower_app, "LocalFederation", Local)
 
@@ -293,7 +293,7 @@ def test_salf_live_says_why_its_flower_app_waits(tmp_path, monkeypatch):
     config = LiveConfig(data="synthetic", users=2, deadline=1.0, backend="flower")
     with pytest.raises(SalfError, match="ended before all rounds were closed"):
         flower_app.run_here(config, RunFolder(tmp_path), Listener())
-    assert said == ["there are no users; waiting for one."]
+    assert said == ["no users are connected; waiting for one."]
 
 
 def threading_timer(seconds, function):
@@ -343,11 +343,11 @@ BAD = {
     "another type": (put("4.bias", Array(np.zeros(2, np.float64))), "has type torch.float64"),
     "NaN": (put("4.bias", Array(np.full(2, np.nan, np.float32))), "not finite"),
     "infinite": (put("4.bias", Array(np.full(2, np.inf, np.float32))), "not finite"),
-    "an unknown name": (put("6.bias", Array(np.zeros(2, np.float32))), "does not have"),
-    "a missing name": (with_arrays(lambda arrays: arrays.pop("4.bias")), "without '4.bias'"),
+    "an unknown name": (put("6.bias", Array(np.zeros(2, np.float32))), "which is not in the model"),
+    "a missing name": (with_arrays(lambda arrays: arrays.pop("4.bias")), "'4.bias' is missing"),
     "layers it did not reach": (
         with_arrays(lambda arrays: [arrays.pop(k) for k in ("2.weight", "2.bias")]),
-        "without",
+        "is missing",
     ),
     "an old round": (sends(changed={"server-round": 0}), "for round 0, in reply to round 1"),
     "a round to come": (sends(changed={"server-round": 2}), "for round 2, in reply to round 1"),
@@ -361,11 +361,11 @@ BAD = {
         ),
         "its depth is not",
     ),
-    "nothing": (with_content(), "with 0 ArrayRecords"),
-    "no metrics": (with_content(arrays=ArrayRecord(gradients(1))), "with 0 MetricRecords"),
+    "nothing": (with_content(), "it has 0 ArrayRecords"),
+    "no metrics": (with_content(arrays=ArrayRecord(gradients(1))), "it has 0 MetricRecords"),
     "two models": (
         with_content(a=ArrayRecord(gradients(1)), b=ArrayRecord(gradients(1))),
-        "with 2 ArrayRecords",
+        "it has 2 ArrayRecords",
     ),
     "too much": (put("9", Array(np.zeros(100_000, np.float32))), "too large"),
     "an error": (
@@ -547,7 +547,7 @@ def test_a_node_that_does_not_call_salfs_train_is_told_so(tmp_path):
     start(salf(**kept), FakeGrid({1: plain, 2: sends()}))
     ((node, reason),) = records.read(tmp_path / "rounds")[0].rejected
     assert node == "1"
-    assert "has to call" in reason
+    assert "call it in the ClientApp" in reason
 
 
 def test_a_part_of_the_nodes_is_sampled():

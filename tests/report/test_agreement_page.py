@@ -61,7 +61,7 @@ def texts(found):
 def test_the_page_has_depths_and_times_and_how_they_differ(folder):
     found = page(made_up(), LiveRun.of(folder), "runs/live", ["fleet", "measure", "runs/live"])
     assert [section.heading for section in found.sections] == [
-        "How far users came",
+        "How far users got",
         "How long rounds took",
         "Make it again",
     ]

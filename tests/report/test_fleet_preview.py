@@ -160,8 +160,8 @@ def test_the_figure_has_the_deadline_the_map_and_the_round():
         assert word in text
     headings = [s.heading for s in page(by_hand(), Config(), ["fleet", "preview"]).sections]
     assert headings == [
-        "Which deadline gives which reach",
-        "Who reaches what",
+        "Reach by deadline",
+        "Which users reach which layers",
         "One round",
         "Make it again",
     ]

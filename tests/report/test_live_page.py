@@ -103,7 +103,7 @@ def test_where_nobody_was_ever_heard_there_is_neither(run_of):
     nobody = dict.fromkeys(("user-1", "user-2", "user-3"), 4)
     run = run_of([row(1, nobody, train_loss=float("nan"), silent=tuple(nobody))])
     (text,) = section(run, "Accuracy on held-out data over time")
-    assert "nobody has answered in time" in text
+    assert "no user has answered in time" in text
 
 
 def test_how_far_a_user_got_is_the_mean_share_of_the_layers(run_of):
@@ -196,8 +196,10 @@ def test_one_long_round_in_3000_is_not_lost(run_of):
     assert (over["round"], over["seconds"], over["limit"]) == (1703, 0.0601, 0.06)
     assert sum(dot["to"] - dot["from"] for dot in dots) == 3000
     text, chart = section(run, "How long rounds took")
-    assert text.startswith("2,999 of 3,000 rounds closed within T_max and the grace period, and 1 ")
-    assert "A dot is the slowest of some rounds" in chart.caption
+    assert text.startswith(
+        "2,999 of 3,000 rounds closed within T_max plus the grace period, and 1 "
+    )
+    assert "A dot is the slowest of several consecutive rounds" in chart.caption
 
 
 def test_of_many_rounds_the_slowest_are_shown(run_of):
@@ -260,8 +262,8 @@ def test_a_flood_of_reasons_is_cut_off_and_counted(run_of):
 
 def test_late_updates_are_told(run_of):
     found = section(run_of([row(1, late=2), row(2, late=1)]), "Rejected updates")
-    assert found[0].startswith("3 updates came after the round had been closed")
-    assert "No update that came in time was refused." in found
+    assert found[0].startswith("3 updates came after the round had closed")
+    assert "No update that arrived in time was rejected." in found
 
 
 def test_the_first_words_say_what_came_of_a_finished_run(run_of):
@@ -282,13 +284,13 @@ def test_fedavg_has_no_limit_and_no_p(run_of):
     """Even if a deadline was given, which it does not keep."""
     records = [row(t, limit=None, unreached=(), seconds=9.0) for t in (1, 2)]
     run = run_of(records, CONFIG_OF_ALL.changed(method="fedavg"))
-    assert "in rounds that wait for all of them" in page_of(run).intro[0]
+    assert "in rounds that wait for all users" in page_of(run).intro[0]
     spec = durations(run)
     assert "layer" not in spec  # the dots alone
     assert {dot["kind"] for dot in data_of(spec)} != {OVER}
     assert section(run, "How long rounds took")[0] == "No round had a limit."
     assert [r["text"] for r in data_of(layers(run))] == ["1.0", "2.0", "2.0"]
-    assert "p_l" not in section(run, "Updates every layer got")[0].caption
+    assert "p_l" not in section(run, "Updates per layer")[0].caption
 
 
 def test_the_page_of_one_round_is_whole_fetches_nothing_and_escapes_what_users_said(tmp_path):

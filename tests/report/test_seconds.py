@@ -179,7 +179,7 @@ def test_the_page_shows_seconds_first_then_rounds_reach_and_waste(compared):
         "Accuracy on held-out data over simulated seconds",
         "Accuracy on held-out data over the rounds",
         "How many users reached each layer",
-        "What was wasted",
+        "Waiting and wasted work",
         "Make it again",
     ]
 

@@ -68,10 +68,10 @@ def figure(agreement: Agreement, run: LiveRun) -> Spec:
 def page(agreement: Agreement, run: LiveRun, folder: str, command: Sequence[str]) -> Page:
     """The comparison as a page."""
     return Page(
-        f"The fleet of {folder} beside its live run",
+        f"The fleet of {folder} and its live run",
         [f"{_depths_differ(agreement)} {_times_differ(agreement)}", _what(agreement, run)],
         [
-            Section("How far users came", [_depths_chart(agreement, run), _users(agreement, run)]),
+            Section("How far users got", [_depths_chart(agreement, run), _users(agreement, run)]),
             Section("How long rounds took", [_times_chart(agreement), _rounds(agreement)]),
             Section(
                 "Make it again",

@@ -262,7 +262,7 @@ def _of_data(suite: Suite, rows: Sequence[Row], data: str) -> list[Section]:
                 table(_slowest, "Accuracy on the data of the slowest tenth of the users"),
                 "Where users differ in how often they are available (By labels), of the tenth that "
                 "is available least.",
-                table(_lost, "Work and bytes that are in no update that counts"),
+                table(_lost, "Work and bytes lost"),
                 table(_rate, "Learning rates chosen"),
             ],
         ),

@@ -78,8 +78,8 @@ def waste(comparison: Comparison) -> Spec:
     for i, (what, title, form) in enumerate(
         (
             ("waited", "Seconds a user waited", ".3~g"),
-            ("work", "Work thrown away", ".0%"),
-            ("bytes", "Bytes thrown away", ".0%"),
+            ("work", "Work lost", ".0%"),
+            ("bytes", "Bytes lost", ".0%"),
         )
     ):
         most = max(record[what] for record in records)

@@ -236,12 +236,12 @@ def _seconds_section(comparison: Comparison) -> Section:
 def _waste_section(comparison: Comparison) -> Section:
     chart = Chart(
         charts.waste(comparison),
-        "Seconds waited, work and bytes thrown away, by method.",
-        "Mean over the seeds. A user waits when it is done before its round ends. Work and bytes "
-        "are thrown away when they are in no update that counts: those of users that a method "
-        "drops, and of layers that were begun and not completed by the deadline.",
+        "Seconds waited, work and bytes lost, by method.",
+        "Mean over the seeds. A user waits if it is done before its round ends. Work and bytes "
+        "are lost if they contribute to no update: those of users that a method drops, and of "
+        "layers that were begun but not completed by the deadline.",
     )
-    return Section("What was wasted", [chart])
+    return Section("Waiting and wasted work", [chart])
 
 
 def _rounds_section(comparison: Comparison) -> Section:
@@ -340,10 +340,10 @@ def _stragglers(comparison: Comparison) -> str:
             "backpropagation has reached only some of the layers on slow devices."
         )
     if not has_ratio(comparison.base.depth):
-        return f"How deep their backpropagation gets by the deadline: {comparison.base.depth}."
+        return f"The depth of users at the deadline follows {comparison.base.depth}."
     shares = " or ".join(names.percent(ratio) for ratio in ratios(comparison))
     return (
-        f"In every round a share of the users ({shares}), drawn afresh, are stragglers: at the "
+        f"In every round a share of the users ({shares}), drawn anew, are stragglers: at the "
         "deadline their backpropagation has reached only some of the layers."
     )
 

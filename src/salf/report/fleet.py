@@ -70,18 +70,22 @@ def page(preview: Preview, config: Config, command: Sequence[str]) -> Page:
         ),
     ]
     sections = [
-        Section("Which deadline gives which reach", blocks),
+        Section("Reach by deadline", blocks),
         Section(
-            "Who reaches what",
+            "Which users reach which layers",
             [
                 Chart(
                     spec(_map(preview)),
-                    "The chance of each user to reach each layer, from the fastest user on.",
-                    "The chance that a user reaches a layer by the deadline of "
+                    "The probability that each user reaches each layer, from the fastest user on.",
+                    "The probability that a user reaches a layer by the deadline of "
                     f"{names.duration(preview.deadline)}; users from the fastest to the slowest.",
                 ),
                 Table.of(
-                    ["Layer", "Users that reach it in a round", "p_l, the chance that nobody does"],
+                    [
+                        "Layer",
+                        "Users that reach it in a round",
+                        "p_l, the probability that nobody does",
+                    ],
                     [
                         [label, f"{preview.asked * chance:.1f}", f"{nobody:.2g}"]
                         for label, chance, nobody in zip(
@@ -124,14 +128,14 @@ def page(preview: Preview, config: Config, command: Sequence[str]) -> Page:
 def _told(preview: Preview) -> list[str]:
     waits = names.duration(float(preview.waiting.mean()))
     if not np.isfinite(preview.waiting).all():
-        waits = "for ever, since some users are never available again"
+        waits = "forever, because some users are never available again"
     said = [
         f"Waiting for all users, a round takes {waits} on average. By a deadline of "
         f"{names.duration(preview.deadline)}, {preview.reach[0].mean():.0%} of the users finish "
         f"and {preview.depths[-1]:.0%} have nothing.",
     ]
     if not preview.one_round:
-        said.append("Devices are not always available: chances are means over times of a week.")
+        said.append("Devices are not always available: probabilities are means over a week.")
     return said
 
 

@@ -99,8 +99,8 @@ def notes(comparison: Comparison) -> list[str]:
     ]
     said = [
         *(accuracies if classifies(comparison) else []),
-        "Waited: simulated seconds that a user had finished and waited for the round to end. Work "
-        "and bytes lost: shares that are in no update that counts.",
+        "Waited: simulated seconds between a user's finish and the end of the round. Work and "
+        "bytes lost: the shares that contribute to no update.",
     ]
     late = [case for case in comparison.results if not names.waits(case.method)]
     if late and base.deadline is not None:

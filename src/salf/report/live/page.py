@@ -46,7 +46,7 @@ def page(run: LiveRun, folder: Path) -> Page:
 
 def _what(run: LiveRun) -> str:
     config = run.config
-    time = "in rounds that wait for all of them"
+    time = "in rounds that wait for all users"
     if isinstance(config.deadline, str):
         used = [done.deadline for done in run.records if done.deadline is not None]
         low, high = (names.duration(seconds) for seconds in (min(used[-20:]), max(used[-20:])))
@@ -79,7 +79,7 @@ def _curve_section(run: LiveRun) -> Section:
     else:
         return Section(
             f"{MEASURES['accuracy']} over time",
-            ["No accuracy and no loss were measured: nobody has answered in time."],
+            ["No accuracy and no loss were measured: no user has answered in time."],
         )
     title = MEASURES[measure]
     missing = "No accuracy has been measured; this is the loss. " * (measure == "train_loss")
@@ -97,10 +97,10 @@ def _progress_section(run: LiveRun) -> Section:
     some = f"{shown} of the {there:,} users are shown. " * (shown < there)
     rounds = len(run.records)
     stopped = (
-        "Every round waits for all users, and nobody is stopped half-way."
+        "Every round waits for all users; no user is stopped early."
         if names.waits(run.config.method)
-        else "Backpropagation starts at the last layer. A user that the deadline stops half-way "
-        "has half of the layers, and sends those."
+        else "Backpropagation starts at the last layer. A user that the deadline stops early sends "
+        "the layers it has completed."
     )
     return Section(
         "How far each user got",
@@ -110,24 +110,23 @@ def _progress_section(run: LiveRun) -> Section:
                 charts.progress(run),
                 f"Share of the layers each of {shown} users reached, over {rounds} rounds.",
                 f"{some}Mean share of the layers that a user reached; blank where it was not "
-                "asked. Users of whom nothing came, or nothing that could be used, reached no "
-                "layer.",
+                "asked. A user that sent nothing, or whose update was rejected, reached no layer.",
             ),
         ],
     )
 
 
 def _layers_section(run: LiveRun) -> Section:
-    caption = "Users whose update a layer got, by layer from the input on; mean over the rounds."
+    caption = "Number of updates per layer, from the input to the output; mean over the rounds."
     if run.config.method == "drop":
-        caption += " Drop uses the updates of those who finished, and no others."
+        caption += " Drop uses only the updates of users that finished."
     if run.records[-1].unreached:
         caption += (
-            " p is p_l, the chance that nobody reaches the layer: the last step of the layer was "
+            " p is p_l, the probability that nobody reaches the layer: the layer's last step was "
             "divided by 1\u00a0−\u00a0p_l."
         )
     return Section(
-        "Updates every layer got",
+        "Updates per layer",
         [
             Chart(
                 charts.layers(run),
@@ -144,21 +143,21 @@ def _durations_section(run: LiveRun) -> Section:
     if not limited:
         kept = "No round had a limit."
     elif not over:
-        kept = "Every round closed within T_max and the grace period."
+        kept = "Every round closed within T_max plus the grace period."
     else:
         kept = (
-            f"{len(limited) - len(over):,} of {len(limited):,} rounds closed within T_max and the "
+            f"{len(limited) - len(over):,} of {len(limited):,} rounds closed within T_max plus the "
             f"grace period, and {len(over):,} did not."
         )
     learned = (
-        " The grace period, the time for messages, is learned from the first answers; until then "
-        "it is long."
+        " The grace period, the time for messages, is learned from the first answers and long "
+        "until then."
         if limited and run.config.grace is None
         else ""
     )
-    caption = "From asking the users to the new model, on a logarithmic axis."
+    caption = "Time from asking the users to the new model, on a logarithmic axis."
     if len(run.records) > charts.MOST_ROUNDS:
-        caption += " A dot is the slowest of some rounds in a row, or one that was over its limit."
+        caption += " A dot is the slowest of several consecutive rounds, or a round over its limit."
     return Section(
         "How long rounds took",
         [
@@ -181,10 +180,10 @@ def _users_section(run: LiveRun) -> Section:
     return Section(
         "How each user's rounds went",
         [
-            "Rounds in which a user was asked, and how they went: it finished, reached some "
-            "layers, had no time for any, was not heard in time, or sent what could not be used.",
+            "Rounds in which a user was asked, by outcome: it finished, reached some layers, "
+            "completed no layer, did not answer in time, or sent an update that was rejected.",
             Table.of(
-                ["User", "Asked", "Finished", "Partial", "Nothing", "Silent", "Not used"], rows
+                ["User", "Asked", "Finished", "Partial", "Nothing", "Silent", "Rejected"], rows
             ),
         ],
     )
@@ -195,9 +194,9 @@ def _unused_section(run: LiveRun) -> Section:
     blocks: list[Block] = []
     if run.late:
         came = "update came" if run.late == 1 else "updates came"
-        blocks.append(f"{run.late:,} {came} after the round had been closed, too late to be used.")
+        blocks.append(f"{run.late:,} {came} after the round had closed, too late to be used.")
     if not found:
-        blocks.append("No update that came in time was refused.")
+        blocks.append("No update that arrived in time was rejected.")
     else:
         columns = ["Reason", "User", "Times", "First round", "Last round"]
         blocks.append(Table.of(columns, [_unused_row(its) for its in found[:_MOST_REASONS]]))
