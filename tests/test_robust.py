@@ -15,7 +15,7 @@ from salf.errors import SalfError
 from salf.experiments.config import PRESETS, Config
 from salf.experiments.run import run
 from salf.layers import Layer, Layers
-from salf.robust import Robust
+from salf.robust import Robust, Sent, _capped
 
 LAYERS = Layers([Layer("a", ("a.w",), ("a.mean", "a.count")), Layer("b", ("b.w",))])
 LIKE = {
@@ -72,17 +72,19 @@ def test_equal_updates_make_the_step_of_the_method_whatever_their_weights(rule):
     for update, weight in zip(same, weights, strict=True):
         plain.add(update, [weight] * 2)
     wanted = plain.total([3.5] * 2, divisor).values
-    if rule == "clip":  # of a heavy user only as much as of the median one
-        wanted = {name: value * (0.5 + 1 + 1) / 3.5 for name, value in wanted.items()}
+    # Of a heavy user only as much as of the median one.
+    wanted = {name: value * (0.5 + 1 + 1) / 3.5 for name, value in wanted.items()}
     found = combined(rule, same, weights, divisor=divisor)
     for name, value in wanted.items():
         torch.testing.assert_close(found[name], value)
 
 
 def test_weights_that_differ_weigh_what_is_left():
-    assert values("trimmed", 1.0, 2.0, 90.0, weights=[1.0, 3.0, 1.0]) == 5 * (1 + 3 * 2) / 4
+    found = values("trimmed", 1.0, 2.0, 90.0, weights=[0.5, 1.0, 1.0])
+    assert float(found) == pytest.approx(2.5 * (0.5 + 2) / 1.5)
     # 0 and 9 are left out; of 1, 2 and 3 the last has more than half of the weight.
-    assert values("median", 0.0, 1.0, 2.0, 3.0, 9.0, weights=[1, 1, 1, 3, 1]) == 7 * 3
+    found = values("median", 0.0, 1.0, 2.0, 3.0, 9.0, weights=[1, 0.4, 0.4, 1, 1])
+    assert float(found) == pytest.approx(3.8 * 3)
 
 
 @given(
@@ -93,7 +95,8 @@ def test_weights_that_differ_weigh_what_is_left():
 def test_one_user_of_any_weight_takes_no_coordinate_far_from_the_others(honest, bad, weight):
     for rule in ("trimmed", "median"):
         weights = [1.0] * len(honest) + [weight]
-        found = float(values(rule, *honest, bad, weights=weights)) / sum(weights)
+        capped = [min(each, float(np.median(weights))) for each in weights]
+        found = float(values(rule, *honest, bad, weights=weights)) / sum(capped)
         spread = max(honest) - min(honest)
         slack = spread if rule == "trimmed" else 0.0  # as far from the median as an honest one
         assert min(honest) - slack - 1e-9 <= found <= max(honest) + slack + 1e-9
@@ -281,3 +284,8 @@ def test_the_command_makes_a_table_of_attacks_and_goes_on_where_it_stopped(tmp_p
     assert again.accuracies == found.accuracies
     honest = found.accuracies[Cell("", "none", 0.5)]
     assert all(accuracy is not None for accuracy in honest)
+
+
+def test_a_heavy_user_counts_no_more_than_the_median_one():
+    sent = [Sent(1.0, {}) for _ in range(7)] + [Sent(50.0, {})]
+    assert [each.weight for each in _capped(sent)] == [1.0] * 8

@@ -90,7 +90,7 @@ class Compression:
         """The vector of n numbers that was sent; ValueError if it is none."""
         names = {"fp16": ["half"], "topk": ["places", "values"], "qsgd": ["codes", "scale"]}
         if sorted(parts) != names[self.kind]:
-            raise ValueError(f"it has {', '.join(parts)}, not {', '.join(names[self.kind])}")
+            raise ValueError(f"it has something else than {' and '.join(names[self.kind])}")
         if sum(part.nbytes for part in parts.values()) != self.bytes(n, like.element_size()):
             raise ValueError("of another size")
         if self.kind == "fp16":
@@ -168,6 +168,8 @@ def unpacked(
         if not keys:
             continue
         names = [name for name in layer.parameters if name in like]
+        if not names:
+            raise ValueError(f"layer {index + 1} is not trained")
         sizes = [like[name].numel() for name in names]
         parts = {key.removeprefix(prefix): found.pop(key) for key in keys}
         vector = compression.unpack(parts, sum(sizes), like[names[0]].detach())

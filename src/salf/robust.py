@@ -8,8 +8,9 @@ The step of layer l is normally sum_u c[l, u] g_u. With a rule that tolerates f 
 - median: the same with the weighted median, after the f largest and the f smallest values are gone,
 - clip: sum_u c[l, u] g_u with every user's term scaled down to the median norm of these terms.
 
-What is left out goes by the number of users, never by their weight: however much weight a user
-gets, alone it cannot take the result outside of what others sent. A layer that fewer than 2f + 1
+What is left out goes by the number of users, never by their weight, and with trimmed and median
+nobody weighs more than the median user: methods that weigh rare users more (inverse probability)
+give no more power to a bad user that stays away. A layer that fewer than 2f + 1
 users have reached does not move; their updates are kept until there are enough users, each with its
 latest one. Buffers are combined by the same rule, and counters as always.
 """
@@ -176,6 +177,8 @@ class RobustAggregate(LayerwiseAggregate):
         if self._robust.rule == "clip":
             sent = _clipped(sent, [n for n in names if self._like[n].requires_grad])
             sent = _clipped(sent, [n for n in names if not self._like[n].requires_grad])
+        else:
+            sent = _capped(sent)
         for name in names:
             mine = [each for each in sent if name in each.values]
             if is_counter(mine[0].values[name]):  # as always: the furthest user's count stands
@@ -209,6 +212,12 @@ class RobustAggregate(LayerwiseAggregate):
             return values, weights
         absent = values.isnan()
         return values.where(~absent, 0.0), weights.where(~absent, 0.0)
+
+
+def _capped(sent: Sequence[Sent]) -> list[Sent]:
+    """Nobody weighs more than the median user: a weight, too, can be asked for by staying away."""
+    cap = float(np.median([each.weight for each in sent]))
+    return [replace(each, weight=min(each.weight, cap)) for each in sent]
 
 
 def _located(values: Tensor, weights: Tensor, robust: Robust) -> Tensor:
