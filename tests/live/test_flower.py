@@ -41,7 +41,7 @@ from salf.experiments.live import Nobody
 from salf.fleet.deadlines import Auto, Constant
 from salf.flower import SALF, train
 from salf.live.flower import mail, strategy
-from salf.live.flower.client import TIMES
+from salf.live.flower.client import RESIDUALS, TIMES
 from salf.live.flower.link import update_of
 from salf.live.server import saved_round
 from salf.live.tmax import FIRST
@@ -721,6 +721,22 @@ def test_what_is_not_learned_times_at_all_is_not_used():
     state = context()
     state.state[TIMES] = MetricRecord({"0": 1.0})
     assert train(network(), batch(), the_message(), state).content["metrics"]["depth"] == 1
+
+
+@pytest.mark.parametrize("compress", ["fp16", "qsgd:4", "topk:0.3"])
+def test_nodes_compress_what_they_send_and_keep_what_they_do_not(compress):
+    salf_ = salf(compress=compress, deadline=60.0)
+    state = context()
+    sent = train(network(), batch(), the_message(salf_), state)
+    whole = train(network(), batch(), the_message(salf(deadline=60.0)))
+
+    def size(reply):
+        return sum(array.numpy().nbytes for array in reply.content["arrays"].values())
+
+    assert size(sent) < size(whole)
+    assert (RESIDUALS in state.state) == compress.startswith("topk")
+    _, metrics = salf_.aggregate_train(1, [sent])
+    assert (metrics["reached"], metrics["rejected"]) == ([1, 1, 1], 0)
 
 
 def test_layers_are_the_servers():

@@ -384,4 +384,4 @@ def test_what_is_compressed_wrongly_is_refused():
     packed["layer 1: places"] = packed["layer 1: places"].flip(0)
     live.open(["a"])
     live.take("a", encode(replace(update("a"), tensors=packed)))
-    assert "not compressed as it should be" in live.close().rejected[0][1]
+    assert "wrong compression: places are not in order" in live.close().rejected[0][1]
