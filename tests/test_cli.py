@@ -148,7 +148,7 @@ def test_layers_of_a_module_come_with_a_way_to_join_them(tmp_path):
         (["run", *TINY, "--resume"], "--resume needs --out"),
         (["run", "broken.toml"], "broken.toml"),
         (["rnu"], "unknown command 'rnu'. Did you mean 'run'?"),
-        (["foo"], "unknown command 'foo'. Allowed: bound, compare, data"),
+        (["foo"], "unknown command 'foo'. Allowed: attacks, bench, bound"),
         (["data"], "Missing argument 'NAME': mnist | fashion-mnist"),
         (["replay"], "Missing argument 'FOLDER': The folder of a live run"),
         (["run", "one", "two"], "run --help"),
