@@ -74,6 +74,8 @@ class RunFolder:
             threads=config.threads or there.threads,
             eval_seconds=config.eval_seconds or (0.0 if config.eval_every else there.eval_seconds),
         )
+        if there.robust == "auto":  # of a run that was begun before there was a choice
+            there = there.changed(robust=config.robust)
         differences = config.differences(there)
         if isinstance(there, LiveConfig) != isinstance(config, LiveConfig):
             kind = "a live run" if isinstance(there, LiveConfig) else "a simulated run"
