@@ -22,7 +22,7 @@ class SALFRecall(WithMemory):
     by default, where there are devices to size them for. See docs/recall.md.
     """
 
-    fade: float | None = 10.0
+    fade: float | None = 2.0
 
     name: ClassVar[str] = "salf-recall"
     equal_time: ClassVar[bool] = True
