@@ -46,7 +46,7 @@ def test_without_the_report_extra_there_are_tables(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "altair", None)
     done = salf(*ASKED, *FLEET, "--seeds", "0", "--out", "plan", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "plan.csv and curve.csv only" in done.stderr
+    assert "No figure and no page will be written" in done.stderr
     assert {path.name for path in (tmp_path / "plan").iterdir()} == {"plan.csv", "curve.csv"}
 
 

@@ -253,6 +253,6 @@ def label(
     method: str, average: str, split: str, condition: str, seed: int, batches: str = "equal"
 ) -> str:
     """A name for a run within a comparison, fit for a folder."""
-    sized = () if batches == "equal" else (batches,)
+    sized = () if batches in ("auto", "equal") else (batches,)
     parts = (method, *sized, average, split, condition, seed)
     return "-".join(re.sub(r"[^\w.]", "_", str(part)) for part in parts)

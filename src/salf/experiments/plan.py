@@ -349,7 +349,7 @@ def _checked(
     if not (method := config.make_method()).has_deadline:
         why = "waits for all users" if method.waits else "has no deadline"
         raise SalfError(
-            f"{method.name} {why}, so there is none to plan: use another method, such as --method "
+            f"{method.name} {why}, so there is no deadline to plan: use another method, such as --method "
             "salf."
         )
     if form not in FORMS:
