@@ -349,8 +349,8 @@ def _checked(
     if not (method := config.make_method()).has_deadline:
         why = "waits for all users" if method.waits else "has no deadline"
         raise SalfError(
-            f"{method.name} {why}, so there is no deadline to plan: use another method, such as --method "
-            "salf."
+            f"{method.name} {why}, so there is no deadline to plan: use another method, such as "
+            "--method salf."
         )
     if form not in FORMS:
         raise unknown("bound", form, FORMS)
