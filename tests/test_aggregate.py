@@ -105,7 +105,7 @@ def test_updates_are_not_kept_or_written_to():
 
 def test_a_sum_over_several_users_counts_as_that_many():
     found = aggregate()
-    found.add({"a.w": full("a.w", 6.0), "b.w": full("b.w", 6.0)}, users=[2, 3])
+    found.add_sum({"a.w": full("a.w", 6.0), "b.w": full("b.w", 6.0)}, users=[2, 3])
     found.add({"b.w": full("b.w", 6.0)})
     assert found.reached.tolist() == [2, 4]
     assert found.average().values["a.w"][0, 0].item() == 3

@@ -7,6 +7,7 @@ that makes up for rounds in which a gradient was missing, and would take a runni
 further than anybody saw it, a variance even below 0.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -52,23 +53,38 @@ class LayerwiseAggregate:
         # The weight of the users that hold each entry, for names that came in parts.
         self._holders: dict[str, Tensor] = {}
         self._senders: dict[str, float] = {}  # the weight of the users that sent the name whole
-        self.reached: npt.NDArray[np.int64] = np.zeros(len(layers), np.int64)  # |U^l|
+        self._reached: npt.NDArray[np.int64] = np.zeros(len(layers), np.int64)
+
+    @property
+    def reached(self) -> npt.NDArray[np.int64]:
+        """How many users' updates each layer got: |U^l|."""
+        return self._reached
 
     def add(
+        self,
+        update: Update,
+        weights: PerLayer | None = None,
+        held: Held | None = None,
+        user: User | None = None,
+    ) -> None:
+        """Add one user's layers, each times its weight (c[l, u]; 1 if not given).
+
+        A layer of weight 0 is left out, and does not count as reached. `held` says where the
+        entries of a narrower network lie in the full tensors.
+        """
+        self.add_sum(update, weights, held=held)
+
+    def add_sum(
         self,
         update: Update,
         weights: PerLayer | None = None,
         users: Sequence[int] | npt.NDArray[np.int64] | None = None,
         total: PerLayer | None = None,
         held: Held | None = None,
-        user: User | None = None,
     ) -> None:
-        """Add one user's layers, each times its weight (c[l, u]; 1 if not given).
+        """Add tensors that are the sum over several users already, where none is `separate`.
 
-        A layer of weight 0 is left out, and does not count as reached. Where a tensor already is
-        the sum over several users, `users` counts them per layer, and `total` is the sum of their
-        weights if these differ. `held` says where the entries of a narrower network lie in the
-        full tensors.
+        `users` counts them per layer, and `total` is the sum of their weights if these differ.
         """
         indices = {name: self._index(name) for name in update}
         counted: set[int] = set()
@@ -84,7 +100,7 @@ class LayerwiseAggregate:
             else:
                 self._add_part(name, update[name], weight, of_all, held[name])
         for index in counted:
-            self.reached[index] += 1 if users is None else users[index]
+            self._reached[index] += 1 if users is None else users[index]
 
     def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
         """The sums, each layer's divided by its divisor (1 if not given): the method's step.
@@ -167,19 +183,19 @@ class LayerwiseAggregate:
         self._holders[name][where] += total
 
 
-class Changing(LayerwiseAggregate):
+class Changing(LayerwiseAggregate, ABC):
     """An aggregate that changes every user's own update before another one gets it."""
 
     def __init__(self, inner: LayerwiseAggregate) -> None:
         self._inner = inner
         self.separate = True
 
+    @abstractmethod
     def changed(self, update: Update, weights: PerLayer | None, user: User) -> Update:
         """The user's update as the other aggregate is to get it."""
-        raise NotImplementedError
 
     @property
-    def reached(self) -> npt.NDArray[np.int64]:  # type: ignore[override]
+    def reached(self) -> npt.NDArray[np.int64]:
         """How many users' updates each layer got."""
         return self._inner.reached
 
@@ -187,15 +203,11 @@ class Changing(LayerwiseAggregate):
         self,
         update: Update,
         weights: PerLayer | None = None,
-        users: Sequence[int] | npt.NDArray[np.int64] | None = None,
-        total: PerLayer | None = None,
         held: Held | None = None,
         user: User | None = None,
     ) -> None:
         """Add one user's layers, changed."""
         assert user is not None
-        assert users is None
-        assert total is None
         changed = self.changed(update, weights, user)
         self._inner.add(changed, weights, held=held, user=user)
 

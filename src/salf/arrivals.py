@@ -148,6 +148,11 @@ class Closing:
     everybody: float = 0.0  # the weight of all users, asked or not, where the method asks for it
 
     @property
+    def asked(self) -> Floats:
+        """The weight of all users asked, for each layer."""
+        return np.full(len(self.shares), float(self.users))
+
+    @property
     def weight(self) -> Floats:
         """The sum of the shares, to divide by: 1 in a layer in which nobody has one."""
         return np.where(self.shares > 0, self.shares, 1.0)

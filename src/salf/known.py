@@ -30,7 +30,7 @@ class KnownUsers:
         self.method, self.layers = method, layers
         by, rule = method.weighs_by, method.recalled
         counts = by == "intervals" or (by == "reach" and count_reach)
-        self.participation = Participation(len(layers), method.cutoff) if counts else None
+        self.participation = Participation(len(layers), method.longest_interval) if counts else None
         self.recall = None if rule is None else Recall(layers, weights, rule)
 
     def chance(self, users: Users) -> Floats | None:

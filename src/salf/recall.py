@@ -12,13 +12,14 @@ who arrived, and what is left of it for who did not,
     sum_u r[l, u] y[l, u] / sum_u r[l, u],    y being new for those who arrived.
 """
 
+from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from salf.aggregate import Held, LayerwiseAggregate, PerLayer, Step, Update, User
+from salf.aggregate import Changing, LayerwiseAggregate, PerLayer, Step, Update, User
 from salf.arrivals import Floats, Ints
 from salf.layers import Layers
 from salf.methods import Recalled
@@ -170,33 +171,18 @@ class Recall:
             self._values[name] = values.to(like).clone()
 
 
-class _WithRecall(LayerwiseAggregate):
+class _WithRecall(Changing):
     """An aggregate around another, to which it adds what is remembered.
 
     Buffers are aggregated as ever: a running statistic is not something to catch up with.
     """
 
     def __init__(self, inner: LayerwiseAggregate, recall: Recall, t: int) -> None:
-        self._inner, self._recall, self._t = inner, recall, t
-        self.separate = True
+        super().__init__(inner)
+        self._recall, self._t = recall, t
 
-    @property
-    def reached(self) -> Ints:  # type: ignore[override]
-        """How many users' updates each layer got."""
-        return self._inner.reached
-
-    def add(
-        self,
-        update: Update,
-        weights: PerLayer | None = None,
-        users: Sequence[int] | Ints | None = None,
-        total: PerLayer | None = None,
-        held: Held | None = None,
-        user: User | None = None,
-    ) -> None:
-        """Add one user's update, and remember the layers that count."""
-        assert user is not None
-        assert held is None
+    def changed(self, update: Update, weights: PerLayer | None, user: User) -> Update:
+        """Remember the layers of a user's update that count, and add what is new in them."""
         index_of = self._recall.layers.index_of
         counts = {
             name: value
@@ -204,11 +190,11 @@ class _WithRecall(LayerwiseAggregate):
             if name in self._recall.names and (weights is None or weights[index_of[name]])
         }
         self._recall.note(user, counts)
-        self._inner.add({**update, **self._new(user, counts)}, weights, user=user)
+        return {**update, **self._new(user, counts)}
 
+    @abstractmethod
     def _new(self, user: User, counts: Update) -> Update:
         """What is added of a user's gradients."""
-        return counts
 
 
 class Remembering(_WithRecall):

@@ -115,15 +115,11 @@ class RobustAggregate(LayerwiseAggregate):
         self,
         update: Update,
         weights: PerLayer | None = None,
-        users: Sequence[int] | npt.NDArray[np.int64] | None = None,
-        total: PerLayer | None = None,
         held: Held | None = None,
         user: User | None = None,
     ) -> None:
         """Keep one user's layers, each with its weight."""
         assert user is not None
-        assert users is None
-        assert total is None
         by_layer: dict[int, dict[str, Tensor]] = {}
         for name, value in update.items():
             index = self._index(name)
@@ -135,7 +131,7 @@ class RobustAggregate(LayerwiseAggregate):
             sent = Sent(weight, values, held is not None)
             others = self._sent.setdefault(index, {})
             others[user] = _merged(others[user], sent) if user in others else sent
-            self.reached[index] += 1
+            self._reached[index] += 1
 
     def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
         """The method's step, each layer combined by the rule."""

@@ -20,11 +20,11 @@ class Noting(LayerwiseAggregate):
         super().__init__(layers, like, separate=True)
         self.updates, self.weights = {}, {}
 
-    def add(self, update, weights=None, users=None, total=None, held=None, user=None):
+    def add(self, update, weights=None, held=None, user=None):
         assert user not in self.updates
         self.updates[user] = {name: value.clone() for name, value in update.items()}
         self.weights[user] = weights.tolist()
-        super().add(update, weights, users, total, held, user)
+        super().add(update, weights, held, user)
 
 
 def both(model, plan, rows, t=1, old=None, layers=None, **options):

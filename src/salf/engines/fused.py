@@ -153,7 +153,7 @@ class FusedEngine(BlockEngine):
         if network.narrow is None and self._has_norms:
             update |= self._moved_statistics(signals)
         reached = signals.reached if parts is None else parts.reached(c)
-        aggregate.add(update, signals.scale, reached, c.sum(1), network.held)
+        aggregate.add_sum(update, signals.scale, reached, c.sum(1), network.held)
         return float(total.item())
 
     def _separately(

@@ -52,5 +52,5 @@ class GroupedEngine(BlockEngine):
             moved = block.moved(factors)
             update |= {name: value for name, value in moved.items() if name in self.layers.index_of}
         reached = (c > 0).sum(1) if parts is None else parts.reached(c)
-        aggregate.add(update, scale, reached, c.sum(1), network.held)
+        aggregate.add_sum(update, scale, reached, c.sum(1), network.held)
         return float(total.item())

@@ -102,7 +102,7 @@ class StackedEngine(Engine):
                 for name, total_of in sums.items()
                 if scale[index := self.layers.index_of[name]]
             }
-            aggregate.add(update, scale, (c > 0).sum(axis=1), c.sum(axis=1), network.held)
+            aggregate.add_sum(update, scale, (c > 0).sum(axis=1), c.sum(axis=1), network.held)
             total += losses
         return total
 

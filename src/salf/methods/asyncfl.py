@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import numpy as np
-
 from salf.arrivals import Arrivals, Closing, Floats
 from salf.errors import SalfError
 from salf.methods.base import Method
@@ -70,5 +68,5 @@ class AsyncFL(Method):
     def divisor(self, closing: Closing) -> Floats:
         """The mean over who arrived, or over all users."""
         if self.average == "all":
-            return np.full(len(closing.shares), float(closing.users))
+            return closing.asked
         return closing.weight

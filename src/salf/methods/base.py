@@ -101,7 +101,6 @@ class Method(ABC):
     # What of each user `share` asks for: `arrived.chance`, `arrived.interval`, or nothing.
     weighs_by: ClassVar[Literal["", "reach", "intervals"]] = ""
     equal_time: ClassVar[bool] = False  # whether it is meant for batches of equal time
-    cutoff: ClassVar[int] = 50  # rounds after which an interval ends at the latest
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -141,6 +140,11 @@ class Method(ABC):
     def has_deadline(self) -> bool:
         """Whether its rounds end at a deadline."""
         return not self.waits
+
+    @property
+    def longest_interval(self) -> int:
+        """Rounds after which an interval ends at the latest, where `weighs_by` is "intervals"."""
+        return 50
 
     @property
     def recalled(self) -> Recalled | None:

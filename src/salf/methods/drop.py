@@ -35,5 +35,5 @@ class Drop(Method):
 
     def divisor(self, closing: Closing) -> Floats:
         """[fl_updateStr]: c[l, u] = 1[u in U_t] / |U_t|, U_t the users that met the deadline."""
-        everybody = np.full(len(closing.shares), float(closing.users))
+        everybody = closing.asked
         return everybody if self.average == "all" else closing.weight

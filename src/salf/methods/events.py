@@ -11,29 +11,35 @@ from salf.worlds import World
 
 
 @dataclass(frozen=True)
-class Buffering(Method):
-    """The server takes a step after `size` updates, each computed on the model its user was given.
-
-    That needs a clock which says in which order updates arrive, so a fleet.
-    """
+class NoDeadline(Method):
+    """A method that decides itself when a round ends, for which it needs a clock: a fleet."""
 
     needs_clock: ClassVar[bool] = True
-    simulated_only: ClassVar[str] = "its users deliver updates of older models"
-
-    @property
-    def size(self) -> int:
-        """How many updates make a step."""
-        return 1
 
     @property
     def has_deadline(self) -> bool:
-        """A step is taken when enough updates are there."""
+        """It ends otherwise."""
         return False
 
     @property
     def uses_reach(self) -> bool:
         """No: who arrived is enough."""
         return False
+
+
+@dataclass(frozen=True)
+class Buffering(NoDeadline):
+    """The server takes a step after `size` updates, each computed on the model its user was given.
+
+    The clock says in which order updates arrive.
+    """
+
+    simulated_only: ClassVar[str] = "its users deliver updates of older models"
+
+    @property
+    def size(self) -> int:
+        """How many updates make a step."""
+        return 1
 
     def world(self, world: World) -> World:
         """Users deliver when they are done."""

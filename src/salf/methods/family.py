@@ -45,6 +45,11 @@ class PerLayerOrWhole(Method):
         return arrived.chance
 
 
+def inverse(method: PerLayerOrWhole, arrived: Arrivals, layers: int, floor: float) -> Floats:
+    """1/max(pi, floor) for those who take part: [L, users]."""
+    return method.counts(arrived, layers) / np.maximum(method.chance(arrived, layers), floor)
+
+
 @dataclass(frozen=True)
 class WithMemory(PerLayerOrWhole):
     """A method that remembers the last update of every user.

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from salf.arrivals import Arrivals, Closing, Floats
 from salf.errors import SalfError
 from salf.methods.family import PerLayerOrWhole
@@ -18,7 +16,7 @@ class FedAU(PerLayerOrWhole):
     rounds at the latest, so no share is above that.
     """
 
-    cutoff: int = 50  # type: ignore[misc]
+    cutoff: int = 50
 
     name: ClassVar[str] = "fedau"
     weighs_by = "intervals"
@@ -28,6 +26,11 @@ class FedAU(PerLayerOrWhole):
         if self.cutoff < 1:
             raise SalfError(f"the cutoff of fedau must be at least 1, not {self.cutoff}.")
 
+    @property
+    def longest_interval(self) -> int:
+        """The cutoff."""
+        return self.cutoff
+
     def share(self, arrived: Arrivals, layers: int) -> Floats:
         """The mean interval so far."""
         if arrived.interval is None:
@@ -36,4 +39,4 @@ class FedAU(PerLayerOrWhole):
 
     def divisor(self, closing: Closing) -> Floats:
         """The number of users asked."""
-        return np.full(len(closing.shares), float(closing.users))
+        return closing.asked

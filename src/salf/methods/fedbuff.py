@@ -43,5 +43,5 @@ class FedBuff(Buffering):
     def divisor(self, closing: Closing) -> Floats:
         """K: c[l, u] = s(tau_u) / K; or the number of users at work."""
         if self.average == "all":
-            return np.full(len(closing.shares), float(closing.users))
+            return closing.asked
         return np.where(closing.reached > 0, closing.present, 1.0)

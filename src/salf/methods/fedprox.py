@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from salf.arrivals import Closing, Floats
 from salf.errors import SalfError
 from salf.methods.base import Method
@@ -44,5 +42,5 @@ class FedProx(Method):
     def divisor(self, closing: Closing) -> Floats:
         """c[l, u] = 1 / |{users with a complete step}|, or 1/U."""
         if self.average == "all":
-            return np.full(len(closing.shares), float(closing.users))
+            return closing.asked
         return closing.weight

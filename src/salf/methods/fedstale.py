@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from salf.arrivals import Arrivals, Closing, Floats
 from salf.errors import SalfError
-from salf.methods.family import WithMemory
+from salf.methods.family import WithMemory, inverse
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,8 @@ class FedStale(WithMemory):
 
     def share(self, arrived: Arrivals, layers: int) -> Floats:
         """1/max(pi, floor)."""
-        return self.counts(arrived, layers) / np.maximum(self.chance(arrived, layers), self.floor)
+        return inverse(self, arrived, layers, self.floor)
 
     def divisor(self, closing: Closing) -> Floats:
         """The number of users asked."""
-        return np.full(len(closing.shares), float(closing.users))
+        return closing.asked

@@ -42,7 +42,7 @@ class HeteroFL(Method):
 
     def divisor(self, closing: Closing) -> Floats:
         """1: each entry is divided by the weight of its holders; or U, whoever holds what."""
-        return np.full(len(closing.reached), 1.0 if self.entrywise else float(closing.users))
+        return np.ones(len(closing.shares)) if self.entrywise else closing.asked
 
     def widths(self, arrived: Arrivals) -> Floats:
         """Full width, and the stragglers' width."""

@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from salf.arrivals import Arrivals, Closing, Floats
 from salf.errors import SalfError
-from salf.methods.family import PerLayerOrWhole
+from salf.methods.family import PerLayerOrWhole, inverse
 
 
 @dataclass(frozen=True)
@@ -33,10 +31,10 @@ class InverseProbability(PerLayerOrWhole):
 
     def share(self, arrived: Arrivals, layers: int) -> Floats:
         """1/max(pi, floor)."""
-        return self.counts(arrived, layers) / np.maximum(self.chance(arrived, layers), self.floor)
+        return inverse(self, arrived, layers, self.floor)
 
     def divisor(self, closing: Closing) -> Floats:
         """The number of users asked, or the sum of the shares."""
         if self.normalised:
             return closing.weight
-        return np.full(len(closing.shares), float(closing.users))
+        return closing.asked

@@ -23,6 +23,6 @@ class SALF(Method):
     def divisor(self, closing: Closing) -> Floats:
         """[salf_update_rule]: c[l, u] = 1[d_u <= l] / (|U^l| (1 - p_l))."""
         if self.average == "all":  # the authors' script, which has no p_l either
-            return np.full(len(closing.shares), float(closing.users))
+            return closing.asked
         # An empty U^l has no weight to divide; only such a layer may have p_l = 1.
         return np.where(closing.shares > 0, closing.shares * (1 - closing.unreached), 1.0)

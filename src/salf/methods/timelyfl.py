@@ -3,18 +3,16 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import numpy as np
-
 from salf.arrivals import Closing, Floats
 from salf.errors import SalfError
-from salf.methods.base import Method
+from salf.methods.events import NoDeadline
 from salf.worlds import World
 
 Times = Literal["expected", "measured"]
 
 
 @dataclass(frozen=True)
-class TimelyFL(Method):
+class TimelyFL(NoDeadline):
     """A round lasts until the `fastest` share of the users has done the planned local steps.
 
     Faster users do them as many times as fit, slower ones as many steps, and layers of the last
@@ -31,7 +29,6 @@ class TimelyFL(Method):
     fastest: float = 0.5
     times: Times = "measured"
 
-    needs_clock: ClassVar[bool] = True
     more_steps: ClassVar[bool] = True
     simulated_only: ClassVar[str] = "its users are given the work that fits, by their times"
 
@@ -42,16 +39,6 @@ class TimelyFL(Method):
                 f"fastest of TimelyFL is a share of the users in (0, 1], not {self.fastest}."
             )
 
-    @property
-    def has_deadline(self) -> bool:
-        """The round's length follows from its users."""
-        return False
-
-    @property
-    def uses_reach(self) -> bool:
-        """No: who arrived is enough."""
-        return False
-
     def world(self, world: World) -> World:
         """Users are given what fits."""
         return world.timely(self.fastest, self.times == "measured")
@@ -59,5 +46,5 @@ class TimelyFL(Method):
     def divisor(self, closing: Closing) -> Floats:
         """The mean over the users that trained a layer, or over all users."""
         if self.average == "all":
-            return np.full(len(closing.shares), float(closing.users))
+            return closing.asked
         return closing.weight
