@@ -22,6 +22,7 @@ from salf.experiments.compare import (
     RESULTS,
     Case,
     Comparison,
+    average_of,
     cases,
     check_goal,
     label,
@@ -142,7 +143,7 @@ def compare(
     for case in wanted:
         for seed in seeds:
             waits = find(case.method).waits  # one result whatever the ratio of stragglers is
-            average = "reached" if waits else case.average
+            average = average_of(case)
             ratio = 0.0 if waits and not fleet else case.stragglers
             condition = _named(fleet) if fleet else f"{ratio:g}"
             key = label(case.method, average, case.split, condition, seed, case.batches)

@@ -59,7 +59,11 @@ class Robust:
     def __post_init__(self) -> None:
         if self.rule not in RULES[1:]:
             raise unknown("robust rule", self.rule, RULES)
-        check_attackers(self.attackers)
+        if self.attackers < 1:
+            raise SalfError(
+                f"attackers must be at least 1, not {self.attackers}; --robust none trusts all "
+                "users."
+            )
 
     def __str__(self) -> str:
         return f"{self.rule}, tolerating {self.attackers}; a round's updates are held in memory"
@@ -93,14 +97,6 @@ class Robust:
         for (index, user, weight, partial), own in zip(kept, values, strict=True):
             sent = Sent(float(weight), own, bool(partial))
             self.waiting.setdefault(int(index), {})[user] = sent
-
-
-def check_attackers(attackers: int) -> None:
-    """Refuse a number of attackers that is none."""
-    if attackers < 1:
-        raise SalfError(
-            f"attackers must be at least 1, not {attackers}; --robust none trusts all users."
-        )
 
 
 class RobustAggregate(LayerwiseAggregate):

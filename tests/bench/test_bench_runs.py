@@ -118,7 +118,7 @@ def test_what_is_wrong_with_a_method_is_said_at_once(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_method_of_ones_own_is_run_again_when_its_file_changes(tmp_path, monkeypatch):
+def test_a_method_is_run_again_when_its_file_changes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     text = "from salf.methods.drop import Drop\nclass Mine(Drop):\n    name = 'mine'\n"
@@ -127,7 +127,7 @@ def test_a_method_of_ones_own_is_run_again_when_its_file_changes(tmp_path, monke
     a, b = (runs._source(f"bench_own_{each}:Mine") for each in "ab")
     assert a == text
     assert a != b
-    assert runs._source("salf") == ""
+    assert "class SALF(Method)" in runs._source("salf")
 
 
 def measured(*curve, **more):

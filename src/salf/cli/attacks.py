@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from salf.cli.options import Source, option, parse_list, parse_ratio, settings_of
+from salf.cli.options import Source, Workers, option, parse_list, parse_ratio, settings_of
 from salf.cli.terminal import Downloads, progress_bar, tell
 from salf.errors import SalfError
 from salf.experiments.config import PRESETS, Config, load_config, simulated
@@ -27,9 +27,7 @@ def attacks(
         str, option("--stragglers", help="Ratios of stragglers (0.5,1).")
     ] = "0.5,1",
     seeds: Annotated[int, option("--seeds", help="How many seeds, from 0 on (1).", min=1)] = 1,
-    workers: Annotated[
-        int | None, option("--workers", help="Parallel runs; by default, one per core.", min=1)
-    ] = None,
+    workers: Workers = None,
     out: Annotated[
         Path | None,
         option("--out", help="Keep the runs, attacks.csv and attacks.md here, and continue there."),

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from salf.cli.options import Options, option, parse_list, parse_options, settings_of
+from salf.cli.options import Options, Workers, option, parse_list, parse_options, settings_of
 from salf.cli.terminal import Downloads, progress_bar, results, say, tell
 from salf.errors import SalfError
 from salf.experiments.config import Config
@@ -51,9 +51,7 @@ def bench(
         ),
     ] = None,
     options: Options = None,
-    workers: Annotated[
-        int | None, option("--workers", help="Parallel runs; by default, one per core.", min=1)
-    ] = None,
+    workers: Workers = None,
     out: Annotated[
         Path,
         option(

@@ -43,6 +43,9 @@ def _options() -> str:
     return "; ".join(found)
 
 
+Workers = Annotated[
+    int | None, option("--workers", help="Parallel runs; by default, one per core.", min=1)
+]
 Options = Annotated[
     list[str] | None,
     option(

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from salf.cli.options import Options, Source, option, parse_list, settings_of
+from salf.cli.options import Options, Source, Workers, option, parse_list, settings_of
 from salf.cli.simulation import with_options
 from salf.cli.terminal import Downloads, console, progress_bar, results, say, tell
 from salf.errors import SalfError
@@ -53,9 +53,7 @@ def plan(
     deadlines: Annotated[
         str | None, option("--deadlines", help="Deadlines to try instead, such as 0.5s,1s,2s.")
     ] = None,
-    workers: Annotated[
-        int | None, option("--workers", help="Parallel runs; by default, one per core.", min=1)
-    ] = None,
+    workers: Workers = None,
     out: Annotated[
         Path | None,
         option(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from salf.cli.options import DataDir, option
+from salf.cli.options import DataDir, Workers, option
 from salf.cli.terminal import Downloads, console, progress_bar, results, say, tell
 from salf.errors import SalfError, unknown
 
@@ -56,9 +56,7 @@ def reproduce(
         "reproduction"
     ),
     data_dir: DataDir = None,
-    workers: Annotated[
-        int | None, option("--workers", help="Parallel runs; by default, one per core.", min=1)
-    ] = None,
+    workers: Workers = None,
 ) -> None:
     """Reproduce the paper's tables, figures, lemmas and theorem, with a verdict on every claim.
 

@@ -10,6 +10,7 @@ import typer
 from salf.cli.options import (
     Options,
     Source,
+    Workers,
     option,
     parse_list,
     parse_options,
@@ -156,9 +157,7 @@ def compare(
         ),
     ] = None,
     options: Options = None,
-    workers: Annotated[
-        int | None, option("--workers", help="Parallel runs; by default, one per core.", min=1)
-    ] = None,
+    workers: Workers = None,
     out: Annotated[
         Path | None,
         option(

@@ -218,13 +218,19 @@ def _check_options(options: Mapping[str, Any], wanted: Sequence[Case]) -> None:
             raise unknown("option of these methods", name, known)
 
 
+def average_of(case: Case) -> str:
+    """The average of a case's runs: "reached" where the method leaves no choice."""
+    method = find(case.method)
+    return "reached" if method.waits or method.averages_itself else case.average
+
+
 def _own_options(name: str) -> set[str]:
     return {option.name.replace("_", "-") for option in fields(find(name))} - {"average"}
 
 
 def _config(base: Config, case: Case, seed: int, options: Mapping[str, Any]) -> Config:
     waits, own = find(case.method).waits, _own_options(case.method)
-    average = "reached" if waits else case.average
+    average = average_of(case)
     options = {name: v for name, v in options.items() if name.replace("_", "-") in own}
     uses_reach = make_method(case.method, average=average, **options).uses_reach
     return base.changed(

@@ -93,6 +93,7 @@ class Method(ABC):
     name: ClassVar[str]  # that of the class in lower case, unless it says otherwise
     waits: ClassVar[bool] = False  # whether it has no deadline, so that everybody finishes
     narrows: ClassVar[bool] = False  # whether stragglers train a narrower network and so finish
+    averages_itself: ClassVar[bool] = False  # whether it has no choice of `average`
     simulated_only: ClassVar[str] = ""  # why it cannot run live, if it cannot
     needs_clock: ClassVar[bool] = False  # whether it runs on a fleet only
     whole_steps: ClassVar[bool] = False  # whether layers of a step that was stopped do not count
@@ -114,6 +115,11 @@ class Method(ABC):
             what = name if name == "average" else f"the option {name} of {self.name}"
             value = converted(getattr(self, option.name), kinds[option.name], what)
             object.__setattr__(self, option.name, value)
+        if self.averages_itself and self.average != "reached":
+            raise SalfError(
+                f"{self.name} has an average of its own: average must be 'reached', not "
+                f"{self.average!r}."
+            )
 
     def counts(self, arrived: Arrivals, layers: int) -> Bools:
         """Who takes part in which layer, [L, users]: by default who reached it."""

@@ -1,6 +1,7 @@
 """CA2FL: FedBuff that remembers every user's last update, so that slow users keep their voice."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -26,6 +27,8 @@ class CA2FL(Buffering):
     buffer: int = 10
     fade: float | None = None
     remember: int = 1000
+
+    averages_itself: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

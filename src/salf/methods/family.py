@@ -7,6 +7,7 @@ step
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,6 +25,8 @@ class PerLayerOrWhole(Method):
     """
 
     whole: bool = False
+
+    averages_itself: ClassVar[bool] = True
 
     @property
     def uses_reach(self) -> bool:

@@ -1,7 +1,7 @@
 """FedAsync: every model that arrives is mixed into the server's at once, a stale one less."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -31,6 +31,8 @@ class FedAsync(Buffering):
     tolerated: float = 4.0
     rho: float = 0.005
 
+    averages_itself: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.alpha <= 1:
@@ -38,8 +40,6 @@ class FedAsync(Buffering):
         for name in ("power", "slope", "tolerated", "rho"):
             if not getattr(self, name) >= 0:
                 raise SalfError(f"{name} of FedAsync must not be negative.")
-        if self.average == "all":
-            raise SalfError("FedAsync takes one model at a time: average must be 'reached'.")
 
     @property
     def average_models(self) -> bool:
