@@ -20,8 +20,8 @@ from rich.table import Table
 from torch import nn
 
 from salf.experiments.config import PRESETS
+from salf.experiments.federation import from_config
 from salf.experiments.live import make_server, make_user, user_name
-from salf.experiments.training import from_config
 from salf.layers import Layers
 from salf.live.cluster import cluster
 from salf.live.rounds import Grace, Rounds

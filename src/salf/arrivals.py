@@ -156,3 +156,10 @@ class Closing:
     def weight(self) -> Floats:
         """The sum of the shares, to divide by: 1 in a layer in which nobody has one."""
         return np.where(self.shares > 0, self.shares, 1.0)
+
+
+def evenly(users: Ints, most: int) -> Ints:
+    """All users, or of many some, evenly spaced."""
+    if len(users) <= most:
+        return users
+    return users[np.unique(np.linspace(0, len(users) - 1, most).astype(np.int64))]

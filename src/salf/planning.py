@@ -12,7 +12,8 @@ from salf.data import DataSet
 from salf.errors import SalfError
 from salf.experiments import plan as planning
 from salf.experiments.config import Config
-from salf.experiments.training import Training, own_federation
+from salf.experiments.own import own_federation
+from salf.experiments.training import Training
 from salf.fleet.devices import Fleet
 from salf.fleet.named import parse
 from salf.report.plan import print_plan, write_plan

@@ -1,7 +1,6 @@
 """What a round leaves: one row, simulated or live, and how rows are kept in files."""
 
 import csv
-import io
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +13,7 @@ import numpy as np
 
 from salf.arrivals import Arrivals, Ints
 from salf.errors import SalfError
-from salf.files import write_whole
+from salf.files import csv_text, write_whole
 
 MEASURED = "held_out_"  # what columns of metrics.csv begin with
 
@@ -123,19 +122,18 @@ def _number(value: float | None) -> float:
 
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
     """metrics.csv: a line per round with what every run knows."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     reached = [f"reached_{layer}" for layer in range(1, len(rows[0].reached) + 1)]
     names = list(dict.fromkeys(name for row in rows for name in row.metrics))
     columns = [f"{MEASURED}{name}" for name in names]
     timed = TIMED if rows[0].clock is not None else ()
-    writer.writerow(["round", "train_loss", "accuracy", *columns, *reached, "seconds", *timed])
+    lines: list[list[Any]] = [
+        ["round", "train_loss", "accuracy", *columns, *reached, "seconds", *timed]
+    ]
     for row in rows:
-        accuracy = "" if row.accuracy is None else row.accuracy
         measured = [row.metrics.get(name, "") for name in names]
         times = [f"{row.seconds:.6f}", *(getattr(row, name) for name in timed)]
-        writer.writerow([row.round, row.train_loss, accuracy, *measured, *row.reached, *times])
-    write_whole(path, text.getvalue())
+        lines.append([row.round, row.train_loss, row.accuracy, *measured, *row.reached, *times])
+    write_whole(path, csv_text(lines))
 
 
 def read_csv(path: Path) -> list[Row]:

@@ -11,6 +11,7 @@ from salf.draws import Keyed
 from salf.errors import SalfError
 from salf.experiments import live as live_module
 from salf.experiments.config import Config, LiveConfig
+from salf.experiments.federation import from_config
 from salf.experiments.folder import ROUNDS, RunFolder
 from salf.experiments.live import (
     Joining,
@@ -23,7 +24,7 @@ from salf.experiments.live import (
 )
 from salf.experiments.replay import replay
 from salf.experiments.run import run as simulate
-from salf.experiments.training import StopTraining, from_config
+from salf.experiments.training import StopTraining
 from salf.live.batches import OwnBatch
 from salf.live.rounds import Answer
 from salf.live.update import encode

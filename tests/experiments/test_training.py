@@ -9,7 +9,7 @@ from torch.nn import functional as F
 import salf
 from salf.depth import fixed
 from salf.experiments.config import Config
-from salf.experiments.training import from_config
+from salf.experiments.federation import from_config
 from salf.methods import Method
 
 

@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 import salf
 from reference import ANY_WORLD
 from salf.experiments.config import LiveConfig
-from salf.experiments.training import from_config
+from salf.experiments.federation import from_config
 
 SIZES = (12, 3, 7, 1, 20)
 SMALL = {"rounds": 4, "batch_size": 4, "threads": 1, "lr": 0.1}

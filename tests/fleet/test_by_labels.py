@@ -7,7 +7,7 @@ from salf.data.samples import Samples
 from salf.data.shares import Split
 from salf.errors import SalfError
 from salf.experiments.config import Config
-from salf.experiments.training import from_config
+from salf.experiments.federation import from_config
 from salf.fleet import availability
 from salf.fleet.devices import Fleet
 from salf.fleet.participation import ByLabels, Participation

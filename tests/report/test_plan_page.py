@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from salf.experiments.config import Config
-from salf.experiments.plan import Tried, from_config, plan
+from salf.experiments.plan import on_same_devices, plan
+from salf.experiments.search import Tried
 from salf.report.plan import constants, disagreement, figure, page, table, write_plan
 
 CONFIG = Config(
@@ -15,7 +16,7 @@ CONFIG = Config(
 
 @pytest.fixture(scope="module")
 def by_bound():
-    return plan(CONFIG, from_config, seeds=0)
+    return plan(CONFIG, on_same_devices, seeds=0)
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_constants_say_where_they_come_from(by_bound):
     told = constants(by_bound)
     assert "assumed to be rho_s/10" in told
     assert "Gamma = 0 (assumed)" in told
-    given = plan(CONFIG, from_config, seeds=0, given={"g2": 5.0})
+    given = plan(CONFIG, on_same_devices, seeds=0, given={"g2": 5.0})
     assert "G^2 = 5 (given)" in constants(given)
 
 
@@ -111,5 +112,5 @@ def test_the_page_and_the_files(searched, tmp_path):
 def test_a_learning_rate_that_the_proof_does_not_allow_is_noted():
     from salf.report.plan import notes
 
-    found = plan(CONFIG.changed(lr=0.5), from_config, seeds=0, rates="run")
+    found = plan(CONFIG.changed(lr=0.5), on_same_devices, seeds=0, rates="run")
     assert any("not proven" in line for line in notes(found))

@@ -9,8 +9,8 @@ from made_up_runs import found
 
 from salf.draws import Keyed
 from salf.experiments.config import Config
+from salf.experiments.federation import from_config
 from salf.experiments.run import run
-from salf.experiments.training import from_config
 from salf.report.tables import Table
 from salf.reproduction.deadlines import FLEET, passes, straggler_share
 from salf.reproduction.item import label

@@ -1,7 +1,6 @@
 """`salf plan`."""
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -74,7 +73,7 @@ def plan(
 
         salf run digits-mlp --fleet slow-classes --seconds 200 --deadline plan/plan.csv
     """
-    from salf.experiments.plan import from_config
+    from salf.experiments.plan import on_same_devices
     from salf.experiments.plan import plan as make_plan
     from salf.experiments.pool import run_all
     from salf.experiments.run import cores
@@ -114,7 +113,7 @@ def plan(
 
         planned = make_plan(
             config,
-            partial(from_config, fleet_seed=0),
+            on_same_devices,
             form=bound,
             rates=rates,
             given={name: value for name, value in given.items() if value is not None},
@@ -140,10 +139,10 @@ def plan(
 
 def _fetch(config: Config) -> None:
     """Once here, so that data are fetched once and what is wrong with them is said once."""
-    from salf.data import load
+    from salf.experiments.federation import load_data
 
     with console.status(f"looking for {config.data}"):
-        load(config.data, Path(config.data_dir) if config.data_dir else None, report=Downloads())
+        load_data(config, Downloads())
 
 
 def _time(text: str) -> float:

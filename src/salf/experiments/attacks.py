@@ -1,7 +1,5 @@
 """A table of attacks against defences: what each costs, in the simulator."""
 
-import csv
-import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,11 +7,11 @@ from itertools import product
 from pathlib import Path
 from statistics import mean
 
-from salf.data import load
 from salf.experiments.config import Config
+from salf.experiments.federation import load_data
 from salf.experiments.pool import OnProgress, run_all, run_job
 from salf.experiments.run import cores
-from salf.files import write_whole
+from salf.files import csv_text, write_whole
 
 RESULTS, TABLE = "attacks.csv", "attacks.md"
 # Just below the live server's bound, and as large as an honest gradient.
@@ -58,14 +56,16 @@ class Attacks:
 
     def csv(self) -> str:
         """A line for each run."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["stragglers", "attack", "robust", "seed", "test_accuracy"])
-        for cell, found in self.accuracies.items():
-            for seed, accuracy in zip(self.seeds, found, strict=True):
-                shown = "" if accuracy is None else accuracy
-                writer.writerow([cell.stragglers, cell.attack, cell.rule, seed, shown])
-        return text.getvalue()
+        return csv_text(
+            [
+                ["stragglers", "attack", "robust", "seed", "test_accuracy"],
+                *(
+                    [cell.stragglers, cell.attack, cell.rule, seed, accuracy]
+                    for cell, found in self.accuracies.items()
+                    for seed, accuracy in zip(self.seeds, found, strict=True)
+                ),
+            ]
+        )
 
 
 def _shown(accuracies: Sequence[float | None]) -> str:
@@ -102,7 +102,7 @@ def try_attacks(
         for cell in cells
         for seed in seeds
     }
-    load(base.data, Path(base.data_dir) if base.data_dir else None, report=report)
+    load_data(base, report)
     labels = {key: _label(*key) for key in jobs}
     runs = {
         labels[key]: run_job(config, None if out is None else out / "runs" / labels[key])

@@ -1,7 +1,5 @@
 """Many runs side by side: methods, ratios of stragglers, splits, averages, batches and seeds."""
 
-import csv
-import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -9,14 +7,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from salf.data import load
 from salf.depth import has_ratio
 from salf.errors import SalfError, TrainingDiverged, unknown
 from salf.experiments.clocked import SHARE, Clocked
 from salf.experiments.config import Config
+from salf.experiments.federation import load_data
 from salf.experiments.pool import OnProgress, run_all, run_job
 from salf.experiments.run import Result, cores
-from salf.files import write_whole
+from salf.files import csv_of, write_whole
 from salf.methods import find
 from salf.methods import method as make_method
 
@@ -166,7 +164,7 @@ def compare(
     if base.reach == "learned" and all(config.reach == "known" for config in jobs.values()):
         raise SalfError("none of these methods uses p_l: leave out reach.")
     # Once here, so that data are fetched once and what is wrong with them is said once.
-    load(base.data, Path(base.data_dir) if base.data_dir else None, report=report)
+    load_data(base, report)
     # A method that waits for everybody gives one result whatever the ratio of stragglers is.
     distinct = {_label(config): config for config in jobs.values()}
     workers = workers or min(cores(), len(distinct))
@@ -203,12 +201,7 @@ def _listed(failures: Mapping[str, str]) -> str:
 
 def results_csv(comparison: Comparison) -> str:
     """One line per case and seed."""
-    text = io.StringIO()
-    records = comparison.records()
-    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue()
+    return csv_of(comparison.records())
 
 
 def _check_options(options: Mapping[str, Any], wanted: Sequence[Case]) -> None:

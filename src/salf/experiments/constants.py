@@ -11,7 +11,7 @@ from math import inf
 import numpy as np
 import torch
 
-from salf.arrivals import Floats, Ints
+from salf.arrivals import Floats, Ints, evenly
 from salf.draws import Keyed
 from salf.engines.losses import user_losses
 from salf.errors import SalfError
@@ -71,8 +71,7 @@ def estimate(training: Training, given: Mapping[str, float]) -> Estimates:
         if not 0 <= value < inf:
             raise SalfError(f"{name} must be finite and not negative, not {value}.")
     simulation = training.simulation
-    count = min(USERS, len(simulation.shares))
-    users = np.unique(np.linspace(0, len(simulation.shares) - 1, count).astype(np.int64))
+    users = evenly(np.arange(len(simulation.shares)), USERS)
     rows = np.array([simulation.batches.sizes(users[i : i + 1])[0] for i in range(len(users))])
     gradients = np.empty((len(users), BATCHES), object)
     losses = []

@@ -22,9 +22,9 @@ from salf import rows as records
 from salf import schedules
 from salf.errors import SalfError
 from salf.experiments.config import LiveConfig, read_toml
+from salf.experiments.federation import from_config
 from salf.experiments.folder import RunFolder, without_last_evaluation
 from salf.experiments.live import Watcher, finish, make_share, stage_work, user_name
-from salf.experiments.training import from_config
 from salf.files import temporary_folder, write_whole
 from salf.flower import SALF
 from salf.flower import train as answer

@@ -26,9 +26,10 @@ from salf.draws import Keyed
 from salf.engines import cross_entropy
 from salf.errors import SalfError
 from salf.experiments.config import Config, LiveConfig
+from salf.experiments.federation import from_config
 from salf.experiments.folder import LOG, RunFolder, summarise, without_last_evaluation
 from salf.experiments.run import Result, complete
-from salf.experiments.training import History, OnRound, StopTraining, Training, from_config
+from salf.experiments.training import History, OnRound, StopTraining, Training
 from salf.files import temporary_folder
 from salf.fleet.timing import Cost
 from salf.layers import Layers

@@ -6,8 +6,6 @@ What the round took beside them (messages, the server's step, work that was cut 
 overhead.
 """
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -22,7 +20,7 @@ from salf.errors import SalfError
 from salf.experiments.config import load_config
 from salf.experiments.folder import CONFIG
 from salf.experiments.replay import recorded
-from salf.files import write_whole
+from salf.files import csv_text, write_whole
 from salf.fleet.deadlines import Schedule
 from salf.fleet.devices import Devices, Fleet
 from salf.fleet.jitter import Traces
@@ -67,16 +65,15 @@ class Measured:
 
     def write(self, path: Path) -> None:
         """A line for every stage of every round; stage 0 is the overhead."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["device", "round", "stage", "seconds", "rows"])
-        for number, device in enumerate(self.devices.values()):
+        lines = (
+            [number, t, stage, f"{seconds:.9g}", device.rows]
+            for number, device in enumerate(self.devices.values())
             for t, stages, beside in zip(
                 device.rounds.tolist(), device.stages, device.overhead, strict=True
-            ):
-                for stage, seconds in enumerate([beside, *stages]):
-                    writer.writerow([number, t, stage, f"{seconds:.9g}", device.rows])
-        write_whole(path, text.getvalue())
+            )
+            for stage, seconds in enumerate([beside, *stages])
+        )
+        write_whole(path, csv_text([["device", "round", "stage", "seconds", "rows"], *lines]))
 
 
 @dataclass(frozen=True, eq=False)

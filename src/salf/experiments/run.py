@@ -16,14 +16,9 @@ from torch import nn
 from salf import checkpoint, signals
 from salf.errors import NoRoundInTime, SalfError, TrainingDiverged
 from salf.experiments.config import Config
+from salf.experiments.federation import from_config
 from salf.experiments.folder import RunFolder, summarise, without_last_evaluation
-from salf.experiments.training import (
-    History,
-    OnRound,
-    Training,
-    from_config,
-    run_rounds,
-)
+from salf.experiments.training import History, OnRound, Training, run_rounds
 from salf.rows import Row, from_table, to_table
 from salf.simulation import Simulation, snapshot
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from salf.arrivals import Arrivals, Floats, Ints, Spent
+from salf.arrivals import Arrivals, Floats, Ints, Spent, evenly
 from salf.draws import Draws, Purpose
 from salf.errors import SalfError
 from salf.fleet.deadlines import Auto, Deadline, missing
@@ -374,9 +374,7 @@ class Buffered(Delayed):
 
 def deadline_for(timing: Timing, target: float) -> float:
     """The T_max at which users reach, on average, this share of their layers (by bisection)."""
-    users = np.arange(timing.users)
-    if len(users) > 1000:  # a sample is enough to start with
-        users = np.unique(np.linspace(0, timing.users - 1, 1000).astype(np.int64))
+    users = evenly(np.arange(timing.users), 1000)  # a sample is enough to start with
     expected = timing.expected(users)
     finite = np.isfinite(expected)
     if finite.mean() < target:

@@ -9,7 +9,9 @@ from typing import Any
 from rich.console import Console
 
 from salf.experiments.constants import KAPPA
-from salf.experiments.plan import Offer, Planned, Tried, lost
+from salf.experiments.offers import Offer
+from salf.experiments.plan import Planned
+from salf.experiments.search import Tried, lost
 from salf.files import write_whole
 from salf.report import names
 from salf.report.extra import check_extra, optional
