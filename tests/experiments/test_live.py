@@ -13,17 +13,11 @@ from salf.experiments import live as live_module
 from salf.experiments.config import Config, LiveConfig
 from salf.experiments.federation import from_config
 from salf.experiments.folder import ROUNDS, RunFolder
-from salf.experiments.live import (
-    Joining,
-    make_share,
-    make_user,
-    run,
-    serve,
-    trusting,
-    user_name,
-)
+from salf.experiments.live import Joining, run, trusting
+from salf.experiments.live_users import make_share, make_user, user_name
 from salf.experiments.replay import replay
 from salf.experiments.run import run as simulate
+from salf.experiments.serving import serve
 from salf.experiments.training import StopTraining
 from salf.live.batches import OwnBatch
 from salf.live.rounds import Answer

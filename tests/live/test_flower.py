@@ -37,7 +37,7 @@ from salf.experiments import flower_app
 from salf.experiments.config import LiveConfig
 from salf.experiments.flower_app import Added
 from salf.experiments.folder import RunFolder
-from salf.experiments.live import Nobody
+from salf.experiments.serving import Nobody
 from salf.fleet.deadlines import Auto, Constant
 from salf.flower import SALF, train
 from salf.live.flower import mail, strategy

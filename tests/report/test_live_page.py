@@ -12,8 +12,8 @@ from salf.cli import main
 from salf.experiments.config import Config, live
 from salf.experiments.federation import from_config
 from salf.experiments.folder import CONFIG, ROUNDS, SUMMARY, RunFolder
-from salf.experiments.live import finish
 from salf.experiments.run import run as simulate
+from salf.experiments.serving import finish
 from salf.files import write_whole
 from salf.report import Chart, Table, names, write_live_page
 from salf.report.live import LiveRun, page

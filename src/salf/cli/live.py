@@ -130,7 +130,7 @@ class Screen:
 
     def begin(self, config: LiveConfig, layers: Sequence[str]) -> None:
         """The federation is put together."""
-        from salf.experiments.live import user_name
+        from salf.experiments.live_users import user_name
         from salf.live.slow import slowness
 
         slow = enumerate(slowness(config.slow, config.users), 1)
@@ -217,7 +217,7 @@ def join(
 
         salf join mnist-cnn --address 192.168.1.10:6379 --share 7/8
     """
-    from salf.experiments.live import make_user, user_name
+    from salf.experiments.live_users import make_user, user_name
     from salf.live.cluster import Pulse, cluster
 
     if not share:

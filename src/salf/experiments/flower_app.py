@@ -12,7 +12,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tomli_w
 from flwr.app import ArrayRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
@@ -24,7 +23,8 @@ from salf.errors import SalfError
 from salf.experiments.config import LiveConfig, read_toml
 from salf.experiments.federation import from_config
 from salf.experiments.folder import RunFolder, without_last_evaluation
-from salf.experiments.live import Watcher, finish, make_share, stage_work, user_name
+from salf.experiments.live_users import make_share, user_name
+from salf.experiments.serving import Watcher, finish, server_settings
 from salf.files import temporary_folder, write_whole
 from salf.flower import SALF
 from salf.flower import train as answer
@@ -161,18 +161,9 @@ def main(grid: Grid, context: Context) -> None:
     strategy = Named(
         simulation.model,
         lr=schedules.schedule(config.lr, config.rounds),
-        optimiser=config.make_optimiser(),
         deadline=config.make_deadline(),
-        work=stage_work(training),
-        equal_time=config.batch_size if config.equal_time() else None,
         grace=config.grace,
-        max_norm=config.max_norm,
-        local_steps=int(simulation.planned(np.arange(config.users)).max()),
-        client_lr=config.client_lr,
-        method=config.make_method(),
-        robust="none" if config.robust == "auto" else config.robust,
-        tolerate=config.tolerate,
-        compress=config.compress,
+        **server_settings(config, training),
         layers=[[*layer.parameters, *layer.buffers] for layer in simulation.engine.layers],
         state=folder.checkpoint,
         record=folder.rounds,

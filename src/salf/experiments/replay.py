@@ -16,7 +16,7 @@ from salf.errors import SalfError
 from salf.experiments.config import Config, load_config
 from salf.experiments.federation import from_config
 from salf.experiments.folder import CONFIG, MODEL, ROUNDS
-from salf.experiments.live import user_name
+from salf.experiments.live_users import user_name
 from salf.experiments.training import History, OnRound, run_rounds
 from salf.rows import Row
 from salf.sampling import Batches

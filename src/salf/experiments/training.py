@@ -24,6 +24,16 @@ class StopTraining(Exception):
     """What `on_round` raises to end a run in order after this round: what there is, is kept."""
 
 
+def ends_run(on_round: OnRound | None, row: Row, model: nn.Module) -> bool:
+    """Call `on_round`, if there is one; whether it ends the run after this round."""
+    try:
+        if on_round is not None:
+            on_round(row, model)
+    except StopTraining:
+        return True
+    return False
+
+
 @dataclass
 class Training:
     """A simulation with what it is measured on."""
@@ -153,11 +163,7 @@ def run_rounds(
     with memory.kept():
         for row in training.rows(rounds, seconds):
             rows.append(row)
-            try:
-                if on_round is not None:
-                    on_round(row, simulation.model)
-            except StopTraining:
-                stopped = True
+            if stopped := ends_run(on_round, row, simulation.model):
                 break
         tested = training.tested()
     engine = simulation.engine

@@ -11,7 +11,7 @@ from salf import rows
 from salf.errors import SalfError
 from salf.experiments.config import LiveConfig, load_config
 from salf.experiments.folder import CONFIG, RunFolder
-from salf.experiments.live import user_name
+from salf.experiments.live_users import user_name
 from salf.live.slow import slowness
 from salf.report import names
 from salf.rows import Row
