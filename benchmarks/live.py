@@ -19,9 +19,10 @@ from rich.progress import track
 from rich.table import Table
 from torch import nn
 
-from salf.experiments.config import PRESETS, live
 from salf.experiments.federation import from_config
+from salf.experiments.live_config import live
 from salf.experiments.live_users import make_user, user_name
+from salf.experiments.presets import PRESETS
 from salf.experiments.serving import make_server
 from salf.layers import Layers
 from salf.live.cluster import cluster

@@ -9,7 +9,7 @@ import torch
 from salf.compression import Compression, Residuals, Sender, unpacked, upload_bytes
 from salf.draws import Keyed
 from salf.errors import SalfError
-from salf.experiments.config import PRESETS
+from salf.experiments.presets import PRESETS
 from salf.experiments.run import Stopped, run
 from salf.layers import Layer, Layers
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from salf.aggregate import LayerwiseAggregate
 from salf.attacks import Attack
 from salf.errors import SalfError
-from salf.experiments.config import PRESETS, Config
+from salf.experiments.config import Config
+from salf.experiments.presets import PRESETS
 from salf.experiments.run import run
 from salf.layers import Layer, Layers
 from salf.robust import Robust, Sent, _capped
@@ -249,7 +250,7 @@ def test_a_run_that_is_resumed_is_the_run(tmp_path):
     [
         ({"robust": "trimmed", "users": 2}, "needs at least 3, not 2"),
         ({"robust": "clip", "users": 8, "tolerate": 4}, "needs at least 9"),
-        ({"tolerate": 0}, "--robust none trusts all users"),
+        ({"tolerate": 0}, "tolerate must be at least 1"),
         ({"attack": "flap"}, "Did you mean 'flip'"),
         ({"attack": "flip:x"}, "strength is a positive number"),
         ({"attack": "flip", "attackers": 31}, "from 1 to 30"),

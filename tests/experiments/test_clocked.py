@@ -11,9 +11,10 @@ import salf
 from salf.errors import SalfError
 from salf.experiments.clocked import Clocked, nobody_is_cut_off, seconds_to
 from salf.experiments.compare import Case, Comparison, cases, compare
-from salf.experiments.config import PRESETS, Config
+from salf.experiments.config import Config
 from salf.experiments.folder import RunFolder
 from salf.experiments.pool import amount, share
+from salf.experiments.presets import PRESETS
 from salf.experiments.run import Result, run
 from salf.experiments.training import History
 from salf.rows import Row

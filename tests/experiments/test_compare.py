@@ -5,7 +5,7 @@ import pytest
 from salf.errors import SalfError, TrainingDiverged
 from salf.experiments import compare as compare_module
 from salf.experiments.compare import cases, compare
-from salf.experiments.config import load_config
+from salf.experiments.presets import load_config
 from salf.experiments.run import run
 
 

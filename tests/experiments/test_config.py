@@ -1,7 +1,8 @@
 import pytest
 
 from salf.errors import SalfError
-from salf.experiments.config import PRESETS, Config, load_config
+from salf.experiments.config import Config
+from salf.experiments.presets import PRESETS, load_config
 
 
 def test_a_config_written_as_toml_is_read_back_the_same(tmp_path):

@@ -10,10 +10,11 @@ from salf import rows as record
 from salf.draws import Keyed
 from salf.errors import SalfError
 from salf.experiments import live as live_module
-from salf.experiments.config import Config, LiveConfig
+from salf.experiments.config import Config
 from salf.experiments.federation import from_config
 from salf.experiments.folder import ROUNDS, RunFolder
 from salf.experiments.live import Joining, run, trusting
+from salf.experiments.live_config import LiveConfig
 from salf.experiments.live_users import make_share, make_user, user_name
 from salf.experiments.replay import replay
 from salf.experiments.run import run as simulate

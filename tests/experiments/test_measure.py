@@ -8,8 +8,9 @@ import pytest
 import salf
 from salf.draws import Keyed
 from salf.errors import SalfError
-from salf.experiments.config import Config, LiveConfig
+from salf.experiments.config import Config
 from salf.experiments.folder import CONFIG, ROUNDS
+from salf.experiments.live_config import LiveConfig
 from salf.experiments.measure import agreement, from_rows, measure
 from salf.fleet.deadlines import Constant
 from salf.fleet.devices import Fleet

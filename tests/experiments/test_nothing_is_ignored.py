@@ -14,8 +14,9 @@ import salf
 import salf.live
 from command import salf as command
 from salf.experiments import training as training_module
-from salf.experiments.config import LiveConfig, load_config, read_toml
 from salf.experiments.folder import RunFolder
+from salf.experiments.live_config import LiveConfig
+from salf.experiments.presets import load_config, read_toml
 from salf.methods.drop import Drop
 from salf.methods.salf import SALF
 from salf.worlds import World

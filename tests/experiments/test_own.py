@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import salf
 from salf.depth import Uniform
-from salf.experiments.config import load_config
+from salf.experiments.presets import load_config
 from salf.experiments.run import Stopped
 
 SETTINGS = {"users": 4, "rounds": 6, "batch_size": 5, "stragglers": 0.5, "lr": 0.1}

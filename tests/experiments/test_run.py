@@ -15,7 +15,8 @@ from salf.data import synthetic
 from salf.errors import SalfError, TrainingDiverged
 from salf.experiments import run as run_module
 from salf.experiments import training as training_module
-from salf.experiments.config import Config, load_config
+from salf.experiments.config import Config
+from salf.experiments.presets import load_config
 from salf.experiments.run import complete, run
 from salf.models import build
 from salf.server import Server

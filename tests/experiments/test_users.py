@@ -8,8 +8,8 @@ from torch.utils.data import TensorDataset
 
 import salf
 from reference import ANY_WORLD
-from salf.experiments.config import LiveConfig
 from salf.experiments.federation import from_config
+from salf.experiments.live_config import LiveConfig
 
 SIZES = (12, 3, 7, 1, 20)
 SMALL = {"rounds": 4, "batch_size": 4, "threads": 1, "lr": 0.1}

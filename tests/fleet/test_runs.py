@@ -7,7 +7,8 @@ from torch import nn
 
 import salf
 from salf.errors import SalfError
-from salf.experiments.config import Config, load_config, read_toml
+from salf.experiments.config import Config
+from salf.experiments.presets import load_config, read_toml
 from salf.rows import read_csv
 
 SMALL = {"data": "digits", "lr": 0.3, "users": 8, "batch_size": 4, "threads": 1}

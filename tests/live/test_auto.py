@@ -212,7 +212,7 @@ def test_reach_of_users_of_unknown_speed_is_learned_by_name():
 
 
 def test_a_reach_to_aim_for_is_checked():
-    from salf.experiments.config import LiveConfig
+    from salf.experiments.live_config import LiveConfig
 
     with pytest.raises(SalfError, match="between 0 and 1"):
         LiveConfig(data="digits", deadline="auto:1.5")

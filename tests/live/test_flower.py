@@ -34,9 +34,9 @@ from hypothesis import strategies as st
 from salf import rows as records
 from salf.errors import SalfError
 from salf.experiments import flower_app
-from salf.experiments.config import LiveConfig
 from salf.experiments.flower_app import Added
 from salf.experiments.folder import RunFolder
+from salf.experiments.live_config import LiveConfig
 from salf.experiments.serving import Nobody
 from salf.fleet.deadlines import Auto, Constant
 from salf.flower import SALF, train

@@ -9,9 +9,10 @@ from test_page import Parsed
 
 from salf import rows
 from salf.cli import main
-from salf.experiments.config import Config, live
+from salf.experiments.config import Config
 from salf.experiments.federation import from_config
 from salf.experiments.folder import CONFIG, ROUNDS, SUMMARY, RunFolder
+from salf.experiments.live_config import live
 from salf.experiments.run import run as simulate
 from salf.experiments.serving import finish
 from salf.files import write_whole

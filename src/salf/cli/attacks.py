@@ -6,7 +6,8 @@ from typing import Annotated, Any
 from salf.cli.options import Source, Workers, option, parse_list, parse_ratio, settings_of
 from salf.cli.terminal import Downloads, progress_bar, tell
 from salf.errors import SalfError
-from salf.experiments.config import PRESETS, Config, load_config, simulated
+from salf.experiments.config import Config
+from salf.experiments.presets import PRESETS, load_config, simulated
 
 _CHOSEN = ("attack", "robust", "stragglers", "seed", "threads")
 USERS = 8

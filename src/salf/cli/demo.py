@@ -15,7 +15,8 @@ from salf.cli.options import DataDir, option
 from salf.cli.simulation import can_draw, end, run_cases
 from salf.cli.terminal import Downloads, console, results, say, tell
 from salf.errors import DataUnavailable
-from salf.experiments.config import PRESETS, Config
+from salf.experiments.config import Config
+from salf.experiments.presets import PRESETS
 
 
 @dataclass(frozen=True)

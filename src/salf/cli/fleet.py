@@ -10,7 +10,8 @@ from salf.cli.commands import Commands
 from salf.cli.fleet_measure import measure
 from salf.cli.options import Source, option, settings_of
 from salf.cli.terminal import Downloads, console, tell
-from salf.experiments.config import Config, load_config, simulated
+from salf.experiments.config import Config
+from salf.experiments.presets import load_config, simulated
 
 app = typer.Typer(
     cls=Commands,

@@ -14,8 +14,10 @@ from salf.cli.recorded import accuracy_text
 from salf.cli.simulation import Settings, with_options
 from salf.cli.terminal import console, say, tell
 from salf.errors import ClusterLost, SalfError
-from salf.experiments.config import PRESETS, Config, LiveConfig, load_config
-from salf.experiments.config import live as made_live
+from salf.experiments.config import Config
+from salf.experiments.live_config import LiveConfig
+from salf.experiments.live_config import live as made_live
+from salf.experiments.presets import PRESETS, load_config
 
 if TYPE_CHECKING:
     from salf.rows import Row

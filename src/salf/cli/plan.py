@@ -8,7 +8,8 @@ from salf.cli.options import Options, Source, Workers, option, parse_list, setti
 from salf.cli.simulation import with_options
 from salf.cli.terminal import Downloads, console, progress_bar, results, say, tell
 from salf.errors import SalfError
-from salf.experiments.config import Config, load_config, simulated
+from salf.experiments.config import Config
+from salf.experiments.presets import load_config, simulated
 from salf.options import duration
 
 _CHOSEN = ("deadline", "rounds", "seed", "depth", "stragglers", "eval_every", "eval_seconds")

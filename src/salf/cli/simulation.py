@@ -19,7 +19,8 @@ from salf.cli.options import (
 )
 from salf.cli.terminal import Downloads, console, progress_bar, results, say, tell
 from salf.errors import SalfError
-from salf.experiments.config import Config, load_config, refuse_deadline, simulated
+from salf.experiments.config import Config, refuse_deadline
+from salf.experiments.presets import load_config, simulated
 from salf.methods import find
 
 if TYPE_CHECKING:

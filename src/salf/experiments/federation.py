@@ -34,7 +34,6 @@ from salf.models import build
 from salf.models.build import check_fit
 from salf.narrow import narrowed
 from salf.progress import Report
-from salf.robust import Robust
 from salf.sampling import Batches, Cohort, LocalWork
 from salf.schedules import Schedule
 from salf.simulation import Simulation
@@ -152,7 +151,7 @@ def assemble(
         config.weigh == "samples",
         local,
         config.reach == "counted",
-        None if config.robust in ("auto", "none") else Robust(config.robust, config.tolerate),
+        config.make_robust(),
         None if attack is None else Attackers(attack, len(shares), config.attackers),
         compression,
     )

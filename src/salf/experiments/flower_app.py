@@ -20,10 +20,11 @@ from flwr.serverapp import Grid, ServerApp
 from salf import rows as records
 from salf import schedules
 from salf.errors import SalfError
-from salf.experiments.config import LiveConfig, read_toml
 from salf.experiments.federation import from_config
 from salf.experiments.folder import RunFolder, without_last_evaluation
+from salf.experiments.live_config import LiveConfig
 from salf.experiments.live_users import make_share, user_name
+from salf.experiments.presets import read_toml
 from salf.experiments.serving import Watcher, finish, server_settings
 from salf.files import temporary_folder, write_whole
 from salf.flower import SALF

@@ -22,7 +22,9 @@ from torch import nn
 from salf import rows as records
 from salf.data import Split
 from salf.errors import SalfError
-from salf.experiments.config import Config, LiveConfig, load_config
+from salf.experiments.config import Config
+from salf.experiments.live_config import LiveConfig
+from salf.experiments.presets import load_config
 from salf.experiments.training import History, Training
 from salf.files import delete_left_over, locked, whole_file, write_whole
 from salf.layers import sent_bytes

@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from salf.errors import SalfError
-from salf.experiments.config import LiveConfig
 from salf.experiments.federation import from_config
 from salf.experiments.folder import LOG, RunFolder
+from salf.experiments.live_config import LiveConfig
 from salf.experiments.live_users import make_user, user_name
 from salf.experiments.run import Result, complete
 from salf.experiments.serving import Nobody, Watcher, serve
 from salf.experiments.training import OnRound, Training
 from salf.files import temporary_folder
 from salf.live.slow import slowness
+from salf.robust import Robust
 
 log = logging.getLogger("salf.live")
 
@@ -96,7 +97,7 @@ def trusting(config: LiveConfig, joining: Joining, say: Say) -> LiveConfig:
     if config.robust != "auto":
         return config
     rule = "trimmed" if config.backend == "flower" or joining.address is not None else "none"
-    if rule != "none" and config.users < (needed := 2 * config.tolerate + 1):
+    if rule != "none" and config.users < (needed := Robust(rule, config.tolerate).needed):
         say(
             f"a bad user can do as it likes: to tolerate {config.tolerate} takes at least {needed} "
             f"users, and there are {config.users}."

@@ -17,8 +17,8 @@ import torch
 from salf.arrivals import Floats, Ints
 from salf.draws import Keyed
 from salf.errors import SalfError
-from salf.experiments.config import load_config
 from salf.experiments.folder import CONFIG
+from salf.experiments.presets import load_config
 from salf.experiments.replay import recorded
 from salf.files import csv_text, write_whole
 from salf.fleet.deadlines import Schedule

@@ -13,10 +13,11 @@ from torch import nn
 from salf import rows as records
 from salf.arrivals import Arrivals, Floats
 from salf.errors import SalfError
-from salf.experiments.config import Config, load_config
+from salf.experiments.config import Config
 from salf.experiments.federation import from_config
 from salf.experiments.folder import CONFIG, MODEL, ROUNDS
 from salf.experiments.live_users import user_name
+from salf.experiments.presets import load_config
 from salf.experiments.training import History, OnRound, run_rounds
 from salf.rows import Row
 from salf.sampling import Batches

@@ -10,9 +10,9 @@ from salf import rows as records
 from salf import schedules
 from salf.data import some
 from salf.errors import SalfError
-from salf.experiments.config import LiveConfig
 from salf.experiments.federation import from_config
 from salf.experiments.folder import RunFolder, summarise, without_last_evaluation
+from salf.experiments.live_config import LiveConfig
 from salf.experiments.run import Result
 from salf.experiments.training import History, OnRound, Training, ends_run
 from salf.fleet.timing import Cost

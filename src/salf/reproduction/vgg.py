@@ -7,8 +7,8 @@ from math import sqrt
 from statistics import fmean
 from typing import NamedTuple
 
-from salf.experiments.config import PRESETS as PAPER_CONFIGS
 from salf.experiments.config import Config
+from salf.experiments.presets import PRESETS as PAPER_CONFIGS
 from salf.intervals import interval, over_seeds
 from salf.report import names
 from salf.report.lines import Line, method_lines

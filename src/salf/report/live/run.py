@@ -9,9 +9,10 @@ from typing import Any
 
 from salf import rows
 from salf.errors import SalfError
-from salf.experiments.config import LiveConfig, load_config
 from salf.experiments.folder import CONFIG, RunFolder
+from salf.experiments.live_config import LiveConfig
 from salf.experiments.live_users import user_name
+from salf.experiments.presets import load_config
 from salf.live.slow import slowness
 from salf.report import names
 from salf.rows import Row
