@@ -11,7 +11,7 @@ import torch
 from salf.bench.suite import OWN, REFERENCE, Entrant, load
 from salf.errors import SalfError
 from salf.experiments.config import Config
-from salf.fleet.timing import Cost
+from salf.fleet.cost import Cost
 from salf.layers import Layers
 from salf.models import build
 

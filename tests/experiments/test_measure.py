@@ -12,10 +12,11 @@ from salf.experiments.config import Config
 from salf.experiments.folder import CONFIG, ROUNDS
 from salf.experiments.live_config import LiveConfig
 from salf.experiments.measure import agreement, from_rows, measure
+from salf.fleet.cost import Cost
 from salf.fleet.deadlines import Constant
 from salf.fleet.devices import Fleet
 from salf.fleet.jitter import Traces
-from salf.fleet.timing import Cost, Timing
+from salf.fleet.timing import Timing
 from salf.fleet.world import OnFleet
 from salf.rows import Row, append, read
 

@@ -14,10 +14,11 @@ from salf.experiments.fleet_law import FleetLaw
 from salf.experiments.plan import on_same_devices, plan, spearman
 from salf.experiments.search import Tried, lost, search_grid
 from salf.fleet.availability import markov
+from salf.fleet.cost import Cost
 from salf.fleet.deadlines import Schedule
 from salf.fleet.devices import Fleet
 from salf.fleet.jitter import Traces
-from salf.fleet.timing import Cost, Timing
+from salf.fleet.timing import Timing
 from salf.theory import Federation
 from salf.theory.planning import theorem_spread
 

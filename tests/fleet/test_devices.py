@@ -9,9 +9,9 @@ from torch import nn
 import salf
 from salf.draws import Keyed
 from salf.errors import SalfError
+from salf.fleet.cost import Cost
 from salf.fleet.jitter import PerLayer, Steady
 from salf.fleet.named import parse
-from salf.fleet.timing import Cost
 from salf.layers import Layers
 
 

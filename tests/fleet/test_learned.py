@@ -8,10 +8,11 @@ import salf
 from salf.draws import Keyed
 from salf.errors import SalfError
 from salf.experiments.config import Config
+from salf.fleet.cost import Cost
 from salf.fleet.devices import Fleet
 from salf.fleet.jitter import LogNormal, PerLayer, ShiftedExponential
 from salf.fleet.learned import LearnedReach
-from salf.fleet.timing import Cost, Timing
+from salf.fleet.timing import Timing
 
 LAYERS, USERS = 5, 12
 EVERYBODY = np.arange(USERS)

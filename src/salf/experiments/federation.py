@@ -25,8 +25,8 @@ from salf.evaluation import check_names as check_metrics
 from salf.experiments.config import Config
 from salf.experiments.on_fleet import batch_sizes, paired, world_of
 from salf.experiments.training import Training
+from salf.fleet.cost import Cost
 from salf.fleet.devices import Fleet
-from salf.fleet.timing import Cost
 from salf.inputs import takes_several
 from salf.layers import Layers, Prefixes
 from salf.methods import Method

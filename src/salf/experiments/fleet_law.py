@@ -6,7 +6,9 @@ import numpy as np
 
 from salf.arrivals import Floats, Ints
 from salf.draws import Keyed
-from salf.fleet.timing import Round, Timing, equal_time
+from salf.fleet.cost import equal_time
+from salf.fleet.round import Round
+from salf.fleet.timing import Timing
 from salf.theory.planning import count_law
 
 MOST_USERS = 500  # of a larger cohort, so many are looked at, evenly spaced in speed

@@ -21,10 +21,11 @@ from salf.experiments.folder import CONFIG
 from salf.experiments.presets import load_config
 from salf.experiments.replay import recorded
 from salf.files import csv_text, write_whole
+from salf.fleet.cost import Cost
 from salf.fleet.deadlines import Schedule
 from salf.fleet.devices import Devices, Fleet
 from salf.fleet.jitter import Traces
-from salf.fleet.timing import Cost, Timing
+from salf.fleet.timing import Timing
 from salf.fleet.world import OnFleet
 from salf.rows import Row
 

@@ -10,10 +10,11 @@ from salf.errors import SalfError
 from salf.experiments.config import Config
 from salf.fleet import deadlines
 from salf.fleet import named as fleets
+from salf.fleet.cost import Cost, equal_time
 from salf.fleet.devices import Devices, Fleet
 from salf.fleet.learned import LearnedReach
 from salf.fleet.participation import ByLabels
-from salf.fleet.timing import Cost, Timing, equal_time
+from salf.fleet.timing import Timing
 from salf.fleet.world import OnFleet
 from salf.methods import Method
 from salf.sampling import Batches, LocalWork

@@ -15,7 +15,7 @@ from salf.experiments.folder import RunFolder, summarise, without_last_evaluatio
 from salf.experiments.live_config import LiveConfig
 from salf.experiments.run import Result
 from salf.experiments.training import History, OnRound, Training, ends_run
-from salf.fleet.timing import Cost
+from salf.fleet.cost import Cost
 from salf.live.rounds import Grace, Link, Rounds
 from salf.live.server import LiveServer
 from salf.rows import Row

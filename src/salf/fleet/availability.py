@@ -79,6 +79,14 @@ class Always(Availability):
         """Now, for ever."""
         return times, np.full(len(devices), np.inf)
 
+    def active(self, devices: Ints, start: float, seconds: float) -> Floats:
+        """All the time."""
+        return np.full(len(devices), seconds)
+
+    def elapsed(self, devices: Ints, start: float, needed: Floats) -> Floats:
+        """As long as the work takes."""
+        return needed
+
     def of(self, devices: Ints) -> Availability:
         """The same."""
         return self

@@ -12,8 +12,9 @@ from salf.draws import Keyed
 from salf.errors import SalfError, unknown
 from salf.fleet import deadlines
 from salf.fleet.availability import DAY
+from salf.fleet.cost import Cost, equal_time
 from salf.fleet.devices import Fleet
-from salf.fleet.timing import Cost, Timing, equal_time
+from salf.fleet.timing import Timing
 from salf.fleet.world import deadline_for
 from salf.inputs import as_one, takes_several
 from salf.layers import Layers

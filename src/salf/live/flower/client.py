@@ -12,8 +12,9 @@ from torch.nn.functional import cross_entropy
 
 from salf.compression import Compression, Sender
 from salf.errors import SalfError
+from salf.fleet.cost import MOST
 from salf.layers import Layers
-from salf.live.batches import MOST, OwnBatch
+from salf.live.batches import OwnBatch
 from salf.live.user import User
 
 RESIDUALS = "salf-residuals"  # where in the context's state what was not sent is kept
