@@ -41,6 +41,7 @@ from salf.methods import Method, find, named
 from salf.methods import method as make_method
 from salf.report.comparison import print_tables, write_report
 from salf.report.extra import check_extra
+from salf.report.tables import printed
 from salf.worlds import World
 
 Split = str | Sequence[Sequence[int]]
@@ -51,10 +52,7 @@ class Compared(Comparison):
 
     def __str__(self) -> str:
         """The tables, as `salf compare` prints them."""
-        console = Console(width=10_000, color_system=None)
-        with console.capture() as text:
-            print_tables(self, console)
-        return text.get()
+        return printed(lambda console: print_tables(self, console))
 
     def save(self, folder: Path | str) -> list[Path]:
         """Write results.csv, a picture (PNG and SVG) and the page report.html into a folder."""

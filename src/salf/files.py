@@ -47,6 +47,11 @@ def write_whole(path: Path, content: Any) -> None:
             temporary.write_bytes(content)
 
 
+def folder_name(*parts: object) -> str:
+    """A name of these parts that is fit for a file or folder."""
+    return "-".join(re.sub(r"[^\w.]", "_", str(part)) for part in parts)
+
+
 def csv_text(lines: Iterable[Iterable[Any]]) -> str:
     """Lines of values as CSV; None is empty."""
     text = io.StringIO()

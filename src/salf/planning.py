@@ -5,7 +5,6 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from torch import nn
 
 from salf.data import DataSet
@@ -17,6 +16,7 @@ from salf.experiments.training import Training
 from salf.fleet.devices import Fleet
 from salf.fleet.named import parse
 from salf.report.plan import print_plan, write_plan
+from salf.report.tables import printed
 
 
 class Plan(planning.Planned):
@@ -24,10 +24,7 @@ class Plan(planning.Planned):
 
     def __str__(self) -> str:
         """What `salf plan` prints."""
-        console = Console(width=10_000, color_system=None)
-        with console.capture() as text:
-            print_plan(self, console)
-        return text.get()
+        return printed(lambda console: print_plan(self, console))
 
     def save(self, folder: Path | str) -> list[Path]:
         """Write plan.csv, curve.csv, a figure (PNG and SVG) and plan.html into a folder."""

@@ -77,7 +77,6 @@ def plan(
     from salf.experiments.plan import on_same_devices
     from salf.experiments.plan import plan as make_plan
     from salf.experiments.pool import run_all
-    from salf.experiments.run import cores
     from salf.files import write_whole
     from salf.report import check_extra
     from salf.report.plan import print_plan, tables, write_plan
@@ -104,11 +103,10 @@ def plan(
         task = progress.add_task("bound", total=None)
 
         def run(jobs: Any) -> Any:
-            at_once = workers or min(cores(), len(jobs))
             progress.update(task, description="search")
             return run_all(
                 jobs,
-                at_once,
+                workers,
                 lambda done, total: progress.update(task, completed=done, total=total),
             )
 

@@ -1,6 +1,5 @@
 """A table of attacks against defences: what each costs, in the simulator."""
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -9,9 +8,8 @@ from statistics import mean
 
 from salf.experiments.config import Config
 from salf.experiments.federation import load_data
-from salf.experiments.pool import OnProgress, run_all, run_job
-from salf.experiments.run import cores
-from salf.files import csv_text, write_whole
+from salf.experiments.pool import OnProgress, run_configs
+from salf.files import csv_text, folder_name, write_whole
 
 RESULTS, TABLE = "attacks.csv", "attacks.md"
 # Just below the live server's bound, and as large as an honest gradient.
@@ -103,15 +101,11 @@ def try_attacks(
         for seed in seeds
     }
     load_data(base, report)
-    labels = {key: _label(*key) for key in jobs}
-    runs = {
-        labels[key]: run_job(config, None if out is None else out / "runs" / labels[key])
-        for key, config in jobs.items()
-    }
-    done = run_all(runs, workers or min(cores(), len(runs)), on_progress)
+    configs = {_label(*key): config for key, config in jobs.items()}
+    done = run_configs(configs, out, workers, on_progress)
 
     def accuracy(cell: Cell, seed: int) -> float | None:
-        result = done.results.get(labels[cell, seed])
+        result = done.results.get(_label(cell, seed))
         return None if result is None else result.history.test_accuracy
 
     accuracies = {cell: [accuracy(cell, seed) for seed in seeds] for cell in cells}
@@ -123,5 +117,4 @@ def try_attacks(
 
 
 def _label(cell: Cell, seed: int) -> str:
-    parts = (cell.attack or "honest", cell.rule, f"{cell.stragglers:g}", seed)
-    return "-".join(re.sub(r"[^\w.]", "_", str(part)) for part in parts)
+    return folder_name(cell.attack or "honest", cell.rule, f"{cell.stragglers:g}", seed)

@@ -1,6 +1,5 @@
 """Many runs side by side: methods, ratios of stragglers, splits, averages, batches and seeds."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import product
@@ -12,9 +11,9 @@ from salf.errors import SalfError, TrainingDiverged, unknown
 from salf.experiments.clocked import SHARE, Clocked
 from salf.experiments.config import Config
 from salf.experiments.federation import load_data
-from salf.experiments.pool import OnProgress, run_all, run_job
-from salf.experiments.run import Result, cores
-from salf.files import csv_of, write_whole
+from salf.experiments.pool import OnProgress, run_configs
+from salf.experiments.run import Result
+from salf.files import csv_of, folder_name, write_whole
 from salf.methods import find
 from salf.methods import method as make_method
 
@@ -167,12 +166,7 @@ def compare(
     load_data(base, report)
     # A method that waits for everybody gives one result whatever the ratio of stragglers is.
     distinct = {_label(config): config for config in jobs.values()}
-    workers = workers or min(cores(), len(distinct))
-    runs = {
-        label: run_job(config, None if out is None else out / "runs" / label)
-        for label, config in distinct.items()
-    }
-    done = run_all(runs, workers, on_progress)
+    done = run_configs(distinct, out, workers, on_progress)
     results: dict[Case, list[Result]] = {}
     for (case, _), config in jobs.items():
         if _label(config) in done.results:
@@ -254,4 +248,4 @@ def label(
     """A name for a run within a comparison, fit for a folder."""
     sized = () if batches in ("auto", "equal") else (batches,)
     parts = (method, *sized, average, split, condition, seed)
-    return "-".join(re.sub(r"[^\w.]", "_", str(part)) for part in parts)
+    return folder_name(*parts)

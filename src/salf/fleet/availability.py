@@ -320,24 +320,22 @@ def parse(spec: str, seed: int = 0) -> Availability:
     if spec == "sessions":
         return sessions(seed=seed)
     if kind == "markov":
-        try:
-            on, off = map(float, rest.split(","))
-        except ValueError:
-            raise SalfError(
-                f"write the mean seconds on and off as in markov:600,3000, not {spec!r}."
-            ) from None
+        on, off = _two(rest, f"the mean seconds on and off as in markov:600,3000, not {spec!r}")
         return markov(on, off, seed)
     if kind == "by-labels":
         from salf.fleet.participation import ByLabels  # which builds on this module
 
-        try:
-            mean, slot = map(float, rest.split(","))
-        except ValueError:
-            raise SalfError(
-                f"write the mean share of users and the seconds of a slot as in by-labels:0.1,1, "
-                f"not {spec!r}."
-            ) from None
+        what = "the mean share of users and the seconds of a slot as in by-labels:0.1,1"
+        mean, slot = _two(rest, f"{what}, not {spec!r}")
         return ByLabels(mean, slot, seed)
     if spec.endswith(".csv"):
         return Intervals.csv(spec)
     raise unknown("availability", spec, KINDS)
+
+
+def _two(text: str, what: str) -> tuple[float, float]:
+    try:
+        first, second = map(float, text.split(","))
+    except ValueError:
+        raise SalfError(f"write {what}.") from None
+    return first, second

@@ -1,6 +1,6 @@
 """A table as plain data, and the ways to show it: terminal, HTML, Markdown."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -78,3 +78,11 @@ def _markdown_cell(cell: Cell) -> str:
 def _markdown_row(cells: Sequence[str]) -> str:
     escaped = (cell.replace("|", r"\|") for cell in cells)
     return f"| {' | '.join(escaped)} |"
+
+
+def printed(show: Callable[[Console], None]) -> str:
+    """What is shown on a console, as plain text."""
+    console = Console(width=10_000, color_system=None)
+    with console.capture() as text:
+        show(console)
+    return text.get()

@@ -17,7 +17,7 @@ from salf.errors import SalfError, unknown
 from salf.experiments.config import Config
 from salf.experiments.folder import SUMMARY, RunFolder
 from salf.experiments.pool import Done, Job, OnProgress, Progress, run_all, run_job
-from salf.experiments.run import Result, complete, cores
+from salf.experiments.run import Result, complete
 from salf.files import csv_of, write_whole
 from salf.report.style import pictures
 from salf.reproduction.item import Found, Item, Json, Measurement, Task, label
@@ -123,7 +123,7 @@ def _do_all(
     jobs = {name: workshop.job(task) for name, task in distinct.items() if name not in ended}
     if not jobs:
         return before.failures
-    done = run_all(jobs, workers or min(cores(), len(jobs)), on_progress, on_done)
+    done = run_all(jobs, workers, on_progress, on_done)
     return before.failures | done.failures
 
 

@@ -81,19 +81,7 @@ def train(
         learned = user.backpropagation.state_dict()
         context.state[TIMES] = ConfigRecord({"layers": named, "rows": update.rows, **learned})
     update = replace(update, seconds=time.perf_counter() - start)
-    metrics = MetricRecord(
-        {
-            "server-round": round,
-            "depth": update.depth,
-            "loss": update.loss,
-            "seconds": update.seconds,
-            "steps": update.steps,
-            "planned": update.planned,
-            "rows": update.rows,
-            "pace": update.pace,
-            "stages": list(update.stages),
-        }
-    )
+    metrics = MetricRecord({"server-round": round, **update.numbers()})
     arrays = ArrayRecord(dict(user.packed(update).tensors))
     if user.sender is not None and user.sender.residuals and context is not None:
         kept = {str(index): residual for index, residual in user.sender.residuals.items()}
