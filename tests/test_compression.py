@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import interrupted
 from salf.compression import Compression, Residuals, Sender, unpacked, upload_bytes
 from salf.draws import Keyed
 from salf.errors import SalfError
@@ -180,12 +181,8 @@ def test_uploads_take_less_time_and_bytes_on_a_fleets_link():
 def test_a_resumed_run_goes_on_with_what_users_have_not_sent(tmp_path):
     config = SMALL.changed(compress="topk:0.05", rounds=10)
 
-    def stop(row, model):
-        if row.round == 4:
-            raise Stopped
-
     with pytest.raises(Stopped):
-        run(config, tmp_path / "run", on_round=stop)
+        run(config, tmp_path / "run", on_round=interrupted.at(4, Stopped))
     resumed = run(config, tmp_path / "run", resume=True)
     assert [row.train_loss for row in resumed.history.rows] == [
         row.train_loss for row in run(config).history.rows

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import interrupted
 from salf.aggregate import LayerwiseAggregate
 from salf.attacks import Attack
 from salf.errors import SalfError
@@ -232,12 +233,8 @@ def test_a_run_that_is_resumed_is_the_run(tmp_path):
     config = replace(SMALL.changed(**settings), eval_every=3)
     whole = run(config)
 
-    def stop(row, model):
-        if row.round == 7:
-            raise Stopped
-
     with pytest.raises(Stopped):
-        run(config, tmp_path / "run", on_round=stop)
+        run(config, tmp_path / "run", on_round=interrupted.at(7, Stopped))
     resumed = run(config, tmp_path / "run", resume=True)
     assert resumed.history.curve == whole.history.curve
     assert [row.train_loss for row in resumed.history.rows] == [

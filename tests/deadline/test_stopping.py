@@ -14,6 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from nets import Twice
 from reference import small_mlp
 from salf.deadline import Backpropagation, backprop
 from salf.deadline.retry import Retry
@@ -368,16 +369,6 @@ def test_only_the_model_gets_gradients():
     backpropagation.within(None, lambda: scale * device.loss(inputs)())
     assert inputs.grad is None
     assert scale.grad is None
-
-
-class Twice(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.twice = nn.Linear(4, 4)
-        self.middle = nn.Linear(4, 4)
-
-    def forward(self, value):
-        return self.twice(torch.tanh(self.middle(torch.tanh(self.twice(value)))))
 
 
 def test_a_module_used_twice_is_complete_only_with_its_first_use():

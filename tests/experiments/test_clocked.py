@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import interrupted
 import salf
 from salf.errors import SalfError
 from salf.experiments.clocked import Clocked, nobody_is_cut_off, seconds_to
@@ -154,12 +155,8 @@ def test_an_evaluation_by_the_clock_is_kept_when_a_run_continues(tmp_path):
     whole = run(CLOCKED, tmp_path / "whole")
     at = next(row.round for row in whole.history.rows[3:] if row.accuracy is not None)
 
-    def stop(row, model):
-        if row.round == at:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        run(CLOCKED, tmp_path / "cut", on_round=stop, checkpoint_every=0)
+        run(CLOCKED, tmp_path / "cut", on_round=interrupted.at(at), checkpoint_every=0)
     again = run(CLOCKED, tmp_path / "cut", resume=True)
     assert again.history.timed_curve == whole.history.timed_curve
 

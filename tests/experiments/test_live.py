@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import interrupted
 from salf import rows as record
 from salf.draws import Keyed
 from salf.errors import SalfError
@@ -313,11 +314,7 @@ def test_a_live_run_leaves_what_a_simulated_one_leaves_and_its_record(tmp_path):
 
 
 def test_on_round_can_stop_a_live_run_which_is_then_finished(tmp_path):
-    def stop(row, model):
-        if row.round == 2:
-            raise StopTraining
-
-    summary = live(SMALL, tmp_path / "run", on_round=stop)
+    summary = live(SMALL, tmp_path / "run", on_round=interrupted.at(2, StopTraining))
     assert (summary["rounds"], summary["stopped"]) == (2, True)
     assert live(SMALL, tmp_path / "run", resume=True) == summary
 
@@ -334,14 +331,10 @@ class Killed(Exception):
 
 
 def test_a_server_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path):
-    def stop(row, model):
-        if row.round == 4:
-            raise Killed
-
     config = SMALL.changed(momentum=0.5)
     live(config, tmp_path / "whole")
     with pytest.raises(Killed):
-        live(config, tmp_path / "parts", on_round=stop)
+        live(config, tmp_path / "parts", on_round=interrupted.at(4, Killed))
     live(config, tmp_path / "parts", resume=True)
     assert rows_of(tmp_path / "parts") == rows_of(tmp_path / "whole")
     one, other = ((tmp_path / run / "model.safetensors").read_bytes() for run in ("whole", "parts"))
@@ -356,12 +349,8 @@ def rows_of(folder):
 def test_a_round_that_was_written_but_not_kept_is_run_again(tmp_path):
     """The server was killed between the two."""
 
-    def stop(row, model):
-        if row.round == 3:
-            raise Killed
-
     with pytest.raises(Killed):
-        live(SMALL, tmp_path / "run", on_round=stop)
+        live(SMALL, tmp_path / "run", on_round=interrupted.at(3, Killed))
     path = tmp_path / "run" / ROUNDS
     record.append(path, replace(record.read(path)[-1], round=4))
     with path.open("a") as stream:
@@ -372,12 +361,8 @@ def test_a_round_that_was_written_but_not_kept_is_run_again(tmp_path):
 
 
 def test_rounds_that_are_gone_are_not_made_up(tmp_path):
-    def stop(row, model):
-        if row.round == 3:
-            raise Killed
-
     with pytest.raises(Killed):
-        live(SMALL, tmp_path / "run", on_round=stop)
+        live(SMALL, tmp_path / "run", on_round=interrupted.at(3, Killed))
     record.rewrite(tmp_path / "run" / ROUNDS, record.read(tmp_path / "run" / ROUNDS)[:1])
     with pytest.raises(SalfError, match="does not have all rounds up to 3"):
         live(SMALL, tmp_path / "run", resume=True)

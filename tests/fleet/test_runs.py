@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+import interrupted
 import salf
 from salf.errors import SalfError
 from salf.experiments.config import Config
@@ -84,13 +85,9 @@ def test_a_run_is_reproducible_and_a_stopped_one_continues_bit_for_bit(tmp_path)
         config = Config(**SMALL, **settings)
         whole = salf.run(config, tmp_path / f"{method}-whole")
 
-        def stop(row, model):
-            if row.round == 5:
-                raise KeyboardInterrupt
-
         part = tmp_path / f"{method}-part"
         with pytest.raises(KeyboardInterrupt):
-            salf.run(config, part, on_round=stop, checkpoint_every=0)
+            salf.run(config, part, on_round=interrupted.at(5), checkpoint_every=0)
         resumed = salf.run(config, part, resume=True)
         assert [row.clock for row in resumed.history.rows] == [r.clock for r in whole.history.rows]
         weights = [

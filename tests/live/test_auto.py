@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import updates
 from torch import nn
 
 from salf.errors import SalfError
@@ -12,7 +13,7 @@ from salf.live import tmax
 from salf.live.reach import ReachEstimate, UserReach
 from salf.live.rounds import Answer, Grace, Rounds
 from salf.live.server import LiveServer
-from salf.live.update import Rejected, Update
+from salf.live.update import Rejected
 
 LAYERS = 4
 MESSAGES = 0.01  # seconds
@@ -72,14 +73,7 @@ def network():
 
 
 def good(user, round, depth, seconds):
-    model = network()
-    layers = Layers.of(model)
-    tensors = {
-        name: torch.ones_like(tensor)
-        for name, tensor in model.named_parameters()
-        if layers.index_of[name] >= depth - 1
-    }
-    return Update(user, round, depth, tensors, 1.0, seconds)
+    return updates.of_ones(network(), user, round, depth, seconds)
 
 
 SPEEDS = {"a": 0.1, "b": 0.2, "c": 0.4, "d": 0.8}
