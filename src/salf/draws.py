@@ -141,6 +141,11 @@ def _round_keys(key: int) -> tuple[Words, ...]:
     return tuple((words + np.uint64(n) * _KEY_STEPS) & _LOW for n in range(10))
 
 
+def normal(first: Floats, second: Floats) -> Floats:
+    """Standard normal numbers from two uniform ones each (Box and Muller)."""
+    return np.asarray(np.sqrt(-2 * np.log1p(-first)) * np.cos(2 * np.pi * second))
+
+
 def distinct(uniforms: Floats, sizes: Ints) -> Ints:
     """`n` different places of 0..sizes[u]-1 for each user: every set of them is equally likely.
 

@@ -8,10 +8,11 @@ import pytest
 import salf
 from salf.draws import Keyed
 from salf.errors import SalfError
+from salf.experiments.agreement import agreement, measure
 from salf.experiments.config import Config
 from salf.experiments.folder import CONFIG, ROUNDS
 from salf.experiments.live_config import LiveConfig
-from salf.experiments.measure import agreement, from_rows, measure
+from salf.experiments.measure import from_rows
 from salf.fleet.cost import Cost
 from salf.fleet.deadlines import Constant
 from salf.fleet.devices import Fleet

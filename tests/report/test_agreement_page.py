@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from command import salf
+from salf.experiments.agreement import Agreement, measure
 from salf.experiments.folder import CONFIG, ROUNDS
 from salf.experiments.live_config import LiveConfig
-from salf.experiments.measure import Agreement, measure
 from salf.report.agreement import figure, page
 from salf.report.live.run import LiveRun
 from salf.rows import Row, append

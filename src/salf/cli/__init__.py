@@ -9,6 +9,8 @@ import typer
 from salf.cli import (
     attacks,
     bench,
+    compare,
+    data,
     demo,
     fleet,
     layers,
@@ -16,7 +18,7 @@ from salf.cli import (
     plan,
     recorded,
     reproduction,
-    simulation,
+    run,
     theory,
 )
 from salf.cli.commands import Commands
@@ -51,8 +53,8 @@ def common(
 
 
 for command in (
-    simulation.run,
-    simulation.compare,
+    run.run,
+    compare.compare,
     plan.plan,
     bench.bench,
     attacks.attacks,
@@ -62,7 +64,7 @@ for command in (
     live.join,
     recorded.replay,
     layers.layers,
-    simulation.data,
+    data.data,
     theory.bound,
     demo.demo,
 ):

@@ -1,9 +1,9 @@
 """`salf attacks`."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from salf.cli.options import Source, Workers, option, parse_list, parse_ratio, settings_of
+from salf.cli.options import Settings, Source, Workers, option, parse_list, parse_ratio, settings_of
 from salf.cli.terminal import Downloads, progress_bar, tell
 from salf.errors import SalfError
 from salf.experiments.config import Config
@@ -15,7 +15,7 @@ USERS = 8
 
 @settings_of(Config, without=_CHOSEN)
 def attacks(
-    settings: dict[str, Any],
+    settings: Settings,
     source: Source = "mnist-cnn",
     kinds: Annotated[
         str | None,

@@ -7,8 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from salf.cli.options import Options, Workers, option, parse_list, parse_options, settings_of
-from salf.cli.terminal import Downloads, progress_bar, results, say, tell
+from salf.cli.options import (
+    Options,
+    Settings,
+    Workers,
+    option,
+    parse_list,
+    parse_options,
+    settings_of,
+)
+from salf.cli.terminal import Downloads, can_draw, progress_bar, results, say, tell
 from salf.errors import SalfError
 from salf.experiments.config import Config
 
@@ -16,7 +24,6 @@ if TYPE_CHECKING:
     from salf.bench.results import Row
     from salf.bench.suite import Entrant, Suite
 
-Settings = dict[str, Any]
 _OWN = (
     "batches", "batch_size", "local_steps", "local_epochs", "client_lr", "server", "momentum",
     "average", "reach",
@@ -88,7 +95,6 @@ def bench(
     """
     from salf.bench import results as rows_of
     from salf.bench import suite as suites
-    from salf.cli.simulation import can_draw
     from salf.report import check_extra
     from salf.report.bench import print_tables, write_files
 

@@ -11,9 +11,9 @@ from typing import Annotated
 from rich.status import Status
 from rich.text import Text
 
+from salf.cli.compare import end, run_cases
 from salf.cli.options import DataDir, option
-from salf.cli.simulation import can_draw, end, run_cases
-from salf.cli.terminal import Downloads, console, results, say, tell
+from salf.cli.terminal import Downloads, can_draw, console, results, say, tell
 from salf.errors import DataUnavailable
 from salf.experiments.config import Config
 from salf.experiments.presets import PRESETS

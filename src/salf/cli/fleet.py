@@ -2,13 +2,13 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from salf.cli.commands import Commands
 from salf.cli.fleet_measure import measure
-from salf.cli.options import Source, option, settings_of
+from salf.cli.options import Settings, Source, option, settings_of
 from salf.cli.terminal import Downloads, console, tell
 from salf.experiments.config import Config
 from salf.experiments.presets import load_config, simulated
@@ -45,7 +45,7 @@ _PREVIEWED = (
 @app.command()
 @settings_of(Config, only=_PREVIEWED)
 def preview(
-    settings: dict[str, Any],
+    settings: Settings,
     source: Source = "mnist-mlp",
     out: Annotated[
         Path | None, option("--out", help="Leave a figure (PNG, SVG) and a page here.")

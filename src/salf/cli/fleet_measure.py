@@ -35,7 +35,7 @@ def measure(
 
         salf run mnist-cnn --fleet runs/live/fleet.csv --users 8 --deadline 50ms
     """
-    from salf.experiments.measure import measure as measured_of
+    from salf.experiments.agreement import measure as measured_of
     from salf.report.agreement import write_agreement
 
     path = out or folder / "fleet.csv"

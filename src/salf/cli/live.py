@@ -9,9 +9,8 @@ from shlex import join as shell
 from typing import TYPE_CHECKING, Annotated, Any
 
 from salf.cli.board import Board
-from salf.cli.options import Options, Source, option, settings_of
+from salf.cli.options import Options, Settings, Source, option, settings_of, with_options
 from salf.cli.recorded import accuracy_text
-from salf.cli.simulation import Settings, with_options
 from salf.cli.terminal import console, say, tell
 from salf.errors import ClusterLost, SalfError
 from salf.experiments.config import Config

@@ -4,10 +4,17 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from salf.cli.options import Options, Source, Workers, option, parse_list, settings_of
-from salf.cli.simulation import with_options
-from salf.cli.terminal import Downloads, console, progress_bar, results, say, tell
-from salf.errors import SalfError
+from salf.cli.options import (
+    Options,
+    Settings,
+    Source,
+    Workers,
+    option,
+    parse_list,
+    settings_of,
+    with_options,
+)
+from salf.cli.terminal import Downloads, can_draw, console, progress_bar, results, say, tell
 from salf.experiments.config import Config
 from salf.experiments.presets import load_config, simulated
 from salf.options import duration
@@ -17,7 +24,7 @@ _CHOSEN = ("deadline", "rounds", "seed", "depth", "stragglers", "eval_every", "e
 
 @settings_of(Config, without=_CHOSEN)
 def plan(
-    settings: dict[str, Any],
+    settings: Settings,
     source: Source = "mnist-mlp",
     options: Options = None,
     bound: Annotated[
@@ -81,13 +88,7 @@ def plan(
     from salf.report import check_extra
     from salf.report.plan import print_plan, tables, write_plan
 
-    drawn = out is not None
-    try:
-        if drawn:
-            check_extra()
-    except SalfError as error:
-        say(f"No figure and no page will be written: {error}")
-        drawn = False
+    drawn = out is not None and can_draw(check_extra)
     config = simulated(with_options(load_config(source), settings, options))
     config = config.changed(threads=config.threads or 1)
     given = {

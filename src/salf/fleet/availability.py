@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from salf.arrivals import Floats, Ints
-from salf.draws import Keyed, Purpose, keyed_uniform
+from salf.draws import Keyed, Purpose, keyed_uniform, normal
 from salf.errors import SalfError, unknown
 
 DAY = 86_400.0
@@ -133,8 +133,7 @@ class DayAndNight(Availability):
         """Today's window, or tomorrow's if it is over."""
         length = self.share * self.period
         u = Keyed(self.seed, 0).uniform(devices, Purpose.AVAILABLE, 2)
-        own = np.sqrt(-2 * np.log1p(-u[:, 0])) * np.cos(2 * np.pi * u[:, 1])
-        opens = self.middle + self.spread * own - length / 2
+        opens = self.middle + self.spread * normal(u[:, 0], u[:, 1]) - length / 2
         # The first window that is not over: rounding must not give one that ends now.
         opens = opens + np.ceil((times - opens - length) / self.period) * self.period
         opens = np.where(opens + length <= times, opens + self.period, opens)
@@ -223,7 +222,7 @@ class OnAndOff(Availability):
     def _time_on(self, first: Floats, second: Floats, by_length: bool = False) -> Floats:
         if self.log_sd is None:  # what is left of an exponential time has the same law
             return np.asarray(-self.on * np.log1p(-first))
-        z = np.sqrt(-2 * np.log1p(-first)) * np.cos(2 * np.pi * second)
+        z = normal(first, second)
         median = self.on * np.exp(-(self.log_sd**2) / 2)
         # A log-normal law weighted by length is log-normal with its mean moved by the variance.
         return np.asarray(median * np.exp(self.log_sd * z + (self.log_sd**2 if by_length else 0)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from salf.arrivals import Floats, Ints
-from salf.draws import Keyed, Purpose
+from salf.draws import Keyed, Purpose, normal
 from salf.errors import SalfError
 from salf.fleet.availability import Always, Availability
 from salf.fleet.jitter import Jitter, LogNormal, Steady
@@ -204,5 +204,4 @@ def _log_normal(sigma: float | Sequence[float], devices: int) -> Jitter:
 def drawn_normal(seed: int, users: int, n: int) -> Floats:
     """`n` standard normal numbers of every device: [n, users]."""
     u = Keyed(seed, 0).uniform(np.arange(users), Purpose.DEVICE, 2 * n)
-    radius, angle = np.sqrt(-2 * np.log1p(-u[:, :n])), 2 * np.pi * u[:, n:]
-    return np.asarray((radius * np.cos(angle)).T)
+    return normal(u[:, :n], u[:, n:]).T

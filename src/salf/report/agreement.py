@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from salf.arrivals import Floats
-from salf.experiments.measure import Agreement
+from salf.experiments.agreement import Agreement
 from salf.files import write_whole
 from salf.report import names
 from salf.report.extra import check_extra, optional
