@@ -125,7 +125,7 @@ class Config:
     )
     tolerate: int = setting(
         1,
-        "How many bad users --robust tolerates; a layer moves when twice as many and one sent it.",
+        "How many bad users --robust tolerates; it takes more than twice as many users.",
     )
     attack: str = setting(
         "",
