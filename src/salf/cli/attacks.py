@@ -25,8 +25,9 @@ def attacks(
         str | None, option("--rules", help="Values of --robust to compare; by default all.")
     ] = None,
     stragglers: Annotated[
-        str, option("--stragglers", help="Ratios of stragglers (0.5,1).")
-    ] = "0.5,1",
+        str | None,
+        option("--stragglers", help="Ratios of stragglers (0.5,1), unless there is a --fleet."),
+    ] = None,
     seeds: Annotated[int, option("--seeds", help="How many seeds, from 0 on (1).", min=1)] = 1,
     workers: Workers = None,
     out: Annotated[
@@ -44,13 +45,15 @@ def attacks(
         salf attacks mnist-cnn --seeds 3 --out attacks
 
         salf attacks digits-mlp --attacks flip,constant:2 --rules none,trimmed
+
+        salf attacks mnist-cnn --fleet phones --deadline 2s    (the same users are always slow)
     """
     from salf.experiments.attacks import ATTACKS, RULES, try_attacks
 
     users = {"users": USERS} if source in PRESETS else {}
     base = simulated(load_config(source)).changed(**{**users, **settings})
-    if base.fleet:
-        raise SalfError("attacks are tried with ratios of stragglers: leave out --fleet.")
+    if base.fleet and stragglers is not None:
+        raise SalfError("the devices of a fleet decide who is slow: leave out --stragglers.")
     named = ["" if kind == "none" else kind for kind in parse_list(kinds)]
     with progress_bar() as progress:
         task = progress.add_task("rounds", total=None)
@@ -58,7 +61,7 @@ def attacks(
             base,
             named or ATTACKS,
             parse_list(rules) or RULES,
-            [parse_ratio(each) for each in parse_list(stragglers)],
+            [parse_ratio(each) for each in parse_list(stragglers or "0.5,1")],
             range(seeds),
             out,
             workers=workers,

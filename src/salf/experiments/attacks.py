@@ -19,11 +19,11 @@ RULES = ("none", "trimmed", "median", "clip")
 
 @dataclass(frozen=True)
 class Cell:
-    """One attack against one rule, with a ratio of stragglers."""
+    """One attack against one rule, with a ratio of stragglers unless there is a fleet."""
 
     attack: str  # empty for none
     rule: str
-    stragglers: float
+    stragglers: float | None = None
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,12 @@ class Attacks:
             self._table(ratio) for ratio in dict.fromkeys(c.stragglers for c in self.accuracies)
         )
 
-    def _table(self, ratio: float) -> str:
+    def _table(self, ratio: float | None) -> str:
         cells = [cell for cell in self.accuracies if cell.stragglers == ratio]
         rules = list(dict.fromkeys(cell.rule for cell in cells))
+        title = self.base.fleet if ratio is None else f"{ratio:.0%} stragglers"
         lines = [
-            f"| {ratio:.0%} stragglers | {' | '.join(rules)} |",
+            f"| {title} | {' | '.join(rules)} |",
             "|---" * (len(rules) + 1) + "|",
         ]
         for attack in dict.fromkeys(cell.attack for cell in cells):
@@ -84,16 +85,17 @@ def try_attacks(
     on_progress: OnProgress | None = None,
     report: Callable[[str], None] | None = None,
 ) -> Attacks:
-    """Run every attack against every rule.
+    """Run every attack against every rule, with every ratio of stragglers or with a fleet.
 
     With `out`, each run has its folder there and the same call again goes on where it stopped.
     """
-    cells = [Cell(*each) for each in product(attacks, rules, stragglers)]
+    ratios = [None] if base.fleet else stragglers
+    cells = [Cell(*each) for each in product(attacks, rules, ratios)]
     jobs = {
         (cell, seed): base.changed(
             attack=cell.attack,
             robust=cell.rule,
-            stragglers=cell.stragglers,
+            stragglers=base.stragglers if cell.stragglers is None else cell.stragglers,
             seed=seed,
             threads=base.threads or 1,
         )
@@ -117,4 +119,5 @@ def try_attacks(
 
 
 def _label(cell: Cell, seed: int) -> str:
-    return folder_name(cell.attack or "honest", cell.rule, f"{cell.stragglers:g}", seed)
+    ratio = "fleet" if cell.stragglers is None else f"{cell.stragglers:g}"
+    return folder_name(cell.attack or "honest", cell.rule, ratio, seed)

@@ -191,7 +191,7 @@ def save(folder: RunFolder, simulation: Simulation, rows: list[Row]) -> None:
     if simulation.residuals is not None:
         groups["residuals"] = simulation.residuals.state()
     if simulation.robust is not None:
-        users["waiting"], groups["waiting"] = simulation.robust.state()
+        users["votes"], groups["votes"] = simulation.robust.state()
     state = {"rows": [to_table(row) for row in rows], "engine": engine, "users": users}
     checkpoint.write(folder.checkpoint, groups, state)
     folder.write_metrics(rows)
@@ -217,7 +217,7 @@ def restore(folder: RunFolder, training: Training) -> list[Row]:
             if simulation.residuals is not None:
                 simulation.residuals.load_state(groups.pop("residuals", {}))
             if simulation.robust is not None:
-                simulation.robust.load_state(state["users"]["waiting"], groups.pop("waiting", {}))
+                simulation.robust.load_state(state["users"]["votes"], groups.pop("votes", {}))
             for group, tensors in groups.items():
                 old = simulation.old[int(group.removeprefix("old-"))] = snapshot(weights)
                 for name, tensor in tensors.items():

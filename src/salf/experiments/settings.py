@@ -122,7 +122,7 @@ class Settings:
     )
     tolerate: int = setting(
         1,
-        "How many bad users --robust tolerates; a layer moves when twice as many and one sent it.",
+        "How many bad users --robust tolerates; it takes more than twice as many users.",
         least=1,
     )
     attack: str = setting(

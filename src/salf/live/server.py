@@ -320,7 +320,7 @@ class LiveServer:
             state["users"], state["reference"], known = self.user_reach.state()
             groups["user_reach"] = {"known": torch.from_numpy(known)}
         if self.robust is not None:
-            state["waiting"], groups["waiting"] = self.robust.state()
+            state["votes"], groups["votes"] = self.robust.state()
         checkpoint.write(path, groups, state)
 
     def restore(self, path: Path) -> None:
@@ -345,7 +345,7 @@ class LiveServer:
             self.server.load_state(groups)
             self.inspection.load_state(state["norms"])
             if self.robust is not None:
-                self.robust.load_state(state.get("waiting", []), groups.pop("waiting", {}))
+                self.robust.load_state(state.get("votes", []), groups.pop("votes", {}))
             self.reach.rounds, self.t = float(state["rounds"]), int(state["round"])
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
             raise checkpoint.unreadable(path, error) from None
