@@ -195,7 +195,7 @@ def test_one_long_round_in_3000_is_not_lost(run_of):
     (over,) = (dot for dot in dots if dot["kind"] == OVER)
     assert (over["round"], over["seconds"], over["limit"]) == (1703, 0.0601, 0.06)
     assert sum(dot["to"] - dot["from"] for dot in dots) == 3000
-    text, chart = section(run, "How long rounds took")
+    text, chart = section(run, "Round durations")
     assert text.startswith(
         "2,999 of 3,000 rounds closed within T_max plus the grace period, and 1 "
     )
@@ -270,14 +270,14 @@ def test_the_first_words_say_what_came_of_a_finished_run(run_of):
     records = [row(t, seconds=1.0) for t in range(1, 5)]
     (intro,) = page_of(run_of(records, summary={"test_accuracy": 0.98765})).intro
     assert intro == (
-        "SALF trains the model mlp on synthetic with 3 users, who have T_max = 50 ms a round. "
+        "SALF trains the model mlp on synthetic with 3 users, with T_max = 50 ms per round. "
         "Its test accuracy is 0.9877 after 4 rounds in 4 s."
     )
 
 
 def test_a_run_that_is_not_finished_says_so(run_of):
     (intro,) = page_of(run_of([row(1), row(2)])).intro
-    assert intro.endswith("Not finished: 2 of 4 rounds, in 80 ms.")
+    assert intro.endswith("Not finished: 2 of 4 rounds in 80 ms.")
 
 
 def test_fedavg_has_no_limit_and_no_p(run_of):
@@ -288,7 +288,7 @@ def test_fedavg_has_no_limit_and_no_p(run_of):
     spec = durations(run)
     assert "layer" not in spec  # the dots alone
     assert {dot["kind"] for dot in data_of(spec)} != {OVER}
-    assert section(run, "How long rounds took")[0] == "No round had a limit."
+    assert section(run, "Round durations")[0] == "No round had a limit."
     assert [r["text"] for r in data_of(layers(run))] == ["1.0", "2.0", "2.0"]
     assert "p_l" not in section(run, "Updates per layer")[0].caption
 

@@ -94,8 +94,8 @@ def test_words_say_who_is_faster_who_is_worse_and_who_never_gets_there(compared)
     salf, against_drop, equal_time, drop = seconds.sentences(compared)
     assert salf == (
         "SALF reaches 95 % of FedAvg's final accuracy 4 times as fast as FedAvg (10 s against "
-        "40 s); at the end its test accuracy is 0.025 lower than that of FedAvg, and that on "
-        "the slowest tenth's data is 0.100 lower than that of FedAvg."
+        "40 s); at the end its test accuracy is 0.025 lower than that of FedAvg, and its "
+        "accuracy on the slowest tenth's data is 0.100 lower than that of FedAvg."
     )
     assert "after 10 s, Drop does not; at the end its test accuracy is 0.485 higher" in against_drop
     assert equal_time.startswith(
@@ -180,7 +180,7 @@ def test_the_page_shows_seconds_first_then_rounds_reach_and_waste(compared):
         "Accuracy on held-out data over the rounds",
         "How many users reached each layer",
         "Waiting and wasted work",
-        "Make it again",
+        "Reproduce this page",
     ]
 
 

@@ -38,7 +38,7 @@ class LiveRun:
         # The summary is read before the rounds, since it comes after the last of them.
         summary = folder.summary()
         if not (records := rows.read(folder.rounds)):
-            raise SalfError(f"{path} has no closed round yet, so there is nothing to show.")
+            raise SalfError(f"{path} has no closed round yet; try again after the first round.")
         return cls(config, records, summary)
 
     @property
