@@ -215,7 +215,7 @@ def _uniform(place: Floats, layers: int) -> Ints:
 def _check_length(chances: Sequence[float], layers: int) -> None:
     if len(chances) != layers + 1:
         raise SalfError(
-            f"there are {len(chances)} probabilities of depth, and with {layers} layers there are "
+            f"there are {len(chances)} probabilities of depth, but {layers} layers have "
             f"{layers + 1} depths."
         )
 
@@ -252,12 +252,14 @@ def parse(spec: str, users: int, layers: int, ratio: float) -> DepthDistribution
     try:
         numbers = [float(number) for number in rest.split(",")]
     except ValueError:
-        raise SalfError(f"cannot read the numbers of {spec!r}; write them with commas.") from None
+        raise SalfError(
+            f"cannot read the numbers in {spec!r}: separate them with commas."
+        ) from None
     if kind == "fixed":
         if not all(number.is_integer() for number in numbers):
-            raise SalfError(f"the depths of {spec!r} must be whole numbers.")
+            raise SalfError(f"the depths in {spec!r} must be integers.")
         if len(numbers) != users:
-            raise SalfError(f"{spec!r} gives {len(numbers)} depths, and there are {users} users.")
+            raise SalfError(f"{spec!r} has {len(numbers)} depths, but there are {users} users.")
         return fixed([int(number) for number in numbers], layers)
     if kind == "mixture":
         return Mixture(users, layers, ratio, tuple(numbers))

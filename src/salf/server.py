@@ -203,7 +203,7 @@ class Server:
         for slot, kept in self.state.items():
             for name, tensor in groups.get(slot, {}).items():
                 if tensor.shape != self.weights[name].shape:
-                    raise ValueError(f"{name!r} has another shape")
+                    raise ValueError(f"{name!r} has a different shape")
                 kept[name] = tensor.to(self.weights[name].device)
 
     def _direction(self, name: str, gradient: Tensor, held: Tensor) -> Tensor:

@@ -152,7 +152,7 @@ def test_without_the_extra_there_is_the_file_and_a_sentence(folder, tmp_path, mo
     monkeypatch.setitem(sys.modules, "altair", None)
     done = salf("fleet", "measure", "live", "--out", "mine.csv", cwd=tmp_path)
     assert done.returncode == 0
-    assert done.stderr.startswith("No page was made: ")
+    assert done.stderr.startswith("No page was written: ")
     assert "pip install 'salf[report]'" in done.stderr
     assert done.stderr.count("\n") == 1
     assert (tmp_path / "mine.csv").exists()

@@ -350,9 +350,9 @@ def test_a_folder_that_is_no_live_run_is_told_in_a_sentence(tmp_path, monkeypatc
     folder_of(tmp_path / "young", [])
     write_whole(folder_of(tmp_path / "odd", [row(1)]) / CONFIG, 'deadline = "soon"')
     for name, told in (
-        ("nowhere", "holds no live run."),
-        ("file", "holds no live run"),
-        ("simulated", "holds no live run"),
+        ("nowhere", "contains no live run."),
+        ("file", "contains no live run"),
+        ("simulated", "contains no live run"),
         ("young", "has no closed round yet"),
         ("odd", "a time needs a unit"),
     ):
@@ -414,7 +414,7 @@ def test_a_run_that_is_stopped_says_how_to_see_it(tmp_path, monkeypatch, capsys)
 
     monkeypatch.setattr("salf.experiments.live._run", stop)
     assert salf(monkeypatch, *command) == 130
-    assert f"salf page {tmp_path} makes a page from the rounds so far." in capsys.readouterr().err
+    assert f"salf page {tmp_path} creates a page from the rounds so far." in capsys.readouterr().err
     (tmp_path / ROUNDS).unlink()
     assert salf(monkeypatch, *command) == 130
     assert "salf page" not in capsys.readouterr().err

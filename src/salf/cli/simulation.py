@@ -45,7 +45,7 @@ def run(
         float, option("--checkpoint-every", help="Seconds between checkpoints (10).")
     ] = 10.0,
 ) -> None:
-    """Train once; with --out, leave a folder with all there is to know about it.
+    """Train once. With --out, save the model, the metrics and the config in a folder.
 
     Examples:
 
@@ -166,7 +166,7 @@ def compare(
         ),
     ] = None,
 ) -> None:
-    """Run several methods side by side and print one table: mean and spread over the seeds.
+    """Compare several methods and print one table: mean and spread over the seeds.
 
     Examples:
 
@@ -276,7 +276,7 @@ def data(
         str, typer.Argument(help="mnist | fashion-mnist | cifar10 | digits | idx:PATH | ...")
     ],
 ) -> None:
-    """Get a data set into the cache, check it, and say what it is and where it came from."""
+    """Download a data set into the cache, verify it, and print its size and source."""
     from salf.data import load
 
     folder = settings.get("data_dir")
@@ -294,7 +294,7 @@ def refuse_with_fleet(given: Iterable[str]) -> None:
     for name in ("stragglers", "depth"):
         if name in given:
             raise SalfError(
-                f"how far users get follows from the fleet and the deadline: leave out --{name}."
+                f"the fleet and the deadline determine how far users get: leave out --{name}."
             )
 
 

@@ -154,7 +154,10 @@ class Joining:
             )
         for name, number in (("--here", self.here), ("--min-users", self.min_users)):
             if number is not None and self.address is None:
-                raise SalfError(f"nobody can join a Ray of our own: {name} needs --address.")
+                raise SalfError(
+                    f"nobody can join a Ray cluster that salf starts itself: {name} needs "
+                    "--address."
+                )
             if number is not None and not 0 <= number <= users:
                 raise SalfError(f"{name} must be from 0 to --users, which is {users}.")
 
@@ -238,8 +241,8 @@ def trusting(config: LiveConfig, joining: Joining, say: Say) -> LiveConfig:
     rule = "trimmed" if config.backend == "flower" or joining.address is not None else "none"
     if rule != "none" and config.users < (needed := 2 * config.tolerate + 1):
         say(
-            f"a bad user can do as it likes: to tolerate {config.tolerate} takes at least {needed} "
-            f"users, and there are {config.users}."
+            f"robust averaging is off: tolerating {config.tolerate} bad users takes at least "
+            f"{needed} users, and there are {config.users}."
         )
         rule = "none"
     changed = config.changed(robust=rule)
@@ -295,7 +298,7 @@ def _on_ray(
     with cluster(joining.address, joining.federation):
         from salf.live import ray
 
-        watcher.status("users are getting ready")
+        watcher.status("preparing users")
         users = [  # kept, because a user lasts as long as its handle
             ray.start_user(
                 user_name(number),

@@ -112,7 +112,7 @@ class Agreement:
 
     def __str__(self) -> str:
         width = max(map(len, ("user", *self.users)))
-        lines = [f"{'user':{width}}  finished          nothing           difference of depths"]
+        lines = [f"{'user':{width}}  finished          no layer          difference"]
         lines += [
             f"{user:{width}}  {all_live:4.0%} live, {all_simulated:4.0%}  "
             f"{live[0]:4.0%} live, {simulated[0]:4.0%}  {difference:.2f}"
@@ -128,9 +128,9 @@ class Agreement:
         ]
         relative = self.simulated_seconds / self.live_seconds - 1
         lines += [
-            "Difference of depths (total variation), mean over users: "
+            "Difference between the distributions of depth (total variation), mean over users: "
             f"{self.variation.mean():.3f}.",
-            f"Mean time of a round: {1000 * self.live_seconds:.1f} ms live, "
+            f"Mean duration of a round: {1000 * self.live_seconds:.1f} ms live, "
             f"{1000 * self.simulated_seconds:.1f} ms simulated ({relative:+.1%}).",
         ]
         return "\n".join(lines)
@@ -156,7 +156,7 @@ def from_rows(rows: Sequence[Row], batch_size: int) -> Measured:
     users = sorted({user for row in rows for user in row.depths}, key=_in_order)
     if not any(row.stages for row in rows):
         raise SalfError(
-            "the record has no times of layers: it is of an earlier version of salf, or nobody "
+            "the record has no layer times: it is from an earlier version of salf, or nobody "
             "completed a layer. Run `salf live` again, with a longer --deadline."
         )
     size = {user: _usual_rows(rows, user, batch_size) for user in users}

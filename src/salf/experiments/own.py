@@ -48,21 +48,23 @@ def train(
 ) -> History:
     """Train your own model, in place, on your own tensors, with a method of your choice.
 
-    `data` is a data set, or (inputs, labels) with `test` likewise, shared out by `split`: a rule
-    (`iid`, `dirichlet:0.1`, `shards:2`) or each user's indices. Or it is what each user has: a list
-    with an (inputs, labels) tuple or a `torch.utils.data.Dataset` per user, or a function that
-    gives one of these for user 0, 1, ... (with `users=`). With indices, and with data of the users'
-    own, no validation part is held back, and the curve is measured on the test data. `layers` names
-    the layers, from the input on, where the default view of the model is not the one you want.
-    `depth` is a rule (`mixture`, `uniform`, ...), a distribution of `salf.depth` or a world of
-    `salf.worlds`. `loss(outputs, targets)` returns one value per row, or a single value; then it is
-    applied to each user's rows separately. `metrics` are functions of outputs and targets by name,
-    evaluated on held-out data beside the loss and, for classes, the accuracy: `row.metrics`,
-    `history.curve_of(name)`, `history.test`. `on_round(row, model)` is called after each round and
-    may raise `salf.StopTraining`. Floating-point data are converted to the type of the model's
-    parameters.
+    `data` is a data set, or a pair (inputs, labels) with `test` likewise. `split` divides it among
+    the users: a rule (`iid`, `dirichlet:0.1`, `shards:2`) or each user's indices. `data` may also
+    be the users' own data: a list with an (inputs, labels) tuple or a `torch.utils.data.Dataset`
+    per user, or a function that returns one of these for user 0, 1, ... (with `users=`). With
+    indices or users' own data, no validation data are held out, and the curve is measured on the
+    test data.
 
-    With `out`, the run leaves its folder there, as `salf run` does; with `resume`, it continues the
+    `layers` names the layers from input to output, if the default is not what you want. `depth` is
+    a rule (`mixture`, `uniform`, ...), a distribution of `salf.depth` or a world of `salf.worlds`.
+    `loss(outputs, targets)` returns one value per row, or a single value; a loss of the second kind
+    is applied to each user's rows separately. `metrics` maps names to functions of outputs and
+    targets, which are evaluated on held-out data along with the loss and, for classes, the
+    accuracy: see `row.metrics`, `history.curve_of(name)` and `history.test`. `on_round(row, model)`
+    is called after each round and may raise `salf.StopTraining`. Floating-point data are converted
+    to the type of the model's parameters.
+
+    With `out`, the run is saved in that folder, as by `salf run`. With `resume`, it continues the
     run in that folder if it has the same settings, data, method and loss. `settings` are those of
     `salf.Config`: users, stragglers, rounds, momentum, batch_size, local_steps, client_lr, server,
     seed, eval_every, ...; `lr` may also be a function of the round (1, 2, ...).

@@ -343,7 +343,7 @@ def _checked(
 ) -> float:
     """The budget, if all is there that a plan needs."""
     if not config.fleet:
-        raise SalfError("a plan is for a fleet: name one, such as --fleet phones.")
+        raise SalfError("a plan needs a fleet, such as --fleet phones.")
     if config.seconds is None:
         raise SalfError("a plan needs a budget of simulated seconds, such as --seconds 600.")
     if not (method := config.make_method()).has_deadline:
@@ -373,7 +373,7 @@ def _checked(
 def _law(training: Training, config: Config) -> FleetLaw:
     world = training.simulation.world
     if not isinstance(world, OnFleet) or config.seconds is None:
-        raise SalfError("a plan is for a fleet: name one, such as --fleet phones.")
+        raise SalfError("a plan needs a fleet, such as --fleet phones.")
     fits = config.batch_size if config.equal_time() else 0
     return FleetLaw(world.timing, config.cohort_size(), config.seconds, fits)
 
@@ -509,7 +509,7 @@ def _accuracy_at_end(make: Make, config: Config, progress: Progress) -> float:
     measured = {} if samples is None else evaluate(training.simulation.engine, samples)
     if "accuracy" not in measured:
         raise SalfError(
-            "the search compares accuracies on held-out data, and there are none: plan by the "
+            "the search needs held-out data to compare accuracies, and there are none: use the "
             "bound alone, with seeds=0."
         )
     return measured["accuracy"]

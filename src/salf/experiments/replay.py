@@ -26,7 +26,7 @@ from salf.worlds import Recorded
 def recorded(folder: Path) -> list[Row]:
     """The closed rounds of the live run in this folder."""
     if not (folder / ROUNDS).exists():
-        raise SalfError(f"{folder} holds no live run: there is no {ROUNDS} in it.")
+        raise SalfError(f"{folder} contains no live run: it has no {ROUNDS}.")
     if not (rows := records.read(folder / ROUNDS)):
         raise SalfError(f"{folder} has no closed round to replay.")
     return rows

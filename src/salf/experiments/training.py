@@ -74,7 +74,7 @@ _EXAMPLES = {
 
 
 class StopTraining(Exception):
-    """What `on_round` raises to end a run in order after this round: what there is, is kept."""
+    """Raise this in `on_round` to end a run after this round and keep its results."""
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Training:
     def rows(self, rounds: int, seconds: float | None = None) -> Iterator[Row]:
         """Train up to round `rounds` (0 for no limit), or as long as the simulated time allows."""
         if seconds is not None and self.simulation.clock is None:
-            raise SalfError("seconds needs a clock, which this world does not have: give rounds.")
+            raise SalfError("seconds needs a clock, which this world does not have: use rounds.")
         while not rounds or self.simulation.t < rounds:
             start, before = perf_counter(), self.simulation.clock
             row = self.simulation.step_until(seconds)
@@ -148,7 +148,7 @@ class Training:
 
 @dataclass(frozen=True)
 class History:
-    """What a training run leaves: a row per round, metrics at the end, and how it was run."""
+    """The result of a training run: a row per round, final metrics, and how it was run."""
 
     rows: tuple[Row, ...] = field(repr=False)
     test: Mapping[str, float]  # by the name of the metric, on the test data
@@ -244,7 +244,7 @@ def own_federation(
     if not isinstance(data, DataSet):
         if (shares := _of_users(data, settings.get("users"))) is not None:
             if not isinstance(split, str) or split != "iid":
-                raise SalfError("split= does not apply to data of the users' own: leave it out.")
+                raise SalfError("split= does not apply to users' own data: leave it out.")
             settings["users"] = len(shares)
             seen = shares.samples if isinstance(shares, Split) else some(shares, 64)
             data = (seen.inputs, seen.labels)
@@ -252,7 +252,7 @@ def own_federation(
         data = from_tensors(pair, pair if test is None else test)
         tested: Samples | None = None if test is None else data.test
     elif test is not None:
-        raise SalfError("a data set has test data of its own: leave out test=.")
+        raise SalfError("a data set has its own test data: leave out test=.")
     else:
         tested = data.test
     given_split = None if isinstance(split, str) else split
@@ -268,7 +268,7 @@ def own_federation(
             )
     if fleet and (not isinstance(depth, str) or depth != "mixture" or "stragglers" in settings):
         raise SalfError(
-            "how far users get follows from the fleet and the deadline: leave out depth= and "
+            "the fleet and the deadline determine how far users get: leave out depth= and "
             "stragglers=."
         )
     named: dict[str, Any] = {
@@ -284,7 +284,7 @@ def own_federation(
     check_names(named, Config)
     config = Config(**named)
     if given_split is not None and config.users != len(given_split):
-        raise SalfError(f"the split is for {len(given_split)} users, and users is {config.users}.")
+        raise SalfError(f"the split is for {len(given_split)} users, but users is {config.users}.")
     if given_split is not None or shares is not None:
         _check_evaluation(settings, tested)
     if isinstance(method, Method) and config.average not in ("reached", method.average):
@@ -326,11 +326,13 @@ def _of_users(data: Any, users: int | None) -> Shares | None:
         pairs = all(isinstance(each, tuple) and len(each) == 2 for each in data)
         if pairs or all(isinstance(each, Dataset) for each in data):
             if users not in (None, len(data)):
-                raise SalfError(f"the data are of {len(data)} users, and users is {users}.")
+                raise SalfError(f"the data are for {len(data)} users, but users is {users}.")
             return joined(data) if pairs else Own(data.__getitem__, len(data))
     if callable(data) and not isinstance(data, Dataset):
         if users is None:
-            raise SalfError("data is a function of the user's number: say how many with users=.")
+            raise SalfError(
+                "data is a function of the user's number: pass the number of users as users=."
+            )
         return Own(data, users)
     return None
 
@@ -338,8 +340,8 @@ def _of_users(data: Any, users: int | None) -> Shares | None:
 def _check_evaluation(settings: dict[str, Any], test: Samples | None) -> None:
     if settings.get("validation"):
         raise SalfError(
-            "validation cannot be held back from a split by indices or from users' own data: leave "
-            "samples out and pass them as test=."
+            "validation data cannot be held out from a split by indices or from users' own data: "
+            "leave samples out and pass them as test=."
         )
     if settings.get("eval_every") and test is None:
         raise SalfError(
@@ -360,7 +362,7 @@ def from_config(
     """
     if config.given:
         raise SalfError(
-            f"the config is of a run from Python with its own {', '.join(config.given)}: repeat it "
+            f"the config is from a Python run with its own {', '.join(config.given)}: repeat it "
             "with salf.train."
         )
     data = load(config.data, Path(config.data_dir) if config.data_dir else None, report=report)
@@ -503,13 +505,13 @@ def paired(config: Config, fleet: Fleet | None, shares: Shares) -> Fleet:
     if fleet is None:
         fleet = fleets.parse(config.fleet, len(shares), config.seed, config.availability)
     elif len(fleet) != len(shares):
-        raise SalfError(f"the fleet has {len(fleet)} devices, and there are {len(shares)} users.")
+        raise SalfError(f"the fleet has {len(fleet)} devices, but there are {len(shares)} users.")
     fleet = _dealt(config, fleet, shares)
     available = fleet.devices.availability
     if not isinstance(available, ByLabels):
         return fleet
     if not isinstance(shares, Split):
-        raise SalfError("participation by labels needs data that are shared out.")
+        raise SalfError("participation by labels needs one data set that is split among the users.")
     return fleets.with_availability(fleet, available.of_users(shares.label_mixes()))
 
 
@@ -520,8 +522,8 @@ def _dealt(config: Config, fleet: Fleet, shares: Shares) -> Fleet:
         return fleet
     if not isinstance(shares, Split):
         raise SalfError(
-            f"pair {how!r} needs data that are shared out, not data of the users' own: order the "
-            "fleet's devices yourself."
+            f"pair {how!r} needs one data set that is split among the users, not users' own "
+            "data: order the fleet's devices yourself."
         )
     everybody = np.arange(len(shares))
     if how == "size":

@@ -39,7 +39,7 @@ class FedAsync(Buffering):
             raise SalfError(f"alpha of FedAsync must be in (0, 1], not {self.alpha}.")
         for name in ("power", "slope", "tolerated", "rho"):
             if not getattr(self, name) >= 0:
-                raise SalfError(f"{name} of FedAsync must not be negative.")
+                raise SalfError(f"{name} of FedAsync must be at least 0.")
 
     @property
     def average_models(self) -> bool:

@@ -27,7 +27,7 @@ class FedProx(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.mu >= 0:
-            raise SalfError(f"mu of FedProx must not be negative, not {self.mu}.")
+            raise SalfError(f"mu of FedProx must be at least 0, not {self.mu}.")
 
     @property
     def proximal(self) -> float:

@@ -30,13 +30,13 @@ class TimelyFL(NoDeadline):
     times: Times = "measured"
 
     more_steps: ClassVar[bool] = True
-    simulated_only: ClassVar[str] = "its users are given the work that fits, by their times"
+    simulated_only: ClassVar[str] = "its users are assigned work by their simulated times"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.fastest <= 1:
             raise SalfError(
-                f"fastest of TimelyFL is a share of the users in (0, 1], not {self.fastest}."
+                f"fastest of TimelyFL must be a share of the users in (0, 1], not {self.fastest}."
             )
 
     def world(self, world: World) -> World:

@@ -108,8 +108,8 @@ def _read(msg: Message) -> tuple[ConfigRecord, dict[str, Tensor]]:
             raise ValueError
     except ValueError:
         raise SalfError(
-            "this message is not one that salf.flower.train can answer: "
-            "the server's strategy must be salf.flower.SALF."
+            "salf.flower.train cannot answer this message: the server's strategy must be "
+            "salf.flower.SALF."
         ) from None
     return config, dict(arrays.to_torch_state_dict())
 
@@ -127,7 +127,9 @@ def _sender(
     if compression is None:
         return None
     if compression.remembers and context is None:
-        raise SalfError("compress topk keeps what is not sent: pass the context to train.")
+        raise SalfError(
+            "compress topk keeps what is not sent in the context: pass the context to train."
+        )
     # A node's number is as good as any to make its draws its own.
     own = msg.metadata.dst_node_id % 2**32 if number is None else number
     sender = Sender(compression, layers, seed, own)

@@ -313,7 +313,7 @@ class SALF(FedAvg):
         try:
             self.model.load_state_dict(arrays.to_torch_state_dict())
         except RuntimeError as error:
-            raise SalfError(f"the arrays are not of the strategy's model: {error}") from None
+            raise SalfError(f"the arrays do not belong to the strategy's model: {error}") from None
 
     def _arrays(self) -> ArrayRecord:
         return ArrayRecord(self.model.state_dict())
@@ -368,7 +368,7 @@ class SALF(FedAvg):
         try:
             measured = self.aggregate_evaluate(t, replies)
         except Exception as error:  # whatever nodes' metrics make Flower's mean of them raise
-            log(WARNING, "The evaluation by nodes cannot be used: %s", error)
+            log(WARNING, "The nodes' evaluation cannot be used: %s", error)
             return
         if measured is not None:
             log(INFO, "\t└──> Aggregated MetricRecord: %s", measured)
