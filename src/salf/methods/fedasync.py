@@ -1,4 +1,4 @@
-"""FedAsync: every model that arrives is mixed into the server's at once, a stale one less."""
+"""FedAsync: every model that arrives is mixed into the server's; a stale one counts for less."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal

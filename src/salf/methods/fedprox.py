@@ -1,4 +1,4 @@
-"""FedProx: local steps are held near the server's model; stragglers send the steps they did."""
+"""FedProx: local steps stay near the server's model; stragglers send the steps they completed."""
 
 from dataclasses import dataclass
 from typing import ClassVar
