@@ -11,13 +11,13 @@ from salf.errors import SalfError, unknown
 
 
 def split(spec: str, labels: Tensor, users: int, rng: np.random.Generator) -> Parts:
-    """Share the samples out among users: the sorted indices of each user's.
+    """Split the samples among users: the sorted indices of each user's samples.
 
     `iid`              at random.
     `dirichlet:ALPHA`  at random by label: each user has its own mix of classes; the smaller ALPHA,
                        the fewer classes a user has.
-    `shards:K`         sorted by label, cut into K pieces a user, dealt at random.
-    `shared:K`         K at random for each user; a sample may be several users' or nobody's.
+    `shards:K`         sorted by label, cut into K pieces per user, assigned at random.
+    `shared:K`         K at random for each user; several users, or none, may hold a sample.
 
     All but the last give each sample to one user, and shares are equal to within one sample (to
     within K for shards), because the paper's analysis takes users' data sets to be of one size.

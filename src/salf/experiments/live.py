@@ -1,7 +1,7 @@
-"""A live run: the federation a config describes, with real users and a real clock.
+"""A live run: the federation that a config describes, with real users and a real clock.
 
-Users draw the batches the simulator would, so a live run can be replayed in it, with the depths
-that were recorded.
+Users draw the same batches as in the simulator, so a live run can be replayed with its recorded
+depths.
 """
 
 import logging
@@ -209,8 +209,8 @@ def run(
         config = salf.live.config(salf.PRESETS["mnist-cnn"], users=8, deadline="50ms", slow="0.5x8")
         result = salf.live.run(config, "runs/live")
 
-    With `out`, every closed round is kept there, and with `resume` a run that was stopped
-    continues after the last of them. `on_round(row, model)` is called after each round and may
+    With `out`, every closed round is saved there; with `resume`, a run that was stopped continues
+    after the last of them. `on_round(row, model)` is called after each round and may
     raise `salf.StopTraining`; with the backend Flower the model lives in another process, so there
     is no `on_round`.
     """
