@@ -332,7 +332,7 @@ def _times(agreement: Agreement) -> Any:
             ),
             y=alt.Y(
                 "share:Q",
-                title="Share of rounds that took at most this long",
+                title="Cumulative share of rounds",
                 scale=alt.Scale(domain=[0, 1]),
                 axis=alt.Axis(format=".0%", tickCount=5),
             ),

@@ -79,7 +79,7 @@ def constants(planned: Planned) -> str:
         f"Gamma = {found.Gamma:.3g} ({of('gap', 'assumed')})",
         f"|w_1 - w_opt|^2 = {planned.estimates.distance2:.3g} ({of('distance2')})",
     ]
-    return f"Constants (estimated from gradients at initialisation): {', '.join(values)}."
+    return f"Constants (estimates are from gradients at initialisation): {', '.join(values)}."
 
 
 def table(planned: Planned) -> Table:
