@@ -260,7 +260,7 @@ def test_the_page_names_the_versions_that_runs_were_made_with(copied, tiny):
 
 def test_the_overview_counts_every_verdict_and_so_does_the_sentence(done):
     text = (done[0] / TEXT).read_text()
-    assert "| Does not hold | Cannot be told | Not tested |" in text
+    assert "| Does not hold | Inconclusive | Not tested |" in text
     verdicts = [f.verdict for item in done[1].made.values() for f in item.outcome.findings]
     assert Verdict.UNDECIDED in verdicts
     ours = sum(f.ours for item in done[1].made.values() for f in item.outcome.findings)

@@ -19,7 +19,7 @@ def attacks(
     source: Source = "mnist-cnn",
     kinds: Annotated[
         str | None,
-        option("--attacks", help="Which, such as flip,constant:2; by default all of them."),
+        option("--attacks", help="Attacks to try, such as flip,constant:2; by default all."),
     ] = None,
     rules: Annotated[
         str | None, option("--rules", help="Values of --robust to compare; by default all.")
@@ -27,16 +27,19 @@ def attacks(
     stragglers: Annotated[
         str, option("--stragglers", help="Ratios of stragglers (0.5,1).")
     ] = "0.5,1",
-    seeds: Annotated[int, option("--seeds", help="How many seeds, from 0 on (1).", min=1)] = 1,
+    seeds: Annotated[int, option("--seeds", help="Number of seeds (1).", min=1)] = 1,
     workers: Workers = None,
     out: Annotated[
         Path | None,
-        option("--out", help="Keep the runs, attacks.csv and attacks.md here, and continue there."),
+        option(
+            "--out",
+            help="Folder for the runs, attacks.csv and attacks.md; continues a table begun there.",
+        ),
     ] = None,
 ) -> None:
-    """Try attacks of some users against rules of --robust, and print the accuracies as a table.
+    """Test the rules of --robust against attacks, and print the accuracies as a table.
 
-    A preset has 8 users here unless --users says otherwise, of which --attackers (1) attack. They
+    A preset has 8 users here unless you set --users; --attackers (1) of them attack. Attackers
     always send all layers.
 
     Examples:
@@ -50,7 +53,7 @@ def attacks(
     users = {"users": USERS} if source in PRESETS else {}
     base = simulated(load_config(source)).changed(**{**users, **settings})
     if base.fleet:
-        raise SalfError("attacks are tried with ratios of stragglers: leave out --fleet.")
+        raise SalfError("this command compares ratios of stragglers: leave out --fleet.")
     named = ["" if kind == "none" else kind for kind in parse_list(kinds)]
     with progress_bar() as progress:
         task = progress.add_task("rounds", total=None)

@@ -1,4 +1,4 @@
-"""A preview of a fleet as a figure and a page: who reaches what, when, and by which deadline."""
+"""A preview of a fleet as a figure and a page: which users reach which layers, and when."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,9 +57,9 @@ def page(preview: Preview, config: Config, command: Sequence[str]) -> Page:
     blocks: list[Block] = [
         Chart(
             spec(_deadlines(preview)),
-            "The share of users that reaches each layer, over the deadline.",
-            "The share of users that has uploaded each layer by a deadline. The line is the "
-            "deadline of this preview.",
+            "The share of users that reach each layer, over the deadline.",
+            "The share of users that have uploaded each layer by a deadline. The vertical line is "
+            "this preview's deadline.",
         ),
         Table.of(
             ["Users that finish", "Deadline"],
@@ -76,15 +76,15 @@ def page(preview: Preview, config: Config, command: Sequence[str]) -> Page:
             [
                 Chart(
                     spec(_map(preview)),
-                    "The probability that each user reaches each layer, from the fastest user on.",
+                    "The probability that each user reaches each layer, fastest user first.",
                     "The probability that a user reaches a layer by the deadline of "
-                    f"{names.duration(preview.deadline)}; users from the fastest to the slowest.",
+                    f"{names.duration(preview.deadline)}; users from fastest to slowest.",
                 ),
                 Table.of(
                     [
                         "Layer",
-                        "Users that reach it in a round",
-                        "p_l, the probability that nobody does",
+                        "Users that reach it per round",
+                        "p_l (probability that nobody does)",
                     ],
                     [
                         [label, f"{preview.asked * chance:.1f}", f"{nobody:.2g}"]
@@ -106,7 +106,7 @@ def page(preview: Preview, config: Config, command: Sequence[str]) -> Page:
                 [
                     Chart(
                         spec(_lanes(preview)),
-                        "What users do in one round until the deadline.",
+                        "What users do in one round up to the deadline.",
                         "A user downloads the model, runs backpropagation from the last layer to "
                         "the first, and stops in time to upload what it has by the deadline. The "
                         "forward pass is part of the last layer's bar.",
@@ -121,21 +121,21 @@ def page(preview: Preview, config: Config, command: Sequence[str]) -> Page:
     return Page(
         f"{preview.users} users of {preview.fleet}",
         _told(preview),
-        [*sections, Section("Make it again", again)],
+        [*sections, Section("Reproduce this page", again)],
     )
 
 
 def _told(preview: Preview) -> list[str]:
     waits = names.duration(float(preview.waiting.mean()))
     if not np.isfinite(preview.waiting).all():
-        waits = "forever, because some users are never available again"
+        waits = "forever, because some users never become available again"
     said = [
-        f"Waiting for all users, a round takes {waits} on average. By a deadline of "
+        f"A round that waits for all users takes {waits} on average. By a deadline of "
         f"{names.duration(preview.deadline)}, {preview.reach[0].mean():.0%} of the users finish "
-        f"and {preview.depths[-1]:.0%} have nothing.",
+        f"and {preview.depths[-1]:.0%} complete no layer.",
     ]
     if not preview.one_round:
-        said.append("Devices are not always available: probabilities are means over a week.")
+        said.append("Devices are not always available, so probabilities are averages over a week.")
     return said
 
 
@@ -211,7 +211,7 @@ def _map(preview: Preview) -> Any:
         .encode(
             x=alt.X(
                 "user:O",
-                title="User, from the fastest to the slowest",
+                title="User, fastest first",
                 axis=alt.Axis(labels=False, ticks=False, domain=False),
             ),
             y=alt.Y("layer:N", sort=labels, title="Layer"),
@@ -219,7 +219,7 @@ def _map(preview: Preview) -> Any:
                 "reach:Q",
                 scale=alt.Scale(domain=[0, 1], range=list(SHADES), interpolate="lab"),
                 legend=alt.Legend(
-                    title="Chance to reach a layer",
+                    title="Probability of reaching a layer",
                     titleFontWeight="normal",
                     orient="top",
                     format=".0%",
@@ -229,7 +229,7 @@ def _map(preview: Preview) -> Any:
                 ),
             ),
             tooltip=[
-                alt.Tooltip("place:Q", title="User, from the fastest"),
+                alt.Tooltip("place:Q", title="User, fastest first"),
                 alt.Tooltip("layer:N", title="Layer"),
                 alt.Tooltip("reach:Q", title="Chance", format=".0%"),
             ],
@@ -273,7 +273,7 @@ def _lanes(preview: Preview) -> Any:
             x2="end:Q",
             y=alt.Y(
                 "user:O",
-                title="User, from the fastest to the slowest",
+                title="User, fastest first",
                 axis=alt.Axis(labels=False, ticks=False, domain=False),
             ),
             color=alt.Color(

@@ -1,4 +1,4 @@
-"""How all charts look, on a page and as pictures."""
+"""The style of all charts, on a page and as pictures."""
 
 import json
 from collections.abc import Mapping, Sequence

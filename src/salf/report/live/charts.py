@@ -19,7 +19,7 @@ MOST_USERS = 100  # that have a row; so a page stays one that a browser opens at
 MOST_ROUNDS = 400
 _TICKS = 12
 _SHORTEST = 1e-5  # seconds: an axis of magnitudes has no zero
-TOOK, LIMIT, OVER = "a round", "its limit, T_max + grace", "a round over its limit"
+TOOK, LIMIT, OVER = "a round", "limit, T_max + grace", "round over its limit"
 
 
 def curve(run: LiveRun, measure: Measure) -> Spec | None:
@@ -143,7 +143,7 @@ def layers(run: LiveRun) -> Spec:
         y=alt.Y("layer:N", sort=labels, title="Layer", axis=alt.Axis(labelLimit=220)),
         x=alt.X(
             "users:Q",
-            title="Users, mean over the rounds",
+            title="Users, mean over rounds",
             scale=alt.Scale(domain=[0, max(1, most)], nice=False),
             axis=alt.Axis(tickMinStep=1),
         ),
