@@ -13,7 +13,7 @@ from salf.fleet.preview import DOWNLOAD, FINISH, LATE, UPLOAD, Preview
 from salf.report import names
 from salf.report.extra import check_extra, optional
 from salf.report.page import Block, Chart, Code, Page, Section
-from salf.report.style import INK, SHADES, SOFT, Spec, legend, ordered, pictures, seconds_axis, spec
+from salf.report.style import INK, SOFT, Spec, legend, ordered, pictures, seconds_axis, shaded, spec
 from salf.report.tables import Table
 
 PICTURE, PAGE = "preview", "preview.html"
@@ -215,19 +215,7 @@ def _map(preview: Preview) -> Any:
                 axis=alt.Axis(labels=False, ticks=False, domain=False),
             ),
             y=alt.Y("layer:N", sort=labels, title="Layer"),
-            color=alt.Color(
-                "reach:Q",
-                scale=alt.Scale(domain=[0, 1], range=list(SHADES), interpolate="lab"),
-                legend=alt.Legend(
-                    title="Probability of reaching a layer",
-                    titleFontWeight="normal",
-                    orient="top",
-                    format=".0%",
-                    values=[0, 0.5, 1],
-                    gradientLength=180,
-                    gradientThickness=10,
-                ),
-            ),
+            color=shaded("reach", "Probability of reaching a layer"),
             tooltip=[
                 alt.Tooltip("place:Q", title="User, fastest first"),
                 alt.Tooltip("layer:N", title="Layer"),

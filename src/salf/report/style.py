@@ -79,6 +79,24 @@ def ordered(count: int) -> list[str]:
     return [_ORDERED[round(i * last / max(1, count - 1))] for i in range(count)]
 
 
+def shaded(field: str, title: str) -> Any:
+    """The colour of a share from 0 to 1. Nothing is not white: who got nowhere was asked."""
+    alt = optional("altair")
+    return alt.Color(
+        f"{field}:Q",
+        scale=alt.Scale(domain=[0, 1], range=list(SHADES), interpolate="lab"),
+        legend=alt.Legend(
+            title=title,
+            titleFontWeight="normal",
+            orient="top",
+            format=".0%",
+            values=[0, 0.5, 1],
+            gradientLength=180,
+            gradientThickness=10,
+        ),
+    )
+
+
 def spec(chart: Any, datasets: Mapping[str, Records] | None = None) -> Spec:
     """An Altair chart in the house style, as Vega-Lite, with the data that it has by name only."""
     # All at once: every call copies the whole chart.

@@ -9,7 +9,7 @@ from salf.report import names
 from salf.report.charts import MEASURES, Measure
 from salf.report.extra import optional
 from salf.report.live.run import LiveRun
-from salf.report.style import INK, SHADES, Spec, legend, spec, thinned
+from salf.report.style import INK, Spec, legend, shaded, spec, thinned
 from salf.rows import Row
 
 _WIDTH = 740
@@ -102,20 +102,7 @@ def progress(run: LiveRun) -> Spec:
                 scale=alt.Scale(domain=order, paddingInner=0.12),
                 axis=alt.Axis(labelLimit=220, labelFontSize=11 if len(users) <= 24 else 10),
             ),
-            color=alt.Color(
-                "share:Q",
-                # Its lightest is no white: who got nowhere was asked.
-                scale=alt.Scale(domain=[0, 1], range=list(SHADES), interpolate="lab"),
-                legend=alt.Legend(
-                    title="Layers reached",
-                    titleFontWeight="normal",
-                    orient="top",
-                    format=".0%",
-                    values=[0, 0.5, 1],
-                    gradientLength=180,
-                    gradientThickness=10,
-                ),
-            ),
+            color=shaded("share", "Layers reached"),
             tooltip=[
                 alt.Tooltip("user:N", title="User"),
                 alt.Tooltip("rounds:N", title="Rounds"),
