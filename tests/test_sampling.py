@@ -179,7 +179,7 @@ def unequal(make=small_mlp, **options):
 @pytest.mark.parametrize("by_samples", [False, True], ids=["equally", "by samples"])
 @pytest.mark.parametrize("cohort", [None, 5])
 @pytest.mark.parametrize("make", [small_mlp, small_normed])
-@pytest.mark.parametrize("name, average", METHODS_AND_AVERAGES)
+@pytest.mark.parametrize(("name", "average"), METHODS_AND_AVERAGES)
 def test_the_engines_agree_on_cohorts_with_unequal_batches(name, average, make, cohort, by_samples):
     options = {"average": average} if name != "fedavg" else {}
     ends, rows = {}, {}
