@@ -265,8 +265,8 @@ def test_the_overview_counts_every_verdict_and_so_does_the_sentence(done):
     assert Verdict.UNDECIDED in verdicts
     ours = sum(f.ours for item in done[1].made.values() for f in item.outcome.findings)
     counted = re.search(
-        r"Of (\d+) claims.*?(\d+) hold, (\d+) hold in part, (\d+) do not hold, (\d+) could not be "
-        r"told and (\d+) were not tested at this size",
+        r"Of (\d+) claims.*?(\d+) hold, (\d+) hold in part, (\d+) do not hold, (\d+) are "
+        r"inconclusive and (\d+) were not tested at this size",
         text,
     )
     total, *parts = map(int, counted.groups())

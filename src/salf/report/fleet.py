@@ -44,7 +44,7 @@ def figure(preview: Preview) -> Spec:
     if preview.one_round:
         charts.append(_lanes(preview))
     title = alt.Title(
-        f"{preview.users} users of {preview.fleet}",
+        f"Fleet {preview.fleet}: {preview.users} users",
         subtitle=_told(preview)[:1],
         anchor="start",
         offset=12,
@@ -119,7 +119,7 @@ def page(preview: Preview, config: Config, command: Sequence[str]) -> Page:
         Code(config.to_toml(), "The config"),
     ]
     return Page(
-        f"{preview.users} users of {preview.fleet}",
+        f"Fleet {preview.fleet}: {preview.users} users",
         _told(preview),
         [*sections, Section("Reproduce this page", again)],
     )

@@ -244,9 +244,10 @@ def figure(planned: Planned, titled: bool = False) -> Spec:
         )
     whole = alt.vconcat(*panels, spacing=18)
     if titled:
+        seeds = len(best.accuracies) if best else 0
         subtitle = [
             "Dashed lines and filled dots: the deadline that each curve chooses.",
-            *([f"Vertical lines: lowest to highest of {_seeds(planned)}."] * bool(best)),
+            *([f"Error bars: lowest to highest of {seeds} seeds."] * (seeds > 1)),
         ]
         title = alt.Title(
             f"Choosing T_max for {planned.config.fleet} and a budget of {planned.budget:g} s",
@@ -334,8 +335,3 @@ def _range(offer: Offer) -> str:
 
 def _time(seconds: float) -> str:
     return f"{seconds:,.0f} s" if seconds >= 99.5 else f"{seconds:.3g} s"
-
-
-def _seeds(planned: Planned) -> str:
-    count = len(planned.tried[0].accuracies)
-    return f"{count} seeds" if count > 1 else "one seed"
