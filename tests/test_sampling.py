@@ -72,7 +72,7 @@ def test_a_users_batch_depends_on_nobody_else_and_differs_by_round_and_step():
 
 
 def test_a_batch_size_below_1_is_refused():
-    with pytest.raises(SalfError, match="batch size is 0"):
+    with pytest.raises(SalfError, match="batch size must be at least 1, not 0"):
         Batches(split_of(3), 0)
 
 

@@ -83,7 +83,9 @@ class KeyedRounds:
     @property
     def rng(self) -> np.random.Generator:
         """What users of one round have in common cannot be drawn for several rounds."""
-        raise SalfError("a law of times draws each user's numbers with draws.uniform, not rng.")
+        raise SalfError(
+            "a distribution of times must draw each user's numbers with draws.uniform, not rng."
+        )
 
     def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
         """`n` numbers in [0, 1) for each user, as `Keyed` of its round gives them: [users, n]."""

@@ -20,7 +20,7 @@ MEASURED = "held_out_"  # what columns of metrics.csv begin with
 
 @dataclass(frozen=True)
 class Row:
-    """One round. What follows `metrics` is known of live rounds only."""
+    """One round. The fields after `metrics` are known for live rounds only."""
 
     round: int
     train_loss: float  # the mean over the users that took part; NaN if none did
@@ -99,7 +99,7 @@ def to_table(row: Row) -> dict[str, Any]:
 def from_table(table: Mapping[str, Any]) -> Row:
     """What `to_table` made."""
     if unknown := table.keys() - {each.name for each in fields(Row)}:
-        raise ValueError(f"it has {sorted(unknown)[0]!r}, which no round has")
+        raise ValueError(f"it has the unknown entry {sorted(unknown)[0]!r}")
     values = dict(table)
     values["train_loss"] = _number(table["train_loss"])
     values["metrics"] = {name: _number(value) for name, value in table["metrics"].items()}
@@ -190,12 +190,12 @@ def resume(path: Path, t: int, *, saved: bool = True) -> list[Row]:
     records = read(path)
     if [done.round for done in records[:t]] != list(range(1, t + 1)):
         raise SalfError(
-            f"{path} does not have all rounds up to {t}. Choose another place to start over."
+            f"{path} does not contain all rounds up to {t}. Choose another folder to start over."
         )
     if len(records) > t + saved:
         raise SalfError(
-            f"{path} has {len(records)} rounds, of which the server knows {t}. Choose another "
-            "place to start over."
+            f"{path} has {len(records)} rounds, but the server's checkpoint ends at round {t}. "
+            "Choose another folder to start over."
         )
     rewrite(path, records[:t])
     return records[:t]

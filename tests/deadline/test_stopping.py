@@ -136,7 +136,7 @@ def test_no_deadline_is_a_full_pass(deadline):
 
 def test_a_deadline_that_is_no_number_is_refused():
     _, backpropagation, _, loss = prepared()
-    with pytest.raises(SalfError, match="deadline is not a number"):
+    with pytest.raises(SalfError, match="deadline must be a number of seconds"):
         backpropagation.within(math.nan, loss)
 
 
@@ -349,15 +349,15 @@ def test_a_parameter_that_autograd_gives_no_gradient_is_not_waited_for():
 def test_a_loss_without_a_way_back_to_the_model_is_refused():
     _, backpropagation, _, loss = prepared()
     other = small_mlp().float()
-    with torch.no_grad(), pytest.raises(SalfError, match="depends on no parameter"):
+    with torch.no_grad(), pytest.raises(SalfError, match="depends on no trainable parameter"):
         backpropagation.within(None, loss)
-    with pytest.raises(SalfError, match="depends on no parameter"):
+    with pytest.raises(SalfError, match="depends on no trainable parameter"):
         backpropagation.within(None, lambda: other(MODELS["mlp"][1]).sum())
 
 
 def test_layers_of_another_model_are_refused():
     model, _, _, _ = prepared("residual")
-    with pytest.raises(SalfError, match=r"'0\.weight' that the model has not"):
+    with pytest.raises(SalfError, match=r"'0\.weight', which the model does not have"):
         Backpropagation(model, Layers.of(small_mlp()))
 
 

@@ -140,7 +140,9 @@ def test_a_run_given_more_seconds_is_the_long_run(tmp_path):
     models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "r")]
     assert models[0] == models[1]
     assert run(long, tmp_path / "r", resume=True).summary == more.summary  # nothing new
-    with pytest.raises(SalfError, match=r"run of 0.4 simulated seconds.*cannot be cut to 0.2"):
+    with pytest.raises(
+        SalfError, match=r"run of 0.4 simulated seconds.*cannot be shortened to 0.2"
+    ):
         run(CLOCKED, tmp_path / "r", resume=True)
 
 
@@ -162,7 +164,7 @@ def test_an_evaluation_by_the_clock_is_kept_when_a_run_continues(tmp_path):
 
 
 def test_no_time_for_a_round_is_said_with_the_way_out(tmp_path):
-    with pytest.raises(SalfError, match=r"no round ends within 0.001 .* give more --seconds"):
+    with pytest.raises(SalfError, match=r"no round ends within 0.001 .* use more --seconds"):
         run(CLOCKED.changed(seconds=0.001), tmp_path / "r")
     assert run(CLOCKED, tmp_path / "r").summary["rounds"] > 1  # the folder stayed free
 

@@ -87,7 +87,7 @@ def test_a_missing_file_names_the_presets_and_a_runs_folder_its_config(tmp_path)
     with pytest.raises(SalfError, match="or a preset: mnist-mlp, mnist-cnn"):
         load_config("nowhere.toml")
     (tmp_path / "config.toml").write_text(Config().to_toml())
-    with pytest.raises(SalfError, match=f"name the config: {tmp_path / 'config.toml'}"):
+    with pytest.raises(SalfError, match=f"pass its config: {tmp_path / 'config.toml'}"):
         load_config(str(tmp_path))
 
 

@@ -294,11 +294,11 @@ def test_a_folder_of_a_run_that_is_not_live_is_left_alone(tmp_path):
     simulated = Config(data="synthetic", users=4, rounds=1, batch_size=4, threads=1)
     simulate(simulated, tmp_path)
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(SalfError, match="holds a simulated run"):
+    with pytest.raises(SalfError, match="contains a simulated run"):
         live(SMALL.changed(rounds=1), tmp_path, resume=True)
     assert sorted(tmp_path.iterdir()) == before
     live(SMALL.changed(rounds=1), tmp_path / "live")
-    with pytest.raises(SalfError, match="holds a live run"):
+    with pytest.raises(SalfError, match="contains a live run"):
         simulate(simulated, tmp_path / "live", resume=True)
 
 
@@ -364,15 +364,15 @@ def test_rounds_that_are_gone_are_not_made_up(tmp_path):
     with pytest.raises(Killed):
         live(SMALL, tmp_path / "run", on_round=interrupted.at(3, Killed))
     record.rewrite(tmp_path / "run" / ROUNDS, record.read(tmp_path / "run" / ROUNDS)[:1])
-    with pytest.raises(SalfError, match="does not have all rounds up to 3"):
+    with pytest.raises(SalfError, match="does not contain all rounds up to 3"):
         live(SMALL, tmp_path / "run", resume=True)
 
 
 def test_a_folder_with_another_run_is_refused(tmp_path):
     live(SMALL, tmp_path)
-    with pytest.raises(SalfError, match=r"already holds this run. Add --resume"):
+    with pytest.raises(SalfError, match=r"already contains this run. Add --resume"):
         live(SMALL, tmp_path)
-    with pytest.raises(SalfError, match=r"another config .it differs in deadline, lr"):
+    with pytest.raises(SalfError, match=r"different config .it differs in deadline, lr"):
         live(SMALL.changed(lr=0.2, deadline=1.0), tmp_path, resume=True)
 
 
@@ -423,7 +423,7 @@ def test_what_a_live_federation_does_not_have_is_refused_in_a_sentence(tmp_path)
         SMALL.changed(method="asyncfl")
     with pytest.raises(SalfError, match="a live run needs a deadline"):
         LiveConfig()
-    with pytest.raises(SalfError, match="holds no live run"):
+    with pytest.raises(SalfError, match="contains no live run"):
         replay(tmp_path)
 
 

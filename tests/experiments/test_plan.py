@@ -238,14 +238,14 @@ def test_rank_correlation_against_scipy():
 @pytest.mark.parametrize(
     ("settings", "more", "told"),
     [
-        ({"fleet": ""}, {}, "a plan is for a fleet"),
+        ({"fleet": ""}, {}, "a plan needs a fleet"),
         ({"method": "fedavg"}, {}, "waits for all users"),
         ({"method": "asyncfl", "options": {"buffer": 2}}, {}, "asyncfl has no deadline"),
         ({}, {"form": "loose"}, "loose"),
         ({}, {"given": {"G2": 1.0}}, "G2"),
         ({}, {"given": {"g2": -1.0}}, "g2 must be finite and not negative"),
         ({}, {"deadlines": [60.0]}, "within the budget of 30 s"),
-        ({"seconds": 0.001}, {}, "Give more seconds or a faster fleet"),
+        ({"seconds": 0.001}, {}, "Use more seconds or a faster fleet"),
         ({"users": 1}, {}, "at least 2 users"),
     ],
 )

@@ -63,7 +63,7 @@ def test_what_cannot_be_is_refused(wrong):
 
 
 def test_without_data_it_says_so():
-    with pytest.raises(SalfError, match="follows from the users' data"):
+    with pytest.raises(SalfError, match="depends on the users' data"):
         availability.parse("by-labels:0.1,1").next_available(np.arange(2), np.zeros(2))
 
 

@@ -139,7 +139,7 @@ def test_users_of_unequal_sizes_are_paired_with_devices_by_size():
         ({"pair": "size"}, "pair needs a fleet"),
         ({"availability": "sessions"}, "availability needs a fleet"),
         ({"fleet": "phones", "deadline": -1.0}, "the deadline must be a positive time"),
-        ({"fleet": "phones", "deadline": "auto:2"}, "reach between 0 and 1"),
+        ({"fleet": "phones", "deadline": "auto:2"}, "must be between 0 and 1"),
         ({"fleet": "phones", "deadline": "soon"}, "a time needs a unit"),
         ({"fleet": "phones", "seconds": -1.0}, "seconds must be a positive time"),
         ({"fleet": "phones", "rounds": 0}, "rounds must be at least 1"),
@@ -271,7 +271,7 @@ def test_what_follows_from_the_fleet_cannot_be_set_too():
     x, y = torch.randn(80, 6), torch.arange(80) % 2
     net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
     for more in ({"depth": "uniform"}, {"depth": salf.depth.Uniform(4, 2)}, {"stragglers": 0.0}):
-        with pytest.raises(SalfError, match="follows from the fleet"):
+        with pytest.raises(SalfError, match="determine how far users get"):
             salf.train(net, (x, y), users=4, fleet="edge", deadline=1.0, rounds=2, **more)
 
 

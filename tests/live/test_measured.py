@@ -27,5 +27,5 @@ def test_depths_and_round_times_agree_with_rounds_that_were_not_measured(tmp_pat
     assert found.simulated_seconds == pytest.approx(found.live_seconds, rel=TIME)
     printed = command("fleet", "measure", "run", cwd=tmp_path)
     assert printed.returncode == 0
-    assert "Mean time of a round" in printed.stdout
+    assert "Mean duration of a round" in printed.stdout
     assert (tmp_path / "run" / "fleet.csv").exists()

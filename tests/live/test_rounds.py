@@ -301,7 +301,7 @@ def test_when_all_users_fail_rounds_are_not_used_up_until_they_are_mended():
     assert clock.time == pytest.approx(mended + 0.3)
     link.answer = lambda user, round: Answer(user, round, Rejected("out of memory"))
     federation.next()
-    assert said[-1].endswith("begins in 1 s.")
+    assert said[-1].endswith("starts in 1 s.")
 
 
 def test_a_user_that_hangs_does_not_hide_that_all_others_fail():

@@ -58,7 +58,7 @@ def test_the_disagreement_is_told_in_numbers(searched):
     assert "costs 0.200 ± 0.100 of accuracy (0.550 instead of 0.750)" in told[0]
     assert "Rank correlation" in told[0]
     assert "diverged in some runs" in told[-1]
-    assert any("the longest that was tried" in line for line in told)
+    assert any("the longest one it tried" in line for line in told)
 
 
 def test_agreement_is_told_too(searched):
@@ -67,7 +67,7 @@ def test_agreement_is_told_too(searched):
         Tried(each.deadline, (0.9, 0.9) if each.deadline == best else (0.1, 0.1))
         for each in searched.tried
     ]
-    assert "the best of the search as well" in disagreement(replace(searched, tried=tried))[0]
+    assert "also the search's best" in disagreement(replace(searched, tried=tried))[0]
 
 
 def test_constants_say_where_they_come_from(by_bound):
@@ -99,7 +99,7 @@ def test_the_figure_marks_each_choice(searched, by_bound):
 
 def test_the_page_and_the_files(searched, tmp_path):
     text = page(searched, ["plan", "--fleet", "slow-classes"]).markdown()
-    assert "How far bound and simulation disagree" in text
+    assert "How far the bound and the simulation disagree" in text
     assert "salf plan --fleet slow-classes" in text
     assert "--deadline plan.csv" in text
     names = [path.name for path in write_plan(searched, tmp_path)]

@@ -230,7 +230,7 @@ def test_training_that_diverged_speaks_against_the_method_said_to_be_good():
     assert found["coincide"].verdict is IN_PART
     assert "Drop at 9 µs: training diverged" in found["coincide"].reason
     without = {place: replace(panel(), vanilla=None) for place in PLACES}
-    assert "Cannot be told: FedAvg: training diverged" in findings(without)[0].reason
+    assert "Inconclusive: FedAvg: training diverged" in findings(without)[0].reason
 
 
 SIZE = replace(QUICK, deadlines=(1, 5, 9))

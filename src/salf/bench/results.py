@@ -205,8 +205,8 @@ def usable(rows: Mapping[str, Row], suite: Suite, say: Callable[[str], None]) ->
     other = [row for row in rows.values() if row.version != suite.version]
     for row in other:
         say(
-            f"{row.name} is left out: its results are of version {row.version} of the suite, and "
-            f"this is version {suite.version}. Run it again."
+            f"{row.name} is left out: its results are from version {row.version} of the suite, "
+            f"but this is version {suite.version}. Run it again."
         )
     return {name: row for name, row in rows.items() if row.version == suite.version}
 

@@ -35,8 +35,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help="Federated learning that never waits for stragglers.\n\n"
-    "Every round ends at a deadline; each user sends the gradients of the layers its "
-    "backpropagation reached; the server averages every layer over the users that reached it.",
+    "Every round ends at a deadline. Each user sends the gradients of the layers that its "
+    "backpropagation reached, and the server averages each layer over the users that reached it.",
 )
 
 

@@ -19,7 +19,7 @@ def attacks(
     source: Source = "mnist-cnn",
     kinds: Annotated[
         str | None,
-        option("--attacks", help="Which, such as flip,constant:2; by default all of them."),
+        option("--attacks", help="Attacks to try, such as flip,constant:2; by default all."),
     ] = None,
     rules: Annotated[
         str | None, option("--rules", help="Values of --robust to compare; by default all.")
@@ -28,16 +28,19 @@ def attacks(
         str | None,
         option("--stragglers", help="Ratios of stragglers (0.5,1), unless there is a --fleet."),
     ] = None,
-    seeds: Annotated[int, option("--seeds", help="How many seeds, from 0 on (1).", min=1)] = 1,
+    seeds: Annotated[int, option("--seeds", help="Number of seeds (1).", min=1)] = 1,
     workers: Workers = None,
     out: Annotated[
         Path | None,
-        option("--out", help="Keep the runs, attacks.csv and attacks.md here, and continue there."),
+        option(
+            "--out",
+            help="Folder for the runs, attacks.csv and attacks.md; continues a table begun there.",
+        ),
     ] = None,
 ) -> None:
-    """Try attacks of some users against rules of --robust, and print the accuracies as a table.
+    """Test the rules of --robust against attacks, and print the accuracies as a table.
 
-    A preset has 8 users here unless --users says otherwise, of which --attackers (1) attack. They
+    A preset has 8 users here unless you set --users; --attackers (1) of them attack. Attackers
     always send all layers.
 
     Examples:

@@ -99,7 +99,7 @@ class Board:
         step = f" in local step {begun} of {planned}" if planned > 1 else ""
         if depth <= len(self._layers):
             return f"reached layer {depth} ({self._layers[depth - 1]}){step}"
-        return "late" if user in row.silent else "no time for a layer"
+        return "late" if user in row.silent else "completed no layer"
 
 
 def _blocks(depth: int, layers: int) -> Text:

@@ -73,7 +73,7 @@ def compare(
         ),
     ] = None,
 ) -> None:
-    """Run several methods side by side and print one table: mean and spread over the seeds.
+    """Compare several methods and print one table: mean and spread over the seeds.
 
     Examples:
 

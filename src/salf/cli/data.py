@@ -17,7 +17,7 @@ def data(
         str, typer.Argument(help="mnist | fashion-mnist | cifar10 | digits | idx:PATH | ...")
     ],
 ) -> None:
-    """Get a data set into the cache, check it, and say what it is and where it came from."""
+    """Download a data set into the cache, verify it, and print its size and source."""
     from salf.data import load
 
     folder = settings.get("data_dir")

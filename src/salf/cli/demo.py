@@ -48,10 +48,10 @@ def demo(
     ] = Path("demo"),
     data_dir: DataDir = None,
 ) -> None:
-    """Compare FedAvg, SALF and Drop over simulated seconds on phones, and leave a page to look at.
+    """Compare FedAvg, SALF and Drop over simulated seconds on phones, and write a page.
 
-    The paper's mixture of 90 % stragglers, round by round, comes second. It gets MNIST, and where
-    that is impossible takes digits, a small data set that is part of salf.
+    A second comparison, over rounds, uses the paper's mixture with 90 % stragglers. The data are
+    MNIST or, if it cannot be downloaded, digits, a small data set that comes with salf.
     """
     from salf.experiments.compare import cases
     from salf.report import check_extra, print_tables

@@ -24,7 +24,7 @@ app = typer.Typer(
 
 @app.command("list")
 def list_() -> None:
-    """Name the fleets that come with salf, a line each; docs/fleets.md has their figures."""
+    """List the fleets that come with salf; docs/fleets.md describes them."""
     from salf.fleet.named import NAMED
 
     width = max(map(len, NAMED))
@@ -48,12 +48,12 @@ def preview(
     settings: Settings,
     source: Source = "mnist-mlp",
     out: Annotated[
-        Path | None, option("--out", help="Leave a figure (PNG, SVG) and a page here.")
+        Path | None, option("--out", help="Folder for a figure (PNG, SVG) and a page.")
     ] = None,
 ) -> None:
-    """Show who would reach what, which deadline gives which reach, and what FedAvg would wait.
+    """Show which layers users reach by which deadline, and how long FedAvg would wait.
 
-    Nothing is trained. Without --deadline, it is one by which users reach 70 % of their layers.
+    Nothing is trained. The default deadline is the one by which users reach 70 % of their layers.
 
     Examples:
 

@@ -83,7 +83,7 @@ def live(
         except (KeyboardInterrupt, SystemExit):
             # The page itself would take seconds, and somebody wants to stop now.
             if out is not None and _rounds(out):
-                say(f"{_command('page', out)} makes a page from the rounds so far.")
+                say(f"{_command('page', out)} creates a page from the rounds so far.")
             raise
         except ClusterLost as error:
             if out is None:
@@ -170,7 +170,7 @@ def _leave_page(out: Path) -> None:
     try:
         tell(f"wrote {write_live_page(out)}")
     except (SalfError, OSError) as error:
-        say(f"Could not make the page: {error}; then {_command('page', out)} makes it.")
+        say(f"Could not create the page: {error}; then {_command('page', out)} creates it.")
 
 
 def _command(*arguments: object) -> str:

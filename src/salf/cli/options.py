@@ -164,5 +164,5 @@ def refuse_with_fleet(given: Iterable[str]) -> None:
     for name in ("stragglers", "depth"):
         if name in given:
             raise SalfError(
-                f"how far users get follows from the fleet and the deadline: leave out --{name}."
+                f"the fleet and the deadline determine how far users get: leave out --{name}."
             )

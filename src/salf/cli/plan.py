@@ -31,8 +31,8 @@ def plan(
         Literal["theorem", "sharp"],
         option(
             "--bound",
-            help="Which bound the schedule minimises: theorem | sharp (as the proof has it before "
-            "it drops how many users reach a layer). Both are shown.",
+            help="Which bound the schedule minimises: theorem | sharp (the proof's expression "
+            "that still has the number of users that reach a layer). Both are shown.",
         ),
     ] = "theorem",
     rates: Annotated[
@@ -65,15 +65,16 @@ def plan(
         Path | None,
         option(
             "--out",
-            help="Folder for plan.csv, curve.csv, a figure and a page; continues if begun.",
+            help="Folder for plan.csv, curve.csv, a figure and a page; continues a search begun "
+            "there.",
         ),
     ] = None,
 ) -> None:
     """Choose the deadline for a fleet and a budget of simulated seconds.
 
-    By the theorem's bound: the constant T_max, the schedule T_1..T_R and the batch size that
-    minimise it. By simulation: the accuracy at the budget for a grid of deadlines. And how far the
-    two disagree.
+    Two answers are printed, and how far they disagree: the constant T_max, the schedule T_1..T_R
+    and the batch size that minimise the theorem's bound; and the deadline with the best simulated
+    accuracy at the end of the budget, from a grid.
 
     Examples:
 

@@ -29,7 +29,7 @@ def run(
         float, option("--checkpoint-every", help="Seconds between checkpoints (10).")
     ] = 10.0,
 ) -> None:
-    """Train once; with --out, leave a folder with all there is to know about it.
+    """Train once. With --out, save the model, the metrics and the config in a folder.
 
     Examples:
 

@@ -54,7 +54,7 @@ class Agreement:
 
     def __str__(self) -> str:
         width = max(map(len, ("user", *self.users)))
-        lines = [f"{'user':{width}}  finished          nothing           difference of depths"]
+        lines = [f"{'user':{width}}  finished          no layer          difference"]
         lines += [
             f"{user:{width}}  {all_live:4.0%} live, {all_simulated:4.0%}  "
             f"{live[0]:4.0%} live, {simulated[0]:4.0%}  {difference:.2f}"
@@ -70,9 +70,9 @@ class Agreement:
         ]
         relative = self.simulated_seconds / self.live_seconds - 1
         lines += [
-            "Difference of depths (total variation), mean over users: "
+            "Difference between the distributions of depth (total variation), mean over users: "
             f"{self.variation.mean():.3f}.",
-            f"Mean time of a round: {1000 * self.live_seconds:.1f} ms live, "
+            f"Mean duration of a round: {1000 * self.live_seconds:.1f} ms live, "
             f"{1000 * self.simulated_seconds:.1f} ms simulated ({relative:+.1%}).",
         ]
         return "\n".join(lines)

@@ -145,15 +145,17 @@ def compare(
     """
     out = None if out is None else Path(out)
     if not wanted or not seeds:
-        raise SalfError("there is nothing to compare: name at least one method and one seed.")
+        raise SalfError("there is nothing to compare: pass at least one method and one seed.")
     check_goal(goal, base.fleet)
     ratios = {case.stragglers for case in wanted}
     if base.fleet and len(ratios) > 1:
-        raise SalfError("ratios of stragglers do not apply to a fleet: its devices decide.")
+        raise SalfError(
+            "ratios of stragglers do not apply to a fleet: its devices determine who is slow."
+        )
     if not has_ratio(base.depth) and len(ratios) > 1:
         raise SalfError(
-            f"ratios of stragglers belong to --depth mixture; with --depth {base.depth} they "
-            "change nothing, so name one."
+            "ratios of stragglers belong to --depth mixture and have no effect with --depth "
+            f"{base.depth}: pass only one."
         )
     _check_options(options or {}, wanted)
     options = {**base.options, **(options or {})}

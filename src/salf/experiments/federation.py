@@ -55,7 +55,7 @@ def from_config(
     """
     if config.given:
         raise SalfError(
-            f"the config is of a run from Python with its own {', '.join(config.given)}: repeat it "
+            f"the config is from a Python run with its own {', '.join(config.given)}: repeat it "
             "with salf.train."
         )
     data = load_data(config, report)

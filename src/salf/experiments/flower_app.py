@@ -65,7 +65,7 @@ _PYPROJECT = {
 
 def run_here(config: LiveConfig, folder: RunFolder, watcher: Watcher) -> dict[str, Any]:
     """Run the app with a SuperLink and SuperNodes on this machine, and return the summary."""
-    watcher.status("SuperLink and SuperNodes are getting ready")
+    watcher.status("starting SuperLink and SuperNodes")
     with (
         temporary_folder("salf-app") as app,
         LocalFederation([{}] * config.users) as federation,

@@ -1,7 +1,7 @@
-"""A live run: the federation a config describes, with real users and a real clock.
+"""A live run: the federation that a config describes, with real users and a real clock.
 
-Users draw the batches the simulator would, so a live run can be replayed in it, with the depths
-that were recorded.
+Users draw the same batches as in the simulator, so a live run can be replayed with its recorded
+depths.
 """
 
 import logging
@@ -48,7 +48,10 @@ class Joining:
             )
         for name, number in (("--here", self.here), ("--min-users", self.min_users)):
             if number is not None and self.address is None:
-                raise SalfError(f"nobody can join a Ray of our own: {name} needs --address.")
+                raise SalfError(
+                    f"nobody can join a Ray cluster that salf starts itself: {name} needs "
+                    "--address."
+                )
             if number is not None and not 0 <= number <= users:
                 raise SalfError(f"{name} must be from 0 to --users, which is {users}.")
 
@@ -67,8 +70,8 @@ def run(
         config = salf.live.config(salf.PRESETS["mnist-cnn"], users=8, deadline="50ms", slow="0.5x8")
         result = salf.live.run(config, "runs/live")
 
-    With `out`, every closed round is kept there, and with `resume` a run that was stopped
-    continues after the last of them. `on_round(row, model)` is called after each round and may
+    With `out`, every closed round is saved there; with `resume`, a run that was stopped continues
+    after the last of them. `on_round(row, model)` is called after each round and may
     raise `salf.StopTraining`; with the backend Flower the model lives in another process, so there
     is no `on_round`.
     """
@@ -99,8 +102,8 @@ def trusting(config: LiveConfig, joining: Joining, say: Say) -> LiveConfig:
     rule = "trimmed" if config.backend == "flower" or joining.address is not None else "none"
     if rule != "none" and config.users < (needed := Robust(rule, config.tolerate).needed):
         say(
-            f"a bad user can do as it likes: to tolerate {config.tolerate} takes at least {needed} "
-            f"users, and there are {config.users}."
+            f"robust averaging is off: tolerating {config.tolerate} bad users takes at least "
+            f"{needed} users, and there are {config.users}."
         )
         rule = "none"
     changed = config.changed(robust=rule)
@@ -156,7 +159,7 @@ def _on_ray(
     with cluster(joining.address, joining.federation):
         from salf.live import ray
 
-        watcher.status("users are getting ready")
+        watcher.status("preparing users")
         users = [  # kept, because a user lasts as long as its handle
             ray.start_user(
                 user_name(number),

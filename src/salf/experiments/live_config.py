@@ -21,7 +21,9 @@ class LiveConfig(Config):
         None, "Time for messages after T_max; by default, learned from recent rounds.", duration
     )
     slow: str = setting(
-        "", "Slow users: 0.5x8 makes half of them 8 times slower; 0.25x4,0.25x16 combines."
+        "",
+        "Slow users: 0.5x8 makes half of them 8 times slower; commas combine, as in "
+        "0.25x4,0.25x16.",
     )
     max_norm: float | None = setting(
         None, "Reject updates with a layer gradient above this norm; by default, learned."
@@ -46,7 +48,7 @@ class LiveConfig(Config):
                 "cannot be samples."
             )
         if self.attack and self.compress and self.backend == "flower":
-            raise SalfError("attacks on compressed updates are for Ray: leave out --compress.")
+            raise SalfError("on Flower, --attack and --compress cannot be combined: leave one out.")
         method = methods.find(self.method)
         if method.simulated_only:
             raise SalfError(f"{method.name} runs in the simulator only: {method.simulated_only}.")

@@ -74,7 +74,7 @@ def from_rows(rows: Sequence[Row], batch_size: int) -> Measured:
     users = sorted({user for row in rows for user in row.depths}, key=_in_order)
     if not any(row.stages for row in rows):
         raise SalfError(
-            "the record has no times of layers: it is of an earlier version of salf, or nobody "
+            "the record has no layer times: it is from an earlier version of salf, or nobody "
             "completed a layer. Run `salf live` again, with a longer --deadline."
         )
     size = {user: _usual_rows(rows, user, batch_size) for user in users}

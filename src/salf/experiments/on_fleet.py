@@ -25,13 +25,13 @@ def paired(config: Config, fleet: Fleet | None, shares: Shares) -> Fleet:
     if fleet is None:
         fleet = fleets.parse(config.fleet, len(shares), config.seed, config.availability)
     elif len(fleet) != len(shares):
-        raise SalfError(f"the fleet has {len(fleet)} devices, and there are {len(shares)} users.")
+        raise SalfError(f"the fleet has {len(fleet)} devices, but there are {len(shares)} users.")
     fleet = _dealt(config, fleet, shares)
     available = fleet.devices.availability
     if not isinstance(available, ByLabels):
         return fleet
     if not isinstance(shares, Split):
-        raise SalfError("participation by labels needs data that are shared out.")
+        raise SalfError("participation by labels needs one data set that is split among the users.")
     return fleets.with_availability(fleet, available.of_users(shares.label_mixes()))
 
 
@@ -42,8 +42,8 @@ def _dealt(config: Config, fleet: Fleet, shares: Shares) -> Fleet:
         return fleet
     if not isinstance(shares, Split):
         raise SalfError(
-            f"pair {how!r} needs data that are shared out, not data of the users' own: order the "
-            "fleet's devices yourself."
+            f"pair {how!r} needs one data set that is split among the users, not users' own "
+            "data: order the fleet's devices yourself."
         )
     everybody = np.arange(len(shares))
     if how == "size":

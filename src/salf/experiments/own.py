@@ -55,21 +55,23 @@ def train(
 ) -> History:
     """Train your own model, in place, on your own tensors, with a method of your choice.
 
-    `data` is a data set, or (inputs, labels) with `test` likewise, shared out by `split`: a rule
-    (`iid`, `dirichlet:0.1`, `shards:2`) or each user's indices. Or it is what each user has: a list
-    with an (inputs, labels) tuple or a `torch.utils.data.Dataset` per user, or a function that
-    gives one of these for user 0, 1, ... (with `users=`). With indices, and with data of the users'
-    own, no validation part is held back, and the curve is measured on the test data. `layers` names
-    the layers, from the input on, where the default view of the model is not the one you want.
-    `depth` is a rule (`mixture`, `uniform`, ...), a distribution of `salf.depth` or a world of
-    `salf.worlds`. `loss(outputs, targets)` returns one value per row, or a single value; then it is
-    applied to each user's rows separately. `metrics` are functions of outputs and targets by name,
-    evaluated on held-out data beside the loss and, for classes, the accuracy: `row.metrics`,
-    `history.curve_of(name)`, `history.test`. `on_round(row, model)` is called after each round and
-    may raise `salf.StopTraining`. Floating-point data are converted to the type of the model's
-    parameters.
+    `data` is a data set, or a pair (inputs, labels) with `test` likewise. `split` divides it among
+    the users: a rule (`iid`, `dirichlet:0.1`, `shards:2`) or each user's indices. `data` may also
+    be the users' own data: a list with an (inputs, labels) tuple or a `torch.utils.data.Dataset`
+    per user, or a function that returns one of these for user 0, 1, ... (with `users=`). With
+    indices or users' own data, no validation data are held out, and the curve is measured on the
+    test data.
 
-    With `out`, the run leaves its folder there, as `salf run` does; with `resume`, it continues the
+    `layers` names the layers from input to output, if the default is not what you want. `depth` is
+    a rule (`mixture`, `uniform`, ...), a distribution of `salf.depth` or a world of `salf.worlds`.
+    `loss(outputs, targets)` returns one value per row, or a single value; a loss of the second kind
+    is applied to each user's rows separately. `metrics` maps names to functions of outputs and
+    targets, which are evaluated on held-out data along with the loss and, for classes, the
+    accuracy: see `row.metrics`, `history.curve_of(name)` and `history.test`. `on_round(row, model)`
+    is called after each round and may raise `salf.StopTraining`. Floating-point data are converted
+    to the type of the model's parameters.
+
+    With `out`, the run is saved in that folder, as by `salf run`. With `resume`, it continues the
     run in that folder if it has the same settings, data, method and loss. `settings` are those of
     `salf.Config`: users, stragglers, rounds, momentum, batch_size, local_steps, client_lr, server,
     seed, eval_every, ...; `lr` may also be a function of the round (1, 2, ...).
@@ -135,7 +137,7 @@ def own_federation(
     _check_kinds(method=method, depth=depth, fleet=fleet)
     if fleet and (not isinstance(depth, str) or depth != "mixture" or "stragglers" in settings):
         raise SalfError(
-            "how far users get follows from the fleet and the deadline: leave out depth= and "
+            "the fleet and the deadline determine how far users get: leave out depth= and "
             "stragglers=."
         )
     named: dict[str, Any] = {
@@ -152,7 +154,7 @@ def own_federation(
     config = Config(**named)
     indices = None if isinstance(split, str) else split
     if indices is not None and config.users != len(indices):
-        raise SalfError(f"the split is for {len(indices)} users, and users is {config.users}.")
+        raise SalfError(f"the split is for {len(indices)} users, but users is {config.users}.")
     if indices is not None or shares is not None:
         _check_evaluation(settings, tested)
     if isinstance(method, Method) and config.average not in ("reached", method.average):
@@ -186,11 +188,11 @@ def _of_data(
     """
     if isinstance(data, DataSet):
         if test is not None:
-            raise SalfError("a data set has test data of its own: leave out test=.")
+            raise SalfError("a data set has its own test data: leave out test=.")
         return data, None, True
     if (shares := _of_users(data, users)) is not None:
         if not isinstance(split, str) or split != "iid":
-            raise SalfError("split= does not apply to data of the users' own: leave it out.")
+            raise SalfError("split= does not apply to users' own data: leave it out.")
         seen = shares.samples if isinstance(shares, Split) else some(shares, 64)
         data = (seen.inputs, seen.labels)
     return from_tensors(data, data if test is None else test), shares, test is not None
@@ -222,11 +224,13 @@ def _of_users(data: Any, users: int | None) -> Shares | None:
         pairs = all(isinstance(each, tuple) and len(each) == 2 for each in data)
         if pairs or all(isinstance(each, Dataset) for each in data):
             if users not in (None, len(data)):
-                raise SalfError(f"the data are of {len(data)} users, and users is {users}.")
+                raise SalfError(f"the data are for {len(data)} users, but users is {users}.")
             return joined(data) if pairs else Own(data.__getitem__, len(data))
     if callable(data) and not isinstance(data, Dataset):
         if users is None:
-            raise SalfError("data is a function of the user's number: say how many with users=.")
+            raise SalfError(
+                "data is a function of the user's number: pass the number of users as users=."
+            )
         return Own(data, users)
     return None
 
@@ -234,8 +238,8 @@ def _of_users(data: Any, users: int | None) -> Shares | None:
 def _check_evaluation(settings: Mapping[str, Any], tested: bool) -> None:
     if settings.get("validation"):
         raise SalfError(
-            "validation cannot be held back from a split by indices or from users' own data: leave "
-            "samples out and pass them as test=."
+            "validation data cannot be held out from a split by indices or from users' own data: "
+            "leave samples out and pass them as test=."
         )
     if settings.get("eval_every") and not tested:
         raise SalfError(

@@ -37,14 +37,14 @@ def load_config(source: str) -> Config:
         return PRESETS[source]
     path = Path(source)
     if (path / "config.toml").is_file():
-        raise SalfError(f"{source} is a run's folder; name the config: {path / 'config.toml'}.")
+        raise SalfError(f"{source} is a run's folder; pass its config: {path / 'config.toml'}.")
     if path.suffix != ".toml":
         raise unknown("preset", source, [*PRESETS, "CONFIG.toml"])
     try:
         return read_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SalfError(
-            f"there is no config file {source!r}; name one, or a preset: {', '.join(PRESETS)}."
+            f"there is no config file {source!r}; pass one, or a preset: {', '.join(PRESETS)}."
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise SalfError(f"cannot read the config {source!r}: {error}.") from None

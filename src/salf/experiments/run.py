@@ -45,11 +45,11 @@ def run(
     on_round: OnRound | None = None,
     report: Callable[[str], None] | None = None,
 ) -> Result:
-    """Run a config. With `out`, leave the run's folder there; with `resume`, continue it.
+    """Run a config. With `out`, save the run in that folder; with `resume`, continue it.
 
-    `checkpoint_every` is in seconds; `on_round(row, model)` is called after each round and may
-    raise `StopTraining`, which ends the run in order; `report` gets a line when data are being
-    fetched, or when there is nothing to continue.
+    `checkpoint_every` is in seconds. `on_round(row, model)` is called after each round and may
+    raise `StopTraining` to end the run. `report` receives a line when data are downloaded, or when
+    there is nothing to continue.
     """
     config.check_deadline()  # before data are fetched
     return run_made(
@@ -82,7 +82,7 @@ def run_made(
         if summary is not None:
             return Result(config, folder.history(summary), summary)
         if resume and report is not None and not folder.checkpoint.exists():
-            report(f"{out} holds no checkpoint yet: the run starts from the beginning.")
+            report(f"{out} has no checkpoint yet: the run starts from the beginning.")
         return _run(config, make, folder, checkpoint_every, on_round)
 
 
@@ -166,8 +166,8 @@ def _run(
         raise
     if not history.rows:
         raise NoRoundInTime(
-            f"no round ends within {config.seconds:g} simulated seconds: give more --seconds, or "
-            "a shorter --deadline; `salf fleet preview` shows how long rounds take."
+            f"no round ends within {config.seconds:g} simulated seconds: use more --seconds or a "
+            "shorter --deadline; `salf fleet preview` shows how long rounds take."
         )
     result = Result(config, history, summarise(config, history, training))
     if folder is not None:

@@ -139,7 +139,7 @@ def _accuracy_at_end(make: Make, config: Config, progress: Progress) -> float:
     measured = {} if samples is None else evaluate(training.simulation.engine, samples)
     if "accuracy" not in measured:
         raise SalfError(
-            "the search compares accuracies on held-out data, and there are none: plan by the "
+            "the search needs held-out data to compare accuracies, and there are none: use the "
             "bound alone, with seeds=0."
         )
     return measured["accuracy"]

@@ -41,14 +41,15 @@ class Settings:
         "mnist | fashion-mnist | cifar10 | digits | synthetic | idx:PATH | folder:PATH | "
         "package.module:Name",
     )
-    data_dir: str = setting("", "Folder that may contain the data set's files.")
+    data_dir: str = setting("", "Folder to look in for the data set's files.")
     split: str = setting(
         "iid", "How samples are split among users: iid | dirichlet:0.1 | shards:2 | shared:100"
     )
     model: str = setting("mlp", f"{' | '.join(PAPER_MODELS)} | package.module:Name")
     layers: str = setting(
         "",
-        "The layers by name, from the input on, as stem,body+norm,head; `salf layers` shows them.",
+        "Layers by name, from input to output, such as stem,body+norm,head; `salf layers` shows "
+        "them.",
     )
     method: str = setting("salf", f"{' | '.join(methods.METHODS)} | package.module:Name")
     average: str = setting(
@@ -58,7 +59,8 @@ class Settings:
     )
     depth: str = setting(
         "mixture",
-        "Distribution of depth: mixture (a ratio of stragglers, of uniform depth; the rest finish) "
+        "Distribution of depth: mixture (a ratio of stragglers with uniform depth; the others "
+        "finish) "
         "| mixture:P1,... (with the probabilities of a straggler's depth 1..L+1) | uniform "
         "(assumption AS4) | fixed:D1,D2,... | probabilities:P1,... | package.module:Name",
     )
@@ -81,18 +83,19 @@ class Settings:
     availability: str = setting(
         "always",
         "When the fleet's devices are available: always | day-night | sessions | "
-        "markov:ON,OFF (mean seconds) | by-labels:MEAN,SLOT (in every slot of SLOT seconds each "
-        "user with a probability that depends on its labels, MEAN on average) | FILE.csv",
+        "markov:ON,OFF (mean seconds) | by-labels:MEAN,SLOT (in every slot of SLOT seconds, each "
+        "user is available with a probability that depends on its labels, MEAN on average) | "
+        "FILE.csv",
     )
     pair: Literal["", "random", "labels", "size"] = setting(
         "",
-        "Which users have the slow devices: random (devices in a file: in its order) | labels "
+        "Which users have the slow devices: random (for a file: in its order) | labels "
         "(users of the first classes) | size (users with few samples); default: the fleet's.",
     )
     deadline: float | str | None = setting(
         None,
         "T_max, the time a user has per round: 50ms | 2s | auto | auto:0.8 (the share of layers to "
-        "reach) | FILE.csv (a column deadline). FedAvg needs none.",
+        "reach) | FILE.csv (with a column deadline). FedAvg needs none.",
         deadlines.read,
     )
     reach: Literal["known", "learned", "counted"] = setting(
@@ -111,26 +114,29 @@ class Settings:
     compress: str = setting(
         "",
         "How users compress the layers they send: fp16 | qsgd:BITS | topk:SHARE (what is not sent "
-        "is added to the next update); by default not at all.",
+        "is added to the next update). Default: no compression.",
     )
     robust: Literal["auto", "none", "trimmed", "median", "clip"] = setting(
         "auto",
-        "How the updates of a layer are combined where some users may send bad ones: none (the "
-        "method's mean) | trimmed (the mean without the values furthest from the median) | median "
-        "| clip (no update counts for more than the one of median norm) | auto (none; live, "
-        "trimmed on Flower and where users join from other machines)",
+        "How the updates of a layer are combined if some users may send bad ones: none (the "
+        "method's mean) | trimmed (the mean without the values farthest from the median) | median "
+        "| clip (norms are clipped to the median norm) | auto (none; in live runs, trimmed on "
+        "Flower and if users join from other machines)",
     )
     tolerate: int = setting(
         1,
-        "How many bad users --robust tolerates; it takes more than twice as many users.",
+        "Number of bad users that --robust tolerates; it needs at least 2 x this number + 1 users.",
         least=1,
     )
     attack: str = setting(
         "",
-        "What bad users send, to try --robust: flip | random | constant | large-first; flip:2 with "
-        "twice the norm of an honest gradient (by default 45 times, and large-first 100 times).",
+        "What bad users send, to test --robust: flip | random | constant | large-first. A number "
+        "sets the norm: flip:2 sends twice that of an honest gradient (default: 45 times; "
+        "large-first: 100 times).",
     )
-    attackers: int = setting(1, "How many users attack, the last ones, if there is an --attack.")
+    attackers: int = setting(
+        1, "Number of users that attack, with --attack; these are the last users."
+    )
     rounds: int = setting(_Default(250), "Number of rounds.")
     seconds: float | None = setting(
         None,
@@ -155,7 +161,7 @@ class Settings:
     client_lr: float | None = setting(
         None,
         "Learning rate of the users' local steps; --lr then multiplies their mean update (1 for "
-        "FedAvg). By default, users step with --lr.",
+        "FedAvg). By default, users use --lr.",
     )
     validation: float = setting(
         1 / 6, "Share of the training data held out to measure the accuracy during training."

@@ -21,7 +21,7 @@ OnRound = Callable[[Row, nn.Module], None]
 
 
 class StopTraining(Exception):
-    """What `on_round` raises to end a run in order after this round: what there is, is kept."""
+    """Raise this in `on_round` to end a run after this round and keep its results."""
 
 
 def ends_run(on_round: OnRound | None, row: Row, model: nn.Module) -> bool:
@@ -50,7 +50,7 @@ class Training:
     def rows(self, rounds: int, seconds: float | None = None) -> Iterator[Row]:
         """Train up to round `rounds` (0 for no limit), or as long as the simulated time allows."""
         if seconds is not None and self.simulation.clock is None:
-            raise SalfError("seconds needs a clock, which this world does not have: give rounds.")
+            raise SalfError("seconds needs a clock, which this world does not have: use rounds.")
         while not rounds or self.simulation.t < rounds:
             start, before = perf_counter(), self.simulation.clock
             row = self.simulation.step_until(seconds)
@@ -105,7 +105,7 @@ class Training:
 
 @dataclass(frozen=True)
 class History:
-    """What a training run leaves: a row per round, metrics at the end, and how it was run."""
+    """The result of a training run: a row per round, final metrics, and how it was run."""
 
     rows: tuple[Row, ...] = field(repr=False)
     test: Mapping[str, float]  # by the name of the metric, on the test data

@@ -125,7 +125,7 @@ class DayAndNight(Availability):
     def __post_init__(self) -> None:
         if not 0 < self.share < 1 or not self.period > 0 or not self.spread >= 0:
             raise SalfError(
-                "day and night need a share in (0, 1), a period above 0 and a spread of at least "
+                "day-night needs a share in (0, 1), a period above 0 and a spread of at least "
                 f"0, not {self.share}, {self.period} and {self.spread}."
             )
 

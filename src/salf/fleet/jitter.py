@@ -202,7 +202,9 @@ class Traces(Jitter):
         layers = self.rounds[0].shape[1]
         steps, other = divmod(nominal.shape[1], layers)
         if other:
-            raise SalfError(f"the recorded times are of {layers} layers, which this model has not.")
+            raise SalfError(
+                f"the recorded times are for {layers} layers; this model has a different number."
+            )
         places = self._places(draws, users, steps)
         taken = np.empty_like(nominal)
         for row, user in enumerate(users.tolist()):

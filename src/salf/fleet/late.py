@@ -119,8 +119,8 @@ class Buffered(Delayed):
         at_work = self.busy(t, after)
         if self.size > len(users):
             raise SalfError(
-                f"a buffer of {self.size} updates is never full, because {len(users)} users are at "
-                "work: make it smaller, as in --option buffer=5."
+                f"a buffer of {self.size} updates never fills, because only {len(users)} users "
+                "work at a time: use a smaller one, as in --option buffer=5."
             )
         due = after[DUE, 1 + at_work]
         first = at_work[np.lexsort((at_work, due))][: self.size]

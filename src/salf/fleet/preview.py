@@ -82,11 +82,13 @@ class Preview:
         lines = [
             f"{self.fleet}: {self.users} users{self._cohort}, done after {usual} s at the median, "
             f"{fast} to {slow} s from the 5th to the 95th percentile.",
-            f"Waiting for all users, a round takes {_plain(self.waiting.mean())} s on average and "
+            f"A round that waits for all users takes {_plain(self.waiting.mean())} s on average "
+            "and "
             f"{_plain(np.percentile(self.waiting, 95))} s at the 95th percentile.",
-            f"By a deadline of {_plain(self.deadline)} s a user finishes with chance "
-            f"{self.reach[0].mean():.2f} and has nothing with chance {self.depths[-1]:.2f}.",
-            "Layer: users that reach it, and p_l, the chance that nobody does:",
+            f"By a deadline of {_plain(self.deadline)} s, a user finishes with probability "
+            f"{self.reach[0].mean():.2f} and completes no layer with probability "
+            f"{self.depths[-1]:.2f}.",
+            "Users that reach each layer, and the probability p_l that nobody does:",
         ]
         lines += [
             f"  {index} {name}: {self.asked * chance:.1f} ({chance:.0%}), p = {nobody:.2g}"

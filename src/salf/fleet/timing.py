@@ -33,8 +33,8 @@ class Timing:
         self.layers = cost.layers
         if isinstance(devices.jitter, Traces) and devices.jitter.layers != self.layers:
             raise SalfError(
-                f"the fleet's recorded times are of {devices.jitter.layers} layers, and the model "
-                f"has {self.layers}."
+                f"the fleet's recorded times are for {devices.jitter.layers} layers, but the "
+                f"model has {self.layers}."
             )
         self.model_bytes, self.update_bytes = float(cost.bytes.sum()), float(cost.upload.sum())
         self._everybody: Tasks | None = None

@@ -125,7 +125,8 @@ class OnFleet(World):
         """Users that are not done at the deadline deliver when they are."""
         if delay is not None:
             raise SalfError(
-                "delay counts rounds; with a fleet users deliver when they are done: leave it out."
+                "delay counts rounds, but with a fleet users deliver when they are done: leave "
+                "it out."
             )
         from salf.fleet.late import Delayed  # which is made of this class
 
@@ -252,8 +253,8 @@ def deadline_for(timing: Timing, target: float) -> float:
     if finite.mean() < target:
         raise SalfError(
             f"users cannot reach {target:g} of their layers on average, because only "
-            f"{finite.mean():.0%} of the devices ever finish: aim for less, as in --deadline "
-            "auto:0.3."
+            f"{finite.mean():.0%} of the devices ever finish: set a lower target, as in "
+            "--deadline auto:0.3."
         )
     low, high = 0.0, 2 * float(expected[finite].max())
     while timing.reach_always(users, high).mean() < target:
@@ -269,4 +270,4 @@ def finite(end: float) -> float:
     """The time at which a step ends, or a sentence if it never does."""
     if np.isfinite(end):
         return end
-    raise SalfError("a user is never available again, so the server would wait for it for ever.")
+    raise SalfError("a user is never available again, so the server would wait for it forever.")

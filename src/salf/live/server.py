@@ -119,7 +119,9 @@ class LiveServer:
         if unreached is not None and (
             len(unreached) != len(layers) or not all(0 <= p < 1 for p in unreached)
         ):
-            raise SalfError(f"unreached are {len(layers)} chances in [0, 1), one for each layer.")
+            raise SalfError(
+                f"unreached must be {len(layers)} probabilities in [0, 1), one for each layer."
+            )
         self.given_unreached = None if unreached is None else np.asarray(unreached, np.float64)
         self.reach = ReachEstimate(len(layers))
         # Reach that is not learned from depths and deadlines is counted.
@@ -199,7 +201,7 @@ class LiveServer:
             if user not in self.round.depths:
                 raise Rejected("this user was not asked")
             if user in self.round.answered:
-                raise Rejected("this user has already sent one in this round")
+                raise Rejected("this user has already sent an update in this round")
             update = self._unpacked(update)
             self.inspection.check(update, t)
         except TooLarge as reason:

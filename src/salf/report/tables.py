@@ -12,7 +12,7 @@ from rich.text import Text
 
 @dataclass(frozen=True)
 class Cell:
-    """A text, and whether it stands out."""
+    """A text, and whether it is bold."""
 
     text: str
     bold: bool = False
@@ -30,7 +30,7 @@ class Table:
     def of(
         cls, columns: Sequence[str], rows: Sequence[Sequence[str | Cell]], caption: str = ""
     ) -> "Table":
-        """A table of texts; only cells that stand out need be given as cells."""
+        """A table of texts; only bold ones need to be given as cells."""
         cells = [[Cell(c) if isinstance(c, str) else c for c in row] for row in rows]
         return cls(columns, cells, caption)
 

@@ -161,7 +161,7 @@ class Workshop:
             if name not in made and name not in again:
                 tell(
                     f"{name} is no longer on the page: another version made it, or some of its "
-                    "runs were deleted. Make it again to restore it."
+                    "runs were deleted. Run it again to restore it."
                 )
         return made
 
@@ -298,9 +298,9 @@ def _read(path: Path) -> Json | None:
     except ValueError as error:
         raise _unreadable(path, error) from None
     if not isinstance(stored, dict):
-        raise _unreadable(path, "it holds no object")
+        raise _unreadable(path, "it contains no object")
     return stored
 
 
 def _unreadable(path: Path, why: object) -> SalfError:
-    return SalfError(f"{path} cannot be read ({why}). Delete it, and it is made again.")
+    return SalfError(f"{path} cannot be read ({why}). Delete it; it will be computed again.")

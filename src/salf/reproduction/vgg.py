@@ -242,9 +242,10 @@ def _slower_when_deeper(
 
     told = ""
     if all(score.seeds for score in waiting.values()):
-        verdict = judge("", slower(waiting)).verdict.value
+        verdict = judge("", slower(waiting)).verdict
+        said = "is inconclusive" if verdict is Verdict.UNDECIDED else verdict.value
         listed = ", ".join(map(str, waiting.values()))
-        told = f"Of FedAvg, without any deadline, the same {verdict}: {listed}."
+        told = f"For FedAvg, without any deadline, the same {said}: {listed}."
         costs = {
             net: [
                 paired(top.seeds, ours)

@@ -190,7 +190,7 @@ class LocalFederation:
     ) -> subprocess.Popen[bytes]:
         found = shutil.which(command, path=self._env["PATH"])
         if found is None:
-            raise SalfError(f"{command} is not installed: pip install 'salf[flower]'.")
+            raise SalfError(f"{command} is not installed: run pip install 'salf[flower]'.")
         # A session of its own: Ctrl-C is for this process, which then ends the others in order.
         return subprocess.Popen(
             [found, *arguments],
@@ -228,7 +228,7 @@ class LocalFederation:
             run = max(json.loads(text)["runs"], key=lambda run: run["pending-at"])
             status, details = run["status"], run.get("status-details", "")
         except (ValueError, KeyError, TypeError):
-            raise SalfError(f"Flower does not say how the run ended: {text[-200:]}") from None
+            raise SalfError(f"Flower did not report how the run ended: {text[-200:]}") from None
         if status != "finished:completed":
             raise SalfError(f"the run ended as {status}: {details}".rstrip(": "))
 
