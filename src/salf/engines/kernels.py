@@ -118,8 +118,9 @@ class ThinConvolution(nn.Module):
 
 def _full_padding(convolution: nn.Conv2d) -> list[int]:
     """What the signal is padded by, so that its convolution is as large as the inputs."""
+    assert not isinstance(convolution.padding, str)
     sizes = zip(convolution.dilation, convolution.kernel_size, convolution.padding, strict=True)
-    return [dilation * (size - 1) - int(padding) for dilation, size, padding in sizes]
+    return [dilation * (size - 1) - padding for dilation, size, padding in sizes]
 
 
 class _InputGradient(torch.autograd.Function):
