@@ -16,7 +16,7 @@ import torch
 import salf
 from salf.depth import PerUser
 from salf.experiments.config import Config
-from salf.experiments.training import from_config
+from salf.experiments.federation import from_config
 from salf.fleet.world import OnFleet
 from salf.simulation import Simulation
 from salf.worlds import AtDeadline

@@ -19,9 +19,11 @@ from rich.progress import track
 from rich.table import Table
 from torch import nn
 
-from salf.experiments.config import PRESETS
-from salf.experiments.live import make_server, make_user, user_name
-from salf.experiments.training import from_config
+from salf.experiments.federation import from_config
+from salf.experiments.live_config import live
+from salf.experiments.live_users import make_user, user_name
+from salf.experiments.presets import PRESETS
+from salf.experiments.serving import make_server
 from salf.layers import Layers
 from salf.live.cluster import cluster
 from salf.live.rounds import Grace, Rounds
@@ -105,7 +107,8 @@ def ray_alone(count: int) -> list[float]:
 
 
 def in_time(count: int) -> list[Row]:
-    config = PRESETS["mnist-cnn"].changed(users=USERS, data="synthetic", rounds=count)
+    preset = PRESETS["mnist-cnn"]
+    config = live(preset, users=USERS, data="synthetic", rounds=count, deadline=DEADLINE)
     training = from_config(config)
     factors = slowness("0.5x8", USERS)
     with cluster():

@@ -95,6 +95,18 @@ class Tokens(nn.Module):
         return self.head(self.cells(self.words(value.long()))[0].mean(1))
 
 
+class Twice(nn.Module):
+    """A module that is used first and last."""
+
+    def __init__(self):
+        super().__init__()
+        self.twice = nn.Linear(4, 4)
+        self.middle = nn.Linear(4, 4)
+
+    def forward(self, value):
+        return self.twice(torch.tanh(self.middle(torch.tanh(self.twice(value)))))
+
+
 def groups(channels):
     return nn.GroupNorm(2, channels)
 

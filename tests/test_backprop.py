@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from nets import Twice
 from reference import data, gradients, small_mlp, small_normed
 from salf.backprop import backward_to
 from salf.engines import cross_entropy
@@ -131,20 +132,10 @@ def test_a_parameter_the_loss_does_not_use_gets_zeros():
     assert found["2.weight"].any()
 
 
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.twice = nn.Linear(4, 4)
-        self.middle = nn.Linear(4, 4)
-
-    def forward(self, value):
-        return self.twice(torch.tanh(self.middle(torch.tanh(self.twice(value)))))
-
-
 def test_a_module_used_twice_is_reached_only_with_its_first_use():
     """Half its gradient is ready early; sending that half would be wrong."""
     torch.manual_seed(0)
-    model = Tied().double()
+    model = Twice().double()
     inputs, targets = data(1, 4, (4,))
     layers = Layers.of(model, example=inputs)
     full = gradients(model, inputs, targets)

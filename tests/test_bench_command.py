@@ -71,7 +71,7 @@ def test_without_a_method_the_published_results_are_shown(tmp_path, published):
     assert done.returncode == 0, done.stderr
     assert "0.900 ±0.000" in done.stdout
     assert "Drop was not run in Mixture (digits (8x8 images))" in done.stdout
-    assert "salf is left out: its results are of version" in done.stderr
+    assert "salf is left out: its results are from version" in done.stderr
     assert "SALF" not in done.stdout
 
 
@@ -112,8 +112,8 @@ def test_publishing_adds_the_row_and_writes_the_tables_into_the_docs(
         (("--suite", "cor"), "unknown suite 'cor'"),
         (("--scenario", "phone"), "unknown scenario 'phone'"),
         (("--method", "slaf"), "unknown method 'slaf'"),
-        (("--option", "a=1"), "name it with --method"),
-        (("--method", "all", "--option", "a=1"), "leave out settings"),
+        (("--option", "a=1"), "choose one with --method"),
+        (("--method", "all", "--option", "a=1"), "leave out other settings"),
     ],
 )
 def test_mistakes_are_sentences(tmp_path, arguments, said):

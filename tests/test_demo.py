@@ -51,7 +51,7 @@ def test_where_mnist_is_out_of_reach_it_says_so_in_one_line_and_shows_digits(
 
     refused = salf("compare", "--data", "mnist", "--methods", "salf", cwd=tmp_path)
     assert refused.returncode == 2  # who asks for MNIST never gets other data
-    assert "MNIST is neither here nor could it be fetched" in refused.stderr
+    assert "MNIST was not found and could not be downloaded" in refused.stderr
 
 
 @pytest.mark.parametrize("preset", ["mnist-mlp", "digits-mlp"])

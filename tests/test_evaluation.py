@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import interrupted
 import salf
 from salf.experiments.run import Stopped
 
@@ -54,12 +55,10 @@ def test_metrics_are_kept_in_a_folder_and_when_a_run_continues(inputs, tmp_path)
     more = {"loss": nn.MSELoss(), "metrics": {"worst": worst}, **SETTINGS}
     whole = salf.train(net(1), *regression(inputs), **more)
 
-    def stop(row, model):
-        if row.round == 3:
-            raise Stopped
-
     with pytest.raises(KeyboardInterrupt):
-        salf.train(net(1), *regression(inputs), out=tmp_path, on_round=stop, **more)
+        salf.train(
+            net(1), *regression(inputs), out=tmp_path, on_round=interrupted.at(3, Stopped), **more
+        )
     rest = salf.train(net(1), *regression(inputs), out=tmp_path, resume=True, **more)
     read = salf.train(net(1), *regression(inputs), out=tmp_path, resume=True, **more)
     for history in (rest, read):

@@ -143,13 +143,13 @@ def test_a_run_with_several_inputs_is_kept_and_not_continued_with_others(pairs, 
     trained(made(TwoInputs), pairs, out=tmp_path)
     trained(made(TwoInputs), pairs, out=tmp_path, resume=True)
     (numbers, category), labels = pairs
-    with pytest.raises(salf.SalfError, match="another config"):
+    with pytest.raises(salf.SalfError, match="different config"):
         trained(made(TwoInputs), ((numbers, category.flip(0)), labels), out=tmp_path, resume=True)
 
 
 def test_inputs_of_different_lengths_are_refused(pairs):
     (numbers, category), labels = pairs
-    with pytest.raises(salf.SalfError, match="training inputs need one row per sample each"):
+    with pytest.raises(salf.SalfError, match="training inputs need one row per sample"):
         salf.train(made(TwoInputs), ((numbers, category[:5]), labels), **SETTINGS)
     with pytest.raises(salf.SalfError, match="does not fit a batch"):
         salf.train(made(TwoInputs), ({"numbers": numbers, "words": category}, labels), **SETTINGS)

@@ -53,14 +53,14 @@ def test_without_the_report_extra_there_are_tables(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "a plan is for a fleet: name one, such as --fleet phones."),
+        ([], "a plan needs a fleet, such as --fleet phones."),
         (["--fleet", "lab"], "a plan needs a budget of simulated seconds, such as --seconds 600."),
         ([*FLEET, "--method", "fedavg"], "no deadline to plan"),
         ([*FLEET, "--deadlines", "1"], "a time needs a unit"),
         ([*FLEET, "--deadlines", "30s"], "within the budget of 20 s"),
         ([*FLEET, "--g2", "nan"], "g2 must be finite and not negative"),
         ([*FLEET, "--rho-c", "3", "--rho-s", "1"], "0 < rho_c <= rho_s"),
-        (["--fleet", "slow-classes", "--seconds", "0.001"], "Give more seconds"),
+        (["--fleet", "slow-classes", "--seconds", "0.001"], "Use more seconds"),
         ([*FLEET, "--bound", "loose"], "loose"),
     ],
 )

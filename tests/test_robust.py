@@ -9,10 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import interrupted
 from salf.aggregate import LayerwiseAggregate
 from salf.attacks import Attack
 from salf.errors import SalfError
-from salf.experiments.config import PRESETS, Config
+from salf.experiments.config import Config
+from salf.experiments.presets import PRESETS
 from salf.experiments.run import run
 from salf.layers import Layer, Layers
 from salf.robust import Robust, Sent, _capped
@@ -95,7 +97,7 @@ def test_weights_that_differ_weigh_what_is_left():
 def test_one_user_of_any_weight_takes_no_coordinate_far_from_the_others(honest, bad, weight):
     for rule in ("trimmed", "median"):
         weights = [1.0] * len(honest) + [weight]
-        capped = [min(each, float(np.median(weights))) for each in weights]
+        capped = [min(each, sorted(weights)[len(honest) // 2]) for each in weights]
         found = float(values(rule, *honest, bad, weights=weights)) / sum(capped)
         spread = max(honest) - min(honest)
         slack = spread if rule == "trimmed" else 0.0  # as far from the median as an honest one
@@ -108,27 +110,56 @@ def test_a_user_that_pretends_to_be_rare_gets_no_more_by_its_weight_than_the_med
     assert found == 4 - 1
 
 
-def test_a_layer_waits_until_enough_users_have_sent_it():
-    robust = Robust("median")
-    assert values("median", 1.0, robust=robust) is None
-    assert values("median", 5.0, robust=robust) is None  # user 0 again: it has one vote
+def sent_by(robust, users, weight=1.0):
+    """The step of a round in which these users send these numbers of layer b."""
     found = robust.begin(LAYERS, LIKE)
-    found.add(of("b.w", 7.0, 0.0), [1.0] * 2, user="late")
-    found.add(of("b.w", 6.0, 0.0), [1.0] * 2, user="later")
-    # The latest of each user, with the weight it had in its own round.
-    assert found.total([2.0] * 2).values["b.w"][0] == 3 * 6
-    assert robust.waiting == {}
+    for user, number in users.items():
+        found.add(of("b.w", number, 0.0), [weight] * 2, user=user)
+    return found.total([weight * len(users)] * 2).values.get("b.w", [None])[0]
 
 
-def test_what_waits_is_kept_in_a_checkpoint():
+@pytest.mark.parametrize("rule", ["trimmed", "median", "clip"])
+def test_a_layer_stays_until_enough_users_have_ever_sent_it(rule):
+    robust = Robust(rule)
+    assert sent_by(robust, {"a": 1.0}) is None
+    assert sent_by(robust, {"a": 5.0}) is None  # it has one vote, however often it sends
+    assert sent_by(robust, {"b": 4.0}) is None
+    # 5, 4 and 4.5: the first is as far from the median as the second, and a is not there.
+    assert sent_by(robust, {"c": 4.5}) == 4.5
+
+
+@pytest.mark.parametrize("rule", ["trimmed", "median", "clip"])
+def test_a_lone_update_is_compared_with_what_other_users_last_sent(rule):
+    robust = Robust(rule)
+    sent_by(robust, {"a": 1.0, "b": 2.0, "c": 3.0})
+    assert sent_by(robust, {"d": -45.0}) is None  # the furthest of four
+    assert sent_by(robust, {"a": 4.0}) == 3.5  # now d is; clipped to the median of 2, 3, 4, 45
+    assert sent_by(robust, {"a": 1.5}, weight=0.5) == 0.75
+    # The other one of the round has the weight of both.
+    assert sent_by(robust, {"a": 1.5, "d": -45.0}, weight=0.5) == 1.5
+
+
+def test_few_updates_are_compared_with_the_latest_of_other_users():
+    robust = Robust("trimmed")
+    sent_by(robust, dict.fromkeys(range(7), 100.0))
+    for t in range(7):
+        sent_by(robust, {f"later {t}": 1.0})
+    assert sorted(robust.kept[1]) == sorted(f"later {t}" for t in range(7))
+    assert sent_by(robust, {"now": 0.5}) is None  # the furthest
+    assert sent_by(robust, {"now": 0.5, "far": 9.0}) == 0.5 * 2
+
+
+def test_what_is_kept_is_in_a_checkpoint():
     robust, other = Robust("trimmed"), Robust("trimmed")
-    combined("trimmed", [of("b.w", 1.0, 2.0)] * 2, robust=robust)
+    sent_by(robust, {0: 1.0, 1: 2.0, 2: 3.0})
+    sent_by(robust, {0: 2.0})
     kept, tensors = robust.state()
     other.load_state(json.loads(json.dumps(kept)), tensors)
-    assert values("trimmed", 1.0, robust=robust) is None
-    assert robust.waiting.keys() == other.waiting.keys()
-    assert other.waiting[1][0].weight == 0.5
-    assert other.waiting[1][1].values["b.w"].tolist() == [1.0, 2.0]
+    assert [(user, each.age) for user, each in other.kept[1].items()] == [(0, 0), (1, 1), (2, 1)]
+    for users in ({3: 2.5}, {1: -50.0}, {4: 2.0, 5: 7.0}):
+        found = sent_by(robust, users)
+        assert found == sent_by(other, users)
+    assert found is not None
 
 
 def test_buffers_are_combined_too_and_counters_are_as_always():
@@ -199,6 +230,22 @@ def test_one_attacker_of_eight_costs_little(attack, stragglers):
     assert found >= honest - 0.05
 
 
+def test_one_attacker_costs_little_where_one_honest_user_reaches_the_first_layer():
+    """One user always finishes, and the six others of depths L and L + 1 do once in a while."""
+    slow = {"depth": f"{__name__}:one_fast", "rounds": 200}
+    honest = accuracy(**slow)
+    for attack in ("flip", "random", "constant", "large-first"):
+        assert accuracy(attack=attack, robust="trimmed", **slow) >= honest - 0.05
+
+
+def one_fast(users, layers):
+    from salf.depth import PerUser
+
+    fast = [1.0] + [0.0] * layers
+    slow = [0.05] + [0.0] * (layers - 2) + [0.45, 0.5]
+    return PerUser(np.array([fast] + [slow] * (users - 1)))
+
+
 def test_without_a_rule_an_attacker_wins():
     from salf.errors import TrainingDiverged
 
@@ -231,12 +278,8 @@ def test_a_run_that_is_resumed_is_the_run(tmp_path):
     config = replace(SMALL.changed(**settings), eval_every=3)
     whole = run(config)
 
-    def stop(row, model):
-        if row.round == 7:
-            raise Stopped
-
     with pytest.raises(Stopped):
-        run(config, tmp_path / "run", on_round=stop)
+        run(config, tmp_path / "run", on_round=interrupted.at(7, Stopped))
     resumed = run(config, tmp_path / "run", resume=True)
     assert resumed.history.curve == whole.history.curve
     assert [row.train_loss for row in resumed.history.rows] == [
@@ -249,7 +292,7 @@ def test_a_run_that_is_resumed_is_the_run(tmp_path):
     [
         ({"robust": "trimmed", "users": 2}, "needs at least 3, not 2"),
         ({"robust": "clip", "users": 8, "tolerate": 4}, "needs at least 9"),
-        ({"tolerate": 0}, "--robust none trusts all users"),
+        ({"tolerate": 0}, "tolerate must be at least 1"),
         ({"attack": "flap"}, "Did you mean 'flip'"),
         ({"attack": "flip:x"}, "strength is a positive number"),
         ({"attack": "flip", "attackers": 31}, "from 1 to 30"),
@@ -284,6 +327,15 @@ def test_the_command_makes_a_table_of_attacks_and_goes_on_where_it_stopped(tmp_p
     assert again.accuracies == found.accuracies
     honest = found.accuracies[Cell("", "none", 0.5)]
     assert all(accuracy is not None for accuracy in honest)
+
+
+def test_attacks_are_tried_on_a_fleet_too(tmp_path, no_processes):
+    from salf.experiments.attacks import TABLE, Cell, try_attacks
+
+    base = SMALL.changed(rounds=3, fleet="phones", deadline="1s")
+    found = try_attacks(base, ["", "flip"], ["trimmed"], seeds=[0], out=tmp_path)
+    assert list(found.accuracies) == [Cell("", "trimmed"), Cell("flip", "trimmed")]
+    assert (tmp_path / TABLE).read_text().splitlines()[0] == "| phones | trimmed |"
 
 
 def test_a_heavy_user_counts_no_more_than_the_median_one():

@@ -58,7 +58,7 @@ def test_a_record_of_other_rounds_is_kept_and_refused(tmp_path, t, saved):
     append(path, FIRST)
     append(path, SECOND)
     before = path.read_bytes()
-    with pytest.raises(SalfError, match="Choose another place to start over"):
+    with pytest.raises(SalfError, match="Choose another folder to start over"):
         resume(path, t, saved=saved)
     assert path.read_bytes() == before
 

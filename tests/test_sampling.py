@@ -72,7 +72,7 @@ def test_a_users_batch_depends_on_nobody_else_and_differs_by_round_and_step():
 
 
 def test_a_batch_size_below_1_is_refused():
-    with pytest.raises(SalfError, match="batch size is 0"):
+    with pytest.raises(SalfError, match="batch size must be at least 1, not 0"):
         Batches(split_of(3), 0)
 
 
@@ -179,7 +179,7 @@ def unequal(make=small_mlp, **options):
 @pytest.mark.parametrize("by_samples", [False, True], ids=["equally", "by samples"])
 @pytest.mark.parametrize("cohort", [None, 5])
 @pytest.mark.parametrize("make", [small_mlp, small_normed])
-@pytest.mark.parametrize("name, average", METHODS_AND_AVERAGES)
+@pytest.mark.parametrize(("name", "average"), METHODS_AND_AVERAGES)
 def test_the_engines_agree_on_cohorts_with_unequal_batches(name, average, make, cohort, by_samples):
     options = {"average": average} if name != "fedavg" else {}
     ends, rows = {}, {}

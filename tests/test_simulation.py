@@ -186,9 +186,9 @@ def test_the_reach_of_a_record_is_that_of_the_depths():
 
 
 def test_a_mismatch_of_users_or_layers_is_refused():
-    with pytest.raises(SalfError, match="depths are for 5 users and 2 layers, not 5 and 3"):
+    with pytest.raises(SalfError, match="depths are for 5 users and 2 layers, not for 5 and 3"):
         simulation(depth=Mixture(5, 2, 0.5))
-    with pytest.raises(SalfError, match="depths are for 6 users and 3 layers, not 5 and 3"):
+    with pytest.raises(SalfError, match="depths are for 6 users and 3 layers, not for 5 and 3"):
         simulation(depth=Mixture(6, 3, 0.5))
 
 

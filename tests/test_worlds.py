@@ -33,10 +33,10 @@ GOOD = Arrivals.at(np.array([1, 2, 3]))
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (replace(GOOD, depth=np.array([1, 2])), "must give 2 users an entry in depth"),
+        (replace(GOOD, depth=np.array([1, 2])), "must return depth as an array of shape"),
         (Arrivals.at(GOOD.depth, user=np.arange(1, 4)), "number users from 0 to 2, not 1 to 3"),
         (Arrivals.at(GOOD.depth, user=np.arange(3) - 1), "number users from 0 to 2, not -1 to 1"),
-        (replace(GOOD, age=np.zeros(2, int)), "must give 3 users an entry in age"),
+        (replace(GOOD, age=np.zeros(2, int)), "must return age as an array of shape"),
         (Arrivals.at(np.array([0, 1, 2])), "depths from 1 to 3, not 0 to 2"),
         (Arrivals.at(np.array([1, 2, 4])), "depths from 1 to 3, not 1 to 4"),
         (replace(GOOD, age=np.array([0, 0, 5])), "ages from 0 to 4 in round 5, not 0 to 5"),

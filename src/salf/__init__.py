@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from salf.data import DataSet, Samples, from_tensors, load
     from salf.deadline import Backpropagation, Partial
     from salf.errors import SalfError, TrainingDiverged
-    from salf.experiments.config import PRESETS, Config
+    from salf.experiments.config import Config
     from salf.experiments.own import train
+    from salf.experiments.presets import PRESETS
     from salf.experiments.run import Result, run
     from salf.experiments.training import History, StopTraining
     from salf.fleet.devices import Fleet
@@ -38,7 +39,8 @@ _HOMES = {
     "salf.deadline": ("Backpropagation", "Partial"),
     "salf.data": ("DataSet", "Samples", "from_tensors", "load"),
     "salf.errors": ("SalfError", "TrainingDiverged"),
-    "salf.experiments.config": ("PRESETS", "Config"),
+    "salf.experiments.config": ("Config",),
+    "salf.experiments.presets": ("PRESETS",),
     "salf.experiments.run": ("Result", "run"),
     "salf.experiments.own": ("train",),
     "salf.experiments.training": ("History", "StopTraining"),

@@ -28,10 +28,10 @@ User = int | str  # a number in the simulator, a name live
 
 @dataclass(frozen=True)
 class Step:
-    """What a round found: a gradient (or a buffer's difference) per name, averaged over users.
+    """The result of a round: a gradient (or a buffer's difference) per name, averaged over users.
 
-    Names of layers that nobody reached are absent. `held` marks the entries that somebody holds,
-    for the names where some entries have no holder; those others must not move.
+    Names of layers that nobody reached are absent. If only some entries of a tensor were trained,
+    `held` marks them; the other entries must not change.
     """
 
     values: dict[str, Tensor]
@@ -41,8 +41,8 @@ class Step:
 class LayerwiseAggregate:
     """Sums of the users' updates, layer by layer. `like` gives every tensor's full shape.
 
-    With `separate`, every user's own update is to be added by itself, with the user's number (live,
-    its name): where more is done with it than adding it up.
+    With `separate`, each user's update must be added on its own, with the user's number (live, its
+    name), because more is done with it than summing.
     """
 
     def __init__(self, layers: Layers, like: Mapping[str, Tensor], separate: bool = False) -> None:
@@ -57,7 +57,7 @@ class LayerwiseAggregate:
 
     @property
     def reached(self) -> npt.NDArray[np.int64]:
-        """How many users' updates each layer got: |U^l|."""
+        """The number of users whose update each layer received: |U^l|."""
         return self._reached
 
     def add(
@@ -67,7 +67,7 @@ class LayerwiseAggregate:
         held: Held | None = None,
         user: User | None = None,
     ) -> None:
-        """Add one user's layers, each times its weight (c[l, u]; 1 if not given).
+        """Add one user's layers, each multiplied by its weight (c[l, u]; 1 if not given).
 
         A layer of weight 0 is left out, and does not count as reached. `held` says where the
         entries of a narrower network lie in the full tensors.

@@ -24,13 +24,13 @@ class Spent:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """The users of one step, an entry each.
+    """The users of one step. Every array has an entry per user.
 
-    A depth d in {1..L+1} means that the gradients of layers d..L arrived: 1 is all of them, L + 1
-    none. In the experiments' mixture a straggler's depth may happen to be 1, so `straggler` is not
-    the same as `depth > 1`. `age` is how many rounds ago the model was handed out that the user
-    computed on; 0 is this round's. With several local steps, `depth` is that of the last step
-    begun, the `steps`-th of the `planned` ones; earlier steps are complete.
+    A depth d in {1..L+1} means that the gradients of layers d..L arrived: all of them for d = 1,
+    none for d = L + 1. In the paper's mixture, a straggler's depth may be 1, so `straggler` is not
+    the same as `depth > 1`. `age` is the age in rounds of the model that the user computed on; this
+    round's model has age 0. With several local steps, `depth` is that of the last step started,
+    which is number `steps` of `planned`; earlier steps are complete.
     """
 
     user: Ints  # their numbers among all users, from 0
@@ -69,7 +69,7 @@ class Arrivals:
     ) -> "Arrivals":
         """Users of these depths that count equally.
 
-        Without more, they are users 0, 1, ..., who did not finish is a straggler, and all have
+        By default they are users 0, 1, ...; users that did not finish are stragglers, and all have
         computed one local step on this round's model.
         """
         once = np.ones(len(depth), np.int64)
@@ -88,12 +88,12 @@ class Arrivals:
 
     @property
     def users(self) -> int:
-        """How many users have an entry."""
+        """The number of users that have an entry."""
         return len(self.depth)
 
     @property
     def asked_weight(self) -> float:
-        """The weight of all users asked, those without an entry being like the others."""
+        """The weight of all users asked; users without an entry count like the others."""
         if not self.users:
             return float(self.asked)
         return self.asked * float(self.weight.sum() / self.users)
@@ -156,3 +156,10 @@ class Closing:
     def weight(self) -> Floats:
         """The sum of the shares, to divide by: 1 in a layer in which nobody has one."""
         return np.where(self.shares > 0, self.shares, 1.0)
+
+
+def evenly(users: Ints, most: int) -> Ints:
+    """All users, or of many some, evenly spaced."""
+    if len(users) <= most:
+        return users
+    return users[np.unique(np.linspace(0, len(users) - 1, most).astype(np.int64))]

@@ -41,20 +41,18 @@ from salf.methods import Method, find, named
 from salf.methods import method as make_method
 from salf.report.comparison import print_tables, write_report
 from salf.report.extra import check_extra
+from salf.report.tables import printed
 from salf.worlds import World
 
 Split = str | Sequence[Sequence[int]]
 
 
 class Compared(Comparison):
-    """The finished runs of a comparison: `print` it, save it, or take it to pandas."""
+    """The finished runs of a comparison: `print` it, save it, or convert it to pandas."""
 
     def __str__(self) -> str:
         """The tables, as `salf compare` prints them."""
-        console = Console(width=10_000, color_system=None)
-        with console.capture() as text:
-            print_tables(self, console)
-        return text.get()
+        return printed(lambda console: print_tables(self, console))
 
     def save(self, folder: Path | str) -> list[Path]:
         """Write results.csv, a picture (PNG and SVG) and the page report.html into a folder."""
@@ -68,7 +66,7 @@ class Compared(Comparison):
         try:
             import pandas
         except ImportError:
-            raise SalfError("to_pandas needs pandas: pip install pandas.") from None
+            raise SalfError("to_pandas needs pandas: run pip install pandas.") from None
         return pandas.DataFrame(self.records())
 
 
@@ -94,17 +92,17 @@ def compare(
 ) -> Compared:
     """Train every method with every ratio of stragglers, split, average and seed; see `salf.train`.
 
-    `model` is a module, which is copied for every run, or a function that makes one; it is called
-    with torch seeded by the run's seed. `methods` are names or method objects, averaged as
-    `averages` say; by default `reached`, and objects as they are. `splits` are rules,
-    or a dictionary that names them, whose values are rules or each user's indices. With a `fleet`,
-    runs have a simulated clock in place of `stragglers`, `batches` may name several ways to size
-    batches, and `target` is the accuracy to reach; by default 95 % of waiting FedAvg's.
-    With `out`, each run has its folder there, an interrupted call continues when repeated, and
-    results.csv, a picture and the page report.html are saved at the end.
+    `model` is a module, which is copied for every run, or a function that returns one, called with
+    torch seeded by the run's seed. `methods` are names or method objects. `averages` applies to
+    names and is `reached` by default; objects keep their own. `splits` are rules, or a dictionary
+    of named rules or lists of each user's indices. With a `fleet`, runs have a simulated clock
+    instead of `stragglers`, `batches` may list several ways to size batches, and `target` is the
+    accuracy to reach (by default 95 % of waiting FedAvg's). With `out`, every run is saved there;
+    repeat an interrupted call to continue it. results.csv, a picture and the page report.html are
+    written at the end.
     """
     if fleet and stragglers is not None:
-        raise SalfError("how far users get follows from the fleet: leave out stragglers=.")
+        raise SalfError("the fleet determines how far users get: leave out stragglers=.")
     stragglers = [Config.stragglers] if stragglers is None else stragglers
     batches = [batches] if isinstance(batches, str) else batches
     if not (methods and stragglers and splits and seeds and batches) or averages == []:

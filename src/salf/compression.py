@@ -90,9 +90,9 @@ class Compression:
         """The vector of n numbers that was sent; ValueError if it is none."""
         names = {"fp16": ["half"], "topk": ["places", "values"], "qsgd": ["codes", "scale"]}
         if sorted(parts) != names[self.kind]:
-            raise ValueError(f"it has something else than {' and '.join(names[self.kind])}")
+            raise ValueError(f"it has entries other than {' and '.join(names[self.kind])}")
         if sum(part.nbytes for part in parts.values()) != self.bytes(n, like.element_size()):
-            raise ValueError("of another size")
+            raise ValueError("wrong size")
         if self.kind == "fp16":
             return _checked(parts["half"], torch.float16, n).to(like)
         if self.kind == "topk":
@@ -101,7 +101,7 @@ class Compression:
             if len(places) and (
                 places[0] < 0 or places[-1] >= n or bool((places.diff() <= 0).any())
             ):
-                raise ValueError("places are not in order, or outside of the layer")
+                raise ValueError("indices are not sorted, or are outside the layer")
             return (
                 torch.zeros(n, dtype=like.dtype).index_copy(0, places.cpu(), values.cpu()).to(like)
             )
@@ -111,14 +111,14 @@ class Compression:
         levels = 2 ** (self.bits - 1) - 1
         numbers = bits @ (1 << np.arange(self.bits)[::-1])
         if (numbers > 2 * levels).any():
-            raise ValueError("a code that there is not")
+            raise ValueError("an unknown code")
         found = torch.from_numpy((numbers - levels) / levels) * float(scale)
         return found.to(like)
 
 
 def _checked(part: Tensor, dtype: torch.dtype, n: int) -> Tensor:
     if part.dtype != dtype or part.shape != (n,):
-        raise ValueError("of another shape or type")
+        raise ValueError("wrong shape or type")
     return part
 
 

@@ -1,4 +1,4 @@
-"""How deep users get: distributions of depth, and p_l, the chance that nobody reaches a layer.
+"""How far users get: distributions of depth, and p_l, the probability that nobody reaches a layer.
 
 A depth d in {1..L+1} means the gradients of layers d..L were ready at the deadline. |U^l| counts
 the users with d <= l [ltUsers]; p_l = P(|U^l| = 0) [p_constant].
@@ -17,7 +17,7 @@ from salf.errors import SalfError, unknown
 
 
 class DepthDistribution(ABC):
-    """A law of the users' depths in a round, for `users` users and `layers` layers."""
+    """The distribution of the users' depths in a round, for `users` users and `layers` layers."""
 
     users: int
     layers: int
@@ -26,16 +26,16 @@ class DepthDistribution(ABC):
     def draw(self, draws: Draws, users: Ints, busy: int = 0) -> Arrivals:
         """Draw one round of these users.
 
-        `busy` more are still at work on an earlier round; they have no entry, and are stragglers.
+        `busy` other users still work on an earlier round; they have no entry and are stragglers.
         """
 
     @abstractmethod
     def reach_law(self, layer: int) -> Floats:
-        """The law of |U^l| if all users take part (Lemma 1): entry k is P(|U^l| = k), k = 0..U."""
+        """The distribution of |U^l| if all users take part (Lemma 1): P(|U^l| = k) for k = 0..U."""
 
     @abstractmethod
     def unreached(self, users: Ints) -> Floats:
-        """p_l for l = 1..L: the chance that none of these users reaches the layer."""
+        """p_l for l = 1..L: the probability that none of these users reaches the layer."""
 
     def reach(self, users: Ints) -> Floats:
         """P(user u reaches layer l) if these users take part, [L, users]."""
@@ -82,9 +82,9 @@ class Uniform(DepthDistribution):
 
 @dataclass(frozen=True)
 class Mixture(DepthDistribution):
-    """The experiments' law: a ratio of the users, drawn afresh each round, are stragglers.
+    """The paper's experiments: in each round, a ratio of the users is drawn to be stragglers.
 
-    Stragglers have uniform depth on {1..L+1}, or one with the chances given; the rest finish.
+    Stragglers have a depth on {1..L+1}, uniform or with the given probabilities; the others finish.
     """
 
     users: int
@@ -218,7 +218,7 @@ def _uniform(place: Floats, layers: int) -> Ints:
 def _check_length(chances: Sequence[float], layers: int) -> None:
     if len(chances) != layers + 1:
         raise SalfError(
-            f"there are {len(chances)} probabilities of depth, and with {layers} layers there are "
+            f"there are {len(chances)} probabilities of depth, but {layers} layers have "
             f"{layers + 1} depths."
         )
 
@@ -255,12 +255,14 @@ def parse(spec: str, users: int, layers: int, ratio: float) -> DepthDistribution
     try:
         numbers = [float(number) for number in rest.split(",")]
     except ValueError:
-        raise SalfError(f"cannot read the numbers of {spec!r}; write them with commas.") from None
+        raise SalfError(
+            f"cannot read the numbers in {spec!r}: separate them with commas."
+        ) from None
     if kind == "fixed":
         if not all(number.is_integer() for number in numbers):
-            raise SalfError(f"the depths of {spec!r} must be whole numbers.")
+            raise SalfError(f"the depths in {spec!r} must be integers.")
         if len(numbers) != users:
-            raise SalfError(f"{spec!r} gives {len(numbers)} depths, and there are {users} users.")
+            raise SalfError(f"{spec!r} has {len(numbers)} depths, but there are {users} users.")
         return fixed([int(number) for number in numbers], layers)
     if kind == "mixture":
         return Mixture(users, layers, ratio, tuple(numbers))

@@ -84,7 +84,9 @@ class KeyedRounds:
     @property
     def rng(self) -> np.random.Generator:
         """What users of one round have in common cannot be drawn for several rounds."""
-        raise SalfError("a law of times draws each user's numbers with draws.uniform, not rng.")
+        raise SalfError(
+            "a distribution of times must draw each user's numbers with draws.uniform, not rng."
+        )
 
     def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
         """`n` numbers in [0, 1) for each user, as `Keyed` of its round gives them: [users, n]."""
@@ -148,6 +150,11 @@ def _round_keys(key: int) -> tuple[Words, ...]:
     """The key of each of the ten rounds, [2, 1]."""
     words = np.array([[key & 0xFFFFFFFF], [key >> 32]], np.uint64)
     return tuple((words + np.uint64(n) * _KEY_STEPS) & _LOW for n in range(10))
+
+
+def normal(first: Floats, second: Floats) -> Floats:
+    """Standard normal numbers from two uniform ones each (Box and Muller)."""
+    return np.asarray(np.sqrt(-2 * np.log1p(-first)) * np.cos(2 * np.pi * second))
 
 
 def distinct(uniforms: Floats, sizes: Ints) -> Ints:

@@ -5,7 +5,7 @@ from difflib import SequenceMatcher
 
 
 class SalfError(ValueError):
-    """Something the caller can mend. The command line prints it as one line and exits with 2."""
+    """An error that the caller can fix. The command line prints it as one line and exits with 2."""
 
 
 class TrainingDiverged(SalfError):

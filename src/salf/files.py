@@ -1,10 +1,12 @@
 """Files that are written whole or not at all, locked folders, and folders that do not stay."""
 
+import csv
+import io
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,27 @@ def write_whole(path: Path, content: Any) -> None:
             temporary.write_text(content, encoding="utf-8")
         else:
             temporary.write_bytes(content)
+
+
+def folder_name(*parts: object) -> str:
+    """A name of these parts that is fit for a file or folder."""
+    return "-".join(re.sub(r"[^\w.]", "_", str(part)) for part in parts)
+
+
+def csv_text(lines: Iterable[Iterable[Any]]) -> str:
+    """Lines of values as CSV; None is empty."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    return text.getvalue()
+
+
+def csv_of(records: Sequence[Mapping[str, Any]]) -> str:
+    """Records as CSV, with a column for each key of the first."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(records[0]) if records else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""salf on Flower: a strategy for a ServerApp, and the line that a ClientApp calls.
+"""salf on Flower: a strategy for a ServerApp, and the function that a ClientApp calls.
 
 from salf.flower import SALF, train
 """

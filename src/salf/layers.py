@@ -38,7 +38,7 @@ class Layer:
 
 
 class Layers(Sequence[Layer]):
-    """The ordered layers of one module. `layers[0]` is layer 1; people count from 1."""
+    """The ordered layers of one module. `layers[0]` is layer 1: messages and docs count from 1."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         if not layers:
@@ -85,7 +85,7 @@ class Layers(Sequence[Layer]):
         given: Sequence[Prefixes] | None = None,
         example: Tensor | None = None,
     ) -> "Layers":
-        """See `module` as layers: by `given` names or prefixes, or by the default rules.
+        """Split `module` into layers, by `given` names or prefixes or by the default rules.
 
         The default for an `nn.Sequential`: one layer per child with parameters, nested
         Sequentials flattened, normalisation joined to the layer before it, any other composite
@@ -93,9 +93,9 @@ class Layers(Sequence[Layer]):
         order the forward pass first uses them, which takes an `example` input. A module that owns
         parameters and has children too (attention, say) counts as one leaf.
 
-        `given` layers are in the order in which the forward pass first uses their parameters: a
-        gradient is complete only when backpropagation has passed the first use. With an `example`
-        any other order is refused.
+        `given` layers must be in the order in which the forward pass first uses their parameters: a
+        gradient is complete only when backpropagation has passed the first use. With an `example`,
+        any other order is an error.
         """
         if given is not None:
             layers = _claim(module, _groups_by_prefix(module, given), example)

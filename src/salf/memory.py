@@ -46,7 +46,7 @@ def kept() -> Iterator[None]:
 def _is_wanted() -> bool:
     choice = os.environ.get(VARIABLE, "").strip() or "keep"
     if choice not in ("keep", "default"):
-        raise SalfError(f"{VARIABLE} is {choice!r}, but must be 'keep' or 'default'.")
+        raise SalfError(f"{VARIABLE} must be 'keep' or 'default', not {choice!r}.")
     tuned = any(name in os.environ for name in _GLIBCS_OWN)
     tuned = tuned or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", "")
     return choice == "keep" and not tuned

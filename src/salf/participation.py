@@ -69,7 +69,7 @@ class Participation:
         self._row = {user: row for row, user in enumerate(users)}
         for name in _ARRAYS:
             if arrays[name].shape != (len(users), getattr(self, name).shape[1]):
-                raise ValueError("the participation is of other users or layers")
+                raise ValueError("the recorded participation is of other users or layers")
             setattr(self, name, np.array(arrays[name], np.float64))
 
     def _of(self, users: Iterable[Any], known: Floats) -> Floats:

@@ -5,28 +5,26 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from torch import nn
 
 from salf.data import DataSet
 from salf.errors import SalfError
 from salf.experiments import plan as planning
 from salf.experiments.config import Config
-from salf.experiments.training import Training, own_federation
+from salf.experiments.own import own_federation
+from salf.experiments.training import Training
 from salf.fleet.devices import Fleet
 from salf.fleet.named import parse
 from salf.report.plan import print_plan, write_plan
+from salf.report.tables import printed
 
 
 class Plan(planning.Planned):
-    """Deadlines by the bound and by simulation: `print` it, or save it as files and a page."""
+    """Deadlines from the bound and from simulation: `print` it, or save files and a page."""
 
     def __str__(self) -> str:
         """What `salf plan` prints."""
-        console = Console(width=10_000, color_system=None)
-        with console.capture() as text:
-            print_plan(self, console)
-        return text.get()
+        return printed(lambda console: print_plan(self, console))
 
     def save(self, folder: Path | str) -> list[Path]:
         """Write plan.csv, curve.csv, a figure (PNG and SVG) and plan.html into a folder."""
@@ -52,11 +50,11 @@ def plan(
 ) -> Plan:
     """The deadlines for a fleet and a budget of simulated seconds; see `salf.train`.
 
-    The model is copied, not trained. `bound` is "theorem" or "sharp", `rates` "theorem" or "run":
-    the theorem's step sizes, or those of the run. `constants` are those that are known, of rho_c,
+    The model is copied, not trained. `bound` is "theorem" or "sharp". `rates` is "theorem" (the
+    theorem's step sizes) or "run" (those of the run). `constants` sets known values of rho_c,
     rho_s, sigma2, g2, gap and distance2; the others are estimated from a few gradients. The search
-    trains with `points` deadlines, or the `deadlines` given, and `seeds` seeds each; seeds=0 plans
-    by the bound alone.
+    trains with `points` deadlines, or with the given `deadlines`, and `seeds` seeds each. With
+    seeds=0, only the bound is used.
     """
     if isinstance(fleet, str):  # the same devices for every seed of the search
         available = settings.pop("availability", "always")

@@ -167,7 +167,7 @@ class Recall:
         for name, like in self._like.items():
             values = kept[f"value {name}"]
             if values.shape != (len(users), *like.shape):
-                raise ValueError(f"what is remembered of {name!r} has another shape")
+                raise ValueError(f"the memory of {name!r} has a different shape")
             self._values[name] = values.to(like).clone()
 
 

@@ -73,7 +73,7 @@ def call(kind: str, path: str, factory: Callable[..., Any], offered: Mapping[str
     except SalfError:
         raise
     except Exception as error:  # whatever somebody else's code raises
-        raise SalfError(f"cannot make the {kind} {path!r}: {first_line(error)}.") from error
+        raise SalfError(f"cannot create the {kind} {path!r}: {first_line(error)}.") from error
 
 
 def first_line(error: Exception) -> str:

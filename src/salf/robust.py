@@ -6,13 +6,17 @@ The step of layer l is normally sum_u c[l, u] g_u. With a rule that tolerates f 
   furthest from its median ("mean around median": Xie et al., "Generalized Byzantine-tolerant SGD",
   2018),
 - median: the same with the weighted median, after the f largest and the f smallest values are gone,
-- clip: sum_u c[l, u] g_u with every user's term scaled down to the median norm of these terms.
+- clip: sum_u c[l, u] g_u with every update scaled down to the median norm.
 
-What is left out goes by the number of users, never by their weight, and with trimmed and median
-nobody weighs more than the median user: methods that weigh rare users more (inverse probability)
-give no more power to a bad user that stays away. A layer that fewer than 2f + 1
-users have reached does not move; their updates are kept until there are enough users, each with its
-latest one. Buffers are combined by the same rule, and counters as always.
+What is left out goes by the number of users, never by their weight, and nobody weighs more than the
+median user: methods that weigh rare users more (inverse probability) give no more power to a bad
+user that stays away.
+
+None of this works for a layer that fewer than 2f + 1 users sent in a round. There whole updates are
+compared with what other users last sent of the layer, however long ago: those among the f furthest
+from the median are left out, the others move the layer by their mean. While fewer than 2f + 1 users
+have ever sent a layer, it does not move. Buffers are combined by the same rules, and counters as
+always.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +38,7 @@ ROUNDING = 1e-6  # of a sum of weights
 
 @dataclass(frozen=True)
 class Sent:
-    """What one user sent of a layer. The weight is its share until the round closes, then c.
+    """What one user sent of a layer, with its weight in the step of its round.
 
     Where `partial`, entries that the user's narrower network does not hold are NaN.
     """
@@ -42,19 +46,21 @@ class Sent:
     weight: float
     values: Mapping[str, Tensor]
     partial: bool = False
+    age: int = 0  # rounds since it was sent
 
 
 @dataclass
 class Robust:
-    """A rule, how many attackers it tolerates, and what waits for more users from round to round.
+    """A rule, how many attackers it tolerates, and the votes kept from round to round.
 
-    It takes the memory of every update of a round: users times the model, instead of one model.
+    It takes the memory of every update of a round, users times the model instead of one model, and
+    of `votes` more.
     """
 
     rule: str
     attackers: int = 1
-    # By layer, from 0, and user: what has reached a layer that has too few users.
-    waiting: dict[int, dict[User, Sent]] = field(default_factory=dict)
+    # By layer, from 0, and user: the latest updates, for rounds in which few users send the layer.
+    kept: dict[int, dict[User, Sent]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.rule not in RULES[1:]:
@@ -73,19 +79,34 @@ class Robust:
         """How many users make a majority of honest ones: 2f + 1."""
         return 2 * self.attackers + 1
 
+    @property
+    def votes(self) -> int:
+        """How many users' updates are compared, old ones included, if there are as many."""
+        return 4 * self.attackers + 3
+
     def begin(self, layers: Layers, like: Mapping[str, Tensor]) -> "RobustAggregate":
         """The aggregate of a round."""
+        for index, sent in self.kept.items():
+            self.kept[index] = {u: replace(each, age=each.age + 1) for u, each in sent.items()}
         return RobustAggregate(self, layers, like)
 
+    def keep(self, index: int, sent: Mapping[User, Sent]) -> None:
+        """Keep the latest votes on a layer, each user's last."""
+        latest = sorted(sent.items(), key=lambda item: (item[1].age, len(str(item[0])), item[0]))
+        # Copies, because an engine may use the memory of its gradients again.
+        self.kept[index] = {
+            u: each if each.age else _copied(each) for u, each in latest[: self.votes]
+        }
+
     def state(self) -> tuple[list[list[Any]], dict[str, Tensor]]:
-        """What waits: a list of plain values, and tensors named by their place in that list."""
-        kept = [(index, user, s) for index, by in self.waiting.items() for user, s in by.items()]
+        """What is kept: a list of plain values, and tensors named by their place in that list."""
+        kept = [(index, user, s) for index, by in self.kept.items() for user, s in by.items()]
         tensors = {
             f"{place}/{name}": value
             for place, (_, _, sent) in enumerate(kept)
             for name, value in sent.values.items()
         }
-        return [[index, user, sent.weight, sent.partial] for index, user, sent in kept], tensors
+        return [[index, user, sent.age, sent.partial] for index, user, sent in kept], tensors
 
     def load_state(self, kept: Sequence[Sequence[Any]], tensors: Mapping[str, Tensor]) -> None:
         """Go on with what another one kept."""
@@ -93,10 +114,10 @@ class Robust:
         for key, tensor in tensors.items():
             place, _, name = key.partition("/")
             values[int(place)][name] = tensor
-        self.waiting = {}
-        for (index, user, weight, partial), own in zip(kept, values, strict=True):
-            sent = Sent(float(weight), own, bool(partial))
-            self.waiting.setdefault(int(index), {})[user] = sent
+        self.kept = {}
+        for (index, user, age, partial), own in zip(kept, values, strict=True):
+            sent = Sent(0.0, own, bool(partial), int(age))
+            self.kept.setdefault(int(index), {})[user] = sent
 
 
 class RobustAggregate(LayerwiseAggregate):
@@ -143,50 +164,84 @@ class RobustAggregate(LayerwiseAggregate):
         step, users = Step({}), [row for row, weight in enumerate(weights) if weight]
         sent = [Sent(float(weights[u]), {n: v[u] for n, v in rows.items()}) for u in users]
         if sent:
-            self._combine(step, sent, reached=1.0, entrywise=False)
+            rule = self._robust
+            self._combine(step, _capped(sent), rule.rule, rule.needed, 1.0, entrywise=False)
         return step.values
 
     def _combined(
         self, divisor: PerLayer | None, p: npt.NDArray[np.float64], entrywise: bool
     ) -> Step:
-        step, waiting = Step({}), self._robust.waiting
+        step, robust = Step({}), self._robust
         for index, sent in self._sent.items():
             by = 1.0 if divisor is None else float(divisor[index])
             now = {u: replace(each, weight=each.weight / by) for u, each in sent.items()}
-            known = {**waiting.get(index, {}), **now}
-            if len(known) < self._robust.needed:
-                # Copies, because an engine may use the memory of its gradients again.
-                copies = {u: _copied(each) if u in now else each for u, each in known.items()}
-                waiting[index] = copies
-                continue
-            waiting.pop(index, None)
-            self._combine(step, list(known.values()), float(1 - p[index]), entrywise)
+            old = {u: each for u, each in robust.kept.get(index, {}).items() if u not in now}
+            robust.keep(index, {**now, **old})
+            fresh, reached = _capped(list(now.values())), float(1 - p[index])
+            if len(fresh) >= robust.needed:
+                self._combine(step, fresh, robust.rule, robust.needed, reached, entrywise)
+            elif plausible := self._plausible(fresh, list(old.values())):
+                self._combine(step, plausible, "mean", 1, reached, entrywise)
         return step
 
-    def _combine(self, step: Step, sent: Sequence[Sent], reached: float, entrywise: bool) -> None:
+    def _plausible(self, fresh: Sequence[Sent], old: Sequence[Sent]) -> list[Sent]:
+        """Of too few updates, those that are not far from what users last sent of this layer.
+
+        Whole updates are compared: without the f furthest from the median of all, and none above
+        the median norm. They have the weight of those left out as well.
+        """
+        votes = [*fresh, *old][: self._robust.votes]
+        if len(votes) < self._robust.needed:
+            return []  # nobody can tell
+        names = [name for name in fresh[0].values if self._like[name].requires_grad]
+        rows = torch.cat([self._stacked(name, votes)[0].flatten(1) for name in names], dim=1)
+        distances = torch.linalg.vector_norm(rows - rows.median(0).values, dim=1)
+        furthest = set(distances.topk(self._robust.attackers).indices.tolist())
+        left = [
+            each
+            for place, each in enumerate(self._clipped(votes))
+            if place < len(fresh) and place not in furthest
+        ]
+        if not left:
+            return []
+        gain = sum(each.weight for each in fresh) / sum(each.weight for each in left)
+        return [replace(each, weight=each.weight * gain) for each in left]
+
+    def _combine(
+        self,
+        step: Step,
+        sent: Sequence[Sent],
+        rule: str,
+        needed: int,
+        reached: float,
+        entrywise: bool,
+    ) -> None:
         """Put what users sent of a layer into the step, where there are enough of them."""
-        names = dict.fromkeys(name for each in sent for name in each.values)
-        if self._robust.rule == "clip":
-            sent = _clipped(sent, [n for n in names if self._like[n].requires_grad])
-            sent = _clipped(sent, [n for n in names if not self._like[n].requires_grad])
-        else:
-            sent = _capped(sent)
-        for name in names:
+        if rule == "clip":
+            sent = self._clipped(sent)
+        for name in dict.fromkeys(name for each in sent for name in each.values):
             mine = [each for each in sent if name in each.values]
             if is_counter(mine[0].values[name]):  # as always: the furthest user's count stands
                 step.values[name] = torch.stack([each.values[name] for each in mine]).amax(0)
                 continue
             values, weights = self._stacked(name, mine)
-            enough = (weights > 0).sum(0) >= self._robust.needed
+            enough = (weights > 0).sum(0) >= needed
             if not bool(enough.any()):
                 continue
-            mean, of_all = _located(values, weights, self._robust), weights.sum(0)
+            mean, of_all = _located(values, weights, rule, self._robust.attackers), weights.sum(0)
             is_buffer = not self._like[name].requires_grad
             scale = torch.ones_like(of_all) if entrywise else of_all
             scale = scale.clamp(max=1.0) if is_buffer else scale / reached
             step.values[name] = (mean * scale).where(enough, 0.0)
             if not bool(enough.all()):
                 step.held[name] = enough.expand_as(mean)
+
+    def _clipped(self, sent: Sequence[Sent]) -> Sequence[Sent]:
+        """The updates, none above the median norm; gradients and buffers apart."""
+        names = dict.fromkeys(name for each in sent for name in each.values)
+        for gradients in (True, False):
+            sent = _clipped(sent, [n for n in names if self._like[n].requires_grad == gradients])
+        return sent
 
     def _whole(self, name: str, value: Tensor, held: Held) -> Tensor:
         """A narrower network's entries in a tensor of full shape, and NaN for the others."""
@@ -208,19 +263,20 @@ class RobustAggregate(LayerwiseAggregate):
 
 def _capped(sent: Sequence[Sent]) -> list[Sent]:
     """Nobody weighs more than the median user: a weight, too, can be asked for by staying away."""
-    cap = float(np.median([each.weight for each in sent]))
+    weights = sorted(each.weight for each in sent)
+    cap = weights[(len(weights) - 1) // 2]
     return [replace(each, weight=min(each.weight, cap)) for each in sent]
 
 
-def _located(values: Tensor, weights: Tensor, robust: Robust) -> Tensor:
+def _located(values: Tensor, weights: Tensor, rule: str, f: int) -> Tensor:
     """Where the values [users, ...] are, by the rule; a weight of 0 is no value."""
-    if robust.rule == "clip":
+    if rule in ("clip", "mean"):
         return _mean(values, weights)
-    f, present = robust.attackers, (weights > 0).expand_as(values)
+    present = (weights > 0).expand_as(values)
     count = present.sum(0, keepdim=True)
     # Those who hold no such entry come last.
     ordered, places = values.where(present, torch.inf).sort(dim=0)
-    if robust.rule == "trimmed":
+    if rule == "trimmed":
         low, high = ((count - 1) // 2).clamp(min=0), (count // 2).clamp(max=len(values) - 1)
         centre = (ordered.gather(0, low) + ordered.gather(0, high)) / 2
         furthest = (values - centre).abs().where(present, -1.0).topk(f, dim=0).indices
@@ -240,8 +296,8 @@ def _mean(values: Tensor, weights: Tensor) -> Tensor:
 
 
 def _clipped(sent: Sequence[Sent], names: Sequence[str]) -> list[Sent]:
-    """Every user's values of these names, scaled such that no term is above the median norm."""
-    norms = torch.tensor([each.weight * _norm(each, names) for each in sent])
+    """Every update, its values of these names scaled down to the median norm."""
+    norms = torch.tensor([_norm(each, names) for each in sent])
     bound = float(norms.quantile(0.5))
     factors = [bound / norm if norm > bound else 1.0 for norm in norms.tolist()]
     return [

@@ -1,7 +1,6 @@
 """What a round leaves: one row, simulated or live, and how rows are kept in files."""
 
 import csv
-import io
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,14 +13,14 @@ import numpy as np
 
 from salf.arrivals import Arrivals, Ints
 from salf.errors import SalfError
-from salf.files import write_whole
+from salf.files import csv_text, write_whole
 
 MEASURED = "held_out_"  # what columns of metrics.csv begin with
 
 
 @dataclass(frozen=True)
 class Row:
-    """One round. What follows `metrics` is known of live rounds only."""
+    """One round. The fields after `metrics` are known for live rounds only."""
 
     round: int
     train_loss: float  # the mean over the users that took part; NaN if none did
@@ -100,7 +99,7 @@ def to_table(row: Row) -> dict[str, Any]:
 def from_table(table: Mapping[str, Any]) -> Row:
     """What `to_table` made."""
     if unknown := table.keys() - {each.name for each in fields(Row)}:
-        raise ValueError(f"it has {sorted(unknown)[0]!r}, which no round has")
+        raise ValueError(f"it has the unknown entry {sorted(unknown)[0]!r}")
     values = dict(table)
     values["train_loss"] = _number(table["train_loss"])
     values["metrics"] = {name: _number(value) for name, value in table["metrics"].items()}
@@ -123,19 +122,18 @@ def _number(value: float | None) -> float:
 
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
     """metrics.csv: a line per round with what every run knows."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     reached = [f"reached_{layer}" for layer in range(1, len(rows[0].reached) + 1)]
     names = list(dict.fromkeys(name for row in rows for name in row.metrics))
     columns = [f"{MEASURED}{name}" for name in names]
     timed = TIMED if rows[0].clock is not None else ()
-    writer.writerow(["round", "train_loss", "accuracy", *columns, *reached, "seconds", *timed])
+    lines: list[list[Any]] = [
+        ["round", "train_loss", "accuracy", *columns, *reached, "seconds", *timed]
+    ]
     for row in rows:
-        accuracy = "" if row.accuracy is None else row.accuracy
         measured = [row.metrics.get(name, "") for name in names]
         times = [f"{row.seconds:.6f}", *(getattr(row, name) for name in timed)]
-        writer.writerow([row.round, row.train_loss, accuracy, *measured, *row.reached, *times])
-    write_whole(path, text.getvalue())
+        lines.append([row.round, row.train_loss, row.accuracy, *measured, *row.reached, *times])
+    write_whole(path, csv_text(lines))
 
 
 def read_csv(path: Path) -> list[Row]:
@@ -192,12 +190,12 @@ def resume(path: Path, t: int, *, saved: bool = True) -> list[Row]:
     records = read(path)
     if [done.round for done in records[:t]] != list(range(1, t + 1)):
         raise SalfError(
-            f"{path} does not have all rounds up to {t}. Choose another place to start over."
+            f"{path} does not contain all rounds up to {t}. Choose another folder to start over."
         )
     if len(records) > t + saved:
         raise SalfError(
-            f"{path} has {len(records)} rounds, of which the server knows {t}. Choose another "
-            "place to start over."
+            f"{path} has {len(records)} rounds, but the server's checkpoint ends at round {t}. "
+            "Choose another folder to start over."
         )
     rewrite(path, records[:t])
     return records[:t]

@@ -73,7 +73,7 @@ class Batches:
 
     def __init__(self, shares: Shares, batch_size: int | Ints, epochs: int = 0) -> None:
         if np.min(batch_size) < 1:
-            raise SalfError(f"the batch size is {np.min(batch_size)}, but must be at least 1.")
+            raise SalfError(f"the batch size must be at least 1, not {np.min(batch_size)}.")
         self.shares, self.batch_size, self.epochs = shares, batch_size, epochs
 
     def sizes(self, users: Ints) -> Ints:

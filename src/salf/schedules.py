@@ -36,7 +36,7 @@ def schedule(spec: str | float, rounds: int) -> Schedule:
     except ValueError as error:
         if isinstance(error, SalfError):
             raise
-        raise SalfError(f"cannot read the learning rate {spec!r}; write {SCHEDULES}.") from None
+        raise SalfError(f"cannot read the learning rate {spec!r}: write {SCHEDULES}.") from None
     match kind, numbers:
         case "theorem", [rho_c, rho_s]:
             return theorem_rate(rho_c, rho_s)
@@ -45,13 +45,13 @@ def schedule(spec: str | float, rounds: int) -> Schedule:
         case "step", [start, every, factor]:
             return lambda t: start * factor ** ((t - 1) // every)
         case (("theorem" | "cosine" | "step"), _):
-            raise SalfError(f"cannot read the learning rate {spec!r}; write {SCHEDULES}.")
+            raise SalfError(f"cannot read the learning rate {spec!r}: write {SCHEDULES}.")
     raise unknown("learning-rate schedule", kind, ["theorem", "cosine", "step"])
 
 
 def _positive(number: float) -> float:
     if not 0 < number < 1e30:  # beyond which single precision has no numbers
         raise SalfError(
-            f"a learning rate and its numbers must be below 1e30 and positive, not {number}."
+            f"all numbers of a learning rate must be positive and below 1e30, not {number}."
         )
     return number

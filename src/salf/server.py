@@ -18,7 +18,7 @@ from salf.schedules import Schedule
 
 
 class Optimiser(ABC):
-    """Turns an averaged gradient into a direction, with slots: tensors kept for each parameter."""
+    """Turns an averaged gradient into a direction; slots are tensors kept for each parameter."""
 
     @property
     @abstractmethod
@@ -151,7 +151,7 @@ def make_optimiser(name: str, settings: Mapping[str, float | None]) -> Optimiser
 
 
 class Server:
-    """Holds the model's tensors and moves them by what a round found."""
+    """Holds the model's tensors and applies the step of each round."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class Server:
 
     @torch.no_grad()
     def apply(self, step: Step, t: int) -> None:
-        """Take round t's step. What is not named in it stays bit-identical."""
+        """Take round t's step. Tensors that it does not name stay unchanged, bit for bit."""
         rate = self.schedule(t)
         whole: dict[str, Tensor] = {}
         for name, value in step.values.items():
@@ -203,7 +203,7 @@ class Server:
         for slot, kept in self.state.items():
             for name, tensor in groups.get(slot, {}).items():
                 if tensor.shape != self.weights[name].shape:
-                    raise ValueError(f"{name!r} has another shape")
+                    raise ValueError(f"{name!r} has a different shape")
                 kept[name] = tensor.to(self.weights[name].device)
 
     def _direction(self, name: str, gradient: Tensor, held: Tensor) -> Tensor:

@@ -37,10 +37,10 @@ ROUNDING = 1e-9  # of a sum of many times, relative to it
 class Simulation:
     """U users, their shares of the data, one method and one server.
 
-    `batch_size` is one for all users, or one for each. With a `cohort`, only the users drawn for a
-    round are asked. Users count equally, or, with `by_samples`, in proportion to the number of
-    their samples. `robust` combines the updates of a layer such that a few `attackers` among the
-    users cannot take it where they want. `compression` changes updates on their way.
+    `batch_size` is one number for all users, or one per user. With a `cohort`, only the users drawn
+    for a round are asked. Users count equally or, with `by_samples`, in proportion to their number
+    of samples. `robust` combines the updates of a layer so that a few attackers among the users
+    cannot control it. `compression` compresses the users' updates.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class Simulation:
     ) -> None:
         if len(shares) != world.users or len(engine.layers) != world.layers:
             raise SalfError(
-                f"depths are for {world.users} users and {world.layers} layers, "
-                f"not {len(shares)} and {len(engine.layers)}."
+                f"the depths are for {world.users} users and {world.layers} layers, not for "
+                f"{len(shares)} and {len(engine.layers)}."
             )
         if method.average_models and not isinstance(optimiser, SGD | None):
             raise SalfError(f"{method.name} averages old models, which needs server 'sgd'.")
@@ -93,8 +93,8 @@ class Simulation:
         if compression is not None:
             if compression.remembers and method.narrows:
                 raise SalfError(
-                    f"the networks of {method.name} change, so its users cannot add what they did "
-                    "not send: use --compress fp16 or qsgd."
+                    f"the users' networks change in {method.name}, so they cannot add what they "
+                    "did not send to the next update: use --compress fp16 or qsgd."
                 )
             self.residuals = Residuals(compression, engine.layers, seed)
         self.voice = Voice(len(shares))
@@ -118,9 +118,9 @@ class Simulation:
         return row
 
     def step_until(self, end: float | None) -> Row | None:
-        """Run one round: ask users, see who arrives, weigh, compute, take the step.
+        """Run one round: draw the cohort and its arrivals, weigh them, compute and take the step.
 
-        A round that would be over after the simulated time `end` does not take place: None.
+        Returns None, and does nothing, if the round would end after the simulated time `end`.
         """
         t = self.t + 1
         draws = Keyed(self.seed, t)

@@ -24,10 +24,10 @@ DELAY = 2  # rounds that a straggler is late per layer, as the paper has it
 
 
 class World(ABC):
-    """Makes the arrivals of `users` users with `layers` layers.
+    """Produces the arrivals of `users` users with `layers` layers.
 
-    What a world remembers between rounds is one array of numbers, so that a checkpoint can hold it:
-    `start` makes it, `arrivals` takes the last one and returns the next.
+    The state of a world between rounds is one array of numbers, which is part of the checkpoint:
+    `start` creates it, and `arrivals` takes the last one and returns the next.
     """
 
     users: int
@@ -37,13 +37,13 @@ class World(ABC):
     def arrivals(
         self, t: int, draws: Draws, users: Ints, memory: Memory
     ) -> tuple[Arrivals, Memory]:
-        """Who arrives in round t, in which these users are asked; and what to remember after it."""
+        """Who arrives in round t, in which these users are asked, and the state after it."""
 
     @abstractmethod
     def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
-        """p_l in round t, for l = 1..L: the chance that none of these users reaches the layer.
+        """p_l in round t, for l = 1..L: the probability that none of these users reaches the layer.
 
-        `memory` is that before the round, as for `arrivals`.
+        `memory` is the state before the round, as for `arrivals`.
         """
 
     def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
@@ -58,11 +58,11 @@ class World(ABC):
         return 1 - (1 - self.reach(t, users, memory)) / planned
 
     def busy(self, t: int, memory: Memory) -> Ints:
-        """The users at work on an earlier round, who are asked only if others are too few."""
+        """Users at work on an earlier round, which are asked only if there are too few others."""
         return np.empty(0, np.int64)
 
     def start(self) -> Memory:
-        """The memory before round 1."""
+        """The state before round 1."""
         return np.empty(0, np.int64)
 
     def clock(self, memory: Memory) -> float | None:
@@ -85,18 +85,19 @@ class World(ABC):
         return self.checked_unreached(t, users, memory) / np.prod(planned, dtype=np.float64)
 
     def checked(self, arrived: Arrivals, t: int) -> Arrivals:
-        """The arrivals of round t, or a sentence that says what is wrong with them."""
+        """The arrivals of round t, or an error that says what is wrong with them."""
         if not isinstance(arrived, Arrivals):
             raise SalfError(
-                f"{type(self).__name__} must give salf.Arrivals, not a {type(arrived).__name__}."
+                f"{type(self).__name__} must return salf.Arrivals, not a {type(arrived).__name__}."
             )
         shape, most = np.shape(arrived.user), self.layers + 1
         for name in ("user", "depth", "straggler", "age", "weight", "steps", "planned"):
             entries = getattr(arrived, name)
             if not isinstance(entries, np.ndarray) or entries.shape != shape or len(shape) != 1:
                 raise SalfError(
-                    f"{type(self).__name__}.arrivals must give {arrived.users} users an entry in "
-                    f"{name}, an array of shape {(arrived.users,)}, not {np.shape(entries)}."
+                    f"{type(self).__name__}.arrivals must return {name} as an array of shape "
+                    f"{(arrived.users,)}, not a {type(entries).__name__} of shape "
+                    f"{np.shape(entries)}."
                 )
         if not arrived.users:
             return arrived
@@ -107,12 +108,12 @@ class World(ABC):
             )
         if arrived.depth.min() < 1 or arrived.depth.max() > most:
             raise SalfError(
-                f"{type(self).__name__}.arrivals must give depths from 1 to {most}, not "
+                f"{type(self).__name__}.arrivals must return depths from 1 to {most}, not "
                 f"{arrived.depth.min()} to {arrived.depth.max()}."
             )
         if arrived.age.min() < 0 or arrived.age.max() >= t:
             raise SalfError(
-                f"{type(self).__name__}.arrivals must give ages from 0 to {t - 1} in round {t}, "
+                f"{type(self).__name__}.arrivals must return ages from 0 to {t - 1} in round {t}, "
                 f"not {arrived.age.min()} to {arrived.age.max()}."
             )
         if (arrived.steps < 1).any() or (arrived.steps > arrived.planned).any():
@@ -123,12 +124,12 @@ class World(ABC):
         return arrived
 
     def checked_unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
-        """p_l in round t, or a sentence that says what is wrong with it."""
+        """p_l in round t, or an error that says what is wrong with it."""
         unreached = np.asarray(self.unreached(t, users, memory), np.float64)
         if unreached.shape != (self.layers,) or not ((unreached >= 0) & (unreached <= 1)).all():
             raise SalfError(
-                f"{type(self).__name__}.unreached must give {self.layers} probabilities, one for "
-                f"each layer, not {unreached}."
+                f"{type(self).__name__}.unreached must return {self.layers} probabilities, one "
+                f"for each layer, not {unreached}."
             )
         return unreached
 
@@ -147,8 +148,8 @@ class World(ABC):
     def buffered(self, size: int) -> "World":
         """The same users when the server takes a step whenever `size` updates have arrived."""
         raise SalfError(
-            "a step after so many updates needs a clock that says when they arrive: set a fleet, "
-            "such as --fleet phones."
+            "a buffer of updates needs a clock that says when they arrive: set a fleet, such as "
+            "--fleet phones."
         )
 
     def timely(self, fastest: float, measured: bool) -> "World":
@@ -157,8 +158,8 @@ class World(ABC):
         That is the time they are expected to need, or, if `measured`, the time they will need.
         """
         raise SalfError(
-            "work that fits needs a clock that says how long it takes: set a fleet, such as "
-            "--fleet phones."
+            "assigning work that fits needs a clock that says how long it takes: set a fleet, "
+            "such as --fleet phones."
         )
 
 
@@ -363,7 +364,8 @@ def parse(spec: str, users: int, layers: int, ratio: float) -> World:
         return AtDeadline(made)
     if not isinstance(made, World):
         raise SalfError(
-            f"the depth {spec!r} must make a salf.depth.DepthDistribution or a salf.worlds.World, "
+            f"the depth {spec!r} must return a salf.depth.DepthDistribution or a "
+            "salf.worlds.World, "
             f"not a {type(made).__name__}."
         )
     return made

@@ -178,7 +178,7 @@ def test_rows_of_another_version_are_left_out_and_named(tmp_path):
     rows = {name: Row(Entrant(name), version, {}) for name, version in (("salf", 7), ("drop", 6))}
     assert list(results.usable(rows, TINY, said.append)) == ["salf"]
     assert said == [
-        "drop is left out: its results are of version 6 of the suite, and this is version 7. Run "
+        "drop is left out: its results are from version 6 of the suite, but this is version 7. Run "
         "it again."
     ]
 

@@ -11,7 +11,7 @@ import torch
 from salf.bench.suite import OWN, REFERENCE, Entrant, load
 from salf.errors import SalfError
 from salf.experiments.config import Config
-from salf.fleet.timing import Cost
+from salf.fleet.cost import Cost
 from salf.layers import Layers
 from salf.models import build
 
@@ -23,8 +23,10 @@ def test_a_change_of_the_suite_needs_a_new_version():
     table = tomllib.loads((files("salf.bench") / "suites.toml").read_text("utf-8"))
     version = table.pop("version")
     del table["methods"]  # more rows change no result
+    for scenario in table["scenarios"].values():
+        del scenario["about"]  # nor does its description
     digest = hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:12]
-    known = {1: "c2f2ca5f0b0a"}
+    known = {1: "ccf8bd5e02f0"}
     assert known.get(version) == digest, "raise `version`, and pin the new digest here"
 
 

@@ -81,7 +81,7 @@ def test_sixteen_bits_are_refused_rather_than_clipped(tmp_path):
 @pytest.mark.parametrize(
     ("counts", "message"),
     [
-        ({}, "no sub-folders"),
+        ({}, "no subfolders"),
         ({"a": 5}, "5 training and 0 test images"),
     ],
 )
@@ -94,7 +94,7 @@ def test_too_little_is_refused(tmp_path, counts, message):
 def test_an_empty_class_is_named(tmp_path):
     grey_classes(tmp_path, {"a": 6})
     (tmp_path / "b").mkdir()
-    with pytest.raises(SalfError, match="b holds no images"):
+    with pytest.raises(SalfError, match="b contains no images"):
         load(f"folder:{tmp_path}")
 
 

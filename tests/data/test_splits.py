@@ -113,17 +113,17 @@ def test_iid_needs_no_classes():
             21,
             "21 users cannot share 20 samples; use at most 20 users, or .* shared:K",
         ),
-        ("iid", 0, "0 users"),
+        ("iid", 0, "at least 1 user, not 0"),
         ("dirichlet:0", 2, "needs a number above 0, as in dirichlet:0.5"),
         ("dirichlet:-1", 2, "needs a number above 0"),
         ("dirichlet:nan", 2, "needs a number above 0"),
         ("dirichlet:inf", 2, "needs a number above 0"),
         ("dirichlet", 2, "needs a number above 0"),
         ("shards:0", 2, "needs a number above 0, as in shards:2"),
-        ("shards:1.5", 2, "must be whole"),
+        ("shards:1.5", 2, "must be an integer"),
         ("shards:11", 2, "need 22 samples, but there are 20"),
         ("shared", 2, "needs a number above 0, as in shared:100"),
-        ("shared:1.5", 2, "must be whole"),
+        ("shared:1.5", 2, "must be an integer"),
         ("shared:21", 2, "needs 21 samples, but there are 20"),
         ("dirichle:0.1", 2, "Did you mean 'dirichlet:ALPHA'"),
         ("iid:3", 2, "unknown split 'iid:3'"),
@@ -138,7 +138,7 @@ def test_impossible_splits_are_refused(spec, users, message):
 @pytest.mark.parametrize("labels", [torch.randn(20), torch.zeros(20, 2, dtype=torch.int64)])
 @pytest.mark.parametrize("spec", ["dirichlet:1", "shards:2"])
 def test_a_split_by_label_needs_classes(spec, labels):
-    with pytest.raises(SalfError, match="needs one class label a sample"):
+    with pytest.raises(SalfError, match="needs one class label per sample"):
         split(spec, labels, 2, rng())
 
 
@@ -177,11 +177,11 @@ def test_given_indices_are_sorted_and_may_overlap():
     ("indices", "message"),
     [
         ([], "no users"),
-        ([[0], []], "user 1 must be given a list of at least one"),
-        ([[0], [4]], "user 1 is given sample 4, but samples are 0 to 3"),
-        ([[-1]], "user 0 is given sample -1"),
-        ([[0.5]], "whole numbers"),
-        ([[True, False]], "whole numbers"),
+        ([[0], []], "user 1 needs a list of at least one"),
+        ([[0], [4]], "user 1 has sample 4, but samples are numbered 0 to 3"),
+        ([[-1]], "user 0 has sample -1"),
+        ([[0.5]], "must be integers"),
+        ([[True, False]], "must be integers"),
     ],
 )
 def test_given_indices_that_do_not_fit_are_refused(indices, message):

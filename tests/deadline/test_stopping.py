@@ -14,6 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from nets import Twice
 from reference import small_mlp
 from salf.deadline import Backpropagation, backprop
 from salf.deadline.retry import Retry
@@ -135,7 +136,7 @@ def test_no_deadline_is_a_full_pass(deadline):
 
 def test_a_deadline_that_is_no_number_is_refused():
     _, backpropagation, _, loss = prepared()
-    with pytest.raises(SalfError, match="deadline is not a number"):
+    with pytest.raises(SalfError, match="deadline must be a number of seconds"):
         backpropagation.within(math.nan, loss)
 
 
@@ -348,15 +349,15 @@ def test_a_parameter_that_autograd_gives_no_gradient_is_not_waited_for():
 def test_a_loss_without_a_way_back_to_the_model_is_refused():
     _, backpropagation, _, loss = prepared()
     other = small_mlp().float()
-    with torch.no_grad(), pytest.raises(SalfError, match="depends on no parameter"):
+    with torch.no_grad(), pytest.raises(SalfError, match="depends on no trainable parameter"):
         backpropagation.within(None, loss)
-    with pytest.raises(SalfError, match="depends on no parameter"):
+    with pytest.raises(SalfError, match="depends on no trainable parameter"):
         backpropagation.within(None, lambda: other(MODELS["mlp"][1]).sum())
 
 
 def test_layers_of_another_model_are_refused():
     model, _, _, _ = prepared("residual")
-    with pytest.raises(SalfError, match=r"'0\.weight' that the model has not"):
+    with pytest.raises(SalfError, match=r"'0\.weight', which the model does not have"):
         Backpropagation(model, Layers.of(small_mlp()))
 
 
@@ -368,16 +369,6 @@ def test_only_the_model_gets_gradients():
     backpropagation.within(None, lambda: scale * device.loss(inputs)())
     assert inputs.grad is None
     assert scale.grad is None
-
-
-class Twice(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.twice = nn.Linear(4, 4)
-        self.middle = nn.Linear(4, 4)
-
-    def forward(self, value):
-        return self.twice(torch.tanh(self.middle(torch.tanh(self.twice(value)))))
 
 
 def test_a_module_used_twice_is_complete_only_with_its_first_use():

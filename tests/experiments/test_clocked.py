@@ -7,13 +7,15 @@ import pytest
 import torch
 from torch import nn
 
+import interrupted
 import salf
 from salf.errors import SalfError
 from salf.experiments.clocked import Clocked, nobody_is_cut_off, seconds_to
 from salf.experiments.compare import Case, Comparison, cases, compare
-from salf.experiments.config import PRESETS, Config
+from salf.experiments.config import Config
 from salf.experiments.folder import RunFolder
 from salf.experiments.pool import amount, share
+from salf.experiments.presets import PRESETS
 from salf.experiments.run import Result, run
 from salf.experiments.training import History
 from salf.rows import Row
@@ -138,7 +140,9 @@ def test_a_run_given_more_seconds_is_the_long_run(tmp_path):
     models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "r")]
     assert models[0] == models[1]
     assert run(long, tmp_path / "r", resume=True).summary == more.summary  # nothing new
-    with pytest.raises(SalfError, match=r"run of 0.4 simulated seconds.*cannot be cut to 0.2"):
+    with pytest.raises(
+        SalfError, match=r"run of 0.4 simulated seconds.*cannot be shortened to 0.2"
+    ):
         run(CLOCKED, tmp_path / "r", resume=True)
 
 
@@ -153,18 +157,14 @@ def test_an_evaluation_by_the_clock_is_kept_when_a_run_continues(tmp_path):
     whole = run(CLOCKED, tmp_path / "whole")
     at = next(row.round for row in whole.history.rows[3:] if row.accuracy is not None)
 
-    def stop(row, model):
-        if row.round == at:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        run(CLOCKED, tmp_path / "cut", on_round=stop, checkpoint_every=0)
+        run(CLOCKED, tmp_path / "cut", on_round=interrupted.at(at), checkpoint_every=0)
     again = run(CLOCKED, tmp_path / "cut", resume=True)
     assert again.history.timed_curve == whole.history.timed_curve
 
 
 def test_no_time_for_a_round_is_said_with_the_way_out(tmp_path):
-    with pytest.raises(SalfError, match=r"no round ends within 0.001 .* give more --seconds"):
+    with pytest.raises(SalfError, match=r"no round ends within 0.001 .* use more --seconds"):
         run(CLOCKED.changed(seconds=0.001), tmp_path / "r")
     assert run(CLOCKED, tmp_path / "r").summary["rounds"] > 1  # the folder stayed free
 

@@ -5,7 +5,7 @@ import pytest
 from salf.errors import SalfError, TrainingDiverged
 from salf.experiments import compare as compare_module
 from salf.experiments.compare import cases, compare
-from salf.experiments.config import load_config
+from salf.experiments.presets import load_config
 from salf.experiments.run import run
 
 
@@ -85,7 +85,7 @@ def test_the_same_call_again_trains_nothing_new(compared, no_processes):
 @starts_processes
 def test_another_config_in_the_folder_is_refused(compared, no_processes):
     base, _, _, _, _, again = compared
-    with pytest.raises(SalfError, match="another config"):
+    with pytest.raises(SalfError, match="different config"):
         again(base.changed(lr=0.3), range(1), workers=1)
 
 

@@ -1,7 +1,8 @@
 import pytest
 
 from salf.errors import SalfError
-from salf.experiments.config import PRESETS, Config, load_config
+from salf.experiments.config import Config
+from salf.experiments.presets import PRESETS, load_config
 
 
 def test_a_config_written_as_toml_is_read_back_the_same(tmp_path):
@@ -86,7 +87,7 @@ def test_a_missing_file_names_the_presets_and_a_runs_folder_its_config(tmp_path)
     with pytest.raises(SalfError, match="or a preset: mnist-mlp, mnist-cnn"):
         load_config("nowhere.toml")
     (tmp_path / "config.toml").write_text(Config().to_toml())
-    with pytest.raises(SalfError, match=f"name the config: {tmp_path / 'config.toml'}"):
+    with pytest.raises(SalfError, match=f"pass its config: {tmp_path / 'config.toml'}"):
         load_config(str(tmp_path))
 
 

@@ -6,24 +6,21 @@ import numpy as np
 import pytest
 import torch
 
+import interrupted
 from salf import rows as record
 from salf.draws import Keyed
 from salf.errors import SalfError
 from salf.experiments import live as live_module
-from salf.experiments.config import Config, LiveConfig
+from salf.experiments.config import Config
+from salf.experiments.federation import from_config
 from salf.experiments.folder import ROUNDS, RunFolder
-from salf.experiments.live import (
-    Joining,
-    make_share,
-    make_user,
-    run,
-    serve,
-    trusting,
-    user_name,
-)
+from salf.experiments.live import Joining, run, trusting
+from salf.experiments.live_config import LiveConfig
+from salf.experiments.live_users import make_share, make_user, user_name
 from salf.experiments.replay import replay
 from salf.experiments.run import run as simulate
-from salf.experiments.training import StopTraining, from_config
+from salf.experiments.serving import serve
+from salf.experiments.training import StopTraining
 from salf.live.batches import OwnBatch
 from salf.live.rounds import Answer
 from salf.live.update import encode
@@ -297,11 +294,11 @@ def test_a_folder_of_a_run_that_is_not_live_is_left_alone(tmp_path):
     simulated = Config(data="synthetic", users=4, rounds=1, batch_size=4, threads=1)
     simulate(simulated, tmp_path)
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(SalfError, match="holds a simulated run"):
+    with pytest.raises(SalfError, match="contains a simulated run"):
         live(SMALL.changed(rounds=1), tmp_path, resume=True)
     assert sorted(tmp_path.iterdir()) == before
     live(SMALL.changed(rounds=1), tmp_path / "live")
-    with pytest.raises(SalfError, match="holds a live run"):
+    with pytest.raises(SalfError, match="contains a live run"):
         simulate(simulated, tmp_path / "live", resume=True)
 
 
@@ -317,11 +314,7 @@ def test_a_live_run_leaves_what_a_simulated_one_leaves_and_its_record(tmp_path):
 
 
 def test_on_round_can_stop_a_live_run_which_is_then_finished(tmp_path):
-    def stop(row, model):
-        if row.round == 2:
-            raise StopTraining
-
-    summary = live(SMALL, tmp_path / "run", on_round=stop)
+    summary = live(SMALL, tmp_path / "run", on_round=interrupted.at(2, StopTraining))
     assert (summary["rounds"], summary["stopped"]) == (2, True)
     assert live(SMALL, tmp_path / "run", resume=True) == summary
 
@@ -338,14 +331,10 @@ class Killed(Exception):
 
 
 def test_a_server_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path):
-    def stop(row, model):
-        if row.round == 4:
-            raise Killed
-
     config = SMALL.changed(momentum=0.5)
     live(config, tmp_path / "whole")
     with pytest.raises(Killed):
-        live(config, tmp_path / "parts", on_round=stop)
+        live(config, tmp_path / "parts", on_round=interrupted.at(4, Killed))
     live(config, tmp_path / "parts", resume=True)
     assert rows_of(tmp_path / "parts") == rows_of(tmp_path / "whole")
     one, other = ((tmp_path / run / "model.safetensors").read_bytes() for run in ("whole", "parts"))
@@ -360,12 +349,8 @@ def rows_of(folder):
 def test_a_round_that_was_written_but_not_kept_is_run_again(tmp_path):
     """The server was killed between the two."""
 
-    def stop(row, model):
-        if row.round == 3:
-            raise Killed
-
     with pytest.raises(Killed):
-        live(SMALL, tmp_path / "run", on_round=stop)
+        live(SMALL, tmp_path / "run", on_round=interrupted.at(3, Killed))
     path = tmp_path / "run" / ROUNDS
     record.append(path, replace(record.read(path)[-1], round=4))
     with path.open("a") as stream:
@@ -376,22 +361,18 @@ def test_a_round_that_was_written_but_not_kept_is_run_again(tmp_path):
 
 
 def test_rounds_that_are_gone_are_not_made_up(tmp_path):
-    def stop(row, model):
-        if row.round == 3:
-            raise Killed
-
     with pytest.raises(Killed):
-        live(SMALL, tmp_path / "run", on_round=stop)
+        live(SMALL, tmp_path / "run", on_round=interrupted.at(3, Killed))
     record.rewrite(tmp_path / "run" / ROUNDS, record.read(tmp_path / "run" / ROUNDS)[:1])
-    with pytest.raises(SalfError, match="does not have all rounds up to 3"):
+    with pytest.raises(SalfError, match="does not contain all rounds up to 3"):
         live(SMALL, tmp_path / "run", resume=True)
 
 
 def test_a_folder_with_another_run_is_refused(tmp_path):
     live(SMALL, tmp_path)
-    with pytest.raises(SalfError, match=r"already holds this run. Add --resume"):
+    with pytest.raises(SalfError, match=r"already contains this run. Add --resume"):
         live(SMALL, tmp_path)
-    with pytest.raises(SalfError, match=r"another config .it differs in deadline, lr"):
+    with pytest.raises(SalfError, match=r"different config .it differs in deadline, lr"):
         live(SMALL.changed(lr=0.2, deadline=1.0), tmp_path, resume=True)
 
 
@@ -442,7 +423,7 @@ def test_what_a_live_federation_does_not_have_is_refused_in_a_sentence(tmp_path)
         SMALL.changed(method="asyncfl")
     with pytest.raises(SalfError, match="a live run needs a deadline"):
         LiveConfig()
-    with pytest.raises(SalfError, match="holds no live run"):
+    with pytest.raises(SalfError, match="contains no live run"):
         replay(tmp_path)
 
 

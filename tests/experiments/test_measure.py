@@ -8,13 +8,16 @@ import pytest
 import salf
 from salf.draws import Keyed
 from salf.errors import SalfError
-from salf.experiments.config import Config, LiveConfig
+from salf.experiments.agreement import agreement, measure
+from salf.experiments.config import Config
 from salf.experiments.folder import CONFIG, ROUNDS
-from salf.experiments.measure import agreement, from_rows, measure
+from salf.experiments.live_config import LiveConfig
+from salf.experiments.measure import from_rows
+from salf.fleet.cost import Cost
 from salf.fleet.deadlines import Constant
 from salf.fleet.devices import Fleet
 from salf.fleet.jitter import Traces
-from salf.fleet.timing import Cost, Timing
+from salf.fleet.timing import Timing
 from salf.fleet.world import OnFleet
 from salf.rows import Row, append, read
 
@@ -123,7 +126,7 @@ def test_simulated_with_the_fleet_depths_and_round_times_agree():
     assert found.users == ("user-1", "user-2", "user-10", "user-11")
     assert found.variation.mean() < 0.1
     assert found.simulated_seconds == pytest.approx(found.live_seconds, rel=0.05)
-    assert "Mean time of a round" in str(found)
+    assert "Mean duration of a round" in str(found)
     # A control: the fleet of another run does not agree with it.
     slower = [replace(each, stages=dict.fromkeys(each.stages, ())) for each in rows[::2]]
     other = agreement(from_rows([*slower, *rows[:2]], 16), rows[1::2])
@@ -149,7 +152,7 @@ def test_rounds_that_wait_for_all_are_measured_too():
 
 
 def test_a_record_without_times_is_refused_with_the_way_out():
-    with pytest.raises(SalfError, match="no times of layers"):
+    with pytest.raises(SalfError, match="no layer times"):
         from_rows([row(1, {}, {}, 1.0, silent=("a",))], 16)
     with pytest.raises(SalfError, match="nobody completed all layers"):
         from_rows([row(1, {"a": (0.4,)}, {"a": 0.5}, 1.0)], 16)

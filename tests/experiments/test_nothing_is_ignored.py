@@ -14,8 +14,9 @@ import salf
 import salf.live
 from command import salf as command
 from salf.experiments import training as training_module
-from salf.experiments.config import LiveConfig, load_config, read_toml
 from salf.experiments.folder import RunFolder
+from salf.experiments.live_config import LiveConfig
+from salf.experiments.presets import load_config, read_toml
 from salf.methods.drop import Drop
 from salf.methods.salf import SALF
 from salf.worlds import World
@@ -101,7 +102,7 @@ def test_a_live_run_that_fails_before_its_first_round_leaves_its_folder_free(tmp
     asked = ["live", "digits-mlp", "--deadline", "50ms", "--address", "127.0.0.1:1", "--out", "r"]
     for users in ("3", "4"):
         done = command(*asked, "--users", users, cwd=tmp_path)
-        assert "nobody answers at 127.0.0.1:1" in done.stderr
+        assert "nothing answers at 127.0.0.1:1" in done.stderr
 
 
 def test_live_takes_the_users_of_a_file_and_few_of_a_preset(tmp_path):
@@ -170,9 +171,12 @@ ONES = np.ones(3, np.int64)
 @pytest.mark.parametrize(
     ("world", "said"),
     [
-        (Odd(ONES), "Odd must give salf.Arrivals, not a ndarray"),
-        (Odd(replace(salf.Arrivals.at(ONES), depth=[1, 1, 1])), "3 users an entry in depth"),
-        (Odd(salf.Arrivals.at(ONES), (0.0,)), "unreached must give 2 probabilities"),
+        (Odd(ONES), "Odd must return salf.Arrivals, not a ndarray"),
+        (
+            Odd(replace(salf.Arrivals.at(ONES), depth=[1, 1, 1])),
+            "must return depth as an array of shape",
+        ),
+        (Odd(salf.Arrivals.at(ONES), (0.0,)), "unreached must return 2 probabilities"),
     ],
 )
 def test_a_world_that_gives_something_else_is_refused_in_a_sentence(world, said):

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import salf
 from salf.depth import Uniform
-from salf.experiments.config import load_config
+from salf.experiments.presets import load_config
 from salf.experiments.run import Stopped
 
 SETTINGS = {"users": 4, "rounds": 6, "batch_size": 5, "stragglers": 0.5, "lr": 0.1}
@@ -80,7 +80,7 @@ def test_another_object_does_not_continue_a_run(points, tmp_path, change):
     (inputs, labels), test = points
     if "data" in change:
         change, inputs = {}, inputs.clone().index_fill_(0, torch.tensor([3]), 0.5)
-    with pytest.raises(salf.SalfError, match="holds a run with another config"):
+    with pytest.raises(salf.SalfError, match="contains a run with a different config"):
         salf.train(net(), (inputs, labels), test, out=tmp_path, resume=True, **change, **SETTINGS)
 
 
@@ -96,7 +96,7 @@ def test_a_function_of_the_same_name_that_does_something_else_does_not_continue_
 
     train(0)
     train(0, resume=True)
-    with pytest.raises(salf.SalfError, match="another config"):
+    with pytest.raises(salf.SalfError, match="different config"):
         train(1, resume=True)
 
 

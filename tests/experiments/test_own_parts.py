@@ -191,9 +191,9 @@ def test_what_is_not_what_was_named_is_refused_in_one_sentence(own, settings, sa
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"data": "ownparts:not_a_method"}, "cannot make the data set"),
+        ({"data": "ownparts:not_a_method"}, "cannot create the data set"),
         ({"data": "ownparts:points", "model": "ownparts:points"}, "not a torch.nn.Module"),
-        ({"data": "ownparts:points", "depth": "ownparts:points"}, "must make a salf.depth"),
+        ({"data": "ownparts:points", "depth": "ownparts:points"}, "must return a salf.depth"),
     ],
 )
 def test_a_part_that_makes_something_else_is_refused_in_one_sentence(own, settings, said):

@@ -10,12 +10,15 @@ import salf
 from salf.errors import SalfError
 from salf.experiments.config import Config
 from salf.experiments.constants import KAPPA, estimate
-from salf.experiments.plan import FleetLaw, Tried, from_config, lost, plan, search_grid, spearman
+from salf.experiments.fleet_law import FleetLaw
+from salf.experiments.plan import on_same_devices, plan, spearman
+from salf.experiments.search import Tried, lost, search_grid
 from salf.fleet.availability import markov
+from salf.fleet.cost import Cost
 from salf.fleet.deadlines import Schedule
 from salf.fleet.devices import Fleet
 from salf.fleet.jitter import Traces
-from salf.fleet.timing import Cost, Timing
+from salf.fleet.timing import Timing
 from salf.theory import Federation
 from salf.theory.planning import theorem_spread
 
@@ -95,7 +98,7 @@ def test_constants_of_a_linear_model_are_those_of_its_hessian():
     """The squared error of a linear model: rho_s is the largest eigenvalue of 2 X'X/n."""
     x, y = linear()
     model = nn.Sequential(nn.Linear(5, 1, bias=False), nn.Identity())
-    config, make = salf.experiments.training.own_federation(
+    config, make = salf.experiments.own.own_federation(
         model.double(),
         (x.double(), y.double()),
         loss=nn.MSELoss(),
@@ -118,7 +121,7 @@ def test_constants_of_a_linear_model_are_those_of_its_hessian():
 
 def test_constants_that_are_given_are_used():
     given = {"rho_c": 0.5, "rho_s": 2.0, "sigma2": 3.0, "g2": 7.0, "gap": 0.1, "distance2": 9.0}
-    found = plan(TINY, from_config, given=given, seeds=0)
+    found = plan(TINY, on_same_devices, given=given, seeds=0)
     constants = found.constants
     assert (constants.rho_c, constants.rho_s, constants.G2) == (0.5, 2.0, 7.0)
     assert constants.sigma2 == [3.0]
@@ -132,7 +135,7 @@ def test_the_bound_alone_needs_no_run():
     def no_run(jobs):
         raise AssertionError
 
-    found = plan(TINY, from_config, seeds=0, run=no_run)
+    found = plan(TINY, on_same_devices, seeds=0, run=no_run)
     assert found.best is None
     theorem, sharp = found.offers["theorem"], found.offers["sharp"]
     assert sharp.constant.bound < theorem.constant.bound
@@ -145,7 +148,7 @@ def test_the_bound_alone_needs_no_run():
 
 @pytest.fixture(scope="module")
 def searched():
-    return plan(TINY, from_config, seeds=2, deadlines=[0.5, 1.5, 6.0])
+    return plan(TINY, on_same_devices, seeds=2, deadlines=[0.5, 1.5, 6.0])
 
 
 def test_the_search_tries_the_grid_and_what_the_bounds_offer(searched):
@@ -164,23 +167,23 @@ def test_a_search_that_was_interrupted_does_not_begin_again(searched, tmp_path, 
     def stopped(config):
         if config.seed == 1:  # after the first seed of the first deadline
             raise KeyboardInterrupt
-        return from_config(config)
+        return on_same_devices(config)
 
     with pytest.raises(KeyboardInterrupt):
         plan(TINY, stopped, **kept)
     assert len(list((tmp_path / "search").iterdir())) == 1
-    assert plan(TINY, from_config, **kept).tried == searched.tried
-    monkeypatch.setattr("salf.experiments.plan._accuracy_at_end", None)
-    assert plan(TINY, from_config, **kept).followed == searched.followed
+    assert plan(TINY, on_same_devices, **kept).tried == searched.tried
+    monkeypatch.setattr("salf.experiments.search._accuracy_at_end", None)
+    assert plan(TINY, on_same_devices, **kept).followed == searched.followed
     with pytest.raises(TypeError):  # other settings are another run
-        plan(TINY.changed(lr=0.2), from_config, **kept)
+        plan(TINY.changed(lr=0.2), on_same_devices, **kept)
 
 
 def test_the_search_is_reproducible_and_measures_what_a_run_reaches(searched):
-    again = plan(TINY, from_config, seeds=2, deadlines=[0.5, 1.5, 6.0])
+    again = plan(TINY, on_same_devices, seeds=2, deadlines=[0.5, 1.5, 6.0])
     assert [each.accuracies for each in again.tried] == [e.accuracies for e in searched.tried]
     config = TINY.changed(deadline=1.5, rounds=0, eval_seconds=0.0, seed=1)
-    training = from_config(config)
+    training = on_same_devices(config)
     rows = list(training.rows(0, 30.0))
     assert rows[-1].clock <= 30.0
     from salf.evaluation import evaluate
@@ -235,14 +238,14 @@ def test_rank_correlation_against_scipy():
 @pytest.mark.parametrize(
     ("settings", "more", "told"),
     [
-        ({"fleet": ""}, {}, "a plan is for a fleet"),
+        ({"fleet": ""}, {}, "a plan needs a fleet"),
         ({"method": "fedavg"}, {}, "waits for all users"),
         ({"method": "asyncfl", "options": {"buffer": 2}}, {}, "asyncfl has no deadline"),
         ({}, {"form": "loose"}, "loose"),
         ({}, {"given": {"G2": 1.0}}, "G2"),
         ({}, {"given": {"g2": -1.0}}, "g2 must be finite and not negative"),
         ({}, {"deadlines": [60.0]}, "within the budget of 30 s"),
-        ({"seconds": 0.001}, {}, "Give more seconds or a faster fleet"),
+        ({"seconds": 0.001}, {}, "Use more seconds or a faster fleet"),
         ({"users": 1}, {}, "at least 2 users"),
     ],
 )
@@ -251,12 +254,12 @@ def test_what_cannot_be_planned_is_a_sentence(settings, more, told):
     if settings.get("fleet") == "":
         config = Config(data="synthetic")
     with pytest.raises(SalfError, match=told):
-        plan(config, from_config, **{"seeds": 0, **more})
+        plan(config, on_same_devices, **{"seeds": 0, **more})
 
 
 def test_a_plan_without_a_budget_is_a_sentence():
     with pytest.raises(SalfError, match="needs a budget of simulated seconds"):
-        plan(Config(data="synthetic", fleet="lab"), from_config)
+        plan(Config(data="synthetic", fleet="lab"), on_same_devices)
 
 
 def test_your_own_model_and_data(tmp_path):
@@ -282,8 +285,8 @@ def test_your_own_model_and_data(tmp_path):
 
 
 def test_equal_time_batches_are_planned_with_the_rows_that_fit():
-    found = plan(TINY.changed(batches="equal-time"), from_config, seeds=0)
-    plain = plan(TINY, from_config, seeds=0)
+    found = plan(TINY.changed(batches="equal-time"), on_same_devices, seeds=0)
+    plain = plan(TINY, on_same_devices, seeds=0)
     deadline = plain.offer.deadline
     assert found.law.at(deadline)[1] > plain.law.at(deadline)[1]
 
@@ -303,7 +306,7 @@ def test_rounds_of_equal_time_batches_end_when_all_are_done():
 
 
 def test_equal_time_batches_that_fit_a_short_deadline_are_noisier():
-    found = plan(TINY.changed(batches="equal-time"), from_config, seeds=0)
+    found = plan(TINY.changed(batches="equal-time"), on_same_devices, seeds=0)
     trade, law = found.offer.problem.trade, found.law
     short, users = float(trade.deadlines[0]), len(law.users)
     plain = theorem_spread(law.at(short)[0])
@@ -319,9 +322,9 @@ def test_equal_time_batches_that_fit_a_short_deadline_are_noisier():
 
 
 def test_equal_time_batches_have_a_constant_plan_because_they_fit_the_first_deadline():
-    found = plan(TINY.changed(batches="equal-time"), from_config, seeds=0, rates="run")
+    found = plan(TINY.changed(batches="equal-time"), on_same_devices, seeds=0, rates="run")
     assert found.offer.schedule.constant
-    assert not plan(TINY, from_config, seeds=0, rates="run").offer.schedule.constant
+    assert not plan(TINY, on_same_devices, seeds=0, rates="run").offer.schedule.constant
 
 
 def test_users_recorded_together_are_planned_together():

@@ -15,7 +15,8 @@ from salf.data import synthetic
 from salf.errors import SalfError, TrainingDiverged
 from salf.experiments import run as run_module
 from salf.experiments import training as training_module
-from salf.experiments.config import Config, load_config
+from salf.experiments.config import Config
+from salf.experiments.presets import load_config
 from salf.experiments.run import complete, run
 from salf.models import build
 from salf.server import Server
@@ -289,16 +290,16 @@ def test_a_run_that_is_given_more_rounds_ends_as_one_begun_with_them(tiny, tmp_p
 
 def test_more_rounds_need_resume_and_fewer_are_refused(tiny, tmp_path):
     run(tiny, tmp_path / "r")
-    with pytest.raises(SalfError, match=r"another config \(it differs in rounds\)"):
+    with pytest.raises(SalfError, match=r"different config \(it differs in rounds\)"):
         run(tiny.changed(rounds=20), tmp_path / "r")
-    with pytest.raises(SalfError, match="a run of 12 rounds, which cannot be cut to 6"):
+    with pytest.raises(SalfError, match="a run of 12 rounds, which cannot be shortened to 6"):
         run(tiny.changed(rounds=6), tmp_path / "r", resume=True)
 
 
 def test_a_run_whose_learning_rate_ends_with_it_cannot_be_given_more_rounds(tiny, tmp_path):
     config = tiny.changed(lr="cosine:0.1")
     run(config, tmp_path / "r")
-    with pytest.raises(SalfError, match=r"falls to 0 in its 12 rounds.* another --out"):
+    with pytest.raises(SalfError, match=r"falls to 0 over its 12 rounds.* another --out"):
         run(config.changed(rounds=20), tmp_path / "r", resume=True)
 
 
@@ -365,7 +366,7 @@ def test_resuming_with_nothing_there_says_that_it_starts_anew(tiny, tmp_path):
     run(tiny, tmp_path / "new", report=said.append)
     assert said == []
     run(tiny, tmp_path / "r", resume=True, report=said.append)
-    assert said == [f"{tmp_path / 'r'} holds no checkpoint yet: the run starts from the beginning."]
+    assert said == [f"{tmp_path / 'r'} has no checkpoint yet: the run starts from the beginning."]
     run(tiny, tmp_path / "r", resume=True, report=said.append)
     assert len(said) == 1
 
@@ -390,7 +391,7 @@ def test_a_folder_with_another_config_is_refused_and_left_alone(tiny, tmp_path):
     run(tiny, tmp_path / "r")
     before = {path.name: path.read_bytes() for path in (tmp_path / "r").iterdir()}
     for resume in (False, True):
-        with pytest.raises(SalfError, match=r"another config \(it differs in users, lr\)"):
+        with pytest.raises(SalfError, match=r"different config \(it differs in users, lr\)"):
             run(tiny.changed(users=5, lr=0.2), tmp_path / "r", resume=resume)
     with pytest.raises(SalfError, match="Add --resume"):
         run(tiny, tmp_path / "r")

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 import salf
 from salf.depth import fixed
 from salf.experiments.config import Config
-from salf.experiments.training import from_config
+from salf.experiments.federation import from_config
 from salf.methods import Method
 
 
@@ -141,7 +141,10 @@ def test_with_a_validation_part_the_curve_is_on_that(points):
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
-        ({"validation": 0.2}, "validation cannot be held back from a split .* pass them as test="),
+        (
+            {"validation": 0.2},
+            "validation data cannot be held out from a split .* pass them as test=",
+        ),
         ({"eval_every": 5}, "eval_every needs test= to evaluate on"),
     ],
 )
@@ -169,7 +172,12 @@ def test_numpy_arrays_of_double_precision_train_a_model_of_single_precision(poin
 @pytest.mark.parametrize(
     ("outputs", "labels", "loss", "says"),
     [
-        (1, lambda y: y.float(), {}, r"labels are floating point: pass a loss .*MSELoss\(\)"),
+        (
+            1,
+            lambda y: y.float(),
+            {},
+            r"labels are floating-point numbers: pass a loss .*MSELoss\(\)",
+        ),
         (3, lambda y: y[:, None], {}, r"Flatten the labels: labels\.reshape\(-1\)"),
         (1, lambda y: y.float(), {"loss": nn.MSELoss()}, r"\(8, 1\) and .* \(8,\)\. Give them the"),
         (2, lambda y: y, {"loss": nn.CrossEntropyLoss()}, "Target 2 is out of bounds"),
@@ -345,7 +353,7 @@ def test_a_method_that_returns_wrong_weights_is_one_sentence(points, function, w
 
 def test_what_contradicts_itself_is_refused(points):
     shares = [list(range(50)), list(range(50, 100))]
-    with pytest.raises(salf.SalfError, match="the split is for 2 users, and users is 6"):
+    with pytest.raises(salf.SalfError, match="the split is for 2 users, but users is 6"):
         salf.train(net(), points, split=shares, **SMALL)
     with pytest.raises(salf.SalfError, match="set it there"):
         salf.train(net(), points, method=salf.method("salf"), average="all", **SMALL)

@@ -8,8 +8,8 @@ from torch.utils.data import TensorDataset
 
 import salf
 from reference import ANY_WORLD
-from salf.experiments.config import LiveConfig
-from salf.experiments.training import from_config
+from salf.experiments.federation import from_config
+from salf.experiments.live_config import LiveConfig
 
 SIZES = (12, 3, 7, 1, 20)
 SMALL = {"rounds": 4, "batch_size": 4, "threads": 1, "lr": 0.1}
@@ -67,10 +67,10 @@ def test_users_data_are_measured_on_test_data():
 @pytest.mark.parametrize(
     ("data", "settings", "said"),
     [
-        (lambda user: pairs()[user], {}, "say how many with users="),
-        (pairs(), {"users": 4}, "the data are of 5 users, and users is 4"),
+        (lambda user: pairs()[user], {}, "pass the number of users as users="),
+        (pairs(), {"users": 4}, "the data are for 5 users, but users is 4"),
         (pairs(), {"split": "shards:2"}, "split= does not apply"),
-        (pairs(), {"validation": 0.2}, "validation cannot be held back"),
+        (pairs(), {"validation": 0.2}, "validation data cannot be held out"),
         (pairs(), {"eval_every": 2}, "eval_every needs test="),
         (pairs(), {"cohort": 6}, "whole number from 1 to 5 .*not 6"),
         (pairs(), {"cohort": 0}, "whole number from 1 to 5 .*not 0"),

@@ -3,9 +3,10 @@
 import numpy as np
 
 from salf.draws import Keyed
+from salf.fleet.cost import Cost
 from salf.fleet.deadlines import Constant
 from salf.fleet.devices import Fleet
-from salf.fleet.timing import Cost, Timing
+from salf.fleet.timing import Timing
 from salf.fleet.world import OnFleet
 
 # Two layers. A row costs 3 until layer 2 is done (2 forward, 1 backward), then 2 for layer 1.

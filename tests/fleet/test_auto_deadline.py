@@ -7,10 +7,11 @@ from by_hand import timing as three
 from salf.draws import Keyed
 from salf.errors import SalfError
 from salf.fleet.availability import Intervals
+from salf.fleet.cost import Cost
 from salf.fleet.deadlines import Auto
 from salf.fleet.devices import Fleet
 from salf.fleet.named import with_availability
-from salf.fleet.timing import Cost, Timing
+from salf.fleet.timing import Timing
 from salf.fleet.world import TMAX, OnFleet, deadline_for
 
 LAYERS = 3

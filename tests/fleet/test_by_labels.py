@@ -7,7 +7,7 @@ from salf.data.samples import Samples
 from salf.data.shares import Split
 from salf.errors import SalfError
 from salf.experiments.config import Config
-from salf.experiments.training import from_config
+from salf.experiments.federation import from_config
 from salf.fleet import availability
 from salf.fleet.devices import Fleet
 from salf.fleet.participation import ByLabels, Participation
@@ -63,7 +63,7 @@ def test_what_cannot_be_is_refused(wrong):
 
 
 def test_without_data_it_says_so():
-    with pytest.raises(SalfError, match="follows from the users' data"):
+    with pytest.raises(SalfError, match="depends on the users' data"):
         availability.parse("by-labels:0.1,1").next_available(np.arange(2), np.zeros(2))
 
 

@@ -9,9 +9,9 @@ from torch import nn
 import salf
 from salf.draws import Keyed
 from salf.errors import SalfError
+from salf.fleet.cost import Cost
 from salf.fleet.jitter import PerLayer, Steady
 from salf.fleet.named import parse
-from salf.fleet.timing import Cost
 from salf.layers import Layers
 
 
@@ -115,7 +115,7 @@ def test_an_error_inside_a_named_fleet_is_not_taken_for_a_wrong_option(monkeypat
 
 def test_a_device_of_which_nobody_says_when_it_is_available_is_refused(tmp_path):
     (tmp_path / "a.csv").write_text("device,start,end\n0,0,9\n2,0,9\n")
-    with pytest.raises(SalfError, match="of 4 devices, 2 have no intervals, such as device 1"):
+    with pytest.raises(SalfError, match="2 of 4 devices have no intervals, such as device 1"):
         parse("lab", 4, seed=0, available=str(tmp_path / "a.csv"))
 
 
@@ -210,7 +210,7 @@ def test_a_preview_by_hand():
     assert seen.depths.tolist() == [0.5, 0, 0.5]
     assert seen.unreached.tolist() == [0, 0]
     assert seen.waiting.tolist() == pytest.approx([42] * 200)
-    assert "a round takes 42 s on average" in str(seen)
+    assert "waits for all users takes 42 s on average" in str(seen)
 
 
 def test_fleets_can_be_pickled():

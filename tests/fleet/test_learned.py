@@ -4,14 +4,16 @@ import numpy as np
 import pytest
 import torch
 
+import interrupted
 import salf
 from salf.draws import Keyed
 from salf.errors import SalfError
 from salf.experiments.config import Config
+from salf.fleet.cost import Cost
 from salf.fleet.devices import Fleet
 from salf.fleet.jitter import LogNormal, PerLayer, ShiftedExponential
 from salf.fleet.learned import LearnedReach
-from salf.fleet.timing import Cost, Timing
+from salf.fleet.timing import Timing
 
 LAYERS, USERS = 5, 12
 EVERYBODY = np.arange(USERS)
@@ -190,13 +192,9 @@ PHONES = {"fleet": "phones:speed=1e5,jitter=0.2", "deadline": "auto"}
 def test_a_simulated_run_learns_p_l_and_continues_bit_for_bit(tmp_path):
     config = Config(**SMALL, **PHONES, reach="learned", cohort=5)
 
-    def stop(row, model):
-        if row.round == 5:
-            raise KeyboardInterrupt
-
     whole = salf.run(config, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        salf.run(config, tmp_path / "part", on_round=stop, checkpoint_every=0)
+        salf.run(config, tmp_path / "part", on_round=interrupted.at(5), checkpoint_every=0)
     resumed = salf.run(config, tmp_path / "part", resume=True)
     assert [row.train_loss for row in resumed.history.rows] == [
         row.train_loss for row in whole.history.rows

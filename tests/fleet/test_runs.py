@@ -5,9 +5,11 @@ import pytest
 import torch
 from torch import nn
 
+import interrupted
 import salf
 from salf.errors import SalfError
-from salf.experiments.config import Config, load_config, read_toml
+from salf.experiments.config import Config
+from salf.experiments.presets import load_config, read_toml
 from salf.rows import read_csv
 
 SMALL = {"data": "digits", "lr": 0.3, "users": 8, "batch_size": 4, "threads": 1}
@@ -83,13 +85,9 @@ def test_a_run_is_reproducible_and_a_stopped_one_continues_bit_for_bit(tmp_path)
         config = Config(**SMALL, **settings)
         whole = salf.run(config, tmp_path / f"{method}-whole")
 
-        def stop(row, model):
-            if row.round == 5:
-                raise KeyboardInterrupt
-
         part = tmp_path / f"{method}-part"
         with pytest.raises(KeyboardInterrupt):
-            salf.run(config, part, on_round=stop, checkpoint_every=0)
+            salf.run(config, part, on_round=interrupted.at(5), checkpoint_every=0)
         resumed = salf.run(config, part, resume=True)
         assert [row.clock for row in resumed.history.rows] == [r.clock for r in whole.history.rows]
         weights = [
@@ -141,7 +139,7 @@ def test_users_of_unequal_sizes_are_paired_with_devices_by_size():
         ({"pair": "size"}, "pair needs a fleet"),
         ({"availability": "sessions"}, "availability needs a fleet"),
         ({"fleet": "phones", "deadline": -1.0}, "the deadline must be a positive time"),
-        ({"fleet": "phones", "deadline": "auto:2"}, "reach between 0 and 1"),
+        ({"fleet": "phones", "deadline": "auto:2"}, "must be between 0 and 1"),
         ({"fleet": "phones", "deadline": "soon"}, "a time needs a unit"),
         ({"fleet": "phones", "seconds": -1.0}, "seconds must be a positive time"),
         ({"fleet": "phones", "rounds": 0}, "rounds must be at least 1"),
@@ -273,7 +271,7 @@ def test_what_follows_from_the_fleet_cannot_be_set_too():
     x, y = torch.randn(80, 6), torch.arange(80) % 2
     net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
     for more in ({"depth": "uniform"}, {"depth": salf.depth.Uniform(4, 2)}, {"stragglers": 0.0}):
-        with pytest.raises(SalfError, match="follows from the fleet"):
+        with pytest.raises(SalfError, match="determine how far users get"):
             salf.train(net, (x, y), users=4, fleet="edge", deadline=1.0, rounds=2, **more)
 
 

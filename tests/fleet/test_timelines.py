@@ -9,9 +9,10 @@ from by_hand import COST, EVERYBODY, rounds, timing, world
 from salf.draws import Keyed
 from salf.errors import SalfError
 from salf.fleet.availability import Intervals
+from salf.fleet.cost import Cost, equal_time
 from salf.fleet.deadlines import Schedule
 from salf.fleet.jitter import LogNormal, PerLayer
-from salf.fleet.timing import Cost, Timing, equal_time
+from salf.fleet.timing import Timing
 from salf.methods import method
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import updates
 from torch import nn
 
 from salf.errors import SalfError
@@ -12,7 +13,7 @@ from salf.live import tmax
 from salf.live.reach import ReachEstimate, UserReach
 from salf.live.rounds import Answer, Grace, Rounds
 from salf.live.server import LiveServer
-from salf.live.update import Rejected, Update
+from salf.live.update import Rejected
 
 LAYERS = 4
 MESSAGES = 0.01  # seconds
@@ -72,14 +73,7 @@ def network():
 
 
 def good(user, round, depth, seconds):
-    model = network()
-    layers = Layers.of(model)
-    tensors = {
-        name: torch.ones_like(tensor)
-        for name, tensor in model.named_parameters()
-        if layers.index_of[name] >= depth - 1
-    }
-    return Update(user, round, depth, tensors, 1.0, seconds)
+    return updates.of_ones(network(), user, round, depth, seconds)
 
 
 SPEEDS = {"a": 0.1, "b": 0.2, "c": 0.4, "d": 0.8}
@@ -212,7 +206,7 @@ def test_reach_of_users_of_unknown_speed_is_learned_by_name():
 
 
 def test_a_reach_to_aim_for_is_checked():
-    from salf.experiments.config import LiveConfig
+    from salf.experiments.live_config import LiveConfig
 
     with pytest.raises(SalfError, match="between 0 and 1"):
         LiveConfig(data="digits", deadline="auto:1.5")

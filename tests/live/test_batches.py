@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from salf.fleet.cost import MOST
 from salf.layers import Layers
-from salf.live.batches import FITS, MOST, OwnBatch, common_time
+from salf.live.batches import FITS, OwnBatch, common_time
 from salf.live.rounds import Task
 from salf.live.server import LiveServer
 from salf.live.update import Rejected, Update, decode, encode

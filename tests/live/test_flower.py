@@ -34,10 +34,10 @@ from hypothesis import strategies as st
 from salf import rows as records
 from salf.errors import SalfError
 from salf.experiments import flower_app
-from salf.experiments.config import LiveConfig
 from salf.experiments.flower_app import Added
 from salf.experiments.folder import RunFolder
-from salf.experiments.live import Nobody
+from salf.experiments.live_config import LiveConfig
+from salf.experiments.serving import Nobody
 from salf.fleet.deadlines import Auto, Constant
 from salf.flower import SALF, train
 from salf.live.flower import mail, strategy
@@ -570,7 +570,7 @@ def test_a_server_that_is_started_again_does_not_begin_with_the_same_nodes_again
 def test_a_record_of_another_run_is_not_emptied(tmp_path):
     kept = {"record": tmp_path / "rounds", "deadline": 10.0}
     start(salf(**kept), FakeGrid({1: sends()}), rounds=2)
-    with pytest.raises(SalfError, match="Choose another place"):
+    with pytest.raises(SalfError, match="Choose another folder"):
         start(salf(**kept), FakeGrid({1: sends()}), rounds=1)
     assert len(records.read(tmp_path / "rounds")) == 2
 
@@ -782,7 +782,7 @@ def test_another_model_is_a_sentence():
     message = Message(RecordDict({"config": ConfigRecord({"lr": 0.1})}), 1, "train")
     with pytest.raises(SalfError, match=r"must be salf\.flower\.SALF"):
         train(network(), batch(), message)
-    with pytest.raises(SalfError, match="not of the strategy's model"):
+    with pytest.raises(SalfError, match="do not belong to the strategy's model"):
         salf().start(FakeGrid({1: sends()}), ArrayRecord(nn.Linear(2, 2).state_dict()))
 
 
@@ -938,4 +938,4 @@ def test_without_flower_a_sentence_says_what_to_install():
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=300
     )
     assert ended.returncode == 1
-    assert "SalfError: Flower is not installed: pip install 'salf[flower]'." in ended.stderr
+    assert "SalfError: Flower is not installed: run pip install 'salf[flower]'." in ended.stderr

@@ -101,7 +101,7 @@ def test_bad_updates_cost_their_own_part_and_nothing_else():
     assert "is missing" in reasons["d"]
     assert "not an update" in reasons["e"]
     assert "signed by 'a'" in reasons["f"]
-    assert "already sent one" in reasons["b"]
+    assert "already sent an update" in reasons["b"]
     assert "not asked" in reasons["stranger"]
     assert len(row.rejected) == 7
     assert row.depths == {"a": 1, "b": 2, "c": 4, "d": 4, "e": 4, "f": 4}
@@ -257,7 +257,7 @@ def test_the_estimate_follows_devices_that_become_slow():
 
 @pytest.mark.parametrize("unreached", [[0.0, 0.0], [0.0, 0.0, 1.0], [0.0, -0.1, 0.0]])
 def test_chances_that_are_none_are_refused(unreached):
-    with pytest.raises(SalfError, match=r"unreached are 3 chances in \[0, 1\)"):
+    with pytest.raises(SalfError, match=r"unreached must be 3 probabilities in \[0, 1\)"):
         server(unreached=unreached)
 
 
@@ -384,4 +384,4 @@ def test_what_is_compressed_wrongly_is_refused():
     packed["layer 1: places"] = packed["layer 1: places"].flip(0)
     live.open(["a"])
     live.take("a", encode(replace(update("a"), tensors=packed)))
-    assert "wrong compression: places are not in order" in live.close().rejected[0][1]
+    assert "wrong compression: indices are not sorted" in live.close().rejected[0][1]

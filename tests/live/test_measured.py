@@ -5,9 +5,9 @@ import pytest
 pytest.importorskip("ray", reason="needs salf[ray]")
 
 from command import salf as command
-from salf.experiments.config import LiveConfig
+from salf.experiments.agreement import measure
 from salf.experiments.live import run
-from salf.experiments.measure import measure
+from salf.experiments.live_config import LiveConfig
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
@@ -27,5 +27,5 @@ def test_depths_and_round_times_agree_with_rounds_that_were_not_measured(tmp_pat
     assert found.simulated_seconds == pytest.approx(found.live_seconds, rel=TIME)
     printed = command("fleet", "measure", "run", cwd=tmp_path)
     assert printed.returncode == 0
-    assert "Mean time of a round" in printed.stdout
+    assert "Mean duration of a round" in printed.stdout
     assert (tmp_path / "run" / "fleet.csv").exists()

@@ -52,5 +52,5 @@ def test_a_method_of_ones_own_runs_live_and_is_replayed(tmp_path, backend, users
 
     shown = salf("replay", "run", cwd=folder)
     assert shown.returncode == 0, shown.stderr
-    distance = float(shown.stdout.partition("its model is ")[2].split()[0])
+    distance = float(shown.stdout.partition("between the two models: ")[2].split()[0])
     assert distance < 1e-3  # with SALF's own steps it would be near 1

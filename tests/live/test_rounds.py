@@ -6,13 +6,14 @@ from math import inf
 
 import pytest
 import torch
+import updates
 from torch import nn
 
 from salf.errors import SalfError
 from salf.layers import Layers
 from salf.live.rounds import Answer, Grace, Rounds
 from salf.live.server import LiveServer
-from salf.live.update import Rejected, Update, encode
+from salf.live.update import Rejected, encode
 
 LAYERS = 2
 NEVER = inf
@@ -74,14 +75,7 @@ def network():
 
 
 def good(user, round, depth=1, seconds=0.0):
-    model = network()
-    layers = Layers.of(model)
-    tensors = {
-        name: torch.ones_like(tensor)
-        for name, tensor in model.named_parameters()
-        if layers.index_of[name] >= depth - 1
-    }
-    return Update(user, round, depth, tensors, 1.0, seconds)
+    return updates.of_ones(network(), user, round, depth, seconds)
 
 
 def rounds(delays, deadline=1.0, grace=0.5, method="salf", **more):
@@ -307,7 +301,7 @@ def test_when_all_users_fail_rounds_are_not_used_up_until_they_are_mended():
     assert clock.time == pytest.approx(mended + 0.3)
     link.answer = lambda user, round: Answer(user, round, Rejected("out of memory"))
     federation.next()
-    assert said[-1].endswith("begins in 1 s.")
+    assert said[-1].endswith("starts in 1 s.")
 
 
 def test_a_user_that_hangs_does_not_hide_that_all_others_fail():

@@ -6,8 +6,9 @@ from torch import nn
 
 from salf.data import Samples, Split
 from salf.engines import ENGINES
+from salf.fleet.cost import Cost
 from salf.fleet.devices import Fleet
-from salf.fleet.timing import Cost, Timing
+from salf.fleet.timing import Timing
 from salf.fleet.world import OnFleet
 from salf.layers import Layers
 from salf.methods import method

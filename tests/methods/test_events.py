@@ -114,7 +114,7 @@ def test_without_a_fleet_they_say_what_they_need(name):
         ("fedbuff", {"discount": -1}, "discount >= 0"),
         ("ca2fl", {"fade": -2}, "fade >= 0"),
         ("fedasync", {"alpha": 0}, r"alpha of FedAsync must be in \(0, 1\]"),
-        ("fedasync", {"power": -1}, "power of FedAsync must not be negative"),
+        ("fedasync", {"power": -1}, "power of FedAsync must be at least 0"),
         ("fedasync", {"average": "all"}, "average must be 'reached'"),
         ("fedasync", {"staleness": "exponential"}, "constant, hinge, polynomial"),
     ],

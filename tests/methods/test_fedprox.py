@@ -92,5 +92,5 @@ def test_a_live_user_adds_the_term_and_sends_whole_steps():
 
 
 def test_mu_must_not_be_negative():
-    with pytest.raises(SalfError, match="mu of FedProx must not be negative"):
+    with pytest.raises(SalfError, match="mu of FedProx must be at least 0"):
         method("fedprox", mu=-1)

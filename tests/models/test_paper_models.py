@@ -184,9 +184,9 @@ def test_a_ready_made_module_is_not_shared_between_runs(own):
         ("{own}:Take", "unknown model of .* 'Take'. Did you mean 'Takes'?"),
         ("{own}:", "unknown model of .* Allowed: Needs"),
         (":Net", "cannot import the model ':Net'"),
-        ("{own}:Needs", "cannot make the model.*depth"),
-        ("{own}:no_model", "made a int, not a torch.nn.Module"),
-        ("{own}:number", "cannot make the model"),
+        ("{own}:Needs", "cannot create the model.*depth"),
+        ("{own}:no_model", "returned a int, not a torch.nn.Module"),
+        ("{own}:number", "cannot create the model"),
     ],
 )
 def test_own_models_that_cannot_be_made_are_refused_in_a_sentence(own, path, says):

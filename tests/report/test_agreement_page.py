@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from command import salf
-from salf.experiments.config import LiveConfig
+from salf.experiments.agreement import Agreement, measure
 from salf.experiments.folder import CONFIG, ROUNDS
-from salf.experiments.measure import Agreement, measure
+from salf.experiments.live_config import LiveConfig
 from salf.report.agreement import figure, page
 from salf.report.live.run import LiveRun
 from salf.rows import Row, append
@@ -61,15 +61,15 @@ def texts(found):
 def test_the_page_has_depths_and_times_and_how_they_differ(folder):
     found = page(made_up(), LiveRun.of(folder), "runs/live", ["fleet", "measure", "runs/live"])
     assert [section.heading for section in found.sections] == [
-        "How far users got",
-        "How long rounds took",
-        "Make it again",
+        "Layers completed by each user",
+        "Round durations",
+        "Reproduce this page",
     ]
     assert found.intro[0] == (
-        "Depths differ by 0.100 on average over users, at most by 0.200 (user-2). A round takes "
-        "50 ms live and 55 ms simulated on average, a ratio of 1.100."
+        "Depths differ by 0.100 on average over users, and by at most 0.200 (user-2). A round "
+        "takes 50 ms live and 55 ms simulated on average, a ratio of 1.100."
     )
-    assert "every second round of 8" in found.intro[1]
+    assert "every second of 8 rounds" in found.intro[1]
     assert "T_max was 35 ms." in found.intro[1]
     users, times = (section.blocks[1] for section in found.sections[:2])
     assert [[cell.text for cell in each] for each in users.rows] == [
@@ -113,7 +113,7 @@ def test_one_very_long_round_leaves_room_for_the_others_and_is_told(folder):
 
 @pytest.mark.parametrize(
     ("deadlines", "says"),
-    [((), "Rounds waited for all users."), ((0.02, 0.03), "T_max was between 20 ms and 30 ms.")],
+    [((), "Rounds waited for all users."), ((0.02, 0.03), "T_max ranged from 20 ms to 30 ms.")],
 )
 def test_rounds_without_a_deadline_or_with_several_have_no_line(folder, deadlines, says):
     found = page(made_up(deadlines=deadlines), LiveRun.of(folder), "live", [])
@@ -124,7 +124,7 @@ def test_rounds_without_a_deadline_or_with_several_have_no_line(folder, deadline
 def test_a_run_too_short_to_be_halved_is_said_to_be_compared_with_itself(folder):
     run = LiveRun.of(folder)
     short = replace(run, records=run.records[:4])
-    assert "the very rounds it was made from" in page(made_up(), short, "live", []).intro[1]
+    assert "rounds that it was measured from" in page(made_up(), short, "live", []).intro[1]
 
 
 def test_many_users_and_local_steps_give_a_figure_that_a_browser_can_draw(folder):
@@ -133,7 +133,7 @@ def test_many_users_and_local_steps_give_a_figure_that_a_browser_can_draw(folder
     many = made_up(users=users, stages=np.full(300, 20), live=shares, simulated=shares)
     found = page(many, LiveRun.of(folder), "live", [])
     assert len(json.dumps(figure(many, LiveRun.of(folder)))) < 400_000
-    assert "Shown are 40 users" in texts(found)
+    assert "40 evenly spaced users are shown" in texts(found)
     assert "of each of up to 10 local steps" in texts(found)
 
 
@@ -152,7 +152,7 @@ def test_without_the_extra_there_is_the_file_and_a_sentence(folder, tmp_path, mo
     monkeypatch.setitem(sys.modules, "altair", None)
     done = salf("fleet", "measure", "live", "--out", "mine.csv", cwd=tmp_path)
     assert done.returncode == 0
-    assert done.stderr.startswith("No page was made: ")
+    assert done.stderr.startswith("No page was written: ")
     assert "pip install 'salf[report]'" in done.stderr
     assert done.stderr.count("\n") == 1
     assert (tmp_path / "mine.csv").exists()

@@ -123,7 +123,7 @@ def test_tables_are_printed_whole_into_a_file(both):
 def test_the_best_is_bold_in_a_terminal(both, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     out = printed(both, terminal=True)
-    assert "Bold is the best method with a deadline." in out
+    assert "Bold: the best method with a deadline." in out
     assert "\x1b[1m0.8500 ±0.0707\x1b[0m" in out
     assert "\x1b[1m0.9300 ±0.0141\x1b[0m" not in out
 

@@ -156,14 +156,14 @@ def test_devices_that_are_not_always_there_have_chances_over_a_week():
 
 def test_the_figure_has_the_deadline_the_map_and_the_round():
     text = json.dumps(figure(by_hand()))
-    for word in ("Deadline", "Chance to reach a layer", "Time in one round", "10 s"):
+    for word in ("Deadline", "Probability of reaching a layer", "Time in one round", "10 s"):
         assert word in text
     headings = [s.heading for s in page(by_hand(), Config(), ["fleet", "preview"]).sections]
     assert headings == [
         "Reach by deadline",
         "Which users reach which layers",
         "One round",
-        "Make it again",
+        "Reproduce this page",
     ]
 
 

@@ -9,11 +9,12 @@ from test_page import Parsed
 
 from salf import rows
 from salf.cli import main
-from salf.experiments.config import Config, live
+from salf.experiments.config import Config
+from salf.experiments.federation import from_config
 from salf.experiments.folder import CONFIG, ROUNDS, SUMMARY, RunFolder
-from salf.experiments.live import finish
+from salf.experiments.live_config import live
 from salf.experiments.run import run as simulate
-from salf.experiments.training import from_config
+from salf.experiments.serving import finish
 from salf.files import write_whole
 from salf.report import Chart, Table, names, write_live_page
 from salf.report.live import LiveRun, page
@@ -195,7 +196,7 @@ def test_one_long_round_in_3000_is_not_lost(run_of):
     (over,) = (dot for dot in dots if dot["kind"] == OVER)
     assert (over["round"], over["seconds"], over["limit"]) == (1703, 0.0601, 0.06)
     assert sum(dot["to"] - dot["from"] for dot in dots) == 3000
-    text, chart = section(run, "How long rounds took")
+    text, chart = section(run, "Round durations")
     assert text.startswith(
         "2,999 of 3,000 rounds closed within T_max plus the grace period, and 1 "
     )
@@ -270,14 +271,14 @@ def test_the_first_words_say_what_came_of_a_finished_run(run_of):
     records = [row(t, seconds=1.0) for t in range(1, 5)]
     (intro,) = page_of(run_of(records, summary={"test_accuracy": 0.98765})).intro
     assert intro == (
-        "SALF trains the model mlp on synthetic with 3 users, who have T_max = 50 ms a round. "
+        "SALF trains the model mlp on synthetic with 3 users, with T_max = 50 ms per round. "
         "Its test accuracy is 0.9877 after 4 rounds in 4 s."
     )
 
 
 def test_a_run_that_is_not_finished_says_so(run_of):
     (intro,) = page_of(run_of([row(1), row(2)])).intro
-    assert intro.endswith("Not finished: 2 of 4 rounds, in 80 ms.")
+    assert intro.endswith("Not finished: 2 of 4 rounds in 80 ms.")
 
 
 def test_fedavg_has_no_limit_and_no_p(run_of):
@@ -288,7 +289,7 @@ def test_fedavg_has_no_limit_and_no_p(run_of):
     spec = durations(run)
     assert "layer" not in spec  # the dots alone
     assert {dot["kind"] for dot in data_of(spec)} != {OVER}
-    assert section(run, "How long rounds took")[0] == "No round had a limit."
+    assert section(run, "Round durations")[0] == "No round had a limit."
     assert [r["text"] for r in data_of(layers(run))] == ["1.0", "2.0", "2.0"]
     assert "p_l" not in section(run, "Updates per layer")[0].caption
 
@@ -350,9 +351,9 @@ def test_a_folder_that_is_no_live_run_is_told_in_a_sentence(tmp_path, monkeypatc
     folder_of(tmp_path / "young", [])
     write_whole(folder_of(tmp_path / "odd", [row(1)]) / CONFIG, 'deadline = "soon"')
     for name, told in (
-        ("nowhere", "holds no live run."),
-        ("file", "holds no live run"),
-        ("simulated", "holds no live run"),
+        ("nowhere", "contains no live run."),
+        ("file", "contains no live run"),
+        ("simulated", "contains no live run"),
         ("young", "has no closed round yet"),
         ("odd", "a time needs a unit"),
     ):
@@ -414,7 +415,7 @@ def test_a_run_that_is_stopped_says_how_to_see_it(tmp_path, monkeypatch, capsys)
 
     monkeypatch.setattr("salf.experiments.live._run", stop)
     assert salf(monkeypatch, *command) == 130
-    assert f"salf page {tmp_path} makes a page from the rounds so far." in capsys.readouterr().err
+    assert f"salf page {tmp_path} creates a page from the rounds so far." in capsys.readouterr().err
     (tmp_path / ROUNDS).unlink()
     assert salf(monkeypatch, *command) == 130
     assert "salf page" not in capsys.readouterr().err

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from salf.experiments.config import Config
-from salf.experiments.plan import Tried, from_config, plan
+from salf.experiments.plan import on_same_devices, plan
+from salf.experiments.search import Tried
 from salf.report.plan import constants, disagreement, figure, page, table, write_plan
 
 CONFIG = Config(
@@ -15,7 +16,7 @@ CONFIG = Config(
 
 @pytest.fixture(scope="module")
 def by_bound():
-    return plan(CONFIG, from_config, seeds=0)
+    return plan(CONFIG, on_same_devices, seeds=0)
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def test_the_disagreement_is_told_in_numbers(searched):
     assert "costs 0.200 ± 0.100 of accuracy (0.550 instead of 0.750)" in told[0]
     assert "Rank correlation" in told[0]
     assert "diverged in some runs" in told[-1]
-    assert any("the longest that was tried" in line for line in told)
+    assert any("the longest one it tried" in line for line in told)
 
 
 def test_agreement_is_told_too(searched):
@@ -66,14 +67,14 @@ def test_agreement_is_told_too(searched):
         Tried(each.deadline, (0.9, 0.9) if each.deadline == best else (0.1, 0.1))
         for each in searched.tried
     ]
-    assert "the best of the search as well" in disagreement(replace(searched, tried=tried))[0]
+    assert "also the search's best" in disagreement(replace(searched, tried=tried))[0]
 
 
 def test_constants_say_where_they_come_from(by_bound):
     told = constants(by_bound)
     assert "assumed to be rho_s/10" in told
     assert "Gamma = 0 (assumed)" in told
-    given = plan(CONFIG, from_config, seeds=0, given={"g2": 5.0})
+    given = plan(CONFIG, on_same_devices, seeds=0, given={"g2": 5.0})
     assert "G^2 = 5 (given)" in constants(given)
 
 
@@ -98,7 +99,7 @@ def test_the_figure_marks_each_choice(searched, by_bound):
 
 def test_the_page_and_the_files(searched, tmp_path):
     text = page(searched, ["plan", "--fleet", "slow-classes"]).markdown()
-    assert "How far bound and simulation disagree" in text
+    assert "How far the bound and the simulation disagree" in text
     assert "salf plan --fleet slow-classes" in text
     assert "--deadline plan.csv" in text
     names = [path.name for path in write_plan(searched, tmp_path)]
@@ -111,5 +112,5 @@ def test_the_page_and_the_files(searched, tmp_path):
 def test_a_learning_rate_that_the_proof_does_not_allow_is_noted():
     from salf.report.plan import notes
 
-    found = plan(CONFIG.changed(lr=0.5), from_config, seeds=0, rates="run")
+    found = plan(CONFIG.changed(lr=0.5), on_same_devices, seeds=0, rates="run")
     assert any("not proven" in line for line in notes(found))

@@ -94,8 +94,8 @@ def test_words_say_who_is_faster_who_is_worse_and_who_never_gets_there(compared)
     salf, against_drop, equal_time, drop = seconds.sentences(compared)
     assert salf == (
         "SALF reaches 95 % of FedAvg's final accuracy 4 times as fast as FedAvg (10 s against "
-        "40 s); at the end its test accuracy is 0.025 lower than that of FedAvg, and that on "
-        "the slowest tenth's data is 0.100 lower than that of FedAvg."
+        "40 s); at the end its test accuracy is 0.025 lower than that of FedAvg, and its "
+        "accuracy on the slowest tenth's data is 0.100 lower than that of FedAvg."
     )
     assert "after 10 s, Drop does not; at the end its test accuracy is 0.485 higher" in against_drop
     assert equal_time.startswith(
@@ -142,7 +142,7 @@ def test_a_given_target_needs_no_fedavg():
 
 def test_a_deadline_that_nobody_misses_is_said():
     quick = {case("salf"): [timed("salf", [0.5], 0.5, every=0.01)]}
-    assert "Nobody was cut off by the deadline" in printed(Comparison(BASE, quick))
+    assert "so a shorter deadline would save time" in printed(Comparison(BASE, quick))
     cut = {case("salf"): [timed("salf", [0.5], 0.5, every=0.065)]}
     assert "Nobody" not in printed(Comparison(BASE, cut))
 
@@ -180,7 +180,7 @@ def test_the_page_shows_seconds_first_then_rounds_reach_and_waste(compared):
         "Accuracy on held-out data over the rounds",
         "How many users reached each layer",
         "Waiting and wasted work",
-        "Make it again",
+        "Reproduce this page",
     ]
 
 

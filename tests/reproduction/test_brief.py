@@ -52,7 +52,7 @@ def test_averages_that_differ_are_told_apart_with_the_reason_of_the_one_that_fai
     )
     assert topic.verdict is IN_PART
     assert "As the equations say: does not hold. As published: holds in part." in topic.reason
-    assert "1 of 3 checks pass, 1 fail, 1 cannot be told" in topic.reason
+    assert "1 of 3 checks pass, 1 fails, 1 is inconclusive" in topic.reason
     texts = next(t for t in TEXTS["page"]["topics"] if "table1.falls_much" in t["claims"])
     assert topic.reason.endswith(texts["why_reached"])
     assert texts["why_all"] not in topic.reason

@@ -63,7 +63,7 @@ def test_the_closest_is_a_matter_of_where_fedavg_is():
 def test_methods_that_are_all_alike_have_no_closest():
     closest = findings("all", flat(dict.fromkeys(AS_IN_THE_PAPER, 0.9)))[0]
     assert closest.verdict is IN_PART
-    assert "3 of 6 checks passed. Not so: from FedAvg over all rounds" in closest.reason
+    assert "3 of 6 checks passed. Failed: from FedAvg over all rounds" in closest.reason
 
 
 def test_the_whole_profile_counts_and_not_the_end_alone():
@@ -79,19 +79,19 @@ def test_methods_are_compared_seed_by_seed():
     same_seeds = flat(AS_IN_THE_PAPER | {"salf": 0.85}, noise=wide)
     below = findings("all", same_seeds)[0]
     assert below.verdict is IN_PART  # clearly further away than AsyncFL
-    assert "Not so: from FedAvg over all rounds: SALF 0.100, AsyncFL 0.090" in below.reason
+    assert "Failed: from FedAvg over all rounds: SALF 0.100, AsyncFL 0.090" in below.reason
     mixed = same_seeds | {"salf": same_seeds["salf"][1:] + same_seeds["salf"][:1]}
     told = findings("all", mixed)[0]
     assert told.verdict is IN_PART  # few seeds do not make a claim hold
-    assert "Not so" not in told.reason
-    assert "Cannot be told: from FedAvg over all rounds: SALF" in told.reason
+    assert "Failed" not in told.reason
+    assert "Inconclusive: from FedAvg over all rounds: SALF" in told.reason
 
 
 def test_a_difference_that_the_seeds_cannot_tell_is_not_called_inferior():
     courses = flat(AS_IN_THE_PAPER) | {"drop": [course(a, a) for a in (0.2, 0.9, 0.6)]}
     *_, inferior = findings("all", courses)
     assert inferior.verdict is IN_PART
-    assert "Cannot be told: over all rounds: SALF 0.900, Drop 0.567" in inferior.reason
+    assert "Inconclusive: over all rounds: SALF 0.900, Drop 0.567" in inferior.reason
     assert "The paper leaves open" not in inferior.reason  # more seeds would settle it
 
 
@@ -104,7 +104,7 @@ def test_one_seed_can_tell_nothing():
 def test_training_that_diverged_speaks_against_the_method_said_to_be_good():
     closest, *_ = findings("all", flat(AS_IN_THE_PAPER) | {"drop": None})
     assert closest.verdict is IN_PART
-    assert "Cannot be told: from FedAvg over all rounds: Drop: training diverged" in closest.reason
+    assert "Inconclusive: from FedAvg over all rounds: Drop: training diverged" in closest.reason
     closest, *_ = findings("all", flat(AS_IN_THE_PAPER) | {"salf": None})
     assert closest.verdict is FAILS
     assert "SALF: training diverged" in closest.reason

@@ -9,8 +9,8 @@ from made_up_runs import found
 
 from salf.draws import Keyed
 from salf.experiments.config import Config
+from salf.experiments.federation import from_config
 from salf.experiments.run import run
-from salf.experiments.training import from_config
 from salf.report.tables import Table
 from salf.reproduction.deadlines import FLEET, passes, straggler_share
 from salf.reproduction.item import label
@@ -230,7 +230,7 @@ def test_training_that_diverged_speaks_against_the_method_said_to_be_good():
     assert found["coincide"].verdict is IN_PART
     assert "Drop at 9 µs: training diverged" in found["coincide"].reason
     without = {place: replace(panel(), vanilla=None) for place in PLACES}
-    assert "Cannot be told: FedAvg: training diverged" in findings(without)[0].reason
+    assert "Inconclusive: FedAvg: training diverged" in findings(without)[0].reason
 
 
 SIZE = replace(QUICK, deadlines=(1, 5, 9))

@@ -260,13 +260,13 @@ def test_the_page_names_the_versions_that_runs_were_made_with(copied, tiny):
 
 def test_the_overview_counts_every_verdict_and_so_does_the_sentence(done):
     text = (done[0] / TEXT).read_text()
-    assert "| Does not hold | Cannot be told | Not tested |" in text
+    assert "| Does not hold | Inconclusive | Not tested |" in text
     verdicts = [f.verdict for item in done[1].made.values() for f in item.outcome.findings]
     assert Verdict.UNDECIDED in verdicts
     ours = sum(f.ours for item in done[1].made.values() for f in item.outcome.findings)
     counted = re.search(
-        r"Of (\d+) claims.*?(\d+) hold, (\d+) hold in part, (\d+) do not hold, (\d+) could not be "
-        r"told and (\d+) were not tested at this size",
+        r"Of (\d+) claims.*?(\d+) hold, (\d+) hold in part, (\d+) do not hold, (\d+) are "
+        r"inconclusive and (\d+) were not tested at this size",
         text,
     )
     total, *parts = map(int, counted.groups())

@@ -121,7 +121,7 @@ def test_another_method_that_diverged_leaves_a_claim_open():
     gone = Cells({k: v for k, v in cells.values.items() if k != ("mlp", "drop", "all", 0.9)})
     found = verdict(gone, "As published", "consistently")
     assert found.verdict is Verdict.IN_PART
-    assert "Cannot be told: MLP at 90 %: Drop: training diverged" in found.reason
+    assert "Inconclusive: MLP at 90 %: Drop: training diverged" in found.reason
 
 
 def test_methods_that_are_all_alike_have_no_order_and_no_best():
@@ -132,7 +132,7 @@ def test_methods_that_are_all_alike_have_no_order_and_no_best():
     assert verdict(alike, "As published", "degradation of SALF").verdict is Verdict.FAILS
     best = verdict(alike, "As published", "consistently")
     assert best.verdict is Verdict.IN_PART
-    assert "20 of 25 checks passed. Not so: MLP over all ratios: SALF 0.900, Drop" in best.reason
+    assert "20 of 25 checks passed. Failed: MLP over all ratios: SALF 0.900, Drop" in best.reason
 
 
 def test_seeds_that_are_far_apart_make_nothing_hold():
@@ -155,7 +155,7 @@ def test_what_is_known_of_why_is_told_where_drop_does_not_collapse():
     cells = like_the_paper(cells=held)
     for words in ("dramatic", "the order"):
         found = verdict(cells, "As the equations", words)
-        assert "the few users that finish stand for all" in found.reason
+        assert "the few users that finish represent all" in found.reason
         assert "stand for all" not in verdict(cells, "As published", words).reason
 
 

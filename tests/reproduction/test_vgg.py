@@ -95,19 +95,19 @@ def test_converging_is_next_to_fedavg_of_the_same_net():
 
 def test_slower_with_depth_says_whether_fedavg_is_too():
     slower = by_share()[1]
-    assert "Of FedAvg, without any deadline, the same holds: VGG-11 FedAvg" in slower.reason
+    assert "For FedAvg, without any deadline, the same holds: VGG-11 FedAvg" in slower.reason
     assert "FedAvg less SALF: VGG-11 0.020 ±0.000, VGG-13 0.020 ±0.000" in slower.reason
     rising = {Case.waiting(net): 0.8 + 0.01 * i for i, net in enumerate(NETS)}
     slower = by_share(rising)[1]
     assert slower.verdict is HOLDS
-    assert "Of FedAvg, without any deadline, the same does not hold" in slower.reason
+    assert "For FedAvg, without any deadline, the same does not hold" in slower.reason
 
 
 def test_one_seed_can_tell_no_two_nets_or_methods_apart():
     converges, slower, gains = by_share(noise=NOISE[:1])
     assert converges.verdict is HOLDS  # which is about each seed
     assert [slower.verdict, gains.verdict] == [UNDECIDED] * 2
-    assert "Of FedAvg, without any deadline, the same cannot be told" in slower.reason
+    assert "For FedAvg, without any deadline, the same is inconclusive" in slower.reason
     assert {finding.verdict for finding in at_90(noise=NOISE[:1])} == {UNDECIDED}
 
 
@@ -128,10 +128,10 @@ def test_nets_that_are_not_slower_with_depth():
     assert at_90(faster)[2].verdict is FAILS
     one_faster = by_share({salf("vgg13", 0.5): 0.99})[1]
     assert one_faster.verdict is IN_PART
-    assert "Not so: VGG-11 SALF (50 %) 0.555, VGG-13 SALF (50 %) 0.595" in one_faster.reason
+    assert "Failed: VGG-11 SALF (50 %) 0.555, VGG-13 SALF (50 %) 0.595" in one_faster.reason
     unclear = by_share({salf("vgg13", 0.5): [course(0.2, end) for end in (0.7, 0.99, 0.8)]})[1]
     assert unclear.verdict is IN_PART
-    assert "Cannot be told: VGG-11 SALF (50 %) 0.555, VGG-13 SALF (50 %) 0.515" in unclear.reason
+    assert "Inconclusive: VGG-11 SALF (50 %) 0.555, VGG-13 SALF (50 %) 0.515" in unclear.reason
 
 
 def test_vgg19_gains_from_stragglers_or_does_not_or_is_not_run():
@@ -153,11 +153,11 @@ def test_one_net_says_nothing_about_depth():
 def test_salf_has_to_be_above_drop_by_more_than_the_seeds_differ():
     worse = {salf(net, 0.9): 0.1 for net in NETS}
     assert at_90(worse)[0].verdict is FAILS
-    assert "on i.i.d. data these stand for all" in at_90(worse)[0].reason
+    assert "on i.i.d. data these represent all" in at_90(worse)[0].reason
     a_little = [course(0.2, end) for end in (0.95, 0.88, 0.885)]
     found_a_little = at_90({Case("vgg11", "drop", "reached", 0.9): a_little})[0]
     assert found_a_little.verdict is IN_PART
-    assert "6 of 8 checks passed. Cannot be told" in found_a_little.reason
+    assert "6 of 8 checks passed. Inconclusive" in found_a_little.reason
     assert "at the end: VGG-11 SALF (90 %) 0.910, VGG-11 Drop (90 %) 0.905" in found_a_little.reason
 
 
@@ -182,8 +182,8 @@ def test_training_that_diverged_does_not_converge():
     assert "VGG-13 SALF (50 %): training diverged" in converges.reason
     assert slower.verdict is IN_PART
     above, near, _ = at_90({Case.waiting("vgg11"): None, salf("vgg13", 0.9): None})
-    assert "Cannot be told: at the end: VGG-11 FedAvg: training diverged" in near.reason
-    assert "Not so: over all rounds: VGG-13 SALF (90 %): training diverged" in above.reason
+    assert "Inconclusive: at the end: VGG-11 FedAvg: training diverged" in near.reason
+    assert "Failed: over all rounds: VGG-13 SALF (90 %): training diverged" in above.reason
     nothing = dict.fromkeys(like_the_paper())
     for finding in (*by_share(nothing), *at_90(nothing)):
         assert finding.verdict is FAILS

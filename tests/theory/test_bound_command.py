@@ -20,8 +20,8 @@ def bound(monkeypatch, capsys):
     ("arguments", "told"),
     [
         (["--layers", "1e20"], "not a valid integer"),
-        (["--layers", "1" + "0" * 20], "at most a thousand million"),
-        (["--users", "1" + "0" * 400], "at most a thousand million"),
+        (["--layers", "1" + "0" * 20], "at most 1e9"),
+        (["--users", "1" + "0" * 400], "at most 1e9"),
         (["--round", "1" + "0" * 400], "the round t must be from 1"),
         (["--g2", "nan"], "G^2 must be finite and not negative, not nan"),
         (["--sigma2", "1,inf"], "sigma^2 must be finite and not negative, not inf"),

@@ -226,7 +226,7 @@ def test_rounds_that_end_early_cost_what_they_last():
 
 
 def test_a_budget_too_short_for_the_bound_is_a_sentence():
-    with pytest.raises(SalfError, match=r"not defined within 0.01 s.*Give more seconds"):
+    with pytest.raises(SalfError, match=r"not defined within 0.01 s.*Use more seconds"):
         problem(0.01)
 
 

@@ -11,7 +11,6 @@ from salf.bench.suite import REFERENCE, Cell, Entrant, Suite
 from salf.data import load
 from salf.errors import SalfError, in_one_line
 from salf.experiments.pool import OnProgress
-from salf.experiments.run import cores
 from salf.methods import method
 
 Outcomes = dict[str, Outcome]  # by the key of the cell
@@ -91,7 +90,7 @@ def _outcomes(
             for seed in suite.tuning_seeds
         ],
         folder,
-        workers or cores(),
+        workers,
         progress(0, tries),
     )
     rates = {cell.key: _best_rate(suite, entrant, cell, tuned) for cell in going}
@@ -102,7 +101,7 @@ def _outcomes(
             for seed in suite.seeds
         ],
         folder,
-        workers or cores(),
+        workers,
         progress(tries, tries + seeds),
     )
     found = {key: Outcome(refused=why) for key, why in refused.items()}

@@ -1,10 +1,8 @@
 """Results: one row per method, kept as one JSON file; the published ones come with the package."""
 
-import csv
-import io
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from importlib.resources import files
@@ -18,7 +16,7 @@ from salf.bench.runs import Measured
 from salf.bench.suite import POINTS, REFERENCE, Cell, Entrant, Suite
 from salf.errors import SalfError
 from salf.experiments.clocked import SHARE, seconds_to
-from salf.files import write_whole
+from salf.files import csv_text, write_whole
 from salf.intervals import Interval, interval
 
 
@@ -207,8 +205,8 @@ def usable(rows: Mapping[str, Row], suite: Suite, say: Callable[[str], None]) ->
     other = [row for row in rows.values() if row.version != suite.version]
     for row in other:
         say(
-            f"{row.name} is left out: its results are of version {row.version} of the suite, and "
-            f"this is version {suite.version}. Run it again."
+            f"{row.name} is left out: its results are from version {row.version} of the suite, "
+            f"but this is version {suite.version}. Run it again."
         )
     return {name: row for name, row in rows.items() if row.version == suite.version}
 
@@ -221,9 +219,10 @@ COLUMNS = (
 
 def to_csv(suite: Suite, rows: Sequence[Row]) -> str:
     """One line per method, cell and seed."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    return csv_text([COLUMNS, *_lines(suite, rows)])
+
+
+def _lines(suite: Suite, rows: Sequence[Row]) -> Iterator[Sequence[Any]]:
     for row in rows:
         for cell in suite.cells:
             found = row.cells.get(cell.key)
@@ -232,13 +231,10 @@ def to_csv(suite: Suite, rows: Sequence[Row]) -> str:
             unit = "seconds" if cell.scenario.clocked else "rounds"
             where = (row.name, cell.data, cell.scenario.key)
             if found.refused:
-                writer.writerow([*where, *[""] * 11, found.refused, row.version])
+                yield [*where, *[""] * 11, found.refused, row.version]
             for run in found.runs:
-                writer.writerow(
-                    [
-                        *where, run.seed, found.lr, run.accuracy, run.slowest, run.target,
-                        run.to_target, unit, run.rounds, run.lost_work, run.lost_bytes, run.failed,
-                        "", row.version,
-                    ]
-                )  # fmt: skip
-    return text.getvalue()
+                yield [
+                    *where, run.seed, found.lr, run.accuracy, run.slowest, run.target,
+                    run.to_target, unit, run.rounds, run.lost_work, run.lost_bytes, run.failed,
+                    "", row.version,
+                ]  # fmt: skip

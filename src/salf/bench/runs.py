@@ -3,7 +3,6 @@
 import hashlib
 import inspect
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -19,7 +18,7 @@ from salf.experiments.config import Config
 from salf.experiments.pool import Job, OnProgress, Progress, run_all, share
 from salf.experiments.run import run
 from salf.experiments.training import SLOWEST, History
-from salf.files import write_whole
+from salf.files import folder_name, write_whole
 from salf.methods import find
 from salf.rows import Row
 
@@ -67,7 +66,7 @@ class Measured:
 def measure(
     configs: Sequence[tuple[Config, float]],
     folder: Path,
-    workers: int,
+    workers: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> dict[str, Measured]:
     """Measure each of these (config, work), several at a time, and return what came out by key.
@@ -82,7 +81,7 @@ def measure(
         if found[name] is None
     }
     if jobs:
-        found |= run_all(jobs, min(workers, len(jobs)), on_progress).results
+        found |= run_all(jobs, workers, on_progress).results
     return {name: measured for name, measured in found.items() if measured is not None}
 
 
@@ -90,8 +89,7 @@ def key(config: Config) -> str:
     """A name for a run: what it is of, and a digest of all that it depends on."""
     settings = json.dumps({**config.table(), "method_source": _source(config.method)}, default=str)
     digest = hashlib.sha256(settings.encode()).hexdigest()[:12]
-    method = re.sub(r"[^\w.]", "_", config.method)
-    return f"{config.data}-{method}-{config.seed}-{digest}"
+    return f"{config.data}-{folder_name(config.method)}-{config.seed}-{digest}"
 
 
 def _source(method: str) -> str:

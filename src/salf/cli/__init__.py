@@ -9,6 +9,8 @@ import typer
 from salf.cli import (
     attacks,
     bench,
+    compare,
+    data,
     demo,
     fleet,
     layers,
@@ -16,7 +18,7 @@ from salf.cli import (
     plan,
     recorded,
     reproduction,
-    simulation,
+    run,
     theory,
 )
 from salf.cli.commands import Commands
@@ -33,8 +35,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help="Federated learning that never waits for stragglers.\n\n"
-    "Every round ends at a deadline; each user sends the gradients of the layers its "
-    "backpropagation reached; the server averages every layer over the users that reached it.",
+    "Every round ends at a deadline. Each user sends the gradients of the layers that its "
+    "backpropagation reached, and the server averages each layer over the users that reached it.",
 )
 
 
@@ -51,8 +53,8 @@ def common(
 
 
 for command in (
-    simulation.run,
-    simulation.compare,
+    run.run,
+    compare.compare,
     plan.plan,
     bench.bench,
     attacks.attacks,
@@ -62,7 +64,7 @@ for command in (
     live.join,
     recorded.replay,
     layers.layers,
-    simulation.data,
+    data.data,
     theory.bound,
     demo.demo,
 ):

@@ -1,12 +1,13 @@
 """`salf attacks`."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from salf.cli.options import Source, Workers, option, parse_list, parse_ratio, settings_of
+from salf.cli.options import Settings, Source, Workers, option, parse_list, parse_ratio, settings_of
 from salf.cli.terminal import Downloads, progress_bar, tell
 from salf.errors import SalfError
-from salf.experiments.config import PRESETS, Config, load_config, simulated
+from salf.experiments.config import Config
+from salf.experiments.presets import PRESETS, load_config, simulated
 
 _CHOSEN = ("attack", "robust", "stragglers", "seed", "threads")
 USERS = 8
@@ -14,28 +15,32 @@ USERS = 8
 
 @settings_of(Config, without=_CHOSEN)
 def attacks(
-    settings: dict[str, Any],
+    settings: Settings,
     source: Source = "mnist-cnn",
     kinds: Annotated[
         str | None,
-        option("--attacks", help="Which, such as flip,constant:2; by default all of them."),
+        option("--attacks", help="Attacks to try, such as flip,constant:2; by default all."),
     ] = None,
     rules: Annotated[
         str | None, option("--rules", help="Values of --robust to compare; by default all.")
     ] = None,
     stragglers: Annotated[
-        str, option("--stragglers", help="Ratios of stragglers (0.5,1).")
-    ] = "0.5,1",
-    seeds: Annotated[int, option("--seeds", help="How many seeds, from 0 on (1).", min=1)] = 1,
+        str | None,
+        option("--stragglers", help="Ratios of stragglers (0.5,1), unless there is a --fleet."),
+    ] = None,
+    seeds: Annotated[int, option("--seeds", help="Number of seeds (1).", min=1)] = 1,
     workers: Workers = None,
     out: Annotated[
         Path | None,
-        option("--out", help="Keep the runs, attacks.csv and attacks.md here, and continue there."),
+        option(
+            "--out",
+            help="Folder for the runs, attacks.csv and attacks.md; continues a table begun there.",
+        ),
     ] = None,
 ) -> None:
-    """Try attacks of some users against rules of --robust, and print the accuracies as a table.
+    """Test the rules of --robust against attacks, and print the accuracies as a table.
 
-    A preset has 8 users here unless --users says otherwise, of which --attackers (1) attack. They
+    A preset has 8 users here unless you set --users; --attackers (1) of them attack. Attackers
     always send all layers.
 
     Examples:
@@ -43,13 +48,15 @@ def attacks(
         salf attacks mnist-cnn --seeds 3 --out attacks
 
         salf attacks digits-mlp --attacks flip,constant:2 --rules none,trimmed
+
+        salf attacks mnist-cnn --fleet phones --deadline 2s    (the same users are always slow)
     """
     from salf.experiments.attacks import ATTACKS, RULES, try_attacks
 
     users = {"users": USERS} if source in PRESETS else {}
     base = simulated(load_config(source)).changed(**{**users, **settings})
-    if base.fleet:
-        raise SalfError("attacks are tried with ratios of stragglers: leave out --fleet.")
+    if base.fleet and stragglers is not None:
+        raise SalfError("the devices of a fleet decide who is slow: leave out --stragglers.")
     named = ["" if kind == "none" else kind for kind in parse_list(kinds)]
     with progress_bar() as progress:
         task = progress.add_task("rounds", total=None)
@@ -57,7 +64,7 @@ def attacks(
             base,
             named or ATTACKS,
             parse_list(rules) or RULES,
-            [parse_ratio(each) for each in parse_list(stragglers)],
+            [parse_ratio(each) for each in parse_list(stragglers or "0.5,1")],
             range(seeds),
             out,
             workers=workers,

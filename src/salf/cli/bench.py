@@ -7,8 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from salf.cli.options import Options, Workers, option, parse_list, parse_options, settings_of
-from salf.cli.terminal import Downloads, progress_bar, results, say, tell
+from salf.cli.options import (
+    Options,
+    Settings,
+    Workers,
+    option,
+    parse_list,
+    parse_options,
+    settings_of,
+)
+from salf.cli.terminal import Downloads, can_draw, progress_bar, results, say, tell
 from salf.errors import SalfError
 from salf.experiments.config import Config
 
@@ -16,7 +24,6 @@ if TYPE_CHECKING:
     from salf.bench.results import Row
     from salf.bench.suite import Entrant, Suite
 
-Settings = dict[str, Any]
 _OWN = (
     "batches", "batch_size", "local_steps", "local_epochs", "client_lr", "server", "momentum",
     "average", "reach",
@@ -30,8 +37,9 @@ def bench(
         str,
         option(
             "--suite",
-            help="digits (a minute or two a method) | core (MNIST and Fashion-MNIST; the default) "
-            "| full (and CIFAR-10) | FILE.toml",
+            help="digits (a minute or two per method) | core (MNIST and Fashion-MNIST; the "
+            "default) "
+            "| full (also CIFAR-10) | FILE.toml",
         ),
     ] = "core",
     methods: Annotated[
@@ -46,7 +54,8 @@ def bench(
         str | None,
         option(
             "--scenario",
-            help="Only these, comma-separated: mixture, phones, phones-dirichlet, slow-classes, "
+            help="Scenarios to run, comma-separated: mixture, phones, phones-dirichlet, "
+            "slow-classes, "
             "day-night, sessions, by-labels.",
         ),
     ] = None,
@@ -63,16 +72,16 @@ def bench(
         bool,
         option(
             "--publish",
-            help="For maintainers: put the rows among the published results, and the tables into "
+            help="For maintainers: add the rows to the published results and the tables to "
             "docs/bench.md.",
         ),
     ] = False,
 ) -> None:
     """Compare methods in the straggler benchmark: the same scenarios, budget and tuning for all.
 
-    Each method is run in every scenario with four learning rates and two seeds; with the best of
-    the rates it is run with five other seeds. The table shows it beside the published results of
-    all methods, with ranks. Stop it whenever you like: the same command continues.
+    Each method runs in every scenario with four learning rates and two seeds, then with the best
+    rate and five other seeds. The table shows it beside the published results of all methods, with
+    ranks. You can interrupt the command at any time and repeat it to continue.
 
     Examples:
 
@@ -84,11 +93,10 @@ def bench(
 
         salf bench --method salf+equal-time --scenario slow-classes,sessions
 
-        salf bench --suite digits --method all    (makes all results again)
+        salf bench --suite digits --method all    (reproduces all results)
     """
     from salf.bench import results as rows_of
     from salf.bench import suite as suites
-    from salf.cli.simulation import can_draw
     from salf.report import check_extra
     from salf.report.bench import print_tables, write_files
 
@@ -108,8 +116,8 @@ def bench(
     rows = _shown(chosen, [*published.values(), *made])
     if not rows:
         raise SalfError(
-            f"no results of the suite {suite} are published yet: name methods with --method, or "
-            "run them all with --method all."
+            f"no results of the suite {suite} are published yet: choose methods with --method, "
+            "or run all with --method all."
         )
     print_tables(chosen, rows, results)
     for path in write_files(chosen, rows, out, sys.argv[1:], drawn=drawn):
@@ -124,10 +132,13 @@ def _entrants(
 ) -> "list[Entrant]":
     """The methods that were named, with the options and settings that were given."""
     if not methods and (options or settings):
-        raise SalfError("options and settings are those of a method: name it with --method.")
+        raise SalfError("options and settings belong to a method: choose one with --method.")
     if methods == "all":
         if options or settings:
-            raise SalfError("--method all runs methods as the table has them: leave out settings.")
+            raise SalfError(
+                "--method all runs methods with the settings of the table: leave out other "
+                "settings."
+            )
         return list(chosen.entrants)
     found = [chosen.entrant(name) for name in parse_list(methods)]
     if options or settings:

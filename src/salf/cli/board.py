@@ -3,7 +3,6 @@
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -42,12 +41,7 @@ class Board:
     def __enter__(self) -> "Board":
         return self  # it appears with the first round: until then others may show what they do
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._live.stop()
 
     def show(self, row: "Row") -> None:
@@ -105,7 +99,7 @@ class Board:
         step = f" in local step {begun} of {planned}" if planned > 1 else ""
         if depth <= len(self._layers):
             return f"reached layer {depth} ({self._layers[depth - 1]}){step}"
-        return "late" if user in row.silent else "no time for a layer"
+        return "late" if user in row.silent else "completed no layer"
 
 
 def _blocks(depth: int, layers: int) -> Text:

@@ -11,11 +11,12 @@ from typing import Annotated
 from rich.status import Status
 from rich.text import Text
 
+from salf.cli.compare import end, run_cases
 from salf.cli.options import DataDir, option
-from salf.cli.simulation import can_draw, end, run_cases
-from salf.cli.terminal import Downloads, console, results, say, tell
+from salf.cli.terminal import Downloads, can_draw, console, results, say, tell
 from salf.errors import DataUnavailable
-from salf.experiments.config import PRESETS, Config
+from salf.experiments.config import Config
+from salf.experiments.presets import PRESETS
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,10 @@ def demo(
     ] = Path("demo"),
     data_dir: DataDir = None,
 ) -> None:
-    """Compare FedAvg, SALF and Drop over simulated seconds on phones, and leave a page to look at.
+    """Compare FedAvg, SALF and Drop over simulated seconds on phones, and write a page.
 
-    The paper's mixture of 90 % stragglers, round by round, comes second. It gets MNIST, and where
-    that is impossible takes digits, a small data set that is part of salf.
+    A second comparison, over rounds, uses the paper's mixture with 90 % stragglers. The data are
+    MNIST or, if it cannot be downloaded, digits, a small data set that comes with salf.
     """
     from salf.experiments.compare import cases
     from salf.report import check_extra, print_tables

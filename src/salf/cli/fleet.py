@@ -2,15 +2,16 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from salf.cli.commands import Commands
 from salf.cli.fleet_measure import measure
-from salf.cli.options import Source, option, settings_of
+from salf.cli.options import Settings, Source, option, settings_of
 from salf.cli.terminal import Downloads, console, tell
-from salf.experiments.config import Config, load_config, simulated
+from salf.experiments.config import Config
+from salf.experiments.presets import load_config, simulated
 
 app = typer.Typer(
     cls=Commands,
@@ -23,7 +24,7 @@ app = typer.Typer(
 
 @app.command("list")
 def list_() -> None:
-    """Name the fleets that come with salf, a line each; docs/fleets.md has their figures."""
+    """List the fleets that come with salf; docs/fleets.md describes them."""
     from salf.fleet.named import NAMED
 
     width = max(map(len, NAMED))
@@ -44,15 +45,15 @@ _PREVIEWED = (
 @app.command()
 @settings_of(Config, only=_PREVIEWED)
 def preview(
-    settings: dict[str, Any],
+    settings: Settings,
     source: Source = "mnist-mlp",
     out: Annotated[
-        Path | None, option("--out", help="Leave a figure (PNG, SVG) and a page here.")
+        Path | None, option("--out", help="Folder for a figure (PNG, SVG) and a page.")
     ] = None,
 ) -> None:
-    """Show who would reach what, which deadline gives which reach, and what FedAvg would wait.
+    """Show which layers users reach by which deadline, and how long FedAvg would wait.
 
-    Nothing is trained. Without --deadline, it is one by which users reach 70 % of their layers.
+    Nothing is trained. The default deadline is the one by which users reach 70 % of their layers.
 
     Examples:
 

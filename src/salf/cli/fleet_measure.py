@@ -18,14 +18,14 @@ def measure(
         option(
             "--out",
             help="The file to write; by default FOLDER/fleet.csv. A figure (PNG, SVG) and a page "
-            "are left beside it.",
+            "are written next to it.",
         ),
     ] = None,
 ) -> None:
-    """Make a fleet from a live run: layer times, jitter and message overhead of every user.
+    """Create a fleet from a live run: layer times, jitter and message overhead of every user.
 
-    It also says how well the fleet simulates the run: a fleet from every second round is compared
-    with the other rounds, in the terminal, as a figure and on a page.
+    The command also shows how well the fleet simulates the run: a fleet measured from every second
+    round is compared with the other rounds, in the terminal, as a figure and on a page.
 
     Examples:
 
@@ -35,12 +35,12 @@ def measure(
 
         salf run mnist-cnn --fleet runs/live/fleet.csv --users 8 --deadline 50ms
     """
-    from salf.experiments.measure import measure as measured_of
+    from salf.experiments.agreement import measure as measured_of
     from salf.report.agreement import write_agreement
 
     path = out or folder / "fleet.csv"
     if path.suffix != ".csv":  # which --fleet knows files by
-        raise SalfError(f"--out is the file of a fleet, which ends in .csv, not {path.name!r}.")
+        raise SalfError(f"--out must be a file that ends in .csv, not {path.name!r}.")
     measured, agreement = measured_of(folder)
     measured.write(path)
     tell(str(agreement))
@@ -49,4 +49,4 @@ def measure(
         for file in write_agreement(agreement, folder, path, sys.argv[1:]):
             tell(f"wrote {file}")
     except SalfError as error:
-        say(f"No page was made: {error}")
+        say(f"No page was written: {error}")

@@ -8,7 +8,9 @@ from rich.table import Table
 
 from salf.cli.options import settings_of
 from salf.cli.terminal import results, say, tell
-from salf.experiments.config import PAPER_MODELS, PRESETS, Config
+from salf.experiments.config import Config
+from salf.experiments.presets import PRESETS
+from salf.experiments.settings import PAPER_MODELS
 
 if TYPE_CHECKING:
     from torch import nn

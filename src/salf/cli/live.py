@@ -9,13 +9,14 @@ from shlex import join as shell
 from typing import TYPE_CHECKING, Annotated, Any
 
 from salf.cli.board import Board
-from salf.cli.options import Options, Source, option, settings_of
+from salf.cli.options import Options, Settings, Source, option, settings_of, with_options
 from salf.cli.recorded import accuracy_text
-from salf.cli.simulation import Settings, with_options
 from salf.cli.terminal import console, say, tell
 from salf.errors import ClusterLost, SalfError
-from salf.experiments.config import PRESETS, Config, LiveConfig, load_config
-from salf.experiments.config import live as made_live
+from salf.experiments.config import Config
+from salf.experiments.live_config import LiveConfig
+from salf.experiments.live_config import live as made_live
+from salf.experiments.presets import PRESETS, load_config
 
 if TYPE_CHECKING:
     from salf.rows import Row
@@ -82,7 +83,7 @@ def live(
         except (KeyboardInterrupt, SystemExit):
             # The page itself would take seconds, and somebody wants to stop now.
             if out is not None and _rounds(out):
-                say(f"{_command('page', out)} makes a page from the rounds so far.")
+                say(f"{_command('page', out)} creates a page from the rounds so far.")
             raise
         except ClusterLost as error:
             if out is None:
@@ -130,7 +131,7 @@ class Screen:
 
     def begin(self, config: LiveConfig, layers: Sequence[str]) -> None:
         """The federation is put together."""
-        from salf.experiments.live import user_name
+        from salf.experiments.live_users import user_name
         from salf.live.slow import slowness
 
         slow = enumerate(slowness(config.slow, config.users), 1)
@@ -169,7 +170,7 @@ def _leave_page(out: Path) -> None:
     try:
         tell(f"wrote {write_live_page(out)}")
     except (SalfError, OSError) as error:
-        say(f"Could not make the page: {error}; then {_command('page', out)} makes it.")
+        say(f"Could not create the page: {error}; then {_command('page', out)} creates it.")
 
 
 def _command(*arguments: object) -> str:
@@ -217,7 +218,7 @@ def join(
 
         salf join mnist-cnn --address 192.168.1.10:6379 --share 7/8
     """
-    from salf.experiments.live import make_user, user_name
+    from salf.experiments.live_users import make_user, user_name
     from salf.live.cluster import Pulse, cluster
 
     if not share:

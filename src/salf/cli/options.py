@@ -1,7 +1,7 @@
 """Options of the command line: those that are a config's settings, made from it, and the rest."""
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import fields
 from functools import wraps
 from types import NoneType, UnionType
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import typer
 
 from salf.errors import SalfError
-from salf.experiments.config import Config
+from salf.experiments.config import Config, refuse_deadline
 from salf.methods import METHODS
 
 
@@ -59,6 +59,7 @@ _HELP = {each.name: each.metadata.get("help", "") for each in fields(Config)}
 DataDir = Annotated[str | None, option("--data-dir", help=_HELP["data_dir"])]
 
 Command = Callable[..., None]
+Settings = dict[str, Any]  # those that were given, by name
 
 
 def settings_of(
@@ -144,3 +145,24 @@ def parse_options(given: list[str] | None) -> dict[str, Any] | None:
             raise SalfError(f"an option must be NAME=VALUE, not {entry!r}.")
         options[name] = value
     return options
+
+
+def with_options(config: Config, settings: Settings, options: list[str] | None) -> Config:
+    """The config with what the command line says; options are those of the method it names."""
+    config = config.changed(method=settings.get("method"))
+    if settings.get("fleet", config.fleet):
+        refuse_with_fleet(settings)
+    more = parse_options(options)
+    made = config.changed(**settings, options=None if more is None else {**config.options, **more})
+    if "deadline" in settings:
+        refuse_deadline(made.make_method())
+    return made
+
+
+def refuse_with_fleet(given: Iterable[str]) -> None:
+    """Refuse settings that say how deep users get where their devices do."""
+    for name in ("stragglers", "depth"):
+        if name in given:
+            raise SalfError(
+                f"the fleet and the deadline determine how far users get: leave out --{name}."
+            )

@@ -1,15 +1,22 @@
 """`salf plan`."""
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from salf.cli.options import Options, Source, Workers, option, parse_list, settings_of
-from salf.cli.simulation import with_options
-from salf.cli.terminal import Downloads, console, progress_bar, results, say, tell
-from salf.errors import SalfError
-from salf.experiments.config import Config, load_config, simulated
+from salf.cli.options import (
+    Options,
+    Settings,
+    Source,
+    Workers,
+    option,
+    parse_list,
+    settings_of,
+    with_options,
+)
+from salf.cli.terminal import Downloads, can_draw, console, progress_bar, results, say, tell
+from salf.experiments.config import Config
+from salf.experiments.presets import load_config, simulated
 from salf.options import duration
 
 _CHOSEN = ("deadline", "rounds", "seed", "depth", "stragglers", "eval_every", "eval_seconds")
@@ -17,15 +24,15 @@ _CHOSEN = ("deadline", "rounds", "seed", "depth", "stragglers", "eval_every", "e
 
 @settings_of(Config, without=_CHOSEN)
 def plan(
-    settings: dict[str, Any],
+    settings: Settings,
     source: Source = "mnist-mlp",
     options: Options = None,
     bound: Annotated[
         Literal["theorem", "sharp"],
         option(
             "--bound",
-            help="Which bound the schedule minimises: theorem | sharp (as the proof has it before "
-            "it drops how many users reach a layer). Both are shown.",
+            help="Which bound the schedule minimises: theorem | sharp (the proof's expression "
+            "that still has the number of users that reach a layer). Both are shown.",
         ),
     ] = "theorem",
     rates: Annotated[
@@ -58,15 +65,16 @@ def plan(
         Path | None,
         option(
             "--out",
-            help="Folder for plan.csv, curve.csv, a figure and a page; continues if begun.",
+            help="Folder for plan.csv, curve.csv, a figure and a page; continues a search begun "
+            "there.",
         ),
     ] = None,
 ) -> None:
     """Choose the deadline for a fleet and a budget of simulated seconds.
 
-    By the theorem's bound: the constant T_max, the schedule T_1..T_R and the batch size that
-    minimise it. By simulation: the accuracy at the budget for a grid of deadlines. And how far the
-    two disagree.
+    Two answers are printed, and how far they disagree: the constant T_max, the schedule T_1..T_R
+    and the batch size that minimise the theorem's bound; and the deadline with the best simulated
+    accuracy at the end of the budget, from a grid.
 
     Examples:
 
@@ -74,21 +82,14 @@ def plan(
 
         salf run digits-mlp --fleet slow-classes --seconds 200 --deadline plan/plan.csv
     """
-    from salf.experiments.plan import from_config
+    from salf.experiments.plan import on_same_devices
     from salf.experiments.plan import plan as make_plan
     from salf.experiments.pool import run_all
-    from salf.experiments.run import cores
     from salf.files import write_whole
     from salf.report import check_extra
     from salf.report.plan import print_plan, tables, write_plan
 
-    drawn = out is not None
-    try:
-        if drawn:
-            check_extra()
-    except SalfError as error:
-        say(f"No figure and no page will be written: {error}")
-        drawn = False
+    drawn = out is not None and can_draw(check_extra)
     config = simulated(with_options(load_config(source), settings, options))
     config = config.changed(threads=config.threads or 1)
     given = {
@@ -104,17 +105,16 @@ def plan(
         task = progress.add_task("bound", total=None)
 
         def run(jobs: Any) -> Any:
-            at_once = workers or min(cores(), len(jobs))
             progress.update(task, description="search")
             return run_all(
                 jobs,
-                at_once,
+                workers,
                 lambda done, total: progress.update(task, completed=done, total=total),
             )
 
         planned = make_plan(
             config,
-            partial(from_config, fleet_seed=0),
+            on_same_devices,
             form=bound,
             rates=rates,
             given={name: value for name, value in given.items() if value is not None},
@@ -140,10 +140,10 @@ def plan(
 
 def _fetch(config: Config) -> None:
     """Once here, so that data are fetched once and what is wrong with them is said once."""
-    from salf.data import load
+    from salf.experiments.federation import load_data
 
     with console.status(f"looking for {config.data}"):
-        load(config.data, Path(config.data_dir) if config.data_dir else None, report=Downloads())
+        load_data(config, Downloads())
 
 
 def _time(text: str) -> float:

@@ -11,11 +11,11 @@ from salf.cli.terminal import progress_bar, say, tell
 def page(
     folder: Annotated[Path, typer.Argument(help="The folder of a live run (its --out).")],
 ) -> None:
-    """Make the page of a live run: accuracy over time, how far each user got, rejected updates.
+    """Create the page of a live run: accuracy over time, how far each user got, rejected updates.
 
-    `salf live --out` leaves it at the end, as FOLDER/live.html: one file that
-    needs no network. Of a run that goes on or was stopped it has the rounds so
-    far; the run is not disturbed.
+    The page is FOLDER/live.html, one file that needs no network. `salf live --out`
+    writes it at the end of a run. This command also works during a run, or after
+    one that was interrupted: the page then shows the rounds so far.
 
     Example:
 
@@ -29,7 +29,7 @@ def page(
 def replay(
     folder: Annotated[Path, typer.Argument(help="The folder of a live run (its --out).")],
 ) -> None:
-    """Run a live run's recorded depths again in the simulator, and compare the two.
+    """Replay the recorded depths of a live run in the simulator, and compare the two models.
 
     Example:
 
@@ -48,8 +48,8 @@ def replay(
         say("The live run is not finished, so there is nothing to compare with yet.")
     else:
         tell(
-            f"live:     test accuracy {accuracy_text(summary['test_accuracy'])}; its model is "
-            f"{replayed.distance:.1e} of its norm away from the replayed one"
+            f"live:     test accuracy {accuracy_text(summary['test_accuracy'])}; relative "
+            f"distance between the two models: {replayed.distance:.1e}"
         )
 
 

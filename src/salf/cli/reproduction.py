@@ -48,7 +48,7 @@ def reproduce(
         int | None,
         option(
             "--seeds",
-            help="Seeds of every run; else 5 on MNIST and 3 on CIFAR-10 (quick: 3 and 1).",
+            help="Number of seeds; by default 5 on MNIST and 3 on CIFAR-10 (quick: 3 and 1).",
             min=1,
         ),
     ] = None,
@@ -60,8 +60,8 @@ def reproduce(
 ) -> None:
     """Reproduce the paper's tables, figures, lemmas and theorem, with a verdict on every claim.
 
-    Writes a CSV and a figure of each, and one page with the paper's results beside ours. The same
-    command continues an interrupted one, and the page keeps the items of earlier commands.
+    Writes a CSV file and a figure for each, and one page with the paper's results beside ours.
+    Repeat the command to continue after an interruption. The page keeps items of earlier commands.
 
     Examples:
 
@@ -69,7 +69,7 @@ def reproduce(
 
         salf reproduce fig-vgg fig-vgg90 --data-dir FOLDER-WITH-CIFAR-10
 
-        salf reproduce    (all of it)
+        salf reproduce    (everything)
     """
     from salf.report.extra import check_extra
 

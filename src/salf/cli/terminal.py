@@ -16,6 +16,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from salf.errors import SalfError
 from salf.progress import Reporter
 
 console = Console(stderr=True)
@@ -50,6 +51,16 @@ def progress_bar(*more: str, counted: bool = True, memory: float = 30.0) -> Prog
         disable=not console.is_terminal,
         transient=True,
     )
+
+
+def can_draw(check: Callable[[], None]) -> bool:
+    """Say before training, not after hours of it, that there will be no picture and no page."""
+    try:
+        check()
+    except SalfError as error:
+        say(f"No figure and no page will be written: {error}")
+        return False
+    return True
 
 
 class Downloads(Reporter):

@@ -23,10 +23,10 @@ def bound(
     gap: Annotated[float, option("--gap", help="Gamma, the heterogeneity gap (0).")] = 0.0,
     distance2: Annotated[float, option("--distance2", help="|w_1 - w_opt|^2 (1).")] = 1.0,
 ) -> None:
-    """Print the theorem's constants and bounds, and how they move with U and L.
+    """Print the theorem's constants and bounds, and how they depend on U and L.
 
-    B is what FedAvg has too, C what the deadline adds. All of it is worst case: measured gaps are
-    far smaller.
+    B is the part of the bound that FedAvg has too; C is what the deadline adds. Bounds are worst
+    cases: measured gaps are far smaller.
 
     Example:
 
@@ -38,7 +38,7 @@ def bound(
     try:
         variances = [float(part) for part in parse_list(sigma2)]
     except ValueError:
-        raise SalfError(f"sigma2 must be numbers with commas, not {sigma2!r}.") from None
+        raise SalfError(f"sigma2 must be comma-separated numbers, not {sigma2!r}.") from None
     constants = Constants(rho_c, rho_s, variances, g2, gap)
     table = Table(title=f"Bounds for round {t}", title_justify="left")
     for column in ("U", "L", "B", "C", "variance of the step", "gap of SALF", "gap of FedAvg"):

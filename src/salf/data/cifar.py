@@ -45,7 +45,7 @@ def read_cifar(folder: Path, rows: int = 10_000) -> tuple[Samples, Samples, bool
             raise SalfError(f"{path} has {len(content)} bytes; a batch has {rows * ROW}.")
         table = content.reshape(rows, ROW)
         if table[:, 0].max() > 9:
-            raise SalfError(f"{path} has the label {table[:, 0].max()}; labels are 0 to 9.")
+            raise SalfError(f"{path} has the label {table[:, 0].max()}; labels must be 0 to 9.")
         # Copied file by file, so that no more than one file is in memory twice.
         labels[k * rows : (k + 1) * rows] = table[:, 0]
         inputs[k * rows : (k + 1) * rows] = table[:, 1:]

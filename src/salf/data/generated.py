@@ -28,11 +28,11 @@ def synthetic(
     """
     for name, value in (("train", train), ("test", test), ("classes", classes)):
         if value < 1:
-            raise SalfError(f"{name} is {value}, but must be at least 1.")
+            raise SalfError(f"{name} must be at least 1, not {value}.")
     if len(shape) != 3 or min(shape) < 1:
-        raise SalfError(f"shape is {shape}, but must be (channels, height, width), each above 0.")
+        raise SalfError(f"shape must be (channels, height, width), each above 0, not {shape}.")
     if seed < 0:
-        raise SalfError(f"the seed is {seed}, but must be at least 0.")
+        raise SalfError(f"the seed must be at least 0, not {seed}.")
     rng = np.random.default_rng(seed)
     prototypes = _prototypes(rng, classes, shape)
     return DataSet(

@@ -17,12 +17,12 @@ PARTS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
 def load_idx(folder: Path) -> DataSet:
     """Load any folder with the four idx files of a data set, plain or .gz."""
     if not folder.is_dir():
-        raise SalfError(f"{folder} is not a folder; name the one with the four idx files.")
+        raise SalfError(f"{folder} is not a folder; pass the one that contains the four idx files.")
     files = find_parts(folder)
     if missing := [part for part in PARTS if part not in files]:
         raise SalfError(
             f"{folder} has no idx file for {', '.join(missing)}; "
-            "expected are names such as train-images-idx3-ubyte or train-images-idx3-ubyte.gz."
+            "expected names such as train-images-idx3-ubyte or train-images-idx3-ubyte.gz."
         )
     content = {part: read_bytes(path) for part, path in files.items()}
     train, test = parse_parts(content, files)
@@ -65,7 +65,7 @@ def parse_parts(content: dict[str, Bytes], names: dict[str, Path]) -> tuple[Samp
         if y.dim() != 1 or len(x) != len(y) or len(x) == 0:
             raise SalfError(
                 f"{names[labels]} has shape {tuple(y.shape)}, but {names[images]} has {len(x)} "
-                "images; there must be one label an image, and at least one."
+                "images; there must be one label per image, and at least one image."
             )
         return Samples(x.unsqueeze(1) if x.dim() == 3 else x, y.to(torch.int64))
 
@@ -79,7 +79,9 @@ def parse_idx(content: Bytes, name: str) -> Tensor:
         raise SalfError(f"{name} is not an idx file: it does not start with an idx magic number.")
     kind, dims = int(content[2]), int(content[3])
     if kind != 8:
-        raise SalfError(f"{name} holds idx type 0x{kind:02x}; only unsigned bytes (0x08) are read.")
+        raise SalfError(
+            f"{name} has idx type 0x{kind:02x}; only unsigned bytes (0x08) are supported."
+        )
     start = 4 + 4 * dims
     if dims == 0 or len(content) < start:
         raise SalfError(f"{name} is damaged: its header ends early.")

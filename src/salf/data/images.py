@@ -26,7 +26,7 @@ def load_folder(root: Path) -> DataSet:
     """
     if not root.is_dir():
         raise SalfError(
-            f"{root} is not a folder; name the one that has a sub-folder of images for each class."
+            f"{root} is not a folder; pass the one with a subfolder of images for each class."
         )
     tests = [root / name for name in ("test", "val") if (root / name).is_dir()]
     if (root / "train").is_dir() and tests:
@@ -40,7 +40,7 @@ def load_folder(root: Path) -> DataSet:
     if not train or not test:
         raise SalfError(
             f"{root} has {len(train)} training and {len(test)} test images; both need at least "
-            f"one (without a test folder, every {HOLD_OUT}th image of a class is for testing)."
+            f"one (without a test folder, every {HOLD_OUT}th image of a class is used for testing)."
         )
     inputs = torch.from_numpy(_pixels([path for path, _ in train + test]))
     labels = torch.tensor([label for _, label in train + test])
@@ -57,7 +57,7 @@ def load_folder(root: Path) -> DataSet:
 def _classes(folder: Path) -> list[str]:
     names = sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     if not names:
-        raise SalfError(f"{folder} has no sub-folders; there must be one a class.")
+        raise SalfError(f"{folder} has no subfolders; there must be one per class.")
     return names
 
 
@@ -68,7 +68,7 @@ def _files(folder: Path, classes: list[str]) -> Labelled:
             continue  # a class may be missing from the test images
         images = sorted(p for p in (folder / name).iterdir() if p.suffix.lower() in SUFFIXES)
         if not images:
-            raise SalfError(f"the class folder {folder / name} holds no images.")
+            raise SalfError(f"the class folder {folder / name} contains no images.")
         files += [(path, label) for path in images]
     return files
 
@@ -91,7 +91,7 @@ def _pixels(paths: list[Path]) -> NDArray[np.uint8]:
         if image.shape[:2] != (height, width):
             raise SalfError(
                 f"{path} is {image.shape[1]} x {image.shape[0]} pixels but {paths[0]} is "
-                f"{width} x {height}; all images must have one size."
+                f"{width} x {height}; all images must have the same size."
             )
     if any(image.shape[2] == 3 for image in images):
         images = [np.broadcast_to(image, (height, width, 3)) for image in images]
@@ -103,11 +103,13 @@ def _decode(path: Path) -> NDArray[np.uint8]:
     try:
         from PIL import Image
     except ImportError as error:
-        raise SalfError("image folders need Pillow: pip install 'salf[images]'.") from error
+        raise SalfError("image folders need Pillow: run pip install 'salf[images]'.") from error
     try:
         with Image.open(path) as image:
             if image.mode.startswith(DEEP):
-                raise SalfError(f"{path} has more than 8 bits a pixel; convert it to 8 bits first.")
+                raise SalfError(
+                    f"{path} has more than 8 bits per pixel; convert it to 8 bits first."
+                )
             pixels = np.asarray(image.convert("L" if image.mode in GREY else "RGB"))
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise SalfError(f"{path} cannot be read as an image: {error}.") from error

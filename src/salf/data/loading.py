@@ -29,10 +29,9 @@ def load(
     """Load a data set by name: `mnist`, `fashion-mnist`, `cifar10`, `digits`, `synthetic[:SEED]`,
     `idx:PATH`, `folder:PATH`, or `package.module:Name`.
 
-    The first three are taken from the cache, else from `folder`, else fetched (see docs/data.md);
-    you get the data set you asked for or a SalfError, never another one. `report` receives one
-    line whenever a fetch begins, takes long, or a file is found damaged; without it, lines go to
-    the log.
+    The first three are read from the cache or from `folder`, or else downloaded (see docs/data.md).
+    If that fails, a SalfError is raised; no other data set is substituted. `report` receives a line
+    when a download starts or takes long, or when a file is damaged; by default, it goes to the log.
     """
     kind, colon, value = spec.partition(":")
     if spec in RECIPES:
@@ -84,7 +83,7 @@ def _own(spec: str) -> DataSet:
         made = registry.call("data set", spec, made, {})
     if not isinstance(made, DataSet):
         raise SalfError(
-            f"{spec!r} made a {type(made).__name__}, not a salf.DataSet: return "
+            f"{spec!r} returned a {type(made).__name__}, not a salf.DataSet: return "
             "salf.from_tensors((inputs, labels), (test inputs, test labels))."
         )
     return replace(made, name=spec)
@@ -98,6 +97,6 @@ def placed(spec: str, folder: Path) -> bool:
 def _seed(spec: str, value: str) -> int:
     if not (value.isascii() and value.isdigit()):
         raise SalfError(
-            f"the seed in {spec!r} must be a whole number of at least 0, as in synthetic:7."
+            f"the seed in {spec!r} must be an integer of at least 0, as in synthetic:7."
         )
     return int(value)

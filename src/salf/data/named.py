@@ -34,7 +34,7 @@ class Recipe:
     title: str
     subfolders: tuple[str, ...]  # of a folder a user names, most specific first
     by_hand: str  # the files a person can place
-    read: Callable[[Path], Found | None]  # None: nothing there; SalfError: there, but unusable
+    read: Callable[[Path], Found | None]  # None: not found; SalfError: there, but unusable
     keep: Callable[[Path, Path], None]  # check what was fetched, then move it into the cache
     sources: tuple[Source, ...]
     archive: str | None = None  # a file that, placed by hand, is as good as a fetched one
@@ -48,7 +48,7 @@ def load_named(recipe: Recipe, folder: Path | None, cache: Path, report: Reporte
         if found := _look(recipe, base, tried, report):
             return _data_set(recipe, found, "the cache" if base == home else f"the folder {base}")
     for source in [*_placed_archives(recipe, home, folder), *recipe.sources]:
-        report(f"fetching {recipe.title} from {source.name}")
+        report(f"downloading {recipe.title} from {source.name}")
         try:
             home.mkdir(parents=True, exist_ok=True)
             # Inside the cache, which has room for it; the system's folder for these may not.
@@ -60,11 +60,11 @@ def load_named(recipe: Recipe, folder: Path | None, cache: Path, report: Reporte
                 return _data_set(recipe, found, source.name)
         except (SalfError, OSError) as error:
             tried.append(f"{source.name}: {_reason(error)}")
-            report(f"not from there: {_reason(error)}")
+            report(f"that failed: {_reason(error)}")
     raise DataUnavailable(
-        f"{recipe.title} is neither here nor could it be fetched (tried {'; '.join(tried)}). "
-        f"To place it by hand, put {recipe.by_hand} into {home}, "
-        "or into a folder of yours and name that folder (--data-dir)."
+        f"{recipe.title} was not found and could not be downloaded (tried {'; '.join(tried)}). "
+        f"To add it by hand, put {recipe.by_hand} into {home}, or into any folder and pass that "
+        "folder with --data-dir."
     )
 
 
@@ -84,7 +84,7 @@ def _look(recipe: Recipe, base: Path, tried: list[str], report: Report) -> Found
             # Said aloud, since the files are there and somebody thinks that they are good.
             report(f"not used: {_reason(error)}")
             reasons.append(_reason(error))
-    tried.append(f"{base}: {', '.join(reasons) or 'nothing there'}")
+    tried.append(f"{base}: {', '.join(reasons) or 'not found'}")
     return None
 
 
@@ -126,12 +126,14 @@ def idx_recipe(
         content = {part: read_bytes(path) for part, path in files.items()}
         for part, data in content.items():
             if sha256(data) != checksums[part]:
-                raise SalfError(f"{files[part]} is damaged or not {title}'s (sha256 differs)")
+                raise SalfError(
+                    f"{files[part]} is damaged or not a file of {title} (sha256 differs)"
+                )
         return Found(*parse_parts(content, files), checked="sha256 verified")
 
     def keep(fetched: Path, home: Path) -> None:
         if read(fetched) is None:
-            raise SalfError("the files are not in it")
+            raise SalfError("it does not contain the files")
         for part, path in find_parts(fetched).items():
             write_whole(home / IDX_FILES[part], read_bytes(path))
 
@@ -149,7 +151,7 @@ def cifar_recipe(
         if found is None:
             return None
         train, test, official = found
-        checked = "sha256 verified" if official else "placed by hand, not verified as official"
+        checked = "sha256 verified" if official else "added by hand, not verified as official"
         return Found(train, test, checked)
 
     def keep(fetched: Path, home: Path) -> None:
@@ -159,7 +161,7 @@ def cifar_recipe(
         name="cifar10",
         title="CIFAR-10",
         subfolders=(cifar.FOLDER, f"cifar10/{cifar.FOLDER}", "cifar10", "."),
-        by_hand=f"{cifar.ARCHIVE} or the folder {cifar.FOLDER} that is in it",
+        by_hand=f"{cifar.ARCHIVE} or the folder {cifar.FOLDER} that it contains",
         read=read,
         keep=keep,
         sources=sources,

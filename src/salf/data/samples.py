@@ -29,14 +29,14 @@ class Samples:
 
     def __post_init__(self) -> None:
         if self.inputs.dim() == 0 or self.labels.dim() == 0:
-            raise SalfError("inputs and labels need a first dimension that counts samples.")
+            raise SalfError("the first dimension of inputs and labels must be the samples.")
         if len(self.inputs) != len(self.labels):
             raise SalfError(
                 f"there are {len(self.inputs)} inputs but {len(self.labels)} labels; "
-                "both need one entry a sample."
+                "both need one entry per sample."
             )
         if not self.std > 0:
-            raise SalfError(f"std is {self.std}, but must be above 0.")
+            raise SalfError(f"std must be above 0, not {self.std}.")
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -77,7 +77,7 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """Samples to train on and to test on. `source` says where they came from, for the record."""
+    """Training and test samples. `source` records where they came from."""
 
     name: str
     train: Samples
@@ -114,7 +114,9 @@ def from_tensors(
     if not labels[0].is_floating_point():
         flat = torch.cat([half.flatten() for half in labels])
         if len(flat) and int(flat.min()) < 0:
-            raise SalfError(f"labels must be classes 0, 1, ...; one of them is {int(flat.min())}.")
+            raise SalfError(
+                f"labels must be class numbers from 0 on; one of them is {int(flat.min())}."
+            )
         classes = int(flat.max()) + 1 if len(flat) else 0
     return DataSet(name, trained, tested, classes, source="tensors in memory")
 
@@ -140,7 +142,7 @@ def _inputs(half: str, given: Array | Mapping[str, Array] | Inputs) -> Tensor:
     found = {key: _tensor(f"{half} inputs {key!r}", part) for key, part in parts.items()}
     counts = {key: len(part) if part.dim() else 0 for key, part in found.items()}
     if not found or len({*counts.values()}) != 1:
-        raise SalfError(f"{half} inputs need one row per sample each, and have {counts}.")
+        raise SalfError(f"all {half} inputs need one row per sample, but they have {counts}.")
     return cast(Tensor, Inputs(found))  # which has what is used of a tensor
 
 

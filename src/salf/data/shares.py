@@ -124,7 +124,7 @@ class Split(Shares):
         """The most frequent label of each of these users."""
         labels = self.samples.labels
         if not self.has_classes:
-            raise SalfError("devices go with labels only where a sample has one class label.")
+            raise SalfError("pairing devices with labels needs one class label per sample.")
         return np.array([int(labels[self.parts[user]].mode().values) for user in users.tolist()])
 
     @property
@@ -137,7 +137,7 @@ class Split(Shares):
         """The share of each class in every user's samples: [users, classes]."""
         labels = self.samples.labels
         if not self.has_classes:
-            raise SalfError("users take part by labels only where a sample has one class label.")
+            raise SalfError("participation by labels needs one class label per sample.")
         classes = int(labels.max()) + 1
         counts = [torch.bincount(labels[part], minlength=classes).numpy() for part in self.parts]
         return np.array([count / count.sum() for count in counts])
@@ -194,7 +194,7 @@ class Own(Shares):
             return data.rows(torch.from_numpy(places).to(self._device))
         items = [data[place] for place in places.tolist()]
         if not all(isinstance(item, tuple | list) and len(item) == 2 for item in items):
-            raise SalfError(f"user {user}'s data set must give a pair (input, label) per sample.")
+            raise SalfError(f"user {user}'s data set must return a pair (input, label) per sample.")
         inputs, labels = zip(*items, strict=True)
         drawn = samples_of(f"user {user}'s", (_batch(inputs), _batch(labels)))
         return drawn.to(self._device, self._dtype).rows()
@@ -211,7 +211,7 @@ class Own(Shares):
             data = samples_of(f"user {user}'s", data).to(self._device, self._dtype)
         elif not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
             raise SalfError(
-                f"user {user}'s data are a {type(data).__name__}: give a pair (inputs, labels), or "
+                f"user {user}'s data are a {type(data).__name__}: pass a pair (inputs, labels), or "
                 "a torch.utils.data.Dataset with __len__ and __getitem__."
             )
         if len(data) == 0:
@@ -248,7 +248,7 @@ def joined(pairs: Sequence[Any]) -> Split:
         if each.shape != of_users[0].shape or each.labels.shape[1:] != of_users[0].labels.shape[1:]:
             raise SalfError(
                 f"samples of user {user} have shape {each.shape} and labels "
-                f"{tuple(each.labels.shape[1:])}, those of user 0 {of_users[0].shape} and "
+                f"{tuple(each.labels.shape[1:])}, but those of user 0 have {of_users[0].shape} and "
                 f"{tuple(of_users[0].labels.shape[1:])}; they must be the same."
             )
         if len(each) == 0:

@@ -58,9 +58,7 @@ def web(base: str, files: Mapping[str, str], size: int) -> Source:
             except requests.RequestException as error:
                 raise SalfError(_short(error)) from error
             except ValueError as error:  # pooch's for another hash
-                raise SalfError(
-                    f"{name} is not the file that is known (its hash differs)"
-                ) from error
+                raise SalfError(f"{name} is not the expected file (its hash differs)") from error
         return folder
 
     return Source(f"{urllib.parse.urlsplit(base).hostname} ({megabytes(size)})", fetch, size)
@@ -137,7 +135,7 @@ def debian(package: str) -> Source:
         for path in files:
             if "-ubyte" in path.name:
                 return path.parent
-        raise SalfError("it holds no idx files")
+        raise SalfError("it contains no idx files")
 
     return Source(f"the Debian package {package}", fetch)
 

@@ -11,13 +11,13 @@ from salf.errors import SalfError, unknown
 
 
 def split(spec: str, labels: Tensor, users: int, rng: np.random.Generator) -> Parts:
-    """Share the samples out among users: the sorted indices of each user's.
+    """Split the samples among users: the sorted indices of each user's samples.
 
     `iid`              at random.
     `dirichlet:ALPHA`  at random by label: each user has its own mix of classes; the smaller ALPHA,
                        the fewer classes a user has.
-    `shards:K`         sorted by label, cut into K pieces a user, dealt at random.
-    `shared:K`         K at random for each user; a sample may be several users' or nobody's.
+    `shards:K`         sorted by label, cut into K pieces per user, assigned at random.
+    `shared:K`         K at random for each user; several users, or none, may hold a sample.
 
     All but the last give each sample to one user, and shares are equal to within one sample (to
     within K for shards), because the paper's analysis takes users' data sets to be of one size.
@@ -25,7 +25,7 @@ def split(spec: str, labels: Tensor, users: int, rng: np.random.Generator) -> Pa
     name, _, value = spec.partition(":")
     count = len(labels)
     if users < 1:
-        raise SalfError(f"there are {users} users, but there must be at least 1.")
+        raise SalfError(f"there must be at least 1 user, not {users}.")
     if name == "shared":
         size = _whole(spec, value, "shared:100")
         if size > count:
@@ -52,18 +52,18 @@ def split(spec: str, labels: Tensor, users: int, rng: np.random.Generator) -> Pa
 def given(indices: Sequence[Sequence[int]], samples: int) -> Parts:
     """Use a split made elsewhere: the indices of each user's samples. Users may share samples."""
     if len(indices) == 0:
-        raise SalfError("the split given has no users.")
+        raise SalfError("the split has no users.")
     shares = []
     for user, listed in enumerate(indices):
         share = np.asarray(listed)
         if share.ndim != 1 or len(share) == 0:
-            raise SalfError(f"user {user} must be given a list of at least one sample.")
+            raise SalfError(f"user {user} needs a list of at least one sample.")
         if not np.issubdtype(share.dtype, np.integer):
-            raise SalfError(f"the samples of user {user} must be given as whole numbers.")
+            raise SalfError(f"the samples of user {user} must be integers.")
         outside = share[(share < 0) | (share >= samples)]
         if len(outside):
             raise SalfError(
-                f"user {user} is given sample {outside[0]}, but samples are 0 to {samples - 1}."
+                f"user {user} has sample {outside[0]}, but samples are numbered 0 to {samples - 1}."
             )
         shares.append(np.sort(share.astype(np.int64)))
     return Parts.of(shares)
@@ -72,7 +72,7 @@ def given(indices: Sequence[Sequence[int]], samples: int) -> Parts:
 def holdout(count: int, share: float, rng: np.random.Generator) -> tuple[Index, Index]:
     """Keep a share of `count` samples back for validation: (kept, held) indices, both sorted."""
     if not 0 <= share < 1:
-        raise SalfError(f"the share to hold out is {share}, but must be at least 0 and below 1.")
+        raise SalfError(f"the share to hold out must be at least 0 and below 1, not {share}.")
     held = round(count * share)
     if held >= count:
         raise SalfError(f"holding out {share} of {count} samples leaves none.")
@@ -134,7 +134,7 @@ def _classes(spec: str, labels: Tensor) -> Index:
     """Labels as 0, 1, ... without gaps."""
     if labels.dim() != 1 or labels.is_floating_point():
         raise SalfError(
-            f"the split {spec!r} needs one class label a sample, but labels have shape "
+            f"the split {spec!r} needs one class label per sample, but labels have shape "
             f"{tuple(labels.shape)} and type {labels.dtype}; use iid."
         )
     return np.unique(labels.cpu().numpy(), return_inverse=True)[1].astype(np.int64)
@@ -153,5 +153,5 @@ def _number(spec: str, value: str, example: str) -> float:
 def _whole(spec: str, value: str, example: str) -> int:
     number = _number(spec, value, example)
     if number != int(number):
-        raise SalfError(f"the number in {spec!r} must be whole, as in {example}.")
+        raise SalfError(f"the number in {spec!r} must be an integer, as in {example}.")
     return int(number)

@@ -48,9 +48,9 @@ class Backpropagation:
         partial = backpropagation.within(0.050, lambda: criterion(model(inputs), targets))
         partial.depth, partial.gradients
 
-    It learns from round to round how long the forward pass and each layer take. The first round
-    knows nothing and may end late by one layer. Nothing stays on the model: the hooks are removed
-    after each round, and `.grad` is restored.
+    It learns from round to round how long the forward pass and each layer take. In the first round
+    these times are unknown, so it may end late by one layer. The model is left as it was: hooks are
+    removed after each round, and `.grad` is restored.
 
     `now` is the clock, in seconds; only differences of it are used.
     """
@@ -61,7 +61,9 @@ class Backpropagation:
         owned = dict(model.named_parameters())
         for name in (name for layer in layers for name in layer.parameters):
             if name not in owned:
-                raise SalfError(f"the layers name a parameter {name!r} that the model has not.")
+                raise SalfError(
+                    f"the layers name the parameter {name!r}, which the model does not have."
+                )
         self.model = model
         self.layers = layers
         self.times = Times(len(layers))
@@ -75,13 +77,13 @@ class Backpropagation:
     ) -> Partial:
         """Run the forward pass, `loss`, and as much of its backward pass as the deadline allows.
 
-        The deadline is a duration in seconds from this call; None is no deadline. If the forward
-        pass and the last layer are not expected to fit, neither is run, except for a few rounds
-        that find out whether this is still so (`salf.deadline.retry`). With `more`, this is a
-        further step of a round that would be lost by being late: there are no such exceptions.
+        The deadline is a duration in seconds from this call; None means no deadline. If the forward
+        pass and the last layer are not expected to fit, neither is run, except in a few rounds that
+        check whether this is still so (`salf.deadline.retry`). With `more`, this is a further local
+        step of a round whose result would be lost by being late, so there are no such checks.
         """
         if deadline is not None and math.isnan(deadline):
-            raise SalfError("the deadline is not a number. Allowed: seconds, or None for none.")
+            raise SalfError("the deadline must be a number of seconds, or None for no deadline.")
         limit = math.inf if deadline is None else deadline
         if more and self.times.first_layer() > limit:
             return Partial(len(self.layers) + 1, {}, None, 0.0, {}, 0.0)
@@ -122,7 +124,7 @@ class Backpropagation:
         awaited = {name: p for name, p in trainable.items() if id(p) in used}
         if trainable and not awaited:
             raise SalfError(
-                "the loss depends on no parameter of the model that can be trained: "
+                "the loss depends on no trainable parameter of the model: "
                 "was it computed without gradients, or from another model?"
             )
         numbers = {name: self.layers.index_of[name] + 1 for name in awaited}

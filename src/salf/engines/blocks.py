@@ -245,7 +245,7 @@ class BlockEngine(Engine):
                 self._user_bytes[group.rows] = self._activation_bytes(inputs)
                 for name, buffer in self.model.named_buffers():
                     if not torch.equal(buffer, before[name]):
-                        raise self._refusal(f"its forward pass moves the buffer {name}")
+                        raise self._refusal(f"its forward pass changes the buffer {name}")
         return max(1, self.chunk_bytes // max(1, self._user_bytes[group.rows] + kept))
 
     def _least_chunk_bytes(self) -> int:

@@ -70,7 +70,7 @@ def blocks_of(model: nn.Module, layers: Layers) -> list[list[nn.Module]] | str:
                 if f"{name}.{buffer}" not in layers.index_of:
                     return f"{name}.{buffer} belongs to no layer"
         if not seen and getattr(module, "inplace", False):
-            return f"{name} works in place on the rows it is given"
+            return f"{name} modifies its input in place"
         owned = {owner[id(p)] for p in module.parameters()}
         if len(owned) > 1:
             return f"{name} has parameters of more than one layer"
@@ -90,7 +90,7 @@ def doubt(model: nn.Module) -> str | None:
             return f"{name} ({type(module).__name__}) might mix the rows of different users"
         for buffer, _ in module.named_buffers():
             if type(module) not in BATCH_NORMS:
-                return f"{name} has a buffer, {buffer}, that its forward pass may move"
+                return f"{name} has a buffer, {buffer}, that its forward pass may change"
     return None
 
 
@@ -131,7 +131,7 @@ class FusedEngine(BlockEngine):
             return [np.arange(reach.shape[1])]
         if (reach[:-1] & ~reach[1:]).any():
             raise SalfError(
-                "the fused engine needs weights that are nested: whoever counts in a layer counts "
+                "the fused engine needs nested weights: a user that counts in a layer must count "
                 "in all later ones. Use engine 'loop'."
             )
         return [np.argsort(np.argmax(reach, axis=0), kind="stable")]

@@ -83,7 +83,8 @@ def checked(loss: Loss, outputs: Tensor, targets: Tensor) -> Loss:
     )
     if loss is cross_entropy and targets.is_floating_point() and targets.shape != outputs.shape:
         raise SalfError(
-            "labels are floating point: pass a loss for them, such as loss=torch.nn.MSELoss(), or "
+            "labels are floating-point numbers: pass a loss for them, such as "
+            "loss=torch.nn.MSELoss(), or "
             "convert class numbers with labels.long()."
         )
     with torch.random.fork_rng(devices=[]):

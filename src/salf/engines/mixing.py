@@ -98,10 +98,10 @@ class _Probe:
         given = self.inputs.clone()
         together = self._outputs(given)
         if not equal(given, self.inputs):
-            return f"{self.name} works in place on the rows it is given"
+            return f"{self.name} modifies its input in place"
         for name, value in model.named_buffers():
             if not torch.equal(value, buffers[name]):
-                return f"the forward pass of {self.name} moves the buffer {name}"
+                return f"the forward pass of {self.name} changes the buffer {name}"
         if not _same(self._outputs(self.inputs), together):
             return f"{self.name} keeps a state from one call to the next"
         if not _same(self._outputs(self.inputs, seed=1), together):

@@ -36,7 +36,7 @@ def obstacle(model: nn.Module) -> str | None:
         if isinstance(module, RANDOM):
             return f"{name} ({type(module).__name__}) draws random numbers"
     for name, _ in model.named_buffers():
-        return f"the forward pass may move the buffer {name}"
+        return f"the forward pass may change the buffer {name}"
     return None
 
 

@@ -1,19 +1,15 @@
 """A table of attacks against defences: what each costs, in the simulator."""
 
-import csv
-import io
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from statistics import mean
 
-from salf.data import load
 from salf.experiments.config import Config
-from salf.experiments.pool import OnProgress, run_all, run_job
-from salf.experiments.run import cores
-from salf.files import write_whole
+from salf.experiments.federation import load_data
+from salf.experiments.pool import OnProgress, run_configs
+from salf.files import csv_text, folder_name, write_whole
 
 RESULTS, TABLE = "attacks.csv", "attacks.md"
 # Just below the live server's bound, and as large as an honest gradient.
@@ -23,11 +19,11 @@ RULES = ("none", "trimmed", "median", "clip")
 
 @dataclass(frozen=True)
 class Cell:
-    """One attack against one rule, with a ratio of stragglers."""
+    """One attack against one rule, with a ratio of stragglers unless there is a fleet."""
 
     attack: str  # empty for none
     rule: str
-    stragglers: float
+    stragglers: float | None = None
 
 
 @dataclass(frozen=True)
@@ -44,11 +40,12 @@ class Attacks:
             self._table(ratio) for ratio in dict.fromkeys(c.stragglers for c in self.accuracies)
         )
 
-    def _table(self, ratio: float) -> str:
+    def _table(self, ratio: float | None) -> str:
         cells = [cell for cell in self.accuracies if cell.stragglers == ratio]
         rules = list(dict.fromkeys(cell.rule for cell in cells))
+        title = self.base.fleet if ratio is None else f"{ratio:.0%} stragglers"
         lines = [
-            f"| {ratio:.0%} stragglers | {' | '.join(rules)} |",
+            f"| {title} | {' | '.join(rules)} |",
             "|---" * (len(rules) + 1) + "|",
         ]
         for attack in dict.fromkeys(cell.attack for cell in cells):
@@ -58,14 +55,16 @@ class Attacks:
 
     def csv(self) -> str:
         """A line for each run."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["stragglers", "attack", "robust", "seed", "test_accuracy"])
-        for cell, found in self.accuracies.items():
-            for seed, accuracy in zip(self.seeds, found, strict=True):
-                shown = "" if accuracy is None else accuracy
-                writer.writerow([cell.stragglers, cell.attack, cell.rule, seed, shown])
-        return text.getvalue()
+        return csv_text(
+            [
+                ["stragglers", "attack", "robust", "seed", "test_accuracy"],
+                *(
+                    [cell.stragglers, cell.attack, cell.rule, seed, accuracy]
+                    for cell, found in self.accuracies.items()
+                    for seed, accuracy in zip(self.seeds, found, strict=True)
+                ),
+            ]
+        )
 
 
 def _shown(accuracies: Sequence[float | None]) -> str:
@@ -86,32 +85,29 @@ def try_attacks(
     on_progress: OnProgress | None = None,
     report: Callable[[str], None] | None = None,
 ) -> Attacks:
-    """Run every attack against every rule.
+    """Run every attack against every rule, with every ratio of stragglers or with a fleet.
 
     With `out`, each run has its folder there and the same call again goes on where it stopped.
     """
-    cells = [Cell(*each) for each in product(attacks, rules, stragglers)]
+    ratios = [None] if base.fleet else stragglers
+    cells = [Cell(*each) for each in product(attacks, rules, ratios)]
     jobs = {
         (cell, seed): base.changed(
             attack=cell.attack,
             robust=cell.rule,
-            stragglers=cell.stragglers,
+            stragglers=base.stragglers if cell.stragglers is None else cell.stragglers,
             seed=seed,
             threads=base.threads or 1,
         )
         for cell in cells
         for seed in seeds
     }
-    load(base.data, Path(base.data_dir) if base.data_dir else None, report=report)
-    labels = {key: _label(*key) for key in jobs}
-    runs = {
-        labels[key]: run_job(config, None if out is None else out / "runs" / labels[key])
-        for key, config in jobs.items()
-    }
-    done = run_all(runs, workers or min(cores(), len(runs)), on_progress)
+    load_data(base, report)
+    configs = {_label(*key): config for key, config in jobs.items()}
+    done = run_configs(configs, out, workers, on_progress)
 
     def accuracy(cell: Cell, seed: int) -> float | None:
-        result = done.results.get(labels[cell, seed])
+        result = done.results.get(_label(cell, seed))
         return None if result is None else result.history.test_accuracy
 
     accuracies = {cell: [accuracy(cell, seed) for seed in seeds] for cell in cells}
@@ -123,5 +119,5 @@ def try_attacks(
 
 
 def _label(cell: Cell, seed: int) -> str:
-    parts = (cell.attack or "honest", cell.rule, f"{cell.stragglers:g}", seed)
-    return "-".join(re.sub(r"[^\w.]", "_", str(part)) for part in parts)
+    ratio = "fleet" if cell.stragglers is None else f"{cell.stragglers:g}"
+    return folder_name(cell.attack or "honest", cell.rule, ratio, seed)

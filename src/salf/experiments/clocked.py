@@ -75,6 +75,6 @@ def nobody_is_cut_off(config: Config, history: History) -> bool:
 
 
 NOBODY = (
-    "Nobody was cut off by the deadline: all users finished in every round. A shorter one saves "
-    "time; `salf fleet preview` shows which deadline gives which reach."
+    "All users finished in every round, so a shorter deadline would save time; `salf fleet "
+    "preview` shows which deadline gives which reach."
 )

@@ -1,22 +1,19 @@
 """Many runs side by side: methods, ratios of stragglers, splits, averages, batches and seeds."""
 
-import csv
-import io
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from salf.data import load
 from salf.depth import has_ratio
 from salf.errors import SalfError, TrainingDiverged, unknown
 from salf.experiments.clocked import SHARE, Clocked
 from salf.experiments.config import Config
-from salf.experiments.pool import OnProgress, run_all, run_job
-from salf.experiments.run import Result, cores
-from salf.files import write_whole
+from salf.experiments.federation import load_data
+from salf.experiments.pool import OnProgress, run_configs
+from salf.experiments.run import Result
+from salf.files import csv_of, folder_name, write_whole
 from salf.methods import find
 from salf.methods import method as make_method
 
@@ -148,15 +145,17 @@ def compare(
     """
     out = None if out is None else Path(out)
     if not wanted or not seeds:
-        raise SalfError("there is nothing to compare: name at least one method and one seed.")
+        raise SalfError("there is nothing to compare: pass at least one method and one seed.")
     check_goal(goal, base.fleet)
     ratios = {case.stragglers for case in wanted}
     if base.fleet and len(ratios) > 1:
-        raise SalfError("ratios of stragglers do not apply to a fleet: its devices decide.")
+        raise SalfError(
+            "ratios of stragglers do not apply to a fleet: its devices determine who is slow."
+        )
     if not has_ratio(base.depth) and len(ratios) > 1:
         raise SalfError(
-            f"ratios of stragglers belong to --depth mixture; with --depth {base.depth} they "
-            "change nothing, so name one."
+            "ratios of stragglers belong to --depth mixture and have no effect with --depth "
+            f"{base.depth}: pass only one."
         )
     _check_options(options or {}, wanted)
     options = {**base.options, **(options or {})}
@@ -166,15 +165,10 @@ def compare(
     if base.reach == "learned" and all(config.reach == "known" for config in jobs.values()):
         raise SalfError("none of these methods uses p_l: leave out reach.")
     # Once here, so that data are fetched once and what is wrong with them is said once.
-    load(base.data, Path(base.data_dir) if base.data_dir else None, report=report)
+    load_data(base, report)
     # A method that waits for everybody gives one result whatever the ratio of stragglers is.
     distinct = {_label(config): config for config in jobs.values()}
-    workers = workers or min(cores(), len(distinct))
-    runs = {
-        label: run_job(config, None if out is None else out / "runs" / label)
-        for label, config in distinct.items()
-    }
-    done = run_all(runs, workers, on_progress)
+    done = run_configs(distinct, out, workers, on_progress)
     results: dict[Case, list[Result]] = {}
     for (case, _), config in jobs.items():
         if _label(config) in done.results:
@@ -203,12 +197,7 @@ def _listed(failures: Mapping[str, str]) -> str:
 
 def results_csv(comparison: Comparison) -> str:
     """One line per case and seed."""
-    text = io.StringIO()
-    records = comparison.records()
-    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue()
+    return csv_of(comparison.records())
 
 
 def _check_options(options: Mapping[str, Any], wanted: Sequence[Case]) -> None:
@@ -261,4 +250,4 @@ def label(
     """A name for a run within a comparison, fit for a folder."""
     sized = () if batches in ("auto", "equal") else (batches,)
     parts = (method, *sized, average, split, condition, seed)
-    return "-".join(re.sub(r"[^\w.]", "_", str(part)) for part in parts)
+    return folder_name(*parts)

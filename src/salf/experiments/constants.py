@@ -11,7 +11,7 @@ from math import inf
 import numpy as np
 import torch
 
-from salf.arrivals import Floats, Ints
+from salf.arrivals import Floats, Ints, evenly
 from salf.draws import Keyed
 from salf.engines.losses import user_losses
 from salf.errors import SalfError
@@ -71,8 +71,7 @@ def estimate(training: Training, given: Mapping[str, float]) -> Estimates:
         if not 0 <= value < inf:
             raise SalfError(f"{name} must be finite and not negative, not {value}.")
     simulation = training.simulation
-    count = min(USERS, len(simulation.shares))
-    users = np.unique(np.linspace(0, len(simulation.shares) - 1, count).astype(np.int64))
+    users = evenly(np.arange(len(simulation.shares)), USERS)
     rows = np.array([simulation.batches.sizes(users[i : i + 1])[0] for i in range(len(users))])
     gradients = np.empty((len(users), BATCHES), object)
     losses = []
@@ -134,7 +133,7 @@ def _smoothness(training: Training, users: Ints, first: torch.Tensor) -> float:
     if not 0 < curvature < inf:
         raise SalfError(
             "rho_s cannot be estimated, because the gradients at initialisation do not change: "
-            "give it, as in --rho-s 1."
+            "set it, as in --rho-s 1."
         )
     return curvature
 

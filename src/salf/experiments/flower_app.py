@@ -12,7 +12,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tomli_w
 from flwr.app import ArrayRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
@@ -21,10 +20,12 @@ from flwr.serverapp import Grid, ServerApp
 from salf import rows as records
 from salf import schedules
 from salf.errors import SalfError
-from salf.experiments.config import LiveConfig, read_toml
+from salf.experiments.federation import from_config
 from salf.experiments.folder import RunFolder, without_last_evaluation
-from salf.experiments.live import Watcher, finish, make_share, stage_work, user_name
-from salf.experiments.training import from_config
+from salf.experiments.live_config import LiveConfig
+from salf.experiments.live_users import make_share, user_name
+from salf.experiments.presets import read_toml
+from salf.experiments.serving import Watcher, finish, server_settings
 from salf.files import temporary_folder, write_whole
 from salf.flower import SALF
 from salf.flower import train as answer
@@ -64,7 +65,7 @@ _PYPROJECT = {
 
 def run_here(config: LiveConfig, folder: RunFolder, watcher: Watcher) -> dict[str, Any]:
     """Run the app with a SuperLink and SuperNodes on this machine, and return the summary."""
-    watcher.status("SuperLink and SuperNodes are getting ready")
+    watcher.status("starting SuperLink and SuperNodes")
     with (
         temporary_folder("salf-app") as app,
         LocalFederation([{}] * config.users) as federation,
@@ -161,18 +162,9 @@ def main(grid: Grid, context: Context) -> None:
     strategy = Named(
         simulation.model,
         lr=schedules.schedule(config.lr, config.rounds),
-        optimiser=config.make_optimiser(),
         deadline=config.make_deadline(),
-        work=stage_work(training),
-        equal_time=config.batch_size if config.equal_time() else None,
         grace=config.grace,
-        max_norm=config.max_norm,
-        local_steps=int(simulation.planned(np.arange(config.users)).max()),
-        client_lr=config.client_lr,
-        method=config.make_method(),
-        robust="none" if config.robust == "auto" else config.robust,
-        tolerate=config.tolerate,
-        compress=config.compress,
+        **server_settings(config, training),
         layers=[[*layer.parameters, *layer.buffers] for layer in simulation.engine.layers],
         state=folder.checkpoint,
         record=folder.rounds,

@@ -22,7 +22,9 @@ from torch import nn
 from salf import rows as records
 from salf.data import Split
 from salf.errors import SalfError
-from salf.experiments.config import Config, LiveConfig, load_config
+from salf.experiments.config import Config
+from salf.experiments.live_config import LiveConfig
+from salf.experiments.presets import load_config
 from salf.experiments.training import History, Training
 from salf.files import delete_left_over, locked, whole_file, write_whole
 from salf.layers import sent_bytes
@@ -79,17 +81,17 @@ class RunFolder:
         differences = config.differences(there)
         if isinstance(there, LiveConfig) != isinstance(config, LiveConfig):
             kind = "a live run" if isinstance(there, LiveConfig) else "a simulated run"
-            raise SalfError(f"{self.path} holds {kind}. Choose another --out.")
+            raise SalfError(f"{self.path} contains {kind}. Choose another --out.")
         if differences and set(differences) <= {"rounds", "seconds"} and resume:
             self._check_can_extend(there, config)
         elif differences:
             raise SalfError(
-                f"{self.path} holds a run with another config (it differs in "
+                f"{self.path} contains a run with a different config (it differs in "
                 f"{', '.join(differences)}). Choose another --out."
             )
         elif not resume:
             raise SalfError(
-                f"{self.path} already holds this run. Add --resume to continue it, or choose "
+                f"{self.path} already contains this run. Add --resume to continue it, or choose "
                 "another --out."
             )
         delete_left_over(self.path, (CONFIG, METRICS, SUMMARY, MODEL, CHECKPOINT, ROUNDS))
@@ -108,18 +110,18 @@ class RunFolder:
     def _check_can_extend(self, there: Config, config: Config) -> None:
         if (config.rounds or inf) < (there.rounds or inf):
             raise SalfError(
-                f"{self.path} holds a run of {there.rounds or 'any number of'} rounds, which "
-                f"cannot be cut to {config.rounds}. Choose another --out."
+                f"{self.path} contains a run of {there.rounds or 'any number of'} rounds, which "
+                f"cannot be shortened to {config.rounds}. Choose another --out."
             )
         if (config.seconds or inf) < (there.seconds or inf):
             raise SalfError(
-                f"{self.path} holds a run of {_seconds(there)}, which cannot be cut to "
+                f"{self.path} contains a run of {_seconds(there)}, which cannot be shortened to "
                 f"{_seconds(config)}. Choose another --out."
             )
         if str(config.lr).startswith("cosine"):
             raise SalfError(
-                f"{self.path} holds a run whose learning rate falls to 0 in its {there.rounds} "
-                "rounds, so it cannot be given more. Choose another --out."
+                f"{self.path} contains a run whose learning rate falls to 0 over its "
+                f"{there.rounds} rounds, so it cannot be extended. Choose another --out."
             )
 
     def finished(self, config: Config) -> dict[str, Any] | None:

@@ -1,32 +1,39 @@
 """Your own model, data, loss and method, from Python: one run, with a folder or without."""
 
-import hashlib
-import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import CodeType, FunctionType
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_model
-from torch import Tensor, nn
+from torch import nn
+from torch.utils.data import Dataset
 
-from salf.data import DataSet
+from salf.data import DataSet, Own, Shares, Split, from_tensors, joined, some
 from salf.depth import DepthDistribution
 from salf.engines import Loss, cross_entropy
+from salf.errors import SalfError
 from salf.evaluation import Metric
-from salf.experiments.config import refuse_deadline
+from salf.experiments.config import Config, check_names, refuse_deadline
+from salf.experiments.federation import assemble
+from salf.experiments.fingerprint import fingerprints
 from salf.experiments.folder import MODEL
 from salf.experiments.run import Result, run_made
-from salf.experiments.training import History, OnRound, own_federation
+from salf.experiments.training import History, OnRound, Training
+from salf.fleet import named as fleets
 from salf.fleet.devices import Fleet
-from salf.inputs import Inputs
 from salf.layers import Prefixes
 from salf.methods import Method
 from salf.methods import method as make_method
+from salf.schedules import Schedule
 from salf.worlds import World
+
+# What may be given in place of a name, and an example of it.
+_KINDS = {
+    "method": (Method, "salf.method('drop')"),
+    "depth": (DepthDistribution | World, "salf.depth.Uniform(users, layers)"),
+    "fleet": (Fleet, "salf.Fleet('phones', users=30)"),
+}
 
 
 def train(
@@ -48,21 +55,23 @@ def train(
 ) -> History:
     """Train your own model, in place, on your own tensors, with a method of your choice.
 
-    `data` is a data set, or (inputs, labels) with `test` likewise, shared out by `split`: a rule
-    (`iid`, `dirichlet:0.1`, `shards:2`) or each user's indices. Or it is what each user has: a list
-    with an (inputs, labels) tuple or a `torch.utils.data.Dataset` per user, or a function that
-    gives one of these for user 0, 1, ... (with `users=`). With indices, and with data of the users'
-    own, no validation part is held back, and the curve is measured on the test data. `layers` names
-    the layers, from the input on, where the default view of the model is not the one you want.
-    `depth` is a rule (`mixture`, `uniform`, ...), a distribution of `salf.depth` or a world of
-    `salf.worlds`. `loss(outputs, targets)` returns one value per row, or a single value; then it is
-    applied to each user's rows separately. `metrics` are functions of outputs and targets by name,
-    evaluated on held-out data beside the loss and, for classes, the accuracy: `row.metrics`,
-    `history.curve_of(name)`, `history.test`. `on_round(row, model)` is called after each round and
-    may raise `salf.StopTraining`. Floating-point data are converted to the type of the model's
-    parameters.
+    `data` is a data set, or a pair (inputs, labels) with `test` likewise. `split` divides it among
+    the users: a rule (`iid`, `dirichlet:0.1`, `shards:2`) or each user's indices. `data` may also
+    be the users' own data: a list with an (inputs, labels) tuple or a `torch.utils.data.Dataset`
+    per user, or a function that returns one of these for user 0, 1, ... (with `users=`). With
+    indices or users' own data, no validation data are held out, and the curve is measured on the
+    test data.
 
-    With `out`, the run leaves its folder there, as `salf run` does; with `resume`, it continues the
+    `layers` names the layers from input to output, if the default is not what you want. `depth` is
+    a rule (`mixture`, `uniform`, ...), a distribution of `salf.depth` or a world of `salf.worlds`.
+    `loss(outputs, targets)` returns one value per row, or a single value; a loss of the second kind
+    is applied to each user's rows separately. `metrics` maps names to functions of outputs and
+    targets, which are evaluated on held-out data along with the loss and, for classes, the
+    accuracy: see `row.metrics`, `history.curve_of(name)` and `history.test`. `on_round(row, model)`
+    is called after each round and may raise `salf.StopTraining`. Floating-point data are converted
+    to the type of the model's parameters.
+
+    With `out`, the run is saved in that folder, as by `salf run`. With `resume`, it continues the
     run in that folder if it has the same settings, data, method and loss. `settings` are those of
     `salf.Config`: users, stragglers, rounds, momentum, batch_size, local_steps, client_lr, server,
     seed, eval_every, ...; `lr` may also be a function of the round (1, 2, ...).
@@ -106,55 +115,134 @@ def run_own(
     return result
 
 
-def fingerprints(parts: Mapping[str, Any]) -> dict[str, str]:
-    """What identifies each object that a setting cannot name, so that no other run continues."""
-    return {
-        name: fingerprint(value)
-        for name, value in parts.items()
-        if name != "metrics"  # which change nothing
-        and value is not None
-        and value is not cross_entropy
-        and not isinstance(value, str)
+def own_federation(
+    model: nn.Module,
+    data: DataSet | tuple[Any, Any] | Sequence[Any] | Callable[[int], Any],
+    test: tuple[Any, Any] | None = None,
+    *,
+    method: str | Method = "salf",
+    split: str | Sequence[Sequence[int]] = "iid",
+    layers: str | Sequence[Prefixes] | None = None,
+    depth: str | DepthDistribution | World = "mixture",
+    fleet: str | Fleet = "",
+    lr: float | str | Schedule | None = None,
+    loss: Loss = cross_entropy,
+    metrics: Mapping[str, Metric] | None = None,
+    **settings: Any,
+) -> tuple[Config, Callable[[Config], Training]]:
+    """The config of a federation of Python objects, and what makes it; see `salf.train`."""
+    made, shares, tested = _of_data(data, test, split, settings.get("users"))
+    if shares is not None:
+        settings["users"] = len(shares)
+    _check_kinds(method=method, depth=depth, fleet=fleet)
+    if fleet and (not isinstance(depth, str) or depth != "mixture" or "stragglers" in settings):
+        raise SalfError(
+            "the fleet and the deadline determine how far users get: leave out depth= and "
+            "stragglers=."
+        )
+    named: dict[str, Any] = {
+        "data": made.name,
+        **({"method": method} if isinstance(method, str) else {}),
+        **({"split": split} if isinstance(split, str) else {"users": len(split)}),
+        **({"depth": depth} if isinstance(depth, str) else {}),
+        **({"layers": layers} if isinstance(layers, str) else {}),
+        **_of_fleet(fleet, settings),
+        **({} if lr is None or callable(lr) else {"lr": lr}),
+        **settings,
     }
+    check_names(named, Config)
+    config = Config(**named)
+    indices = None if isinstance(split, str) else split
+    if indices is not None and config.users != len(indices):
+        raise SalfError(f"the split is for {len(indices)} users, but users is {config.users}.")
+    if indices is not None or shares is not None:
+        _check_evaluation(settings, tested)
+    if isinstance(method, Method) and config.average not in ("reached", method.average):
+        raise SalfError(f"the method given has average={method.average!r}; set it there.")
+    if isinstance(method, Method):
+        config.check_reach(method)
+    return config, lambda config: assemble(
+        config,
+        model,
+        made,
+        method=method if isinstance(method, Method) else None,
+        indices=indices,
+        shares=shares,
+        layers=None if isinstance(layers, str) else layers,
+        world=None if isinstance(depth, str) else depth,
+        fleet=None if isinstance(fleet, str) else fleet,
+        loss=loss,
+        metrics=metrics,
+        schedule=lr if callable(lr) else None,
+        tested=tested,
+        model_name=type(model).__name__,
+    )
 
 
-def fingerprint(value: Any) -> str:
-    """Equal for equal objects, in this process and the next."""
-    digest = hashlib.sha256()
-    for part in _parts(value):
-        digest.update(part)
-    name = getattr(value, "__qualname__", type(value).__qualname__)
-    return f"{name} {digest.hexdigest()[:16]}"
+def _of_data(
+    data: Any, test: tuple[Any, Any] | None, split: Any, users: int | None
+) -> tuple[DataSet, Shares | None, bool]:
+    """The data set, what each user has if that is known, and whether there are test data.
+
+    The data set of users with data of their own is an example of what they have.
+    """
+    if isinstance(data, DataSet):
+        if test is not None:
+            raise SalfError("a data set has its own test data: leave out test=.")
+        return data, None, True
+    if (shares := _of_users(data, users)) is not None:
+        if not isinstance(split, str) or split != "iid":
+            raise SalfError("split= does not apply to users' own data: leave it out.")
+        seen = shares.samples if isinstance(shares, Split) else some(shares, 64)
+        data = (seen.inputs, seen.labels)
+    return from_tensors(data, data if test is None else test), shares, test is not None
 
 
-def _parts(value: Any) -> Iterator[bytes]:
-    """The contents of an object, piece by piece."""
-    if isinstance(value, DataSet):
-        value = (value.train.inputs, value.train.labels, value.test.inputs, value.test.labels)
-    if isinstance(value, Inputs):
-        value = value.parts
-    if isinstance(value, dict):
-        value = tuple(value.values())
-    if isinstance(value, tuple | list) and value and not np.isscalar(value[0]):
-        for each in value:
-            yield from _parts(each)
-    elif isinstance(value, Tensor | np.ndarray | tuple | list):
-        array = np.ascontiguousarray(value.cpu() if isinstance(value, Tensor) else value)
-        yield f"{array.dtype} {array.shape}".encode()
-        yield array.tobytes()
-    elif isinstance(value, FunctionType):  # a pickle would have its name only
-        yield from _code(value.__code__)
-    else:
-        with suppress(Exception):  # of a class inside a function, say: the name must do
-            yield pickle.dumps(value)
+def _check_kinds(**objects: object) -> None:
+    """Refuse what is neither a name nor an object of the right kind, such as a class."""
+    for name, value in objects.items():
+        kinds, example = _KINDS[name]
+        if not isinstance(value, str | kinds):
+            what = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
+            raise SalfError(f"{name}= takes a name or an object such as {example}, not {what}.")
 
 
-def _code(code: CodeType) -> Iterator[bytes]:
-    """What a function does, as far as it is in the function itself."""
-    yield code.co_code
-    yield repr(code.co_names).encode()
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _code(constant)
-        else:
-            yield repr(constant).encode()
+def _of_fleet(fleet: str | Fleet, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a fleet brings along."""
+    if not fleet:
+        return {}
+    if isinstance(fleet, str):
+        return {"fleet": fleet}
+    if "availability" in settings:
+        raise SalfError("the fleet given has its own availability: leave out availability=.")
+    return {"fleet": fleets.GIVEN, "users": len(fleet)}
+
+
+def _of_users(data: Any, users: int | None) -> Shares | None:
+    """What each user has; None if the data are yet to be shared out."""
+    if isinstance(data, list) and data:
+        pairs = all(isinstance(each, tuple) and len(each) == 2 for each in data)
+        if pairs or all(isinstance(each, Dataset) for each in data):
+            if users not in (None, len(data)):
+                raise SalfError(f"the data are for {len(data)} users, but users is {users}.")
+            return joined(data) if pairs else Own(data.__getitem__, len(data))
+    if callable(data) and not isinstance(data, Dataset):
+        if users is None:
+            raise SalfError(
+                "data is a function of the user's number: pass the number of users as users=."
+            )
+        return Own(data, users)
+    return None
+
+
+def _check_evaluation(settings: Mapping[str, Any], tested: bool) -> None:
+    if settings.get("validation"):
+        raise SalfError(
+            "validation data cannot be held out from a split by indices or from users' own data: "
+            "leave samples out and pass them as test=."
+        )
+    if settings.get("eval_every") and not tested:
+        raise SalfError(
+            "with a split given by indices, or with users' own data, eval_every needs test= to "
+            "evaluate on."
+        )

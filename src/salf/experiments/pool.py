@@ -18,7 +18,7 @@ from torch import nn
 from salf import signals
 from salf.errors import SalfError, TrainingDiverged
 from salf.experiments.config import Config
-from salf.experiments.run import Result, Stopped, run
+from salf.experiments.run import Result, Stopped, cores, run
 from salf.rows import Row
 
 # Says what share of a job, in [0, 1], is done; raises Stopped when it is to end.
@@ -48,6 +48,20 @@ def run_job(config: Config, out: Path | None, work: float | None = None) -> Job:
     return Job(partial(_run, config, out), amount(config) if work is None else work)
 
 
+def run_configs(
+    configs: Mapping[str, Config],
+    out: Path | None,
+    workers: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> Done:
+    """Run configs by name; with `out`, each in a folder of its name below `out`/runs."""
+    runs = {
+        name: run_job(config, None if out is None else out / "runs" / name)
+        for name, config in configs.items()
+    }
+    return run_all(runs, workers, on_progress)
+
+
 def amount(config: Config) -> float:
     """How long a run is: in simulated seconds if they end it, else in rounds."""
     return config.seconds or config.rounds
@@ -62,11 +76,11 @@ def share(row: Row, rounds: int, seconds: float | None) -> float:
 
 def run_all(
     jobs: Mapping[str, Job],
-    workers: int,
+    workers: int | None = None,
     on_progress: OnProgress | None = None,
     on_done: Callable[[str, Done], None] | None = None,
 ) -> Done:
-    """Do all jobs, several at a time, beginning with the first.
+    """Do all jobs, `workers` at a time (by default, one per core), beginning with the first.
 
     A training that diverges costs its own result; anything else that goes wrong ends it all.
     `on_done` is called with the name of each job that ended, and with what there is so far.
@@ -75,7 +89,8 @@ def run_all(
     messages, stop = context.SimpleQueue(), context.Event()
     shares = dict.fromkeys(jobs, 0.0)
     done = Done()
-    pool = ProcessPoolExecutor(workers, context, _start_worker, (messages, stop))
+    at_once = min(workers or cores(), len(jobs))
+    pool = ProcessPoolExecutor(at_once, context, _start_worker, (messages, stop))
     names = {pool.submit(_do, name, job): name for name, job in jobs.items()}
     try:
         pending = set(names)

@@ -5,7 +5,7 @@ import numpy as np
 from salf.draws import Keyed
 from salf.errors import SalfError
 from salf.experiments.config import Config
-from salf.experiments.training import from_config
+from salf.experiments.federation import from_config
 from salf.fleet.preview import Cohorts, Preview, preview
 from salf.fleet.world import OnFleet
 from salf.progress import Report

@@ -1,4 +1,4 @@
-"""A live run again, in the simulator: the same method, data, batches and depths, no clock."""
+"""Replay a live run in the simulator: the same method, data, batches and depths, no clock."""
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -13,10 +13,12 @@ from torch import nn
 from salf import rows as records
 from salf.arrivals import Arrivals, Floats
 from salf.errors import SalfError
-from salf.experiments.config import Config, load_config
+from salf.experiments.config import Config
+from salf.experiments.federation import from_config
 from salf.experiments.folder import CONFIG, MODEL, ROUNDS
-from salf.experiments.live import user_name
-from salf.experiments.training import History, OnRound, from_config, run_rounds
+from salf.experiments.live_users import user_name
+from salf.experiments.presets import load_config
+from salf.experiments.training import History, OnRound, run_rounds
 from salf.rows import Row
 from salf.sampling import Batches
 from salf.simulation import Simulation
@@ -26,7 +28,7 @@ from salf.worlds import Recorded
 def recorded(folder: Path) -> list[Row]:
     """The closed rounds of the live run in this folder."""
     if not (folder / ROUNDS).exists():
-        raise SalfError(f"{folder} holds no live run: there is no {ROUNDS} in it.")
+        raise SalfError(f"{folder} contains no live run: it has no {ROUNDS}.")
     if not (rows := records.read(folder / ROUNDS)):
         raise SalfError(f"{folder} has no closed round to replay.")
     return rows
@@ -34,14 +36,14 @@ def recorded(folder: Path) -> list[Row]:
 
 @dataclass(frozen=True)
 class Replay:
-    """The simulated run, and how far from its model the live one's is, in parts of its norm."""
+    """The simulated run, and the relative distance between its model and the live one's."""
 
     history: History
     distance: float | None  # None while the live run is not finished
 
 
 def replay(folder: Path | str, on_round: OnRound | None = None) -> Replay:
-    """Run the rounds a live run recorded in this folder again, in the simulator."""
+    """Replay the recorded rounds of the live run in this folder in the simulator."""
     folder = Path(folder)
     rows = recorded(folder)
     config = load_config(str(folder / CONFIG))

@@ -16,14 +16,9 @@ from torch import nn
 from salf import checkpoint, signals
 from salf.errors import NoRoundInTime, SalfError, TrainingDiverged
 from salf.experiments.config import Config
+from salf.experiments.federation import from_config
 from salf.experiments.folder import RunFolder, summarise, without_last_evaluation
-from salf.experiments.training import (
-    History,
-    OnRound,
-    Training,
-    from_config,
-    run_rounds,
-)
+from salf.experiments.training import History, OnRound, Training, run_rounds
 from salf.rows import Row, from_table, to_table
 from salf.simulation import Simulation, snapshot
 
@@ -50,11 +45,11 @@ def run(
     on_round: OnRound | None = None,
     report: Callable[[str], None] | None = None,
 ) -> Result:
-    """Run a config. With `out`, leave the run's folder there; with `resume`, continue it.
+    """Run a config. With `out`, save the run in that folder; with `resume`, continue it.
 
-    `checkpoint_every` is in seconds; `on_round(row, model)` is called after each round and may
-    raise `StopTraining`, which ends the run in order; `report` gets a line when data are being
-    fetched, or when there is nothing to continue.
+    `checkpoint_every` is in seconds. `on_round(row, model)` is called after each round and may
+    raise `StopTraining` to end the run. `report` receives a line when data are downloaded, or when
+    there is nothing to continue.
     """
     config.check_deadline()  # before data are fetched
     return run_made(
@@ -87,7 +82,7 @@ def run_made(
         if summary is not None:
             return Result(config, folder.history(summary), summary)
         if resume and report is not None and not folder.checkpoint.exists():
-            report(f"{out} holds no checkpoint yet: the run starts from the beginning.")
+            report(f"{out} has no checkpoint yet: the run starts from the beginning.")
         return _run(config, make, folder, checkpoint_every, on_round)
 
 
@@ -171,8 +166,8 @@ def _run(
         raise
     if not history.rows:
         raise NoRoundInTime(
-            f"no round ends within {config.seconds:g} simulated seconds: give more --seconds, or "
-            "a shorter --deadline; `salf fleet preview` shows how long rounds take."
+            f"no round ends within {config.seconds:g} simulated seconds: use more --seconds or a "
+            "shorter --deadline; `salf fleet preview` shows how long rounds take."
         )
     result = Result(config, history, summarise(config, history, training))
     if folder is not None:
@@ -196,7 +191,7 @@ def save(folder: RunFolder, simulation: Simulation, rows: list[Row]) -> None:
     if simulation.residuals is not None:
         groups["residuals"] = simulation.residuals.state()
     if simulation.robust is not None:
-        users["waiting"], groups["waiting"] = simulation.robust.state()
+        users["votes"], groups["votes"] = simulation.robust.state()
     state = {"rows": [to_table(row) for row in rows], "engine": engine, "users": users}
     checkpoint.write(folder.checkpoint, groups, state)
     folder.write_metrics(rows)
@@ -222,7 +217,7 @@ def restore(folder: RunFolder, training: Training) -> list[Row]:
             if simulation.residuals is not None:
                 simulation.residuals.load_state(groups.pop("residuals", {}))
             if simulation.robust is not None:
-                simulation.robust.load_state(state["users"]["waiting"], groups.pop("waiting", {}))
+                simulation.robust.load_state(state["users"]["votes"], groups.pop("votes", {}))
             for group, tensors in groups.items():
                 old = simulation.old[int(group.removeprefix("old-"))] = snapshot(weights)
                 for name, tensor in tensors.items():

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from salf.arrivals import Floats, Ints
-from salf.draws import Keyed, Purpose, keyed_uniform
+from salf.draws import Keyed, Purpose, keyed_uniform, normal
 from salf.errors import SalfError, unknown
 
 DAY = 86_400.0
@@ -79,6 +79,14 @@ class Always(Availability):
         """Now, for ever."""
         return times, np.full(len(devices), np.inf)
 
+    def active(self, devices: Ints, start: float, seconds: float) -> Floats:
+        """All the time."""
+        return np.full(len(devices), seconds)
+
+    def elapsed(self, devices: Ints, start: float, needed: Floats) -> Floats:
+        """As long as the work takes."""
+        return needed
+
     def of(self, devices: Ints) -> Availability:
         """The same."""
         return self
@@ -117,7 +125,7 @@ class DayAndNight(Availability):
     def __post_init__(self) -> None:
         if not 0 < self.share < 1 or not self.period > 0 or not self.spread >= 0:
             raise SalfError(
-                "day and night need a share in (0, 1), a period above 0 and a spread of at least "
+                "day-night needs a share in (0, 1), a period above 0 and a spread of at least "
                 f"0, not {self.share}, {self.period} and {self.spread}."
             )
 
@@ -125,8 +133,7 @@ class DayAndNight(Availability):
         """Today's window, or tomorrow's if it is over."""
         length = self.share * self.period
         u = Keyed(self.seed, 0).uniform(devices, Purpose.AVAILABLE, 2)
-        own = np.sqrt(-2 * np.log1p(-u[:, 0])) * np.cos(2 * np.pi * u[:, 1])
-        opens = self.middle + self.spread * own - length / 2
+        opens = self.middle + self.spread * normal(u[:, 0], u[:, 1]) - length / 2
         # The first window that is not over: rounding must not give one that ends now.
         opens = opens + np.ceil((times - opens - length) / self.period) * self.period
         opens = np.where(opens + length <= times, opens + self.period, opens)
@@ -215,7 +222,7 @@ class OnAndOff(Availability):
     def _time_on(self, first: Floats, second: Floats, by_length: bool = False) -> Floats:
         if self.log_sd is None:  # what is left of an exponential time has the same law
             return np.asarray(-self.on * np.log1p(-first))
-        z = np.sqrt(-2 * np.log1p(-first)) * np.cos(2 * np.pi * second)
+        z = normal(first, second)
         median = self.on * np.exp(-(self.log_sd**2) / 2)
         # A log-normal law weighted by length is log-normal with its mean moved by the variance.
         return np.asarray(median * np.exp(self.log_sd * z + (self.log_sd**2 if by_length else 0)))
@@ -312,24 +319,22 @@ def parse(spec: str, seed: int = 0) -> Availability:
     if spec == "sessions":
         return sessions(seed=seed)
     if kind == "markov":
-        try:
-            on, off = map(float, rest.split(","))
-        except ValueError:
-            raise SalfError(
-                f"write the mean seconds on and off as in markov:600,3000, not {spec!r}."
-            ) from None
+        on, off = _two(rest, f"the mean seconds on and off as in markov:600,3000, not {spec!r}")
         return markov(on, off, seed)
     if kind == "by-labels":
         from salf.fleet.participation import ByLabels  # which builds on this module
 
-        try:
-            mean, slot = map(float, rest.split(","))
-        except ValueError:
-            raise SalfError(
-                f"write the mean share of users and the seconds of a slot as in by-labels:0.1,1, "
-                f"not {spec!r}."
-            ) from None
+        what = "the mean share of users and the seconds of a slot as in by-labels:0.1,1"
+        mean, slot = _two(rest, f"{what}, not {spec!r}")
         return ByLabels(mean, slot, seed)
     if spec.endswith(".csv"):
         return Intervals.csv(spec)
     raise unknown("availability", spec, KINDS)
+
+
+def _two(text: str, what: str) -> tuple[float, float]:
+    try:
+        first, second = map(float, text.split(","))
+    except ValueError:
+        raise SalfError(f"write {what}.") from None
+    return first, second

@@ -90,7 +90,7 @@ class Auto(Deadline):
 
     def __post_init__(self) -> None:
         if not 0 < self.reach < 1:
-            raise SalfError(f"auto aims for a reach between 0 and 1, not {self.reach}.")
+            raise SalfError(f"the target reach of auto must be between 0 and 1, not {self.reach}.")
 
     def of(self, t: int, current: float) -> float:
         """The current one."""
@@ -118,7 +118,7 @@ def parse(setting: float | str) -> Deadline:
     try:
         reach = float(value) if value else REACH
     except ValueError:
-        raise SalfError(f"write the reach to aim for as in auto:0.8, not {setting!r}.") from None
+        raise SalfError(f"write the target reach as in auto:0.8, not {setting!r}.") from None
     return Auto(reach)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from salf.arrivals import Floats, Ints
-from salf.draws import Keyed, Purpose
+from salf.draws import Keyed, Purpose, normal
 from salf.errors import SalfError
 from salf.fleet.availability import Always, Availability
 from salf.fleet.jitter import Jitter, LogNormal, Steady
@@ -48,8 +48,8 @@ class Devices:
             raise SalfError("a fleet needs at least one device, and finite speeds.")
         if unknown := self.availability.unknown(len(self.speed)):
             raise SalfError(
-                f"of {len(self.speed)} devices, {len(unknown)} have no intervals, such as device "
-                f"{unknown[0]} (they are numbered from 0): say when each is available."
+                f"{len(unknown)} of {len(self.speed)} devices have no intervals, such as device "
+                f"{unknown[0]} (numbered from 0): add the intervals in which each is available."
             )
 
     def of(self, order: Ints) -> "Devices":
@@ -68,9 +68,9 @@ class Devices:
 class Fleet:
     """The devices of a federation.
 
-    `Fleet("phones", users=30, seed=0)` makes a named fleet (docs/fleets.md lists them), with
-    options such as `speed=1e6` (the median). `Fleet.of(speed=[...])` makes one by hand and
-    `Fleet.csv` from a file. A device is a function of (seed, its number).
+    `Fleet("phones", users=30, seed=0)` creates a named fleet (see docs/fleets.md), with options
+    such as `speed=1e6` (the median speed). `Fleet.of(speed=[...])` creates a fleet from speeds and
+    `Fleet.csv` from a file. A device depends only on the seed and its number.
     """
 
     def __init__(self, name: str, users: int, seed: int = 0, **options: Any) -> None:
@@ -102,10 +102,11 @@ class Fleet:
         pair: Pair = "random",
         name: str = "by hand",
     ) -> "Fleet":
-        """A fleet by hand: `speed` of every device, in multiply-adds a second; all else optional.
+        """A fleet from the `speed` of every device, in multiply-adds per second.
 
-        `up` and `down` are bytes a second, `latency` seconds, `jitter` a law of `salf.fleet.jitter`
-        or the spread of a log-normal one. With `counted="layers"` speeds are layers a second.
+        `up` and `down` are in bytes per second, `latency` is in seconds, and `jitter` is a law of
+        `salf.fleet.jitter` or the sigma of a log-normal one. With `counted="layers"`, speeds are in
+        layers per second.
         """
         speeds = np.asarray(speed, np.float64).reshape(-1)
 
@@ -129,9 +130,9 @@ class Fleet:
         """A fleet from a file with a line per device.
 
         The column `speed` is required; `up`, `down`, `latency` and `jitter` are optional. A file
-        with the columns `device`, `round`, `stage` and `seconds` has recorded times instead, as
-        `salf fleet measure` writes them. More `users` than devices are given devices in turn;
-        fewer are refused, since it is not said which devices they have.
+        with the columns `device`, `round`, `stage` and `seconds` contains recorded times instead,
+        as written by `salf fleet measure`. If there are more `users` than devices, devices are
+        reused in turn. Fewer users are an error, since it is unclear which devices they have.
         """
         from salf.fleet.files import read
 
@@ -156,11 +157,12 @@ class Fleet:
         )
 
     def paired(self, how: Pair, dominant: Ints | None = None, sizes: Ints | None = None) -> "Fleet":
-        """The same devices dealt to users: as they are, or so that slow ones hold data of a kind.
+        """The same devices, assigned to users at random or by their data.
 
         `random`: user u has device u. Devices of named fleets are drawn at random.
-        `labels`: users in the order of their most frequent label get devices from the slowest on.
-        `size`: users in the order of their number of samples do, so slow ones have few.
+        `labels`: users sorted by their most frequent label get devices sorted by speed, slowest
+        first. `size`: the same with users sorted by their number of samples, so that slow users
+        have few.
         """
         if how == "random":
             return self
@@ -183,7 +185,7 @@ class Fleet:
     def preview(
         self, model: "nn.Module", deadline: float | str | None = None, **settings: Any
     ) -> "Preview":
-        """Who would reach what, and how long rounds would take, without training.
+        """Which layers users would reach and how long rounds would take, without training.
 
         Settings are `example`, `layers`, `batch_size`, `local_steps`, `batches` and `cohort`.
         """
@@ -204,5 +206,4 @@ def _log_normal(sigma: float | Sequence[float], devices: int) -> Jitter:
 def drawn_normal(seed: int, users: int, n: int) -> Floats:
     """`n` standard normal numbers of every device: [n, users]."""
     u = Keyed(seed, 0).uniform(np.arange(users), Purpose.DEVICE, 2 * n)
-    radius, angle = np.sqrt(-2 * np.log1p(-u[:, :n])), 2 * np.pi * u[:, n:]
-    return np.asarray((radius * np.cos(angle)).T)
+    return normal(u[:, :n], u[:, n:]).T

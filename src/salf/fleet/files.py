@@ -63,7 +63,7 @@ def _recorded(lines: list[dict[str, str]]) -> Devices:
     }
     if len(stages) != 1 or partly or sorted(devices) != list(range(len(devices))):
         raise SalfError(
-            "recorded times need all stages of every round, and devices numbered from 0."
+            "recorded times must contain all stages of every round and number devices from 0."
         )
     rounds = tuple(
         np.array([[times[stage] for stage in sorted(times)] for times in devices[device].values()])

@@ -14,7 +14,7 @@ from math import erf, sqrt
 import numpy as np
 
 from salf.arrivals import Floats, Ints
-from salf.draws import Draws, Purpose
+from salf.draws import Draws, Purpose, normal
 from salf.errors import SalfError
 
 DRAWS = 2**16  # for chances of layers of different means
@@ -88,7 +88,7 @@ class LogNormal(Paced):
 
     def factor(self, draws: Draws, users: Ints) -> Floats:
         """exp(sigma z), z standard normal."""
-        return np.exp(self._sigma(users) * normal(draws, users))
+        return np.exp(self._sigma(users) * normal(*draws.uniform(users, Purpose.JITTER, 2).T))
 
     def below(self, factor: Floats, users: Ints) -> Floats:
         """Phi(ln(factor) / sigma)."""
@@ -202,7 +202,9 @@ class Traces(Jitter):
         layers = self.rounds[0].shape[1]
         steps, other = divmod(nominal.shape[1], layers)
         if other:
-            raise SalfError(f"the recorded times are of {layers} layers, which this model has not.")
+            raise SalfError(
+                f"the recorded times are for {layers} layers; this model has a different number."
+            )
         places = self._places(draws, users, steps)
         taken = np.empty_like(nominal)
         for row, user in enumerate(users.tolist()):
@@ -274,12 +276,6 @@ def _erlang_like(means: tuple[float, ...]) -> Floats:
     """Draws of when each of some independent exponential stages is complete, in order."""
     each = np.random.default_rng(0).exponential(size=(DRAWS, len(means))) * np.array(means)
     return np.sort(each.cumsum(axis=1).T, axis=1)
-
-
-def normal(draws: Draws, users: Ints) -> Floats:
-    """A standard normal number for each user (Box and Muller)."""
-    first, second = draws.uniform(users, Purpose.JITTER, 2).T
-    return np.asarray(np.sqrt(-2 * np.log1p(-first)) * np.cos(2 * np.pi * second))
 
 
 def exponential(draws: Draws, users: Ints, n: int = 1) -> Floats:

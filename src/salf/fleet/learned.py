@@ -55,11 +55,11 @@ class LearnedReach:
     def __post_init__(self) -> None:
         if len(self.nominal) > MOST_USERS:
             raise SalfError(
-                f"reach is learned for up to {MOST_USERS} users, not {len(self.nominal)}; use "
-                "reach = known."
+                f"reach can be learned for up to {MOST_USERS} users, not {len(self.nominal)}: "
+                "use reach = known."
             )
         if not ((self.nominal > 0) & np.isfinite(self.nominal)).all():
-            raise SalfError("reach is learned for layers that take a time above 0.")
+            raise SalfError("reach can only be learned if every layer takes a time above 0.")
         paces = np.linspace(-self.widest, self.widest, 61)
         grid = np.meshgrid(paces, np.array(SPREADS), np.array([0.0, 1.0]), indexing="ij")
         for name, values in zip(("_paces", "_spreads", "_independent"), grid, strict=True):

@@ -100,7 +100,7 @@ def make(name: str, users: int, seed: int, options: Mapping[str, Any]) -> Device
     if isinstance(made, Fleet):
         made = made.devices
     if not isinstance(made, Devices) or len(made.speed) != users:
-        raise SalfError(f"the fleet {name!r} must make a salf.Fleet of {users} users.")
+        raise SalfError(f"the fleet {name!r} must return a salf.Fleet of {users} users.")
     return made
 
 

@@ -96,8 +96,8 @@ class ByLabels(Availability):
     def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
         """Not known before the users' labels are."""
         raise SalfError(
-            "participation by labels follows from the users' data, which are not known here: use "
-            "it in a run or a comparison."
+            "participation by labels depends on the users' data, which are not available here: "
+            "use it in a run or a comparison."
         )
 
     def of(self, devices: Ints) -> Availability:

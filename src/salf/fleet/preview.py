@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from salf.arrivals import Floats, Ints
+from salf.arrivals import Floats, Ints, evenly
 from salf.draws import Keyed
 from salf.errors import SalfError, unknown
 from salf.fleet import deadlines
 from salf.fleet.availability import DAY
+from salf.fleet.cost import Cost, equal_time
 from salf.fleet.devices import Fleet
-from salf.fleet.timing import Cost, Timing, equal_time
+from salf.fleet.timing import Timing
 from salf.fleet.world import deadline_for
 from salf.inputs import as_one, takes_several
 from salf.layers import Layers
@@ -81,11 +82,13 @@ class Preview:
         lines = [
             f"{self.fleet}: {self.users} users{self._cohort}, done after {usual} s at the median, "
             f"{fast} to {slow} s from the 5th to the 95th percentile.",
-            f"Waiting for all users, a round takes {_plain(self.waiting.mean())} s on average and "
+            f"A round that waits for all users takes {_plain(self.waiting.mean())} s on average "
+            "and "
             f"{_plain(np.percentile(self.waiting, 95))} s at the 95th percentile.",
-            f"By a deadline of {_plain(self.deadline)} s a user finishes with chance "
-            f"{self.reach[0].mean():.2f} and has nothing with chance {self.depths[-1]:.2f}.",
-            "Layer: users that reach it, and p_l, the chance that nobody does:",
+            f"By a deadline of {_plain(self.deadline)} s, a user finishes with probability "
+            f"{self.reach[0].mean():.2f} and completes no layer with probability "
+            f"{self.depths[-1]:.2f}.",
+            "Users that reach each layer, and the probability p_l that nobody does:",
         ]
         lines += [
             f"  {index} {name}: {self.asked * chance:.1f} ({chance:.0%}), p = {nobody:.2g}"
@@ -115,7 +118,7 @@ def preview(
 
     Of a schedule, it is that of its first deadline. Without `cohorts`, all users are asked.
     """
-    users = _some(np.arange(timing.users))
+    users = evenly(np.arange(timing.users), MOST_USERS)
     seconds = first_deadline(timing, deadline)
     expected = timing.expected(users)
     always = timing.devices.availability.always
@@ -171,16 +174,9 @@ def first_deadline(timing: Timing, setting: float | str | None) -> float:
     return found.of(1, 0.0)
 
 
-def _some(users: Ints) -> Ints:
-    """All users, or of many some, evenly spaced."""
-    if len(users) <= MOST_USERS:
-        return users
-    return users[np.unique(np.linspace(0, len(users) - 1, MOST_USERS).astype(np.int64))]
-
-
 def _unreached(timing: Timing, asked: Ints, start: float, seconds: float) -> Floats:
     """p_l if these users are asked. Of very many, each that is looked at stands for several."""
-    some = _some(asked)
+    some = evenly(asked, MOST_USERS)
     together = timing.nobody(some, start, seconds)
     if together is not None:
         return together
@@ -190,7 +186,7 @@ def _unreached(timing: Timing, asked: Ints, start: float, seconds: float) -> Flo
 
 def _one_round(timing: Timing, users: Ints, deadline: float) -> tuple[Span, ...]:
     """What some users, from the fastest to the slowest, do in round 1 until the deadline."""
-    some = users[np.unique(np.linspace(0, len(users) - 1, LANES).astype(np.int64))]
+    some = evenly(users, LANES)
     times, spans = timing.round(Keyed(0, 1), np.sort(some), 0.0), []
     counts = times.reached(deadline).tolist()
     for number, row in enumerate(np.searchsorted(np.sort(some), some).tolist(), 1):

@@ -7,7 +7,8 @@ import numpy as np
 from salf.arrivals import Arrivals, Floats, Ints
 from salf.draws import Draws, Unkeyed
 from salf.fleet.jitter import ROUNDING
-from salf.fleet.timing import Round, Tasks, Timing
+from salf.fleet.round import Round, Tasks
+from salf.fleet.timing import Timing
 from salf.fleet.world import CLOCK, OnFleet, finite
 from salf.worlds import Memory
 
@@ -24,14 +25,11 @@ class Timely(OnFleet):
     or, if `measured`, as if devices knew how fast they are in this round.
     """
 
-    surely = True  # nobody asks for p_l
+    surely, has_deadline = True, False  # nobody asks for p_l
 
     def __init__(self, timing: Timing, fastest: float, measured: bool) -> None:
         super().__init__(timing, None)
         self.fastest, self.measured = fastest, measured
-
-    def _first_deadline(self) -> float:
-        return 0.0
 
     def arrivals(
         self, t: int, draws: Draws, users: Ints, memory: Memory
@@ -79,10 +77,6 @@ class Timely(OnFleet):
         wanted = max(1, int(np.ceil(self.fastest * len(total) * (1 - ROUNDING))))
         known = np.sort(total[np.isfinite(total)])[:wanted]
         return finite(float(known[-1]) if len(known) else np.inf)
-
-    def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
-        """Not known, and nobody asks."""
-        return np.ones((self.layers, len(users)))
 
 
 def _only(times: Round, planned: Ints, given: Ints) -> Round:

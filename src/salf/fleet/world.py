@@ -1,21 +1,20 @@
 """Rounds by a simulated clock: who arrives, how far, and how long it takes.
 
-The closing rules: a round ends at its deadline or when all are there (`OnFleet`), when the slowest
-is there (`Waiting`), at its deadline with late users delivering in a later round (`Delayed`), or
-when so many updates have arrived (`Buffered`). Ties are settled by the users' numbers.
+A round ends at its deadline or when all are there (`OnFleet`, `Narrowed`), or when the slowest is
+there (`Waiting`). late.py and timely.py have the other rules.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
-from salf.arrivals import Arrivals, Floats, Ints, Spent
-from salf.draws import Draws, Purpose
+from salf.arrivals import Arrivals, Floats, Ints, Spent, evenly
+from salf.draws import Draws
 from salf.errors import SalfError
 from salf.fleet.deadlines import Auto, Deadline, missing
 from salf.fleet.learned import LearnedReach
-from salf.fleet.timing import Round, Timing
+from salf.fleet.round import Round
+from salf.fleet.timing import Timing
 from salf.worlds import Memory, World
 
 # What is remembered, [2, 1 + users]: first the clock and the deadline of the next round; then, of
@@ -33,7 +32,8 @@ class OnFleet(World):
     do.
     """
 
-    surely = False  # whether every layer is reached for sure, sooner or later
+    surely = False  # whether every layer is reached for sure, sooner or later, or nobody asks
+    has_deadline = True  # whether a round may end at one
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class OnFleet(World):
         """Time 0, and the first deadline."""
         known = 0 if self.learned is None else self.learned.hypotheses
         memory = np.zeros((LEARNED + known, 1 + self.users))
-        memory[TMAX] = self._first_deadline()
+        memory[TMAX] = self._first_deadline() if self.has_deadline else 0.0
         return memory
 
     def clock(self, memory: Memory) -> float:
@@ -98,6 +98,8 @@ class OnFleet(World):
 
     def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
         """P(user u reaches layer l in round t): [L, users]."""
+        if self.surely:
+            return np.ones((self.layers, len(users)))
         seconds = self.deadline.of(t, float(memory[TMAX]))
         if self.learned is not None:
             return self.learned.reach(memory[LEARNED:, 1:], users, seconds)
@@ -123,8 +125,11 @@ class OnFleet(World):
         """Users that are not done at the deadline deliver when they are."""
         if delay is not None:
             raise SalfError(
-                "delay counts rounds; with a fleet users deliver when they are done: leave it out."
+                "delay counts rounds, but with a fleet users deliver when they are done: leave "
+                "it out."
             )
+        from salf.fleet.late import Delayed  # which is made of this class
+
         return Delayed(self.timing, self.deadline)
 
     def narrowed(self, width: float) -> World:
@@ -135,11 +140,13 @@ class OnFleet(World):
 
     def buffered(self, size: int) -> World:
         """A step is taken whenever so many updates have arrived."""
+        from salf.fleet.late import Buffered
+
         return Buffered(self.timing, size)
 
     def timely(self, fastest: float, measured: bool) -> World:
         """Users are given what fits into a round."""
-        from salf.fleet.timely import Timely  # which is made of this class
+        from salf.fleet.timely import Timely
 
         return Timely(self.timing, fastest, measured)
 
@@ -159,7 +166,7 @@ class OnFleet(World):
         is late who will ever be done is not raised: it would grow for ever.
         """
         current = float(memory[TMAX])
-        if not self.deadline.adapts:
+        if not self.has_deadline or not self.deadline.adapts:
             return current
         reach = arrived.mean_reach(self.layers)
         found = self.deadline.after(min(current, took) or current, reach)
@@ -183,10 +190,7 @@ class OnFleet(World):
 class Waiting(OnFleet):
     """A round ends when the slowest user is done."""
 
-    surely = True
-
-    def _first_deadline(self) -> float:
-        return 0.0
+    surely, has_deadline = True, False
 
     def arrivals(
         self, t: int, draws: Draws, users: Ints, memory: Memory
@@ -202,10 +206,6 @@ class Waiting(OnFleet):
         after = memory.copy()
         after[CLOCK] = spent.clock
         return times.tasks.arrivals(reached, spent), after
-
-    def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
-        """1: everybody reaches every layer."""
-        return np.ones((self.layers, len(users)))
 
 
 class Narrowed(OnFleet):
@@ -244,146 +244,17 @@ class Narrowed(OnFleet):
         )
         return arrived, self._after(memory, arrived, spent, finish)
 
-    def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
-        """Not known; HeteroFL, which averages entry by entry, does not ask."""
-        return np.ones((self.layers, len(users)))
-
-
-class Delayed(OnFleet):
-    """Rounds with a deadline, at which users that are not done go on, and deliver when they are."""
-
-    surely = True
-
-    def busy(self, t: int, memory: Memory) -> Ints:
-        """Users at work on a model of an earlier round."""
-        return np.flatnonzero(memory[DUE, 1:] > 0)
-
-    def models_in_use(self, memory: Memory) -> set[int]:
-        """The models given to users who have not delivered."""
-        given, due = memory[:, 1:]
-        # Not of those that never come back, whose number would only grow.
-        return set(given[(due > 0) & np.isfinite(due)].astype(np.int64).tolist())
-
-    def arrivals(
-        self, t: int, draws: Draws, users: Ints, memory: Memory
-    ) -> tuple[Arrivals, Memory]:
-        """Who delivers in this round, and who begins and will be late."""
-        clock, seconds = float(memory[CLOCK]), self.deadline.of(t, float(memory[TMAX]))
-        begun, after = self._begin(t, draws, users, memory)
-        due = after[DUE, 1:]
-        at_work = np.flatnonzero(due > 0)
-        end = min(float(due[at_work].max(initial=clock)), clock + seconds)
-        if not len(at_work):
-            end = clock + seconds
-        return self._closed(t, begun, after, at_work[due[at_work] <= end], clock, end, len(users))
-
-    def _begin(self, t: int, draws: Draws, users: Ints, memory: Memory) -> tuple[Ints, Memory]:
-        """Users that are free begin on the model of round t."""
-        clock, after = float(memory[CLOCK]), memory.copy()
-        idle = users[memory[DUE, 1 + users] == 0]
-        times = self.timing.round(draws, idle, clock)
-        after[GIVEN, 1 + idle] = t
-        after[DUE, 1 + idle] = clock + times.finish + self.timing.beside(draws, idle)
-        return idle, after
-
-    def _closed(
-        self,
-        t: int,
-        begun: Ints,
-        after: Memory,
-        delivers: Ints,
-        clock: float,
-        end: float,
-        asked: int,
-    ) -> tuple[Arrivals, Memory]:
-        """The step at time `end`, at which these users have delivered."""
-        entries = np.union1d(delivers, begun)
-        there = np.isin(entries, delivers)
-        age = t - after[GIVEN, 1 + entries].astype(np.int64)
-        tasks = self.timing.tasks(entries)
-        planned = tasks.planned
-        arrived = Arrivals.at(
-            np.where(there, 1, self.layers + 1),
-            ~there | (age > 0),
-            asked,
-            user=entries,
-            age=np.where(there, age, 0),
-            steps=np.where(there, planned, 1),
-            planned=planned,
-        )
-        work = np.where(there, tasks.work.sum(axis=1), 0.0)
-        waited = np.where(there, end - after[DUE, 1 + entries], 0.0)
-        due = after[DUE, 1:] - clock
-        after[TMAX] = self._next_deadline(after, arrived, end - clock, due[after[DUE, 1:] > 0])
-        after[:, 1 + delivers] = 0
-        after[CLOCK] = end
-        bytes_ = np.where(there, self.timing.model_bytes + self.timing.update_bytes, 0.0)
-        spent = Spent(end - clock, end, waited, work, work, bytes_)
-        return replace(arrived, spent=spent), after
-
-    def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
-        """Everybody delivers in the end."""
-        return np.ones((self.layers, len(users)))
-
-
-class Buffered(Delayed):
-    """No rounds: the server takes a step whenever `size` updates have arrived, in order of time.
-
-    A user that has delivered begins again, on the new model, when the step is taken. With a cohort
-    as many users are at work at a time; who is next is drawn from those that are free.
-    """
-
-    def __init__(self, timing: Timing, size: int) -> None:
-        super().__init__(timing, None)
-        if not size >= 1:
-            raise SalfError(f"a buffer must hold at least one update, not {size}.")
-        self.size = size
-
-    def _first_deadline(self) -> float:
-        return 0.0
-
-    def _next_deadline(
-        self, memory: Memory, arrived: Arrivals, took: float, finish: Floats
-    ) -> float:
-        return 0.0
-
-    def arrivals(
-        self, t: int, draws: Draws, users: Ints, memory: Memory
-    ) -> tuple[Arrivals, Memory]:
-        """The next updates; of those that arrive at the same time, low user numbers first."""
-        clock = float(memory[CLOCK])
-        at_work = self.busy(t, memory)
-        free = np.setdiff1d(users, at_work)
-        places = max(0, len(users) - len(at_work))
-        if len(free) > places:
-            order = np.argsort(draws.uniform(free, Purpose.SLOT)[:, 0], kind="stable")
-            free = np.sort(free[order[:places]])
-        begun, after = self._begin(t, draws, free, memory)
-        at_work = self.busy(t, after)
-        if self.size > len(users):
-            raise SalfError(
-                f"a buffer of {self.size} updates is never full, because {len(users)} users are at "
-                "work: make it smaller, as in --option buffer=5."
-            )
-        due = after[DUE, 1 + at_work]
-        first = at_work[np.lexsort((at_work, due))][: self.size]
-        end = finite(float(after[DUE, 1 + first].max(initial=clock)))
-        arrived, after = self._closed(t, begun, after, first, clock, end, len(users))
-        return arrived, after
-
 
 def deadline_for(timing: Timing, target: float) -> float:
     """The T_max at which users reach, on average, this share of their layers (by bisection)."""
-    users = np.arange(timing.users)
-    if len(users) > 1000:  # a sample is enough to start with
-        users = np.unique(np.linspace(0, timing.users - 1, 1000).astype(np.int64))
+    users = evenly(np.arange(timing.users), 1000)  # a sample is enough to start with
     expected = timing.expected(users)
     finite = np.isfinite(expected)
     if finite.mean() < target:
         raise SalfError(
             f"users cannot reach {target:g} of their layers on average, because only "
-            f"{finite.mean():.0%} of the devices ever finish: aim for less, as in --deadline "
-            "auto:0.3."
+            f"{finite.mean():.0%} of the devices ever finish: set a lower target, as in "
+            "--deadline auto:0.3."
         )
     low, high = 0.0, 2 * float(expected[finite].max())
     while timing.reach_always(users, high).mean() < target:
@@ -399,4 +270,4 @@ def finite(end: float) -> float:
     """The time at which a step ends, or a sentence if it never does."""
     if np.isfinite(end):
         return end
-    raise SalfError("a user is never available again, so the server would wait for it for ever.")
+    raise SalfError("a user is never available again, so the server would wait for it forever.")

@@ -6,9 +6,9 @@ from typing import Any
 # What is public here lives with the experiments, which build on this package: so it is loaded when
 # it is used, and not before.
 _HOMES = {
-    "LiveConfig": ("salf.experiments.config", "LiveConfig"),
+    "LiveConfig": ("salf.experiments.live_config", "LiveConfig"),
     "Joining": ("salf.experiments.live", "Joining"),
-    "config": ("salf.experiments.config", "live"),
+    "config": ("salf.experiments.live_config", "live"),
     "replay": ("salf.experiments.replay", "replay"),
     "run": ("salf.experiments.live", "run"),
 }

@@ -9,8 +9,8 @@ from statistics import median
 
 from salf.deadline import Backpropagation
 from salf.deadline.times import FORWARD
+from salf.fleet.cost import MOST
 
-MOST = 4  # times the batch size is the largest batch
 STEADY = 1.1  # a batch is not changed by less than this factor, so that its time can be learned
 FITS = 0.9  # of the deadline: times vary from round to round
 ALMOST = 0.1  # of a row: what a batch may be larger than the time allows

@@ -77,7 +77,7 @@ def cluster(address: str | None = None, federation: str = FEDERATION) -> Iterato
             with _our_sigterm():
                 ray.init(**settings)
         except (ConnectionError, ray.exceptions.RayError, ValueError, RuntimeError) as error:
-            raise SalfError(f"there is no Ray to work with: {in_one_line(error)}") from None
+            raise SalfError(f"cannot connect to Ray: {in_one_line(error)}") from None
         yield
 
 
@@ -139,7 +139,7 @@ def _check_somebody_listens(address: str) -> None:
         return
     if not _listens(host.strip("[]"), int(port), timeout=5.0):
         raise SalfError(
-            f"there is no Ray to work with: nobody answers at {address}. "
+            f"cannot connect to Ray: nothing answers at {address}. "
             "Start it there with `ray start --head`."
         )
 
@@ -156,8 +156,8 @@ def _keep_to_ourselves() -> None:
     if "ray" in sys.modules and any(os.environ.get(k) != v for k, v in _OURS.items()):
         wanted = " and ".join(f"{name}={value}" for name, value in _OURS.items())
         raise SalfError(
-            f"Ray was imported before it could be kept to this machine: set {wanted} in the "
-            "environment, or import ray later."
+            f"Ray was imported before salf could restrict it to this machine: set {wanted} in "
+            "the environment, or import ray later."
         )
     os.environ.update(_OURS)
     # One for all clusters of this process, because Ray remembers the first.
@@ -172,5 +172,5 @@ def _import() -> Any:
         import ray
         import ray.exceptions
     except ImportError:
-        raise SalfError("Ray is not installed: pip install 'salf[ray]'.") from None
+        raise SalfError("Ray is not installed: run pip install 'salf[ray]'.") from None
     return ray

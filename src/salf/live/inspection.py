@@ -77,7 +77,7 @@ class Usual:
 def check_max_norm(norm: float | None) -> None:
     """Refuse a bound that is none, with a sentence. None is one that is learned."""
     if norm is not None and not norm > 0:
-        raise SalfError(f"the largest norm allowed must be positive, not {norm}.")
+        raise SalfError(f"the largest allowed norm must be positive, not {norm}.")
 
 
 class Inspection:

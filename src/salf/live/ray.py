@@ -24,7 +24,7 @@ try:
     from ray.exceptions import RayActorError, RayError, RayTaskError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 except ImportError:
-    raise SalfError("Ray is not installed: pip install 'salf[ray]'.") from None
+    raise SalfError("Ray is not installed: run pip install 'salf[ray]'.") from None
 
 log = logging.getLogger("salf.live")
 

@@ -85,7 +85,7 @@ class UserReach:
     def load_state(self, names: Sequence[str], reference: float, known: Floats) -> None:
         """Continue with what another server learned."""
         if known.shape != (self._model.hypotheses, len(names)):
-            raise ValueError("the learned reach has another shape")
+            raise ValueError("the learned reach has a different shape")
         self.names, self.reference, self._known = list(names), reference, known
 
     def _numbers(self, users: Sequence[str]) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":

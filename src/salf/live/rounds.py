@@ -151,7 +151,9 @@ class Rounds:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         if deadline is None and not server.method.waits:
-            raise SalfError(f"{server.method.name} needs a deadline: how long a round may take.")
+            raise SalfError(
+                f"{server.method.name} needs a deadline, the time that a round may take."
+            )
         self.server = server
         self.link = link
         self.t_max = TMax.of(None if server.method.waits else deadline, server.done_after)
@@ -240,7 +242,7 @@ class Rounds:
         self._not_before = self._now() + pause
         self._on_wait(
             f"all users failed in round {row.round} (the last was {user}: {reason}); "
-            f"the next round begins in {pause:g} s."
+            f"the next round starts in {pause:g} s."
         )
 
     def _say_if_nobody_gets_anywhere(self, row: Row) -> None:

@@ -119,7 +119,9 @@ class LiveServer:
         if unreached is not None and (
             len(unreached) != len(layers) or not all(0 <= p < 1 for p in unreached)
         ):
-            raise SalfError(f"unreached are {len(layers)} chances in [0, 1), one for each layer.")
+            raise SalfError(
+                f"unreached must be {len(layers)} probabilities in [0, 1), one for each layer."
+            )
         self.given_unreached = None if unreached is None else np.asarray(unreached, np.float64)
         self.reach = ReachEstimate(len(layers))
         # Reach that is not learned from depths and deadlines is counted.
@@ -199,7 +201,7 @@ class LiveServer:
             if user not in self.round.depths:
                 raise Rejected("this user was not asked")
             if user in self.round.answered:
-                raise Rejected("this user has already sent one in this round")
+                raise Rejected("this user has already sent an update in this round")
             update = self._unpacked(update)
             self.inspection.check(update, t)
         except TooLarge as reason:
@@ -320,7 +322,7 @@ class LiveServer:
             state["users"], state["reference"], known = self.user_reach.state()
             groups["user_reach"] = {"known": torch.from_numpy(known)}
         if self.robust is not None:
-            state["waiting"], groups["waiting"] = self.robust.state()
+            state["votes"], groups["votes"] = self.robust.state()
         checkpoint.write(path, groups, state)
 
     def restore(self, path: Path) -> None:
@@ -345,7 +347,7 @@ class LiveServer:
             self.server.load_state(groups)
             self.inspection.load_state(state["norms"])
             if self.robust is not None:
-                self.robust.load_state(state.get("waiting", []), groups.pop("waiting", {}))
+                self.robust.load_state(state.get("votes", []), groups.pop("votes", {}))
             self.reach.rounds, self.t = float(state["rounds"]), int(state["round"])
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
             raise checkpoint.unreadable(path, error) from None

@@ -60,15 +60,15 @@ def slowness(spec: str, users: int) -> list[float]:
         match = re.fullmatch(r"(\d*\.?\d+)x(\d*\.?\d+)", part)
         if match is None:
             raise SalfError(
-                f"cannot read {part!r}: write SHARExFACTOR, as 0.5x8 for half of the users 8 times "
-                "as slow."
+                f"cannot read {part!r}: write SHARExFACTOR, such as 0.5x8 to make half of the "
+                "users 8 times slower."
             )
         share, factor = float(match[1]), float(match[2])
         if share > 1 or factor < 1:
             raise SalfError(f"in {part!r} the share must be at most 1, and the factor at least 1.")
         count = int(share * users + 0.5)
         if first + count > users:
-            raise SalfError(f"{spec!r} makes more users slow than the {users} there are.")
+            raise SalfError(f"{spec!r} slows down more users than the {users} there are.")
         factors[first : first + count] = [factor] * count
         first += count
     return factors

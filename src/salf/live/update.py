@@ -55,6 +55,11 @@ class Update:
     # Seconds of the completed stages of the first step: until layer L is complete, layer L-1, ...
     stages: tuple[float, ...] = ()
 
+    def numbers(self) -> dict[str, Any]:
+        """What it says of itself beside its tensors, by name."""
+        names = ("depth", "loss", "seconds", "steps", "planned", "rows", "pace")
+        return {**{name: getattr(self, name) for name in names}, "stages": list(self.stages)}
+
 
 def encode(update: Update) -> bytes:
     """An update as safetensors, with what is not a tensor in its header."""
@@ -62,14 +67,7 @@ def encode(update: Update) -> bytes:
         "format": _FORMAT,
         "user": update.user,
         "round": update.round,
-        "depth": update.depth,
-        "loss": update.loss,
-        "seconds": update.seconds,
-        "steps": update.steps,
-        "planned": update.planned,
-        "rows": update.rows,
-        "pace": update.pace,
-        "stages": list(update.stages),
+        **update.numbers(),
     }
     return _packed(update.tensors, {"update": json.dumps(about)})
 

@@ -170,8 +170,8 @@ def take_over(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     for name, tensor in weights.items():
         if own[name].shape != tensor.shape:
             raise SalfError(
-                f"the server trains another model: there, {name!r} is of shape "
-                f"{tuple(tensor.shape)}, and here of {tuple(own[name].shape)}."
+                f"the server trains another model: {name!r} has shape {tuple(tensor.shape)} "
+                f"there and {tuple(own[name].shape)} here."
             )
         own[name].copy_(tensor)
 

@@ -1,4 +1,4 @@
-"""Ways to live with stragglers, one file a method. Adding a method is adding a file."""
+"""The methods, one file each."""
 
 import importlib
 import inspect

@@ -1,4 +1,4 @@
-"""AsyncFL: stragglers finish late, on the model they were given, and are averaged in then."""
+"""AsyncFL: stragglers finish late, on the model they were given, and are averaged when they do."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -16,13 +16,13 @@ Stale = Literal["difference", "model"]
 class AsyncFL(Method):
     """A straggler of depth d is busy for `delay` * d rounds, then delivers its full update.
 
-    The paper's "participates in the averaging" has two readings: the difference the user made to
-    its old model is added (`stale="difference"`), or the old model so changed is averaged with the
-    others (`stale="model"`). `discount`: a weight (1 + staleness)^-discount; 0 is none.
+    The paper's "participates in the averaging" can be read in two ways: the server adds the user's
+    change to its old model (`stale="difference"`), or averages the changed old model with the
+    others (`stale="model"`). Updates have the weight (1 + staleness)^-`discount`.
 
-    On a fleet, which has a clock, a user that is not done at the deadline delivers in the round in
-    which it is, so there is no `delay`. With a `buffer` of so many updates there are no deadlines:
-    the server takes a step whenever that many have arrived.
+    On a fleet, which has a clock, a user that misses the deadline delivers in the round in which it
+    finishes, and `delay` does not apply. With a `buffer`, there are no deadlines: the server takes
+    a step whenever that many updates have arrived.
     """
 
     delay: int | None = None  # 2

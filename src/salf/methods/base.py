@@ -82,7 +82,7 @@ class Recalled:
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """A way to live with stragglers.
+    """A rule that turns the arrivals of a round into weights of the users' updates.
 
     `average`: over the users that reached a layer, as the equations say, or over all users, as
     the authors' script does.
@@ -117,7 +117,7 @@ class Method(ABC):
             object.__setattr__(self, option.name, value)
         if self.averages_itself and self.average != "reached":
             raise SalfError(
-                f"{self.name} has an average of its own: average must be 'reached', not "
+                f"{self.name} defines its own average: average must be 'reached', not "
                 f"{self.average!r}."
             )
 
@@ -128,7 +128,7 @@ class Method(ABC):
     def share(self, arrived: Arrivals, layers: int) -> Floats:
         """The share of every user in every layer, [L, users]; 1 in the layers it takes part in.
 
-        Live, users arrive one at a time: a share depends on its own user's entry only.
+        A share must depend only on its own user's entry, because live users arrive one at a time.
         """
         return self.counts(arrived, layers).astype(np.float64)
 
@@ -149,7 +149,7 @@ class Method(ABC):
 
     @property
     def longest_interval(self) -> int:
-        """Rounds after which an interval ends at the latest, where `weighs_by` is "intervals"."""
+        """The maximum length of an interval in rounds, if `weighs_by` is "intervals"."""
         return 50
 
     @property
@@ -159,7 +159,7 @@ class Method(ABC):
 
     @property
     def uses_reach(self) -> bool:
-        """Whether its weights depend on p_l or on the chances of users to reach a layer."""
+        """Whether its weights depend on p_l or on users' probabilities of reaching a layer."""
         return True
 
     @abstractmethod
@@ -245,7 +245,7 @@ class Method(ABC):
         return Plan(tuple(groups), self.entrywise, self.average_models, self.proximal, shift)
 
     def checked_share(self, arrived: Arrivals, layers: int) -> Floats:
-        """`share`, or a sentence that says what is wrong with it."""
+        """`share`, or an error that says what is wrong with it."""
         share = np.asarray(self.share(arrived, layers), np.float64)
         if type(self).share is Method.share and type(self).counts is Method.counts:
             return share
@@ -255,7 +255,7 @@ class Method(ABC):
         return share
 
     def check_shares_are_own(self, layers: int) -> None:
-        """Refuse shares that depend on other users: live, they are given one user at a time."""
+        """Reject shares that depend on other users: live users arrive one at a time."""
         # One user of each depth, in the first of two local steps and in the last.
         depths, steps = np.tile(np.arange(1, layers + 2), 2), np.repeat([1, 2], layers + 1)
         arrived = Arrivals.at(depths, steps=steps, planned=np.full_like(steps, 2))
@@ -270,7 +270,7 @@ class Method(ABC):
             )
 
     def checked_divisor(self, closing: Closing) -> Floats:
-        """`divisor`, or a sentence that says what is wrong with it."""
+        """`divisor`, or an error that says what is wrong with it."""
         divisor = np.asarray(self.divisor(closing), np.float64)
         self._check("divisor", divisor, closing.unreached.shape, divisor > 0)
         return divisor

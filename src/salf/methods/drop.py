@@ -13,10 +13,10 @@ Lucky = Literal["dropped", "kept"]
 
 @dataclass(frozen=True)
 class Drop(Method):
-    """The mean over the users that finished [fl_updateStr]; nothing moves if nobody did.
+    """The mean over the users that finished [fl_updateStr]; no step is taken if nobody did.
 
-    In the experiments' mixture a straggler's depth may happen to be 1. `lucky` says whether it is
-    "dropped" like every straggler, which is what the published table shows, or "kept".
+    In the paper's mixture, a straggler's depth may be 1. `lucky` says whether such a straggler is
+    "dropped" like the others, as in the published table, or "kept".
     """
 
     lucky: Lucky = "dropped"

@@ -1,4 +1,4 @@
-"""What methods without rounds have in common: a step whenever so many updates have arrived."""
+"""The base of methods without rounds: the server takes a step after a number of updates."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,13 +12,13 @@ from salf.worlds import World
 
 @dataclass(frozen=True)
 class NoDeadline(Method):
-    """A method that decides itself when a round ends, for which it needs a clock: a fleet."""
+    """A method that decides itself when a round ends. It needs a clock, and so a fleet."""
 
     needs_clock: ClassVar[bool] = True
 
     @property
     def has_deadline(self) -> bool:
-        """It ends otherwise."""
+        """No: the method decides when a round ends."""
         return False
 
     @property
@@ -31,14 +31,14 @@ class NoDeadline(Method):
 class Buffering(NoDeadline):
     """The server takes a step after `size` updates, each computed on the model its user was given.
 
-    The clock says in which order updates arrive.
+    The clock determines the order in which updates arrive.
     """
 
     simulated_only: ClassVar[str] = "its users deliver updates of older models"
 
     @property
     def size(self) -> int:
-        """How many updates make a step."""
+        """The number of updates per step."""
         return 1
 
     def world(self, world: World) -> World:

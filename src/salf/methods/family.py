@@ -1,7 +1,7 @@
-"""What methods have in common that weigh users by how often they take part, or remember them.
+"""The base of methods that weigh users by how often they take part, or remember their updates.
 
-With a share a[l, u], a scale s[l] and what is remembered of each user, y[l, u], they all have the
-step
+With a share a[l, u], a scale s[l] and the remembered gradient y[l, u] of each user, they all have
+the step
 
     s_l sum_{u arrived} a[l, u] (g[l, u] - beta y[l, u])  +  beta mean_u y[l, u]
 """
@@ -18,10 +18,9 @@ from salf.methods.base import Method, Recalled
 
 @dataclass(frozen=True)
 class PerLayerOrWhole(Method):
-    """A method for every layer, from the users that reached it.
+    """A method that treats every layer separately, with the users that reached it.
 
-    With `whole`, only users that finished take part, as in the papers, which know whole updates
-    only.
+    With `whole`, only users that finished take part, as in the papers, which use whole updates.
     """
 
     whole: bool = False
@@ -57,9 +56,9 @@ def inverse(method: PerLayerOrWhole, arrived: Arrivals, layers: int, floor: floa
 class WithMemory(PerLayerOrWhole):
     """A method that remembers the last update of every user.
 
-    What is remembered counts half after `fade` rounds: fade / (fade + age). With None it does not
-    fade, as in the papers; with 0 nothing is remembered. At most `remember` users are, each taking
-    as much memory as the model.
+    A remembered update has the weight fade / (fade + age), one half after `fade` rounds. With
+    `fade` None it does not fade, as in the papers; with 0 nothing is remembered. At most `remember`
+    users are remembered, each taking as much memory as the model.
     """
 
     fade: float | None = 20.0

@@ -1,4 +1,4 @@
-"""FedAsync: every model that arrives is mixed into the server's at once, a stale one less."""
+"""FedAsync: every model that arrives is mixed into the server's; a stale one counts for less."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -18,8 +18,8 @@ class FedAsync(Buffering):
 
     s(tau) is 1 (`staleness="constant"`), (1 + tau)^-`power` ("polynomial"), or 1 if
     tau <= `tolerated` else 1 / (`slope` (tau - `tolerated`) + 1) ("hinge"). Users' local steps have
-    a proximal term, `rho` (w - w_t). The defaults are the paper's for CIFAR-10. It has no momentum,
-    and the server's rate, if users have their own, multiplies alpha.
+    a proximal term, `rho` (w - w_t). docs/methods.md says where the defaults come from. Use no
+    momentum. If users have their own rate, the server's rate multiplies alpha.
 
     Xie et al., "Asynchronous Federated Optimization", OPT 2020.
     """
@@ -39,7 +39,7 @@ class FedAsync(Buffering):
             raise SalfError(f"alpha of FedAsync must be in (0, 1], not {self.alpha}.")
         for name in ("power", "slope", "tolerated", "rho"):
             if not getattr(self, name) >= 0:
-                raise SalfError(f"{name} of FedAsync must not be negative.")
+                raise SalfError(f"{name} of FedAsync must be at least 0.")
 
     @property
     def average_models(self) -> bool:

@@ -10,10 +10,10 @@ from salf.methods.family import PerLayerOrWhole
 
 @dataclass(frozen=True)
 class FedAU(PerLayerOrWhole):
-    """A user's share is the mean length of its intervals between rounds it takes part in.
+    """A user's share is the mean interval between the rounds it takes part in.
 
-    That estimates 1/pi without knowing anything about the users. An interval ends after `cutoff`
-    rounds at the latest, so no share is above that.
+    This estimates 1/pi without any knowledge of the users. Intervals are cut off after `cutoff`
+    rounds, which is therefore the largest share.
     """
 
     cutoff: int = 50

@@ -1,4 +1,4 @@
-"""FedAvg with no deadline: the server waits for everybody. The ceiling of all other methods."""
+"""FedAvg without a deadline: the server waits for all users. The reference for other methods."""
 
 from dataclasses import dataclass
 from typing import ClassVar

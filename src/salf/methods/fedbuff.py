@@ -1,4 +1,4 @@
-"""FedBuff: a step whenever K updates are in the buffer; stale updates count for less."""
+"""FedBuff: the server takes a step after every K updates; stale updates count for less."""
 
 from dataclasses import dataclass
 
@@ -13,10 +13,10 @@ from salf.methods.events import Buffering, of_whole_updates, polynomial
 class FedBuff(Buffering):
     """w <- w - eta_g / K sum_u s(tau_u) Delta_u after every K = `buffer` updates.
 
-    s(tau) = (1 + tau)^-`discount`, tau being the steps the server took since the user was given its
-    model. A stale update makes the step smaller: the sum is divided by K, not by the sum of s.
-    eta_g and momentum are the server's (`--lr`, `--momentum`), the rate in Delta the users'
-    (`--client-lr`). A user that has delivered begins again when the step is taken.
+    s(tau) = (1 + tau)^-`discount`, where tau is the number of steps that the server took since the
+    user received its model. The sum is divided by K, not by the sum of s, so a stale update makes
+    the step smaller. eta_g and momentum are the server's (`--lr`, `--momentum`); users have their
+    own rate (`--client-lr`). A user that has delivered starts again at the next step.
 
     Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022.
     """

@@ -1,4 +1,4 @@
-"""FedProx: local steps are held near the server's model; stragglers send the steps they did."""
+"""FedProx: local steps stay near the server's model; stragglers send the steps they completed."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,8 +14,8 @@ class FedProx(Method):
 
     Local steps follow the gradient of F_u(w) + mu/2 ||w - w_t||^2, which is that of F_u in the
     first step. A user that is stopped delivers its complete steps; with one local step FedProx
-    drops stragglers. mu = 1 is the paper's choice for MNIST and FEMNIST; it tunes mu in
-    {0.001, 0.01, 0.1, 0.5, 1}.
+    drops stragglers. mu = 1 is the authors' choice for MNIST and FEMNIST; they suggest tuning it
+    in {0.001, 0.01, 0.1, 0.5, 1}.
 
     Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
     """
@@ -27,7 +27,7 @@ class FedProx(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.mu >= 0:
-            raise SalfError(f"mu of FedProx must not be negative, not {self.mu}.")
+            raise SalfError(f"mu of FedProx must be at least 0, not {self.mu}.")
 
     @property
     def proximal(self) -> float:

@@ -1,4 +1,4 @@
-"""FedRolex: HeteroFL whose stragglers train other units in every round, so that all are trained."""
+"""FedRolex: HeteroFL whose stragglers train different units in every round, so none is left out."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,10 +8,10 @@ from salf.methods.heterofl import HeteroFL
 
 @dataclass(frozen=True)
 class FedRolex(HeteroFL):
-    """In round t stragglers hold the share `width` of every hidden layer from unit t - 1 on.
+    """In round t, stragglers train a fraction `width` of every hidden layer, from unit t - 1.
 
-    Units are counted round the end of a layer, so the window moves on by one unit each round. All
-    else is HeteroFL's.
+    The window moves by one unit per round and wraps around at the end of a layer. Everything else
+    is as in HeteroFL.
 
     Alam et al., "FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model
     Extraction", NeurIPS 2022.

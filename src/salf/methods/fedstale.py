@@ -10,10 +10,10 @@ from salf.methods.family import WithMemory, inverse
 
 @dataclass(frozen=True)
 class FedStale(WithMemory):
-    """Inverse probability of what is new, and `recall` times the mean of what is remembered.
+    """Inverse probability with memory, which enters a step with the factor `recall`.
 
-    `recall` 0 is inverse probability, 1 is FedVARP with the right weights; all are unbiased. No
-    share is above 1/`floor`.
+    With `recall` 0 this is inverse probability, with 1 FedVARP with the right weights; both are
+    unbiased, and so is everything between. No share is above 1/`floor`.
     """
 
     recall: float = 0.5

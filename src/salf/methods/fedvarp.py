@@ -1,4 +1,4 @@
-"""FedVARP: what arrives corrects the mean of what is remembered (Jhunjhunwala et al., 2022)."""
+"""FedVARP: new updates correct the mean of remembered ones (Jhunjhunwala et al., 2022)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,9 +9,10 @@ from salf.methods.family import WithMemory
 
 @dataclass(frozen=True)
 class FedVARP(WithMemory):
-    """The mean of what users sent last, and the mean of what is new of those who arrived.
+    """The mean of all users' last updates, plus the mean change in those that arrived.
 
-    If users arrive with equal probability, it is unbiased, with less variance than their mean.
+    If all users arrive with equal probability, this is unbiased and has less variance than the mean
+    of those that arrived.
     """
 
     name: ClassVar[str] = "fedvarp"

@@ -1,4 +1,4 @@
-"""HeteroFL: stragglers train a narrower network, in time, instead of the full one."""
+"""HeteroFL: stragglers train a narrower network and finish in time."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,11 +13,11 @@ from salf.worlds import World
 
 @dataclass(frozen=True)
 class HeteroFL(Method):
-    """Stragglers hold the first share `width` of every hidden layer, the rest all of it.
+    """Stragglers train the first fraction `width` of every hidden layer, other users all of it.
 
-    Each entry of a parameter is averaged over the users whose network holds it. Running
-    statistics of batch norm come from full-width users only: a narrow network's activations are
-    another network's (HeteroFL itself keeps no running statistics while training).
+    Each entry of a parameter is averaged over the users whose network contains it. Running
+    statistics of batch norm come from full-width users only, because a narrow network has different
+    activations (HeteroFL itself keeps no running statistics during training).
     """
 
     width: float = 0.5

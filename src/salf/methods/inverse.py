@@ -1,4 +1,4 @@
-"""Inverse probability: who seldom reaches a layer counts for more when it does."""
+"""Inverse probability: a user that rarely reaches a layer counts for more when it does."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,10 +12,10 @@ from salf.methods.family import PerLayerOrWhole, inverse
 class InverseProbability(PerLayerOrWhole):
     """A user that reaches layer l with probability pi[l, u] gets the share 1/pi[l, u].
 
-    Divided by the number of users (Horvitz and Thompson), the step is unbiased whatever the users'
-    speeds are, as long as everybody reaches every layer now and then. With `normalised` it is
+    The sum is divided by the number of users (Horvitz and Thompson), so the step is unbiased for
+    any speeds, as long as every user reaches every layer sometimes. With `normalised`, it is
     divided by the sum of the shares instead (Hájek): a small bias for less variance. No share is
-    above 1/`floor`, which bounds the variance, and biases the step where pi is smaller.
+    above 1/`floor`; this bounds the variance, and biases the step if pi is smaller than `floor`.
     """
 
     normalised: bool = False

@@ -1,4 +1,4 @@
-"""MIFA: users that are away are represented by what they sent last (Gu et al., 2021)."""
+"""MIFA: absent users are represented by their last update (Gu et al., 2021)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,7 +11,7 @@ from salf.methods.family import WithMemory
 
 @dataclass(frozen=True)
 class MIFA(WithMemory):
-    """The mean over all users of their last updates, which are new for those who arrived."""
+    """The mean over all users of their latest updates."""
 
     name: ClassVar[str] = "mifa"
 

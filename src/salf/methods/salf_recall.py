@@ -1,4 +1,4 @@
-"""SALF-Recall: SALF for users that stay slow or away. What they sent last stands in, and fades."""
+"""SALF-Recall: SALF for users that stay slow or absent. Their last gradients stand in and fade."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,12 +14,12 @@ class SALFRecall(WithMemory):
 
         step_l = sum_u r[l, u] g[l, u] / sum_u r[l, u]
 
-    with r[l, u] = 1 for users that reached layer l in this round, and fade / (fade + age) for users
-    that last reached it `age` rounds ago, whose gradient of then stands in for them. With `fade` 0
-    only those who reached it count, as in SALF. p_l is not needed: a layer moves in every round.
+    where r[l, u] is 1 for users that reached layer l in this round, fade / (fade + age) for users
+    that last reached it `age` rounds ago, represented by that gradient. With `fade` 0, only users
+    that reached the layer count, as in SALF. p_l is not needed: every layer moves in every round.
 
-    Users that have enough time in every round need no memory: so batches are sized for equal time
-    by default, where there are devices to size them for. See docs/recall.md.
+    Users that finish every round need no memory, so batches are sized for equal time by default if
+    the run has a fleet or is live. See docs/recall.md.
     """
 
     fade: float | None = 2.0

@@ -1,4 +1,4 @@
-"""TimelyFL: every user is given the local steps, or the last layers, that fit into the round."""
+"""TimelyFL: every user is assigned the local steps, or the last layers, that fit into the round."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -13,13 +13,13 @@ Times = Literal["expected", "measured"]
 
 @dataclass(frozen=True)
 class TimelyFL(NoDeadline):
-    """A round lasts until the `fastest` share of the users has done the planned local steps.
+    """A round lasts until a fraction `fastest` of the users have done the planned local steps.
 
-    Faster users do them as many times as fit, slower ones as many steps, and layers of the last
-    one, as fit. Each layer is averaged over the users that trained it. What fits is decided before
-    the round: from `times="measured"`, as if every device knew how fast it is in this round, which
-    stands for the paper's real-time estimate and is never wrong; or "expected", its mean times, so
-    that a user which happens to be slower delivers nothing.
+    Faster users repeat these steps as many times as fit. Slower users are assigned as many steps,
+    and as many layers of the last one, as fit. Each layer is averaged over the users that trained
+    it. What fits is decided before the round. With `times="measured"`, every device knows its times
+    in this round, which is the best case of the paper's real-time estimate. With "expected", it
+    knows only its mean times, and a user that turns out slower delivers nothing.
 
     Zhang et al., "TimelyFL: Heterogeneity-aware Asynchronous Federated Learning with Adaptive
     Partial Training", CVPR workshops 2023. There, a slow user trains the last layers in all of its
@@ -30,17 +30,17 @@ class TimelyFL(NoDeadline):
     times: Times = "measured"
 
     more_steps: ClassVar[bool] = True
-    simulated_only: ClassVar[str] = "its users are given the work that fits, by their times"
+    simulated_only: ClassVar[str] = "its users are assigned work by their simulated times"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.fastest <= 1:
             raise SalfError(
-                f"fastest of TimelyFL is a share of the users in (0, 1], not {self.fastest}."
+                f"fastest of TimelyFL must be a share of the users in (0, 1], not {self.fastest}."
             )
 
     def world(self, world: World) -> World:
-        """Users are given what fits."""
+        """Users are assigned the work that fits."""
         return world.timely(self.fastest, self.times == "measured")
 
     def divisor(self, closing: Closing) -> Floats:

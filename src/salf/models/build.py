@@ -37,7 +37,7 @@ def build(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
         offered = {"shape": shape, "classes": classes}
         model = registry.call("model", name, factory, offered)
     if not isinstance(model, nn.Module):
-        raise SalfError(f"{name!r} made a {type(model).__name__}, not a torch.nn.Module.")
+        raise SalfError(f"{name!r} returned a {type(model).__name__}, not a torch.nn.Module.")
     return model
 
 
@@ -68,7 +68,7 @@ def check_fit(
             raise SalfError(f"the model {name!r} must return one tensor with one row per sample.")
     if classes and (outputs.dim() < 2 or outputs.shape[1] < classes):
         raise SalfError(
-            f"the model {name!r} gives outputs of shape {tuple(outputs.shape[1:])}, "
-            f"and the data have {classes} classes."
+            f"the model {name!r} returns outputs of shape {tuple(outputs.shape[1:])}, but the "
+            f"data have {classes} classes."
         )
     return outputs

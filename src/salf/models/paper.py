@@ -77,7 +77,7 @@ def _image(shape: Shape, model: str, smallest: int) -> tuple[int, int, int]:
     if len(shape) != 3 or min(shape[1:]) < smallest:
         raise SalfError(
             f"the model {model!r} needs images of at least {smallest}x{smallest}, "
-            f"and the data have the shape {'x'.join(map(str, shape))}: use the model 'mlp'."
+            f"but the data have the shape {'x'.join(map(str, shape))}: use the model 'mlp'."
         )
     return shape[0], shape[1], shape[2]
 

@@ -1,7 +1,7 @@
-"""What came out, for people: tables in the terminal, pictures, and a page that needs no network.
+"""Results for people: tables in the terminal, pictures, and pages that need no network.
 
-Tables need only what salf needs. Pictures and pages need `pip install 'salf[report]'`, which is
-looked for when the first one is made.
+Tables need no extra packages. Pictures and pages need `pip install 'salf[report]'`, which is
+imported when the first one is made.
 """
 
 from salf.report.comparison import print_tables, write_report

@@ -1,4 +1,4 @@
-"""A fleet measured on a live run beside that run: depths and round times, as figure and page."""
+"""A measured fleet compared with its live run: depths and round times, as figure and page."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from salf.arrivals import Floats
-from salf.experiments.measure import Agreement
+from salf.experiments.agreement import Agreement
 from salf.files import write_whole
 from salf.report import names
 from salf.report.extra import check_extra, optional
@@ -68,14 +68,20 @@ def figure(agreement: Agreement, run: LiveRun) -> Spec:
 def page(agreement: Agreement, run: LiveRun, folder: str, command: Sequence[str]) -> Page:
     """The comparison as a page."""
     return Page(
-        f"The fleet of {folder} and its live run",
+        f"The fleet measured from {folder}, compared with its live run",
         [f"{_depths_differ(agreement)} {_times_differ(agreement)}", _what(agreement, run)],
         [
-            Section("How far users got", [_depths_chart(agreement, run), _users(agreement, run)]),
-            Section("How long rounds took", [_times_chart(agreement), _rounds(agreement)]),
             Section(
-                "Make it again",
-                [Code(join(["salf", *command])), Code(run.config.to_toml(), "The live config")],
+                "Layers completed by each user",
+                [_depths_chart(agreement, run), _users(agreement, run)],
+            ),
+            Section("Round durations", [_times_chart(agreement), _rounds(agreement)]),
+            Section(
+                "Reproduce this page",
+                [
+                    Code(join(["salf", *command])),
+                    Code(run.config.to_toml(), "Config of the live run"),
+                ],
             ),
         ],
     )
@@ -84,7 +90,7 @@ def page(agreement: Agreement, run: LiveRun, folder: str, command: Sequence[str]
 def _depths_differ(agreement: Agreement) -> str:
     worst = int(agreement.variation.argmax())
     return (
-        f"Depths differ by {agreement.variation.mean():.3f} on average over users, at most by "
+        f"Depths differ by {agreement.variation.mean():.3f} on average over users, and by at most "
         f"{agreement.variation[worst]:.3f} ({agreement.users[worst]})."
     )
 
@@ -102,19 +108,19 @@ def _what(agreement: Agreement, run: LiveRun) -> str:
     live, simulated = len(agreement.live_times), len(agreement.simulated_times)
     if live < len(run.records):
         compared = (
-            f"A fleet made from every second round of {len(run.records):,} was simulated for "
-            f"{simulated:,} rounds, and is compared with the {live:,} rounds it was not made from."
+            f"A fleet was measured from every second of {len(run.records):,} rounds and simulated "
+            f"for {simulated:,} rounds. It is compared with the {live:,} rounds left out."
         )
     else:
         compared = (
-            f"The fleet was simulated for {simulated:,} rounds and is compared with the very "
-            f"rounds it was made from, since there are only {live:,}."
+            f"The fleet was simulated for {simulated:,} rounds. It is compared with the same "
+            f"{live:,} rounds that it was measured from, because there are too few to split."
         )
     low, high = (
         names.duration(each(agreement.deadlines)) if agreement.deadlines else ""
         for each in (min, max)
     )
-    limit = f"T_max was {low}." if low == high else f"T_max was between {low} and {high}."
+    limit = f"T_max was {low}." if low == high else f"T_max ranged from {low} to {high}."
     return f"{compared} {limit if low else 'Rounds waited for all users.'}"
 
 
@@ -123,13 +129,13 @@ def _depths_chart(agreement: Agreement, run: LiveRun) -> Chart:
     steps = int(agreement.stages.max()) // layers
     counted = f"the {layers} layers" + (f" of each of up to {steps} local steps" * (steps > 1))
     shown = len(_shown(agreement))
-    some = "" if shown == len(agreement.users) else f" Shown are {shown} users, evenly chosen."
+    some = "" if shown == len(agreement.users) else f" {shown} evenly spaced users are shown."
     return Chart(
         spec(_depths(agreement, run)),
-        "Two bars for each user, live and simulated: the shares of rounds by layers completed.",
-        f"The share of rounds in which a user completed so many of {counted}, from the last layer "
-        "to the first. The difference of the two bars is their total variation "
-        f"distance: 0 if they are equal, 1 if they have nothing in common.{some}",
+        "Two bars per user, live and simulated: the share of rounds by number of layers completed.",
+        f"The share of rounds by how many of {counted} a user completed, from the last layer to "
+        "the first. The difference between the two bars is their total variation distance: 0 if "
+        f"they are equal, 1 if they do not overlap.{some}",
     )
 
 
@@ -154,7 +160,7 @@ def _users(agreement: Agreement, run: LiveRun) -> Table:
             "All layers, simulated",
             "None, live",
             "None, simulated",
-            "Difference of depths",
+            "Difference",
         ],
         [*rows, ["Mean", *means, f"{agreement.variation.mean():.3f}"]],
     )
@@ -170,8 +176,8 @@ def _times_chart(agreement: Agreement) -> Chart:
     longer = f" {names.listed(beyond)} took longer than is shown." if beyond else ""
     return Chart(
         spec(_times(agreement)),
-        "The distribution functions of the durations of live and of simulated rounds.",
-        f"The share of rounds that took no longer than a time.{longer}",
+        "Cumulative distributions of the durations of live and simulated rounds.",
+        f"The share of rounds that took at most a given time.{longer}",
     )
 
 
@@ -188,7 +194,7 @@ def _rounds(agreement: Agreement) -> Table:
         rows.append(
             [name, names.duration(live), names.duration(simulated), f"{simulated / live:.3f}"]
         )
-    return Table.of(["Time of a round", "Live", "Simulated", "Simulated / live"], rows)
+    return Table.of(["Round duration", "Live", "Simulated", "Simulated / live"], rows)
 
 
 def _both(agreement: Agreement) -> list[tuple[str, Floats]]:
@@ -320,13 +326,13 @@ def _times(agreement: Agreement) -> Any:
         .encode(
             x=alt.X(
                 "seconds:Q",
-                title="Time of a round",
+                title="Round duration",
                 scale=alt.Scale(domain=[0, end], nice=False),
                 axis=seconds_axis(end),
             ),
             y=alt.Y(
                 "share:Q",
-                title="Rounds that took no longer",
+                title="Cumulative share of rounds",
                 scale=alt.Scale(domain=[0, 1]),
                 axis=alt.Axis(format=".0%", tickCount=5),
             ),

@@ -23,7 +23,7 @@ Show = Callable[[Outcome], str]
 
 
 def print_tables(suite: Suite, rows: Sequence[Row], console: Console) -> None:
-    """Print the ranks and the accuracies, and why there are gaps."""
+    """Print the ranks, the accuracies and the reasons for missing results."""
     fold = console.is_terminal
     for table in (ranks(suite, rows), *(accuracies(suite, rows, data) for data in suite.data)):
         console.print(table.rich(fold=fold), crop=False)
@@ -71,7 +71,7 @@ def ranks(suite: Suite, rows: Sequence[Row]) -> Table:
 
 
 def accuracies(suite: Suite, rows: Sequence[Row], data: str) -> Table:
-    """The accuracy at the budget, methods by scenarios; the best of each scenario stands out."""
+    """The accuracy at the budget, methods by scenarios; the best of each scenario is bold."""
     return _by_scenario(
         suite, rows, data, accuracy, f"Test accuracy at the budget, {names.data(data)}", _best
     )
@@ -166,17 +166,17 @@ def _rate(outcome: Outcome) -> str:
 def notes(suite: Suite, rows: Sequence[Row]) -> list[str]:
     """What the tables show."""
     return [
-        f"{over_seeds(len(suite.seeds)).capitalize()}. Every method has the best of the learning "
-        f"rates {names.listed([f'{rate:g}' for rate in suite.rates])}, by scenario, chosen on "
-        f"held-out data of other seeds ({names.listed([*map(str, suite.tuning_seeds)])}).",
-        "Ranks are by the accuracy shown; equal ones share the mean of their places. A method that "
-        "fails with a seed is ranked last. Without a clock (Mixture) waiting costs nothing, so a "
-        "method that waits has no rank there.",
+        f"{over_seeds(len(suite.seeds)).capitalize()}. Each method uses the best of the learning "
+        f"rates {names.listed([f'{rate:g}' for rate in suite.rates])} for each scenario, chosen on "
+        f"the held-out data of other seeds ({names.listed([*map(str, suite.tuning_seeds)])}).",
+        "Methods are ranked by the accuracy shown; ties share the mean of their ranks. A method "
+        "that fails with any seed is ranked last. Mixture has no clock, so waiting costs nothing "
+        "there, and methods that wait are not ranked.",
     ]
 
 
 def gaps(suite: Suite, rows: Sequence[Row]) -> list[str]:
-    """Which methods have no result where, and why."""
+    """Where methods have no result, and why."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         for cell in suite.cells:
@@ -202,22 +202,22 @@ def markdown(suite: Suite, rows: Sequence[Row]) -> str:
 
 
 def page(suite: Suite, rows: Sequence[Row], command: Sequence[str]) -> Page:
-    """All there is to see."""
+    """The whole page."""
     shown = ranking.ordered([row for row in rows if row.entrant is not REFERENCE], suite)
     data = names.listed([names.data(each) for each in suite.data])
     return Page(
         f"The straggler benchmark: suite {suite.name}, version {suite.version}",
         [
-            f"{len(shown)} methods in {len(suite.scenarios)} scenarios on {data}: who is slow or "
-            "absent, and who holds what, differs. All methods have the same users, batches, "
-            "devices and budget.",
+            f"{len(shown)} methods in {len(suite.scenarios)} scenarios on {data}. The scenarios "
+            "differ in who is slow or absent and in who holds which data. In each of them, all "
+            "methods have the same users, batches, devices and budget.",
             *notes(suite, shown),
         ],
         [
             Section("Ranks", [ranks(suite, shown), *gaps(suite, shown)]),
             *(section for each in suite.data for section in _of_data(suite, shown, each)),
-            Section("The scenarios", _scenarios(suite)),
-            Section("Make it again", _again(suite, shown, command)),
+            Section("Scenarios", _scenarios(suite)),
+            Section("Reproduce this page", _again(suite, shown, command)),
         ],
     )
 
@@ -235,8 +235,8 @@ def _of_data(suite: Suite, rows: Sequence[Row], data: str) -> list[Section]:
             [
                 Chart(
                     accuracy_map(suite, rows, data, name),
-                    f"Test accuracy on {title}, methods by scenarios; the numbers of the table.",
-                    "Darker is closer to the best of the scenario; white is 0.2 or more below it.",
+                    f"Test accuracy on {title} by method and scenario, as in the table.",
+                    "Darker is closer to the scenario's best; white is 0.2 or more below it.",
                 ),
                 accuracies(suite, rows, data),
             ],
@@ -247,21 +247,22 @@ def _of_data(suite: Suite, rows: Sequence[Row], data: str) -> list[Section]:
                 Chart(
                     curves(suite, rows, data, name),
                     f"Accuracy on held-out data of {title} over the budget, by scenario.",
-                    "Mean of the seeds on held-out data. Dashed: equal-time batches. Choose a "
-                    "method in the legend to see it alone.",
+                    "Mean over the seeds, on held-out data. Dashed lines: equal-time batches. "
+                    "Click a method in the legend to show it alone.",
                 ),
             ],
         ),
         Section(
-            f"{title}: the rest",
+            f"{title}: other measures",
             [
                 table(_to_target, f"Time to {target} of the reference"),
-                "Simulated seconds (Mixture: rounds; h: hours) to the first evaluation at or above "
-                f"{target} of what FedAvg has on held-out data if every user takes part in every "
-                "one of as many rounds as the budget has deadlines, however long that takes.",
+                "Simulated seconds (Mixture: rounds; h: hours) until the accuracy on held-out data "
+                f"is first at or above {target} of the reference. The reference is FedAvg waiting "
+                "for every user, for as many rounds as the budget has deadlines, however long that "
+                "takes.",
                 table(_slowest, "Accuracy on the data of the slowest tenth of the users"),
-                "Where users differ in how often they are available (By labels), of the tenth that "
-                "is available least.",
+                "In By labels, where users differ only in availability: the tenth that is "
+                "available least.",
                 table(_lost, "Work and bytes lost"),
                 table(_rate, "Learning rates chosen"),
             ],
@@ -284,4 +285,7 @@ def _scenarios(suite: Suite) -> list[Block]:
 
 def _again(suite: Suite, rows: Sequence[Row], command: Sequence[str]) -> list[Block]:
     made = sorted({f"{key} {value}" for row in rows for key, value in row.made_with.items()})
-    return [Code(join(["salf", *command])), *([f"Made with {names.listed(made)}."] if made else [])]
+    return [
+        Code(join(["salf", *command])),
+        *([f"Made with {names.listed(made)}."] if made else []),
+    ]

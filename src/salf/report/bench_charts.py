@@ -1,4 +1,4 @@
-"""Charts of the benchmark: accuracies as a map, and over the budget."""
+"""Charts of the benchmark: accuracies as a heat map, and over the budget."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

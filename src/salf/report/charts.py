@@ -163,7 +163,7 @@ def reach(comparison: Comparison) -> Spec:
         x=alt.X(
             "layer:O",
             sort=layers,
-            title="Layer, from the input on",
+            title="Layer, from the input",
             axis=alt.Axis(labelAngle=0 if flat else -35),
         ),
         y=alt.Y("method:N", sort=_methods(comparison), title=None),

@@ -24,7 +24,7 @@ PAGE = "report.html"
 def print_tables(comparison: Comparison, console: Console, *, words: bool = True) -> None:
     """Print the test accuracies: a table per split and way of averaging.
 
-    With a fleet, what the tables say is said in words, too.
+    With a fleet, also print a summary in words.
     """
     console.print(_measured(comparison), markup=False, highlight=False, soft_wrap=True)
     for note in _notes(comparison, bold=console.color_system is not None):
@@ -76,7 +76,8 @@ def write_both(
             Section("Without a clock: the paper's mixture of stragglers", second.intro),
             *sections(by_round)[:2],
             Section(
-                "Make it again", [*_again(by_clock, commands[0]), *_again(by_round, commands[1])]
+                "Reproduce this page",
+                [*_again(by_clock, commands[0]), *_again(by_round, commands[1])],
             ),
         ],
     )
@@ -127,8 +128,8 @@ def page(comparison: Comparison, command: Sequence[str]) -> Page:
         f"{_seeds(comparison)}."
     )
     ceilings = [
-        f"{name} has no deadline: in every round it waits for all users. The "
-        "methods that do not wait are measured against it."
+        f"{name} has no deadline: in every round it waits for all users. It is "
+        "the reference for the methods that do not wait."
         for name in _ceilings(comparison)
     ]
     return Page(
@@ -200,7 +201,7 @@ def _accuracy_section(comparison: Comparison) -> Section:
         blocks.append(
             Chart(
                 charts.final_accuracy(comparison),
-                "Test accuracy of each method at the end; the numbers are those of the tables.",
+                "Test accuracy of each method at the end, as in the tables.",
                 f"Test accuracy at the end{spread}. The axis does not start at zero.",
             )
         )
@@ -208,8 +209,7 @@ def _accuracy_section(comparison: Comparison) -> Section:
             blocks.append(
                 Chart(
                     charts.over_ratios(comparison),
-                    "Test accuracy of each method over the ratio of stragglers; the numbers are "
-                    "those of the tables.",
+                    "Test accuracy of each method over the ratio of stragglers, as in the tables.",
                     f"Test accuracy over the ratio of stragglers{spread}. "
                     "The axis does not start at zero.",
                 )
@@ -224,7 +224,7 @@ def _seconds_section(comparison: Comparison) -> Section:
     chart = Chart(
         charts.curves(comparison, measure, over="clock"),
         f"{title} over {seconds.budget(comparison)} of {compared}.",
-        f"{title}{_spread(comparison, 'band')}. Choose a method in the legend to see it alone.",
+        f"{title}{_spread(comparison, 'band')}. Click a method in the legend to show it alone.",
     )
     told = " ".join([_measured(comparison), *_notes(comparison)])
     return Section(
@@ -236,10 +236,10 @@ def _seconds_section(comparison: Comparison) -> Section:
 def _waste_section(comparison: Comparison) -> Section:
     chart = Chart(
         charts.waste(comparison),
-        "Seconds waited, work and bytes lost, by method.",
-        "Mean over the seeds. A user waits if it is done before its round ends. Work and bytes "
+        "Seconds waited and work and bytes lost, by method.",
+        "Mean over the seeds. A user waits if it finishes before its round ends. Work and bytes "
         "are lost if they contribute to no update: those of users that a method drops, and of "
-        "layers that were begun but not completed by the deadline.",
+        "layers that were started but not completed by the deadline.",
     )
     return Section("Waiting and wasted work", [chart])
 
@@ -252,7 +252,7 @@ def _rounds_section(comparison: Comparison) -> Section:
     chart = Chart(
         charts.curves(comparison, measure),
         f"{title} over {rounds} of {compared}.",
-        f"{title}{_spread(comparison, 'band')}. Choose a method in the legend to see it alone.",
+        f"{title}{_spread(comparison, 'band')}. Click a method in the legend to show it alone.",
     )
     return Section(f"{title} over the rounds", [chart])
 
@@ -262,13 +262,13 @@ def _reach_section(comparison: Comparison) -> Section:
         "How many users reached each layer",
         [
             "Backpropagation starts at the last layer, so more users reach the later layers than "
-            "the earlier ones. SALF uses all of it: it averages each layer over the users that "
-            "reached it. Dropping stragglers leaves every layer with the few "
+            "the earlier ones. SALF uses all of this work: it averages each layer over the users "
+            "that reached it. Dropping stragglers leaves every layer with the few users "
             "that finished in time.",
             Chart(
                 charts.reach(comparison),
-                "Users whose update each layer got, by method and layer.",
-                f"Users, of {comparison.base.cohort_size()}, whose update a layer got: mean over "
+                "Number of users that updated each layer, by method and layer.",
+                f"How many of {comparison.base.cohort_size()} users updated each layer: mean over "
                 "rounds and seeds.",
             ),
         ],
@@ -276,14 +276,14 @@ def _reach_section(comparison: Comparison) -> Section:
 
 
 def _again_section(comparison: Comparison, command: Sequence[str]) -> Section:
-    return Section("Make it again", _again(comparison, command))
+    return Section("Reproduce this page", _again(comparison, command))
 
 
 def _again(comparison: Comparison, command: Sequence[str]) -> list[Block]:
     summary = next(iter(comparison.results.values()))[0].summary
     blocks: list[Block] = [
-        Code(join(["salf", *command])) if command else "Made from Python, with `salf.compare`.",
-        Code(comparison.base.to_toml(), "The config all runs share, up to what is compared"),
+        Code(join(["salf", *command])) if command else "Created in Python with `salf.compare`.",
+        Code(comparison.base.to_toml(), "Config shared by all runs, except for what is compared"),
     ]
     if source := summary.get("data"):
         blocks.append(f"The data came from {source}.")
@@ -318,11 +318,11 @@ def _measured(comparison: Comparison) -> str:
 
 def _notes(comparison: Comparison, *, bold: bool = True) -> list[str]:
     if comparison.base.fleet:
-        best = ["Bold is the best."] if bold and len(comparison.results) > 1 else []
+        best = ["Bold: the best method."] if bold and len(comparison.results) > 1 else []
         return [*best, *seconds.notes(comparison)]
     notes = []
     if bold and sum(not names.waits(method) for method in methods(comparison)) > 1:
-        notes.append("Bold is the best method with a deadline.")
+        notes.append("Bold: the best method with a deadline.")
     if len({case.average for case in comparison.results}) > 1:
         ceilings = _ceilings(comparison)
         notes += [f"{name} is the same however layers are averaged." for name in ceilings]
@@ -336,20 +336,20 @@ def _stragglers(comparison: Comparison) -> str:
         deadline = names.deadline(base.deadline)
         return (
             f"Users have devices of {fleet}, whose times follow from the work of each layer. A "
-            f"round ends when all users are done, or at the deadline ({deadline}): then "
+            f"round ends when all users are done or at the deadline ({deadline}). By then, "
             "backpropagation has reached only some of the layers on slow devices."
         )
     if not has_ratio(comparison.base.depth):
         return f"The depth of users at the deadline follows {comparison.base.depth}."
     shares = " or ".join(names.percent(ratio) for ratio in ratios(comparison))
     return (
-        f"In every round a share of the users ({shares}), drawn anew, are stragglers: at the "
-        "deadline their backpropagation has reached only some of the layers."
+        f"In every round, a share of the users ({shares}) is drawn at random to be stragglers: at "
+        "the deadline, their backpropagation has reached only some of the layers."
     )
 
 
 def _spread(comparison: Comparison, mark: str) -> str:
-    """What a chart's line or band means, to go on a caption with."""
+    """What a chart's line or band means, as part of a caption."""
     if seeds(comparison) == 1:
         return ""
     return f", mean over the seeds. The {mark} goes from the lowest to the highest seed"

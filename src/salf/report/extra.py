@@ -1,4 +1,4 @@
-"""The packages behind pictures and pages, which salf can do without."""
+"""The optional packages for pictures and pages."""
 
 from importlib import import_module
 from typing import Any
@@ -7,12 +7,12 @@ from salf.errors import SalfError
 
 
 def optional(module: str, extra: str = "report") -> Any:
-    """A module of an extra, or a sentence saying how to get it."""
+    """Import a module of an extra, or raise an error that says how to install it."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
         raise SalfError(
-            f"this needs the package {error.name!r}, which is not installed: "
+            f"this needs the package {error.name!r}, which is not installed: run "
             f"pip install 'salf[{extra}]'"
         ) from None
 

@@ -1,4 +1,4 @@
-"""A preview of a fleet as a figure and a page: who reaches what, when, and by which deadline."""
+"""A preview of a fleet as a figure and a page: which users reach which layers, and when."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from salf.fleet.preview import DOWNLOAD, FINISH, LATE, UPLOAD, Preview
 from salf.report import names
 from salf.report.extra import check_extra, optional
 from salf.report.page import Block, Chart, Code, Page, Section
-from salf.report.style import INK, SHADES, SOFT, Spec, legend, ordered, pictures, seconds_axis, spec
+from salf.report.style import INK, SOFT, Spec, legend, ordered, pictures, seconds_axis, shaded, spec
 from salf.report.tables import Table
 
 PICTURE, PAGE = "preview", "preview.html"
@@ -44,7 +44,7 @@ def figure(preview: Preview) -> Spec:
     if preview.one_round:
         charts.append(_lanes(preview))
     title = alt.Title(
-        f"{preview.users} users of {preview.fleet}",
+        f"Fleet {preview.fleet}: {preview.users} users",
         subtitle=_told(preview)[:1],
         anchor="start",
         offset=12,
@@ -57,9 +57,9 @@ def page(preview: Preview, config: Config, command: Sequence[str]) -> Page:
     blocks: list[Block] = [
         Chart(
             spec(_deadlines(preview)),
-            "The share of users that reaches each layer, over the deadline.",
-            "The share of users that has uploaded each layer by a deadline. The line is the "
-            "deadline of this preview.",
+            "The share of users that reach each layer, over the deadline.",
+            "The share of users that have uploaded each layer by a deadline. The vertical line is "
+            "this preview's deadline.",
         ),
         Table.of(
             ["Users that finish", "Deadline"],
@@ -76,15 +76,15 @@ def page(preview: Preview, config: Config, command: Sequence[str]) -> Page:
             [
                 Chart(
                     spec(_map(preview)),
-                    "The probability that each user reaches each layer, from the fastest user on.",
+                    "The probability that each user reaches each layer, fastest user first.",
                     "The probability that a user reaches a layer by the deadline of "
-                    f"{names.duration(preview.deadline)}; users from the fastest to the slowest.",
+                    f"{names.duration(preview.deadline)}; users from fastest to slowest.",
                 ),
                 Table.of(
                     [
                         "Layer",
-                        "Users that reach it in a round",
-                        "p_l, the probability that nobody does",
+                        "Users that reach it per round",
+                        "p_l (probability that nobody does)",
                     ],
                     [
                         [label, f"{preview.asked * chance:.1f}", f"{nobody:.2g}"]
@@ -106,7 +106,7 @@ def page(preview: Preview, config: Config, command: Sequence[str]) -> Page:
                 [
                     Chart(
                         spec(_lanes(preview)),
-                        "What users do in one round until the deadline.",
+                        "What users do in one round up to the deadline.",
                         "A user downloads the model, runs backpropagation from the last layer to "
                         "the first, and stops in time to upload what it has by the deadline. The "
                         "forward pass is part of the last layer's bar.",
@@ -119,23 +119,23 @@ def page(preview: Preview, config: Config, command: Sequence[str]) -> Page:
         Code(config.to_toml(), "The config"),
     ]
     return Page(
-        f"{preview.users} users of {preview.fleet}",
+        f"Fleet {preview.fleet}: {preview.users} users",
         _told(preview),
-        [*sections, Section("Make it again", again)],
+        [*sections, Section("Reproduce this page", again)],
     )
 
 
 def _told(preview: Preview) -> list[str]:
     waits = names.duration(float(preview.waiting.mean()))
     if not np.isfinite(preview.waiting).all():
-        waits = "forever, because some users are never available again"
+        waits = "forever, because some users never become available again"
     said = [
-        f"Waiting for all users, a round takes {waits} on average. By a deadline of "
+        f"A round that waits for all users takes {waits} on average. By a deadline of "
         f"{names.duration(preview.deadline)}, {preview.reach[0].mean():.0%} of the users finish "
-        f"and {preview.depths[-1]:.0%} have nothing.",
+        f"and {preview.depths[-1]:.0%} complete no layer.",
     ]
     if not preview.one_round:
-        said.append("Devices are not always available: probabilities are means over a week.")
+        said.append("Devices are not always available, so probabilities are averages over a week.")
     return said
 
 
@@ -211,25 +211,13 @@ def _map(preview: Preview) -> Any:
         .encode(
             x=alt.X(
                 "user:O",
-                title="User, from the fastest to the slowest",
+                title="User, fastest first",
                 axis=alt.Axis(labels=False, ticks=False, domain=False),
             ),
             y=alt.Y("layer:N", sort=labels, title="Layer"),
-            color=alt.Color(
-                "reach:Q",
-                scale=alt.Scale(domain=[0, 1], range=list(SHADES), interpolate="lab"),
-                legend=alt.Legend(
-                    title="Chance to reach a layer",
-                    titleFontWeight="normal",
-                    orient="top",
-                    format=".0%",
-                    values=[0, 0.5, 1],
-                    gradientLength=180,
-                    gradientThickness=10,
-                ),
-            ),
+            color=shaded("reach", "Probability of reaching a layer"),
             tooltip=[
-                alt.Tooltip("place:Q", title="User, from the fastest"),
+                alt.Tooltip("place:Q", title="User, fastest first"),
                 alt.Tooltip("layer:N", title="Layer"),
                 alt.Tooltip("reach:Q", title="Chance", format=".0%"),
             ],
@@ -273,7 +261,7 @@ def _lanes(preview: Preview) -> Any:
             x2="end:Q",
             y=alt.Y(
                 "user:O",
-                title="User, from the fastest to the slowest",
+                title="User, fastest first",
                 axis=alt.Axis(labels=False, ticks=False, domain=False),
             ),
             color=alt.Color(

@@ -1,4 +1,4 @@
-"""What things are called, and which colour they have, wherever people see them."""
+"""Display names and colours."""
 
 import re
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ AVERAGES_SHORT = {
 
 
 def waits(method: str) -> bool:
-    """Whether a method has no deadline, so that it is the ceiling of the others."""
+    """Whether a method has no deadline, so that it is an upper bound for the others."""
     return find(method).waits
 
 
@@ -81,7 +81,7 @@ def percent(ratio: float) -> str:
 
 
 def condition(depth: str, ratio: float) -> str:
-    """What users are up against. Only a mixture has a ratio of stragglers."""
+    """The stragglers of a run. Only a mixture has a ratio of stragglers."""
     return (
         f"{percent(ratio)} stragglers" if has_ratio(depth) else f"{depth.partition(':')[0]} depths"
     )
@@ -140,7 +140,7 @@ def user(name: str, slower: float) -> str:
 
 
 def in_order(name: str) -> str:
-    """What to sort names by, so that user-2 comes before user-10."""
+    """A sort key that puts user-2 before user-10."""
     return re.sub(r"\d+", lambda digits: digits[0].zfill(20), name)
 
 

@@ -1,4 +1,4 @@
-"""A page that is one file: text, tables and interactive charts, seen with no network."""
+"""A page in one file: text, tables and interactive charts that need no network."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from salf.report.tables import Table
 
 @dataclass(frozen=True)
 class Chart:
-    """A Vega-Lite chart, in words for those who cannot see it, and what to know when reading it."""
+    """A Vega-Lite chart with a description (alternative text) and a caption."""
 
     spec: Mapping[str, Any]
     description: str
@@ -21,7 +21,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Code:
-    """Text to copy, as it is. With a summary, it is folded away behind it."""
+    """Verbatim text to copy. With a summary, it is collapsed."""
 
     text: str
     summary: str = ""
@@ -32,7 +32,7 @@ Mood = Literal["good", "mixed", "bad", "none"]
 
 @dataclass(frozen=True)
 class Statement:
-    """A sentence, a mark that says what to think of it, and why. A mood gives it its colour."""
+    """A sentence, a verdict on it (`mark`) and the reason. The mood sets its colour."""
 
     mark: str
     mood: Mood
@@ -46,7 +46,7 @@ Block = str | Table | Chart | Code | Statement
 
 @dataclass(frozen=True)
 class Section:
-    """Blocks under a heading, in the order they are read. Tables in a row stand side by side."""
+    """Blocks under a heading, in reading order. Consecutive tables stand side by side."""
 
     heading: str
     blocks: Sequence[Block]

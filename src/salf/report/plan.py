@@ -9,7 +9,9 @@ from typing import Any
 from rich.console import Console
 
 from salf.experiments.constants import KAPPA
-from salf.experiments.plan import Offer, Planned, Tried, lost
+from salf.experiments.offers import Offer
+from salf.experiments.plan import Planned
+from salf.experiments.search import Tried, lost
 from salf.files import write_whole
 from salf.report import names
 from salf.report.extra import check_extra, optional
@@ -24,7 +26,7 @@ _COLOURS = {"theorem": "#0072B2", "sharp": "#56B4E9", "search": "#D55E00"}
 
 
 def print_plan(planned: Planned, console: Console) -> None:
-    """Print what a plan comes to."""
+    """Print a plan."""
     for line in (headline(planned), constants(planned)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print()
@@ -58,8 +60,8 @@ def headline(planned: Planned) -> str:
     """What was planned for."""
     config, law = planned.config, planned.law
     return (
-        f"{config.fleet}: {names.users(config)}, {law.timing.layers} layers, batches of "
-        f"{config.batch_size}, a budget of {planned.budget:g} s."
+        f"{config.fleet}: {names.users(config)}, {law.timing.layers} layers, batch size "
+        f"{config.batch_size}, budget {planned.budget:g} s."
     )
 
 
@@ -79,7 +81,7 @@ def constants(planned: Planned) -> str:
         f"Gamma = {found.Gamma:.3g} ({of('gap', 'assumed')})",
         f"|w_1 - w_opt|^2 = {planned.estimates.distance2:.3g} ({of('distance2')})",
     ]
-    return f"Constants, estimates being from gradients at initialisation: {', '.join(values)}."
+    return f"Constants (estimates are from gradients at initialisation): {', '.join(values)}."
 
 
 def table(planned: Planned) -> Table:
@@ -113,17 +115,17 @@ def table(planned: Planned) -> Table:
 
 
 def notes(planned: Planned) -> list[str]:
-    """What to know about the plan by the bound."""
+    """Notes on the plan that the bound gives."""
     offer, size = planned.offer, planned.config.batch_size
     found = [
-        f"The schedule has batches of {offer.batch_size}, m = {offer.batch_size / size:.3g} of the "
-        f"batch size {size}."
+        f"The schedule uses batch size {offer.batch_size}, which is m = "
+        f"{offer.batch_size / size:.3g} times {size}."
     ]
     if not offer.problem.is_proven:
         largest = 1 / (4 * offer.problem.constants.rho_s)
         found.append(
-            f"The learning rate is above 1/(4 rho_s) = {largest:.3g}, so the bound is not proven "
-            "for this run; its minimum is a rule of thumb."
+            f"The learning rate is above 1/(4 rho_s) = {largest:.3g}. The bound is not proven for "
+            "this run; treat its minimum as a rule of thumb."
         )
     return found
 
@@ -139,7 +141,7 @@ def disagreement(planned: Planned) -> list[str]:
         assert tried is not None
         what = f"{BOUNDS[form]}: T_max = {_time(offer.deadline)}"
         if tried is best:
-            found.append(f"{what}, which is the best of the search as well.")
+            found.append(f"{what}, which is also the search's best.")
         else:
             off, error = lost(best, tried)
             spread = f" ± {error:.3f}" if seeds > 1 and error < 1 else ""
@@ -154,17 +156,16 @@ def disagreement(planned: Planned) -> list[str]:
     if best in (planned.tried[0], planned.tried[-1]):
         end = "shortest" if best is planned.tried[0] else "longest"
         found.append(
-            f"The best deadline of the search is the {end} that was tried: others may be better "
-            "(--deadlines)."
+            f"The search's best deadline is the {end} one it tried. Try others with --deadlines."
         )
     alike = planned.alike()
     if len(alike) > 1:
         found.append(
-            f"Deadlines from {_time(alike[0])} to {_time(alike[-1])} include all that are within "
-            "one standard error of the best."
+            f"All deadlines within one standard error of the best are between {_time(alike[0])} "
+            f"and {_time(alike[-1])}."
         )
     if any(None in each.accuracies for each in planned.tried):
-        found.append("Training diverged in some runs of the search, which count for nothing.")
+        found.append("Training diverged in some runs of the search; these are left out.")
     return found
 
 
@@ -243,12 +244,13 @@ def figure(planned: Planned, titled: bool = False) -> Spec:
         )
     whole = alt.vconcat(*panels, spacing=18)
     if titled:
+        seeds = len(best.accuracies) if best else 0
         subtitle = [
-            "Dashed lines and filled dots: the deadline that each of them chooses.",
-            *([f"Lines through dots: lowest to highest of {_seeds(planned)}."] * bool(best)),
+            "Dashed lines and filled dots: the deadline that each curve chooses.",
+            *([f"Error bars: lowest to highest of {seeds} seeds."] * (seeds > 1)),
         ]
         title = alt.Title(
-            f"Choosing T_max for {planned.config.fleet} and {planned.budget:g} s",
+            f"Choosing T_max for {planned.config.fleet} and a budget of {planned.budget:g} s",
             subtitle=subtitle,
             anchor="start",
             offset=12,
@@ -268,41 +270,41 @@ def page(planned: Planned, command: Sequence[str] = ()) -> Page:
     trade: list[Block] = [
         Chart(
             figure(planned),
-            "The bound and the simulated accuracy over the deadline; the numbers of the choices "
-            "are those of the table.",
-            "Dashed lines and filled dots mark the deadline that each of them chooses. A longer "
-            "deadline lets more users reach more layers and leaves time for fewer rounds.",
+            "The bound and the simulated accuracy over the deadline. The table lists the deadlines "
+            "chosen.",
+            "Dashed lines and filled dots mark the deadline that each curve chooses. A longer "
+            "deadline lets more users reach more layers but leaves time for fewer rounds.",
             f"{PICTURE}.svg",
         ),
         table(planned),
         *notes(planned),
     ]
     again: list[Block] = [
-        Code(join(["salf", *command])) if command else "Made from Python, with `salf.plan`.",
-        Code(config.to_toml(), "The config"),
+        Code(join(["salf", *command])) if command else "Created in Python with `salf.plan`.",
+        Code(config.to_toml(), "Config"),
     ]
     sections = [Section("The trade-off", trade)]
     if told := disagreement(planned):
-        sections.append(Section("How far bound and simulation disagree", told))
+        sections.append(Section("How far the bound and the simulation disagree", told))
     sections += [
         Section("The bound", [constants(planned), *_about()]),
         Section(
-            "Use it",
-            [f"{PLAN} has the schedule, a deadline per round. Add to `salf run`:", Code(use)],
+            "Use the plan",
+            [f"{PLAN} contains the schedule: a deadline per round. Pass to `salf run`:", Code(use)],
         ),
-        Section("Make it again", again),
+        Section("Reproduce this page", again),
     ]
-    title = f"Deadlines for {config.fleet} and {planned.budget:g} seconds"
+    title = f"Deadlines for {config.fleet} and a budget of {planned.budget:g} seconds"
     return Page(title=title, intro=[headline(planned)], sections=sections)
 
 
 def _about() -> list[str]:
     return [
-        "The bound is the theorem's recursion, with the chance p_l that nobody reaches layer l by "
-        "the deadline taken from the fleet. It is a worst case for convex losses and users that "
-        "are alike: it does not know that slow users may hold data of their own.",
-        "The sharp bound is the one in the proof of Lemma 3 before the number of users that reach "
-        "a layer is dropped.",
+        "The bound is the theorem's recursion. The probability p_l that nobody reaches layer l by "
+        "the deadline comes from the fleet. The bound is a worst case for convex losses and "
+        "exchangeable users: it does not account for slow users that hold different data.",
+        "The sharp bound is the expression in the proof of Lemma 3 that still contains the number "
+        "of users that reach a layer.",
     ]
 
 
@@ -333,8 +335,3 @@ def _range(offer: Offer) -> str:
 
 def _time(seconds: float) -> str:
     return f"{seconds:,.0f} s" if seconds >= 99.5 else f"{seconds:.3g} s"
-
-
-def _seeds(planned: Planned) -> str:
-    count = len(planned.tried[0].accuracies)
-    return f"{count} seeds" if count > 1 else "one seed"

@@ -1,4 +1,4 @@
-"""A comparison by the simulated clock: what each method has at the end, and when it got there."""
+"""A comparison by the simulated clock: each method's final accuracy and time to the target."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -93,13 +93,13 @@ def notes(comparison: Comparison) -> list[str]:
     """What the columns mean."""
     base = comparison.base
     accuracies = [
-        "Slowest 10 %: accuracy on the data of the tenth of the users with the slowest devices.",
+        "Slowest 10 %: accuracy on the data of the 10 % of users with the slowest devices.",
         f"Seconds to target: until the first evaluation on held-out data at or above "
         f"{_target(comparison)}.",
     ]
     said = [
         *(accuracies if classifies(comparison) else []),
-        "Waited: simulated seconds between a user's finish and the end of the round. Work and "
+        "Waited: simulated seconds from when a user finishes to the end of the round. Work and "
         "bytes lost: the shares that contribute to no update.",
     ]
     late = [case for case in comparison.results if not names.waits(case.method)]
@@ -111,7 +111,7 @@ def notes(comparison: Comparison) -> list[str]:
 
 
 def sentences(comparison: Comparison) -> list[str]:
-    """What came out, in words: every method against the one that waits, better or worse."""
+    """The results in words: every method compared with the one that waits."""
     found = []
     for case in comparison.results:
         waiting = comparison.waiting(case)
@@ -147,7 +147,7 @@ def _against(comparison: Comparison, case: Case, other: Case) -> str:
 
 _MEASURES: dict[str, Callable[..., float | None]] = {
     "its test accuracy": lambda test: test.get("accuracy"),
-    "that on the slowest tenth's data": lambda test: test.get(SLOWEST),
+    "its accuracy on the slowest tenth's data": lambda test: test.get(SLOWEST),
 }
 
 
@@ -212,10 +212,10 @@ def _target(comparison: Comparison) -> str:
         return f"an accuracy of {comparison.goal:g}"
     waiting = [case for case in comparison.results if comparison.waiting(case) == case]
     if not waiting:
-        return "a target, which needs fedavg among the methods, or --target"
+        return "a target (needs fedavg among the methods, or --target)"
     values = [run.target for case in waiting for run in comparison.clocked(case) if run.target]
     if not values:
-        return "a target, for which no accuracy was measured"
+        return "a target (no accuracy was measured)"
     low, high = f"{min(values):.3f}", f"{max(values):.3f}"
     span = low if low == high else f"{low} to {high}, by seed"
     return f"{100 * SHARE:g} % of {names.method(waiting[0].method)}'s at the end ({span})"

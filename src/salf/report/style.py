@@ -1,4 +1,4 @@
-"""How all charts look, on a page and as pictures."""
+"""The style of all charts, on a page and as pictures."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -77,6 +77,24 @@ def ordered(count: int) -> list[str]:
     """Colours of things that have an order, such as layers."""
     last = len(_ORDERED) - 1
     return [_ORDERED[round(i * last / max(1, count - 1))] for i in range(count)]
+
+
+def shaded(field: str, title: str) -> Any:
+    """The colour of a share from 0 to 1. Nothing is not white: who got nowhere was asked."""
+    alt = optional("altair")
+    return alt.Color(
+        f"{field}:Q",
+        scale=alt.Scale(domain=[0, 1], range=list(SHADES), interpolate="lab"),
+        legend=alt.Legend(
+            title=title,
+            titleFontWeight="normal",
+            orient="top",
+            format=".0%",
+            values=[0, 0.5, 1],
+            gradientLength=180,
+            gradientThickness=10,
+        ),
+    )
 
 
 def spec(chart: Any, datasets: Mapping[str, Records] | None = None) -> Spec:

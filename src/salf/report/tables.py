@@ -1,6 +1,6 @@
 """A table as plain data, and the ways to show it: terminal, HTML, Markdown."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -12,7 +12,7 @@ from rich.text import Text
 
 @dataclass(frozen=True)
 class Cell:
-    """A text, and whether it stands out."""
+    """A text, and whether it is bold."""
 
     text: str
     bold: bool = False
@@ -30,7 +30,7 @@ class Table:
     def of(
         cls, columns: Sequence[str], rows: Sequence[Sequence[str | Cell]], caption: str = ""
     ) -> "Table":
-        """A table of texts; only cells that stand out need be given as cells."""
+        """A table of texts; only bold ones need to be given as cells."""
         cells = [[Cell(c) if isinstance(c, str) else c for c in row] for row in rows]
         return cls(columns, cells, caption)
 
@@ -78,3 +78,11 @@ def _markdown_cell(cell: Cell) -> str:
 def _markdown_row(cells: Sequence[str]) -> str:
     escaped = (cell.replace("|", r"\|") for cell in cells)
     return f"| {' | '.join(escaped)} |"
+
+
+def printed(show: Callable[[Console], None]) -> str:
+    """What is shown on a console, as plain text."""
+    console = Console(width=10_000, color_system=None)
+    with console.capture() as text:
+        show(console)
+    return text.get()

@@ -1,4 +1,4 @@
-"""Voice as a picture: what each class and each user counted for, beside its share of the data."""
+"""Voice as a picture: the weight of each class and user, beside its share of the data."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ _WIDTH, _HEIGHT = 380, 260
 
 
 def heard(comparison: Comparison) -> list[Case]:
-    """The cases of which it was noted who was heard."""
+    """The cases with a record of the users' voice."""
     return [
         case
         for case in of_first_panel(comparison)
@@ -47,20 +47,20 @@ def figure(comparison: Comparison, titled: bool = False) -> Spec:
 
 
 def section(comparison: Comparison) -> Section:
-    """The picture with what it means."""
+    """The picture and its explanation."""
     return Section(
         "Voice: whose gradients the model is made of",
         [
             "A user's voice is its share of the weight applied in all steps, averaged over the "
             "layers. An unbiased method gives every user the voice it has with FedAvg, which waits "
-            "for all users. A method that averages whoever is fast does not hear classes that only "
-            "slow users hold, and the model does not learn them.",
+            "for all users. A method that averages only over fast users leaves out classes that "
+            "only slow users hold, and the model does not learn them.",
             Chart(
                 figure(comparison),
                 "Voice by class and by user, for each method.",
-                "Left: each class's share of the voice, and the share of the data that it is (the "
-                "black marks). Right: users in the order of their voice; the line is an equal "
-                "share. Mean over the seeds.",
+                "Left: each class's share of the voice; black marks show its share of the data. "
+                "Right: users sorted by their voice; the line marks an equal share. Mean over the "
+                "seeds.",
             ),
         ],
     )

@@ -61,8 +61,10 @@ def _checks(findings: Sequence[Finding]) -> str:
     if not total:
         return "Not run at this size."
     told = [f"{passed} of {total} checks pass"]
-    told += [f"{failed} fail"] * bool(failed)
-    told += [f"{unknown} cannot be told from these seeds and rounds"] * bool(unknown)
+    told += [f"{failed} fail{'s' * (failed == 1)}"] * bool(failed)
+    told += [
+        f"{unknown} {'is' if unknown == 1 else 'are'} inconclusive with these seeds and rounds"
+    ] * bool(unknown)
     # A run that is not finished caps the verdict: see `of_a_part`.
     parts = any(f.verdict is Verdict.IN_PART and f.passed == _total(f) for f in findings)
     return ", ".join(told) + ("; some runs have only part of the paper's rounds." if parts else ".")

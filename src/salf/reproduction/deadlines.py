@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from salf.fleet.cost import Cost
 from salf.fleet.devices import Fleet
 from salf.fleet.jitter import UniformPace
-from salf.fleet.timing import Cost
 from salf.layers import Layers
 from salf.models import build
 

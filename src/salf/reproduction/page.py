@@ -25,7 +25,7 @@ _VERDICTS: Mapping[Verdict, tuple[Mood, str]] = {
     Verdict.HOLDS: ("good", "hold"),
     Verdict.IN_PART: ("mixed", "hold in part"),
     Verdict.FAILS: ("bad", "do not hold"),
-    Verdict.UNDECIDED: ("none", "could not be told"),
+    Verdict.UNDECIDED: ("none", "are inconclusive"),
     Verdict.NOT_TESTED: ("none", "were not tested at this size"),
 }
 
@@ -129,7 +129,7 @@ def _again(made: Mapping[str, Made]) -> Section:
     commands = [
         _command([name for name, item in made.items() if item.settings == way], way) for way in ways
     ]
-    return Section("Make it again", [Code("\n".join(commands)), _made_with(made)])
+    return Section("Reproduce this page", [Code("\n".join(commands)), _made_with(made)])
 
 
 def versions() -> dict[str, str]:

@@ -4,8 +4,6 @@ The folder holds NAME.csv, figures/NAME.png and figures/NAME.svg of every item, 
 reproduction.html and reproduction.md, and what they were made from: runs/ and measured/.
 """
 
-import csv
-import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -19,8 +17,8 @@ from salf.errors import SalfError, unknown
 from salf.experiments.config import Config
 from salf.experiments.folder import SUMMARY, RunFolder
 from salf.experiments.pool import Done, Job, OnProgress, Progress, run_all, run_job
-from salf.experiments.run import Result, complete, cores
-from salf.files import write_whole
+from salf.experiments.run import Result, complete
+from salf.files import csv_of, write_whole
 from salf.report.style import pictures
 from salf.reproduction.item import Found, Item, Json, Measurement, Task, label
 from salf.reproduction.items import ITEMS
@@ -125,7 +123,7 @@ def _do_all(
     jobs = {name: workshop.job(task) for name, task in distinct.items() if name not in ended}
     if not jobs:
         return before.failures
-    done = run_all(jobs, workers or min(cores(), len(jobs)), on_progress, on_done)
+    done = run_all(jobs, workers, on_progress, on_done)
     return before.failures | done.failures
 
 
@@ -163,7 +161,7 @@ class Workshop:
             if name not in made and name not in again:
                 tell(
                     f"{name} is no longer on the page: another version made it, or some of its "
-                    "runs were deleted. Make it again to restore it."
+                    "runs were deleted. Run it again to restore it."
                 )
         return made
 
@@ -197,7 +195,7 @@ class Workshop:
     def write(self, name: str, made: Made) -> None:
         """Write an item's files, and last that the item is made."""
         # All are made before the first is written, so that an error leaves none behind.
-        files: dict[str, str | bytes] = {f"{name}.csv": _csv(made.outcome.rows)}
+        files: dict[str, str | bytes] = {f"{name}.csv": csv_of(made.outcome.rows)}
         for kind, content in pictures(made.outcome.figure).items():
             files[f"{FIGURES}/{name}.{kind}"] = content
         (self.path / FIGURES).mkdir(parents=True, exist_ok=True)
@@ -300,18 +298,9 @@ def _read(path: Path) -> Json | None:
     except ValueError as error:
         raise _unreadable(path, error) from None
     if not isinstance(stored, dict):
-        raise _unreadable(path, "it holds no object")
+        raise _unreadable(path, "it contains no object")
     return stored
 
 
 def _unreadable(path: Path, why: object) -> SalfError:
-    return SalfError(f"{path} cannot be read ({why}). Delete it, and it is made again.")
-
-
-def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    text = io.StringIO()
-    columns = list(rows[0]) if rows else []  # none if all runs diverged
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return SalfError(f"{path} cannot be read ({why}). Delete it; it will be computed again.")

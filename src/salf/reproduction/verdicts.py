@@ -1,10 +1,10 @@
-"""From checks to a plain verdict on a claim: holds, in part, not, or cannot be told."""
+"""From checks to a verdict on a claim: holds, holds in part, does not hold, or inconclusive."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-SHOWN = 6  # checks that cannot be told, of many
+SHOWN = 6  # inconclusive checks, of many
 LEVEL = 0.025  # of all tests of a claim together: what a 95 % interval leaves out on one side
 
 
@@ -14,7 +14,7 @@ class Verdict(Enum):
     HOLDS = "holds"
     IN_PART = "holds in part"
     FAILS = "does not hold"
-    UNDECIDED = "cannot be told"
+    UNDECIDED = "inconclusive"
     NOT_TESTED = "not tested"
 
 
@@ -74,8 +74,8 @@ def judge(
 ) -> Finding:
     """A claim holds if all its checks passed, and does not if some failed and none passed.
 
-    If none passed and none failed it cannot be told; otherwise it holds in part. The reason is
-    what failed and what could not be told, each with its numbers, then, where something failed,
+    If none passed and none failed it is inconclusive; otherwise it holds in part. The reason is
+    what failed and what is inconclusive, each with its numbers, then, where something failed,
     `why_not` as far as it is known, and `note`. Without any checks the claim was not tested,
     because of `untested`.
     """
@@ -92,14 +92,14 @@ def judge(
     elif passed:
         told.append(f"{len(passed)} of {len(checks)} checks passed.")
     if failed:
-        told.append(f"Not so: {_listed(failed)}.")
+        told.append(f"Failed: {_listed(failed)}.")
     if len(unknown) > SHOWN:
         # Of many, those that came nearest to failing: nobody should have to ask for them.
         nearest = sorted(unknown, key=lambda check: -1 if check.against is None else check.against)
         shown, more = _listed(nearest[:SHOWN]), len(unknown) - SHOWN
-        told.append(f"Cannot be told, the least likely first: {shown}; and {more} more.")
+        told.append(f"Inconclusive, the least likely first: {shown}; and {more} more.")
     elif unknown:
-        told.append(f"Cannot be told: {_listed(unknown)}.")
+        told.append(f"Inconclusive: {_listed(unknown)}.")
     reasons = [*told, why_not if failed else "", note]
     counts = len(passed), len(failed), len(unknown)
     return Finding(claim, verdict, " ".join(filter(None, reasons)), ours, *counts)

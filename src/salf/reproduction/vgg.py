@@ -7,8 +7,8 @@ from math import sqrt
 from statistics import fmean
 from typing import NamedTuple
 
-from salf.experiments.config import PRESETS as PAPER_CONFIGS
 from salf.experiments.config import Config
+from salf.experiments.presets import PRESETS as PAPER_CONFIGS
 from salf.intervals import interval, over_seeds
 from salf.report import names
 from salf.report.lines import Line, method_lines
@@ -242,9 +242,10 @@ def _slower_when_deeper(
 
     told = ""
     if all(score.seeds for score in waiting.values()):
-        verdict = judge("", slower(waiting)).verdict.value
+        verdict = judge("", slower(waiting)).verdict
+        said = "is inconclusive" if verdict is Verdict.UNDECIDED else verdict.value
         listed = ", ".join(map(str, waiting.values()))
-        told = f"Of FedAvg, without any deadline, the same {verdict}: {listed}."
+        told = f"For FedAvg, without any deadline, the same {said}: {listed}."
         costs = {
             net: [
                 paired(top.seeds, ours)

@@ -25,8 +25,8 @@ class Federation:
     def __post_init__(self) -> None:
         if not (2 <= self.users <= LARGEST and 1 <= self.layers <= LARGEST):
             raise SalfError(
-                "the bounds need at least 2 users and 1 layer, and at most a thousand million of "
-                f"each, not {self.users} and {self.layers}."
+                "the bounds need at least 2 users and 1 layer, and at most 1e9 of each, not "
+                f"{self.users} and {self.layers}."
             )
 
     @property
@@ -63,7 +63,7 @@ class Constants:
         """[C_constant]: sum_u sigma_u^2 / U^2 + 6 rho_s Gamma, what FedAvg has too."""
         if len(self.sigma2) not in (1, federation.users):
             raise SalfError(
-                f"there are {len(self.sigma2)} values of sigma^2 and {federation.users} users; "
+                f"there are {len(self.sigma2)} values of sigma^2 for {federation.users} users; "
                 "give one for all or one for each."
             )
         mean = sum(self.sigma2) / len(self.sigma2)
@@ -105,7 +105,7 @@ def theorem_step_variance(federation: Federation, constants: Constants, t: int) 
 
 def _check_round(t: int) -> None:
     if not 1 <= t <= LARGEST:
-        raise SalfError(f"the round t must be from 1 to a thousand million, not {t}.")
+        raise SalfError(f"the round t must be from 1 to 1e9, not {t}.")
 
 
 def _finite(what: str, number: float) -> float:

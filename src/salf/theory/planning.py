@@ -97,7 +97,7 @@ class TradeOff:
         if not np.isfinite(last):
             raise SalfError(
                 f"the bound is not defined within {budget:g} s: with probability 1/2 or more "
-                "nobody reaches some layer (p_l >= 1/2). Give more seconds or a faster fleet."
+                "nobody reaches some layer (p_l >= 1/2). Use more seconds or a faster fleet."
             )
         least = first_time(lambda T: np.isfinite(spread(T)), budget)
         flat = first_time(lambda T: spread(T) <= last * (1 + 1e-6) + 1e-9, budget, least)

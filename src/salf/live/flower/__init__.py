@@ -5,4 +5,4 @@ from salf.errors import SalfError
 try:
     import flwr  # noqa: F401  (here, so that every module of this folder says the same without it)
 except ImportError:
-    raise SalfError("Flower is not installed: pip install 'salf[flower]'.") from None
+    raise SalfError("Flower is not installed: run pip install 'salf[flower]'.") from None

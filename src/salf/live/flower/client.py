@@ -1,4 +1,4 @@
-"""What a ClientApp calls: one line from the message it got to the message it sends back."""
+"""The function that a ClientApp calls: from the message received to the reply."""
 
 import json
 import time
@@ -12,8 +12,9 @@ from torch.nn.functional import cross_entropy
 
 from salf.compression import Compression, Sender
 from salf.errors import SalfError
+from salf.fleet.cost import MOST
 from salf.layers import Layers
-from salf.live.batches import MOST, OwnBatch
+from salf.live.batches import OwnBatch
 from salf.live.user import User
 
 RESIDUALS = "salf-residuals"  # where in the context's state what was not sent is kept
@@ -41,15 +42,16 @@ def train(
         def train(msg, context):
             return salf.flower.train(model, (inputs, targets), msg, context)
 
-    The deadline counts from this call: taking over the server's model, drawing the batch if
+    The deadline counts from this call. It includes loading the server's model, drawing the batch if
     `batch` is a function, the forward pass and the backward pass. `loss(outputs, targets)` is the
     mean over the batch. `steps` is the number of local steps, by default the strategy's
-    `local_steps`; as many are done as fit, and a function `batch` is called for each. With
-    `batch_size`, it is called with the number of rows that this node is to use, which is
-    `batch_size` unless the strategy has `equal_time`, and at most `samples`. With the
-    context, this node remembers what it did not send, if updates are compressed that way
-    (`seed` and `number` key the random rounding of QSGD), and from round to round how long its
-    layers take, though Flower starts a new process for each message.
+    `local_steps`; as many are run as fit. A function `batch` is called for each step. With
+    `batch_size`, it is called with the number of rows to use: `batch_size`, or with the strategy's
+    `equal_time` the size that suits this node, at most `samples`.
+
+    Flower starts a new process for each message. In the context, this node remembers how long its
+    layers take and, with topk compression, what it has not sent yet. `seed` and `number` key the
+    random rounding of QSGD.
     """
     start = time.perf_counter()
     config, weights = _read(msg)
@@ -80,19 +82,7 @@ def train(
         learned = user.backpropagation.state_dict()
         context.state[TIMES] = ConfigRecord({"layers": named, "rows": update.rows, **learned})
     update = replace(update, seconds=time.perf_counter() - start)
-    metrics = MetricRecord(
-        {
-            "server-round": round,
-            "depth": update.depth,
-            "loss": update.loss,
-            "seconds": update.seconds,
-            "steps": update.steps,
-            "planned": update.planned,
-            "rows": update.rows,
-            "pace": update.pace,
-            "stages": list(update.stages),
-        }
-    )
+    metrics = MetricRecord({"server-round": round, **update.numbers()})
     arrays = ArrayRecord(dict(user.packed(update).tensors))
     if user.sender is not None and user.sender.residuals and context is not None:
         kept = {str(index): residual for index, residual in user.sender.residuals.items()}
@@ -108,8 +98,8 @@ def _read(msg: Message) -> tuple[ConfigRecord, dict[str, Tensor]]:
             raise ValueError
     except ValueError:
         raise SalfError(
-            "this message is not one that salf.flower.train can answer: "
-            "the server's strategy must be salf.flower.SALF."
+            "salf.flower.train cannot answer this message: the server's strategy must be "
+            "salf.flower.SALF."
         ) from None
     return config, dict(arrays.to_torch_state_dict())
 
@@ -127,7 +117,9 @@ def _sender(
     if compression is None:
         return None
     if compression.remembers and context is None:
-        raise SalfError("compress topk keeps what is not sent: pass the context to train.")
+        raise SalfError(
+            "compress topk keeps what is not sent in the context: pass the context to train."
+        )
     # A node's number is as good as any to make its draws its own.
     own = msg.metadata.dst_node_id % 2**32 if number is None else number
     sender = Sender(compression, layers, seed, own)

@@ -124,7 +124,7 @@ def _tensor(name: str, array: Array) -> Tensor:
     try:
         stream = BytesIO(array.data)
         if npy.read_magic(stream) != (1, 0):
-            raise ValueError("another version of the format")
+            raise ValueError("a different version of the format")
         shape, by_columns, dtype = npy.read_array_header_1_0(stream)
         numbers = np.frombuffer(array.data[stream.tell() :], dtype)
         return torch.from_numpy(numbers.reshape(shape, order="F" if by_columns else "C").copy())

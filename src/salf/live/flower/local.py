@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -95,12 +94,7 @@ class LocalFederation:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def run(self, app: Path, config: Mapping[str, Value] | None = None) -> Iterator[str]:
@@ -196,7 +190,7 @@ class LocalFederation:
     ) -> subprocess.Popen[bytes]:
         found = shutil.which(command, path=self._env["PATH"])
         if found is None:
-            raise SalfError(f"{command} is not installed: pip install 'salf[flower]'.")
+            raise SalfError(f"{command} is not installed: run pip install 'salf[flower]'.")
         # A session of its own: Ctrl-C is for this process, which then ends the others in order.
         return subprocess.Popen(
             [found, *arguments],
@@ -234,7 +228,7 @@ class LocalFederation:
             run = max(json.loads(text)["runs"], key=lambda run: run["pending-at"])
             status, details = run["status"], run.get("status-details", "")
         except (ValueError, KeyError, TypeError):
-            raise SalfError(f"Flower does not say how the run ended: {text[-200:]}") from None
+            raise SalfError(f"Flower did not report how the run ended: {text[-200:]}") from None
         if status != "finished:completed":
             raise SalfError(f"the run ended as {status}: {details}".rstrip(": "))
 

@@ -55,32 +55,45 @@ class SALF(FedAvg):
         strategy = SALF(model, lr=0.1, deadline=2.0)
         result = strategy.start(grid, ArrayRecord(model.state_dict()), num_rounds=100)
 
-    Every node gets the model and `deadline`, the seconds its call of `salf.flower.train` may take,
-    and replies with the gradients of the layers it reached. `deadline="auto"` finds and adapts it
-    such that nodes reach 70 % of their layers on average, "auto:0.8" 80 %; `work` is then the work
-    of each layer's stage of backpropagation, from the last to the first, if they differ. A round
-    closes when all have replied, and at the latest a grace period after the deadline: `grace`
-    seconds, or as many as replies are seen to need on their way. Each layer moves by `lr` times the
-    mean over the nodes that reached it, divided by 1 - p_l; `unreached` are the p_l, learned from
-    the rounds so far if not given.
+    Every node receives the model and `deadline`, the seconds that its call of `salf.flower.train`
+    may take, and replies with the gradients of the layers it reached. A round closes when all nodes
+    have replied, or a grace period after the deadline: `grace` seconds, by default learned from the
+    time that replies spend in transit. Each layer moves by `lr` times the mean over the nodes that
+    reached it, divided by 1 - p_l.
 
-    `method` is "salf", "drop" (only nodes that finished count), "fedavg" (which waits, and for
-    which the deadline is None), or a method of your own: a `salf.Method` or its import path.
-    `momentum` is the server's; `optimiser` replaces it: `salf.server.Adam()`, `Yogi()` or
-    `Adagrad()`. Nodes take up to `local_steps` steps a round with the rate `client_lr`, and
-    `lr` multiplies their mean update; without `client_lr` they step with `lr`. `layers` and
-    `example` say what a layer is where the model does not (see `Layers.of`). `max_norm` bounds
-    the norm of each layer's gradient; by default the bound is learned. `robust` says how layers
-    are combined such that `tolerate` bad nodes cannot take them where they want
-    (`salf.robust`): "trimmed", "median", "clip", or "none" where all nodes are trusted. It
-    needs 2 `tolerate` + 1 nodes, and holds the updates of a round in memory. Nodes compress
-    what they send as `compress` says: "fp16", "qsgd:4", "topk:0.1" (`salf.compression`). With
-    `state`, a file, every closed round is kept there, and a new start goes on after the last
-    one. With `record`, a file, every round leaves a line of JSON there. `evaluate_timeout` is
-    how long federated evaluation may take, in seconds. `equal_time` is the batch size of the
-    median node, where nodes pass one to `salf.flower.train`: faster nodes use larger batches,
-    such that a step takes all about as long. All else is what FedAvg takes: `fraction_train`
-    (whose sample comes from `seed`), `min_available_nodes`, ...
+    Rounds:
+
+    - `deadline`: seconds, None (for methods that wait), or "auto", which adapts the deadline so
+      that nodes reach 70 % of their layers on average ("auto:0.8" for 80 %). `work` is the work of
+      each layer's stage of backpropagation for "auto", from the last layer to the first, if the
+      stages differ.
+    - `unreached`: the p_l; by default learned from the rounds so far.
+    - `method`: "salf", "drop" (only nodes that finished count), "fedavg" (waits for all nodes),
+      another name, a `salf.Method` or its import path.
+    - `momentum`: that of the server. `optimiser` replaces it: `salf.server.Adam()`, `Yogi()` or
+      `Adagrad()`.
+    - `local_steps`: the maximum number of local steps per round. With `client_lr`, nodes use that
+      rate and `lr` multiplies their mean update; otherwise they use `lr`.
+    - `layers`, `example`: the layers, if the default is not what you want (see `Layers.of`).
+    - `equal_time`: the batch size of the median node, if nodes pass one to `salf.flower.train`.
+      Faster nodes use larger batches, so that a step takes all nodes about the same time.
+
+    Trust and size:
+
+    - `max_norm`: bounds the norm of each layer's gradient; by default the bound is learned.
+    - `robust`: how layers are combined so that `tolerate` bad nodes cannot control them
+      (`salf.robust`): "trimmed", "median", "clip", or "none" if all nodes are trusted. It needs at
+      least 2 `tolerate` + 1 nodes and holds the updates of a round in memory.
+    - `compress`: how nodes compress updates: "fp16", "qsgd:4" or "topk:0.1" (`salf.compression`).
+
+    Files and evaluation:
+
+    - `state`: a file that stores every closed round; a new start continues after the last one.
+    - `record`: a file that gets a line of JSON per round.
+    - `evaluate_timeout`: the maximum duration of federated evaluation, in seconds.
+
+    The other arguments are those of FedAvg: `fraction_train` (sampled with `seed`),
+    `min_available_nodes`, ...
     """
 
     def __init__(
@@ -179,9 +192,9 @@ class SALF(FedAvg):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Evaluate | None = None,
     ) -> Result:
-        """Train up to round `num_rounds`, and return the model and what was measured on the way.
+        """Train up to round `num_rounds`, and return the model and the metrics of the rounds.
 
-        `timeout` is how long a round of a method that waits may take; the others have a deadline.
+        `timeout` limits the rounds of methods that wait; the others have a deadline.
         """
         link, rounds = self._rounds(grid, timeout, train_config or ConfigRecord())
         log(INFO, "Starting %s strategy:", type(self).__name__)
@@ -212,7 +225,7 @@ class SALF(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Begin a round; for those who carry the messages themselves. `start` does not need it."""
+        """Start a round, for callers that send the messages themselves. `start` does not use it."""
         self._load(arrays)
         present = sorted(grid.get_node_ids())
         nodes = self._choose(present, present)
@@ -244,7 +257,7 @@ class SALF(FedAvg):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """As FedAvg does, but it is left out while there are too few nodes: nothing waits here."""
+        """As in FedAvg, but skipped while too few nodes are free: nothing waits here."""
         needed = max(self.min_available_nodes, self.min_evaluate_nodes)
         if self.fraction_evaluate and len(list(grid.get_node_ids())) < needed:
             log(INFO, "configure_evaluate: skipped, because fewer than %d nodes are free", needed)
@@ -313,7 +326,7 @@ class SALF(FedAvg):
         try:
             self.model.load_state_dict(arrays.to_torch_state_dict())
         except RuntimeError as error:
-            raise SalfError(f"the arrays are not of the strategy's model: {error}") from None
+            raise SalfError(f"the arrays do not belong to the strategy's model: {error}") from None
 
     def _arrays(self) -> ArrayRecord:
         return ArrayRecord(self.model.state_dict())
@@ -368,7 +381,7 @@ class SALF(FedAvg):
         try:
             measured = self.aggregate_evaluate(t, replies)
         except Exception as error:  # whatever nodes' metrics make Flower's mean of them raise
-            log(WARNING, "The evaluation by nodes cannot be used: %s", error)
+            log(WARNING, "The nodes' evaluation cannot be used: %s", error)
             return
         if measured is not None:
             log(INFO, "\t└──> Aggregated MetricRecord: %s", measured)

@@ -9,7 +9,7 @@ from salf.report import names
 from salf.report.charts import MEASURES, Measure
 from salf.report.extra import optional
 from salf.report.live.run import LiveRun
-from salf.report.style import INK, SHADES, Spec, legend, spec, thinned
+from salf.report.style import INK, Spec, legend, shaded, spec, thinned
 from salf.rows import Row
 
 _WIDTH = 740
@@ -19,7 +19,7 @@ MOST_USERS = 100  # that have a row; so a page stays one that a browser opens at
 MOST_ROUNDS = 400
 _TICKS = 12
 _SHORTEST = 1e-5  # seconds: an axis of magnitudes has no zero
-TOOK, LIMIT, OVER = "a round", "its limit, T_max + grace", "a round over its limit"
+TOOK, LIMIT, OVER = "a round", "limit, T_max + grace", "round over its limit"
 
 
 def curve(run: LiveRun, measure: Measure) -> Spec | None:
@@ -102,20 +102,7 @@ def progress(run: LiveRun) -> Spec:
                 scale=alt.Scale(domain=order, paddingInner=0.12),
                 axis=alt.Axis(labelLimit=220, labelFontSize=11 if len(users) <= 24 else 10),
             ),
-            color=alt.Color(
-                "share:Q",
-                # Its lightest is no white: who got nowhere was asked.
-                scale=alt.Scale(domain=[0, 1], range=list(SHADES), interpolate="lab"),
-                legend=alt.Legend(
-                    title="Layers reached",
-                    titleFontWeight="normal",
-                    orient="top",
-                    format=".0%",
-                    values=[0, 0.5, 1],
-                    gradientLength=180,
-                    gradientThickness=10,
-                ),
-            ),
+            color=shaded("share", "Layers reached"),
             tooltip=[
                 alt.Tooltip("user:N", title="User"),
                 alt.Tooltip("rounds:N", title="Rounds"),
@@ -143,7 +130,7 @@ def layers(run: LiveRun) -> Spec:
         y=alt.Y("layer:N", sort=labels, title="Layer", axis=alt.Axis(labelLimit=220)),
         x=alt.X(
             "users:Q",
-            title="Users, mean over the rounds",
+            title="Users, mean over rounds",
             scale=alt.Scale(domain=[0, max(1, most)], nice=False),
             axis=alt.Axis(tickMinStep=1),
         ),

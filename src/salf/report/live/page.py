@@ -1,4 +1,4 @@
-"""A live run as a page: what came of it, how far users got, and which updates were rejected."""
+"""A live run as a page: its result, how far users got, and which updates were rejected."""
 
 from pathlib import Path
 from shlex import join
@@ -51,9 +51,9 @@ def _what(run: LiveRun) -> str:
         used = [done.deadline for done in run.records if done.deadline is not None]
         low, high = (names.duration(seconds) for seconds in (min(used[-20:]), max(used[-20:])))
         last = low if low == high else f"{low} to {high}"
-        time = f"whose T_max is set by --deadline {config.deadline}: {last} in the last rounds"
+        time = f"with T_max set by --deadline {config.deadline}: {last} in the last rounds"
     elif config.deadline is not None and not names.waits(config.method):
-        time = f"who have T_max = {names.duration(config.deadline)} a round"
+        time = f"with T_max = {names.duration(config.deadline)} per round"
     return (
         f"{names.method(config.method)} trains the model {config.model} on {config.data} with "
         f"{_count(config.users, 'user')}, {time}."
@@ -64,7 +64,7 @@ def _how_it_ended(run: LiveRun) -> str:
     seconds = names.duration(sum(done.seconds for done in run.records))
     rounds = len(run.records)
     if run.summary is None:
-        return f"Not finished: {rounds:,} of {run.config.rounds:,} rounds, in {seconds}."
+        return f"Not finished: {rounds:,} of {run.config.rounds:,} rounds in {seconds}."
     accuracy = run.summary["test_accuracy"]
     reached = "was not measured" if accuracy is None else f"is {accuracy:.4f}"
     return f"Its test accuracy {reached} after {_count(rounds, 'round')} in {seconds}."
@@ -79,15 +79,15 @@ def _curve_section(run: LiveRun) -> Section:
     else:
         return Section(
             f"{MEASURES['accuracy']} over time",
-            ["No accuracy and no loss were measured: no user has answered in time."],
+            ["No accuracy or loss was measured: no user has answered in time."],
         )
     title = MEASURES[measure]
     missing = "No accuracy has been measured; this is the loss. " * (measure == "train_loss")
     chart = Chart(
         spec,
         f"{title} over the seconds of {_count(len(run.records), 'round')}.",
-        f"{missing}{title} over the time rounds took, without what was spent between them. The "
-        "axis need not start at zero.",
+        f"{missing}{title} over the total duration of the rounds, without the time between them. "
+        "The axis may not start at zero.",
     )
     return Section(f"{title} over time", [chart])
 
@@ -99,7 +99,7 @@ def _progress_section(run: LiveRun) -> Section:
     stopped = (
         "Every round waits for all users; no user is stopped early."
         if names.waits(run.config.method)
-        else "Backpropagation starts at the last layer. A user that the deadline stops early sends "
+        else "Backpropagation starts at the last layer. A user stopped by the deadline sends "
         "the layers it has completed."
     )
     return Section(
@@ -130,7 +130,7 @@ def _layers_section(run: LiveRun) -> Section:
         [
             Chart(
                 charts.layers(run),
-                "Users whose update each layer got, mean over the rounds, by layer.",
+                "Number of updates per layer, mean over the rounds.",
                 caption,
             )
         ],
@@ -150,16 +150,16 @@ def _durations_section(run: LiveRun) -> Section:
             f"grace period, and {len(over):,} did not."
         )
     learned = (
-        " The grace period, the time for messages, is learned from the first answers and long "
+        " The grace period (the time for messages) is learned from the first answers and is long "
         "until then."
         if limited and run.config.grace is None
         else ""
     )
-    caption = "Time from asking the users to the new model, on a logarithmic axis."
+    caption = "Time from sending the requests to the new model, on a logarithmic axis."
     if len(run.records) > charts.MOST_ROUNDS:
         caption += " A dot is the slowest of several consecutive rounds, or a round over its limit."
     return Section(
-        "How long rounds took",
+        "Round durations",
         [
             kept + learned,
             Chart(
@@ -203,8 +203,8 @@ def _unused_section(run: LiveRun) -> Section:
     if more := found[_MOST_REASONS:]:
         times = sum(its.times for its in more)
         blocks.append(
-            f"And {len(more):,} more reasons, {_count(times, 'time')} in all: the log of the run, "
-            "live.log, has every one."
+            f"And {len(more):,} more reasons, {_count(times, 'time')} in all. All are listed in "
+            "the run's log, live.log."
         )
     return Section("Rejected updates", blocks)
 
@@ -218,7 +218,7 @@ def _again_section(run: LiveRun, folder: Path) -> Section:
     return Section(
         "Replay it",
         [
-            "The recorded depths again, in the simulator:",
+            "Replay the recorded depths in the simulator:",
             Code(join(["salf", "replay", str(folder)])),
             Code(run.config.to_toml(), "The config"),
         ],

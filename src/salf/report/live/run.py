@@ -9,9 +9,10 @@ from typing import Any
 
 from salf import rows
 from salf.errors import SalfError
-from salf.experiments.config import LiveConfig, load_config
 from salf.experiments.folder import CONFIG, RunFolder
-from salf.experiments.live import user_name
+from salf.experiments.live_config import LiveConfig
+from salf.experiments.live_users import user_name
+from salf.experiments.presets import load_config
 from salf.live.slow import slowness
 from salf.report import names
 from salf.rows import Row
@@ -34,11 +35,11 @@ class LiveRun:
         folder = RunFolder(path)
         config = load_config(str(path / CONFIG)) if (path / CONFIG).is_file() else None
         if not isinstance(config, LiveConfig):
-            raise SalfError(f"{path} holds no live run.")
+            raise SalfError(f"{path} contains no live run.")
         # The summary is read before the rounds, since it comes after the last of them.
         summary = folder.summary()
         if not (records := rows.read(folder.rounds)):
-            raise SalfError(f"{path} has no closed round yet, so there is nothing to show.")
+            raise SalfError(f"{path} has no closed round yet; try again after the first round.")
         return cls(config, records, summary)
 
     @property

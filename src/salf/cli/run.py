@@ -1,0 +1,96 @@
+"""`salf run`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from salf.cli.options import Options, Settings, Source, option, settings_of, with_options
+from salf.cli.terminal import Downloads, progress_bar, say, tell
+from salf.errors import SalfError
+from salf.experiments.config import Config
+from salf.experiments.presets import load_config, simulated
+from salf.methods import find
+
+
+@settings_of(Config)
+def run(
+    settings: Settings,
+    source: Source = "mnist-mlp",
+    options: Options = None,
+    out: Annotated[Path | None, option("--out", help="Folder to save the run in.")] = None,
+    resume: Annotated[
+        bool,
+        option(
+            "--resume",
+            help="Continue the run in --out; --rounds or --seconds may extend it.",
+        ),
+    ] = False,
+    checkpoint_every: Annotated[
+        float, option("--checkpoint-every", help="Seconds between checkpoints (10).")
+    ] = 10.0,
+) -> None:
+    """Train once. With --out, save the model, the metrics and the config in a folder.
+
+    Examples:
+
+        salf run mnist-mlp --method salf --stragglers 0.9
+
+        salf run --data synthetic --model mynets:Net --users 20 --out runs/mine
+
+        salf run runs/mine/config.toml    (the same numbers again, bit for bit)
+
+        salf run --data digits --method mymethods:Halves    (a method of your own)
+
+        salf run mnist-mlp --fleet phones --deadline 800ms --seconds 400    (a simulated clock)
+    """
+    from salf.experiments.clocked import NOBODY, nobody_is_cut_off
+    from salf.experiments.pool import amount, share
+    from salf.experiments.run import run as train
+    from salf.report import names
+
+    if resume and out is None:
+        raise SalfError("--resume needs --out, the folder of the run to continue.")
+    config = simulated(with_options(load_config(source), settings, options))
+    # Simulated seconds are no whole numbers: how far they are is in percent.
+    with progress_bar("{task.fields[state]}", counted=config.seconds is None) as progress:
+        total, state = amount(config), ""
+        task = progress.add_task(find(config.method).name, total=total, state=state)
+
+        def on_round(row: Any, model: Any) -> None:
+            nonlocal state
+            if row.accuracy is not None:
+                state = f"accuracy {row.accuracy:.4f}"
+            clock = "" if row.clock is None else f"{names.duration(row.clock)} simulated "
+            done = share(row, config.rounds, config.seconds)
+            progress.update(task, completed=total * done, state=clock + state)
+
+        result = train(
+            config,
+            out,
+            resume=resume,
+            checkpoint_every=checkpoint_every,
+            on_round=on_round,
+            report=Downloads(),
+        )
+    found = result.summary
+    accuracy = found["test_accuracy"]
+    tell(
+        f"{find(config.method).name}, {names.who_is_slow(config)}: "
+        + ("" if accuracy is None else f"test accuracy {accuracy:.4f} ")
+        + f"after {found['rounds']} rounds {_clock(found)}in {found['seconds']:.1f} s "
+        + f"({found['engine']} engine: {found['why']})"
+    )
+    if kept := found.get("remembered"):
+        size = f"{kept['bytes'] / 1e6:.1f} MB"
+        say(f"The server remembered the last updates of {kept['users']} users ({size}).")
+    if nobody_is_cut_off(config, result.history):
+        say(NOBODY)
+    if out is None:
+        say("Nothing was saved: add --out FOLDER to save the model, the metrics and the config.")
+    else:
+        tell(f"The run is in {out}")
+
+
+def _clock(summary: Mapping[str, Any]) -> str:
+    simulated = summary.get("simulated_seconds")
+    return "" if simulated is None else f"and {simulated:.4g} simulated seconds "
