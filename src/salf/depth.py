@@ -189,6 +189,9 @@ class PerUser(DepthDistribution):
         return np.asarray((1 - self.probabilities[users].cumsum(1)[:, :-1]).clip(0, 1).prod(0))
 
 
+LAWS = (Uniform, Mixture, PerUser)  # whose depths and chances need no check
+
+
 def given(probabilities: Sequence[float], users: int) -> PerUser:
     """All users share one probability vector over the depths 1..L+1."""
     return PerUser(np.tile(np.asarray(probabilities, np.float64), (users, 1)))

@@ -20,6 +20,7 @@ Words = npt.NDArray[np.uint64]  # of 32 bits each, in 64, so that products do no
 
 _MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], np.uint64)
 _KEY_STEPS = np.array([[0x9E3779B9], [0xBB67AE85]], np.uint64)
+SEEDS_AT_ONCE = 32
 _LOW, _BITS = np.array(0xFFFFFFFF, np.uint64), np.array(32, np.uint64)
 
 
@@ -65,8 +66,8 @@ class Keyed:
     @property
     def torch_seed(self) -> int:
         """The seed of what torch itself draws, such as dropout."""
-        state = np.random.SeedSequence([self.seed, self.t]).generate_state(1, np.uint64)
-        return int(state[0] >> np.uint64(1))
+        block, place = divmod(self.t, SEEDS_AT_ONCE)
+        return _torch_seeds(self.seed, block)[place]
 
     def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
         """`n` numbers in [0, 1) for each user, in local step `step`: [users, n]."""
@@ -134,6 +135,14 @@ def philox(counter: Words, key: int) -> Words:
     found = np.empty_like(words)
     found[0::2], found[1::2] = even, odd
     return found.reshape(counter.shape)
+
+
+@lru_cache(maxsize=64)
+def _torch_seeds(seed: int, block: int) -> list[int]:
+    """The seeds of a block of rounds: one by one, each costs several times as much."""
+    rounds = range(block * SEEDS_AT_ONCE, (block + 1) * SEEDS_AT_ONCE)
+    states = (np.random.SeedSequence([seed, t]).generate_state(1, np.uint64) for t in rounds)
+    return [int(state[0] >> np.uint64(1)) for state in states]
 
 
 @lru_cache(maxsize=64)

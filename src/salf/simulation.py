@@ -167,9 +167,10 @@ class Simulation:
             self.old[t] = snapshot(self.engine.weights)
         shifts = self._towards_old_models(plan, t) if plan.average_models else {}
         self.server.apply(result.step, t)
-        with torch.no_grad():
-            for name, shift in shifts.items():
-                self.engine.weights[name].add_(shift)
+        if shifts:
+            with torch.no_grad():
+                for name, shift in shifts.items():
+                    self.engine.weights[name].add_(shift)
         self.old = {given: weights for given, weights in self.old.items() if given in in_use}
         self.memory, self.t = memory, t
         return Row(t, result.loss, result.reached, **timed(arrived, computing))

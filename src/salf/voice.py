@@ -27,7 +27,8 @@ class Voice:
             self._hear_with_memory(plan, t, recall, everybody)
             return
         for group in plan.groups:
-            self.total[group.users] += group.weights.mean(axis=0)
+            # Not mean(), which takes twice as long on so few numbers.
+            self.total[group.users] += group.weights.sum(axis=0) / len(group.weights)
 
     def _hear_with_memory(self, plan: Plan, t: int, recall: Recall, everybody: float) -> None:
         layers, remembered = len(recall.layers), np.array(recall.remembered, np.int64)

@@ -1,5 +1,7 @@
 """The stand-ins for PyTorch's own modules: the same bits."""
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from reference import assert_same
-from salf.engines.kernels import HalvingMaxPool, UserBatchNorm, stand_in
+from salf.engines.kernels import HalvingMaxPool, ThinConvolution, UserBatchNorm, stand_in
 from salf.errors import SalfError
 
 
@@ -158,3 +160,54 @@ def test_one_value_per_channel_is_refused():
     mine.users = 4
     with pytest.raises(SalfError, match="more than one value per channel"):
         mine(torch.randn(4, 5))
+
+
+CONVOLUTIONS = {
+    "5x5": nn.Conv2d(6, 6, 5),
+    "padded": nn.Conv2d(3, 8, 3, padding=1),
+    "rectangle": nn.Conv2d(2, 4, (3, 5), padding=(2, 0), bias=False),
+    "dilated": nn.Conv2d(3, 5, 3, padding=1, dilation=2),
+    "1x1": nn.Conv2d(3, 2, 1),
+}
+
+
+@pytest.mark.parametrize("kind", CONVOLUTIONS)
+def test_a_thin_convolution_has_the_gradients_of_the_convolution(kind):
+    convolution = copy.deepcopy(CONVOLUTIONS[kind]).double()
+    thin = stand_in(convolution)
+    assert isinstance(thin, ThinConvolution)
+    torch.manual_seed(0)
+    inputs = torch.randn(4, convolution.in_channels, 9, 11, dtype=torch.float64, requires_grad=True)
+    wanted, found = convolution(inputs), thin(inputs)
+    assert torch.equal(found, wanted)
+    signal, leaves = torch.randn_like(wanted), [inputs, *convolution.parameters()]
+    of_wanted = torch.autograd.grad(wanted, leaves, signal)
+    of_found = torch.autograd.grad(found, leaves, signal)
+    for mine, theirs in zip(of_found, of_wanted, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_a_thin_convolution_leaves_hooks_to_the_convolution():
+    convolution = nn.Conv2d(2, 2, 3)
+    thin = stand_in(convolution)
+    convolution.register_forward_hook(lambda module, given, outputs: 2 * outputs)
+    inputs = torch.randn(2, 2, 5, 5, requires_grad=True)
+    (found,) = torch.autograd.grad(thin(inputs).sum(), inputs)
+    (wanted,) = torch.autograd.grad(convolution(inputs).sum(), inputs)
+    assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    "convolution",
+    [
+        nn.Conv2d(3, 16, 3),
+        nn.Conv2d(4, 4, 3, stride=2),
+        nn.Conv2d(4, 4, 3, groups=2),
+        nn.Conv2d(4, 4, 3, padding="same"),
+        nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular"),
+        nn.Conv2d(4, 4, 1, padding=1),
+    ],
+    ids=str,
+)
+def test_other_convolutions_run_themselves(convolution):
+    assert stand_in(convolution) is convolution

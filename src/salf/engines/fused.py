@@ -153,7 +153,7 @@ class FusedEngine(BlockEngine):
         if network.narrow is None and self._has_norms:
             update |= self._moved_statistics(signals)
         reached = signals.reached if parts is None else parts.reached(c)
-        aggregate.add_sum(update, signals.scale, reached, c.sum(1), network.held)
+        aggregate.add_sum(update, signals.scale, reached, signals.total, network.held)
         return float(total.item())
 
     def _separately(
@@ -290,7 +290,7 @@ class _Signals:
         reach = c > 0
         self.reached: list[int] = reach.sum(1).tolist()  # U^l is the first reached[l] users
         self.depth = 1 + self.reached.count(0)  # of the user that got furthest
-        self.scale = c.max(1)
+        self.scale, self.total = c.max(1), c.sum(1)
         largest = self.scale if self.depth == 1 else np.where(self.scale > 0, self.scale, 1.0)
         self.of = c / largest[:, None]
         self.all_ones = bool((self.of == reach).all())  # then no signal has to be scaled

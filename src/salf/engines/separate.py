@@ -13,7 +13,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from salf.engines.base import Weights
-from salf.engines.kernels import UserBatchNorm
+from salf.engines.kernels import ThinConvolution, UserBatchNorm
 from salf.layers import Layers
 
 
@@ -127,6 +127,8 @@ class SeparateBlock:
         full_name = {id(tensor): name for name, tensor in weights.items()}
         self._modules: list[tuple[nn.Module, Kernel | None, dict[str, str]]] = []
         for module in sequence:
+            if isinstance(module, ThinConvolution):
+                module = module.convolution
             tensors = (
                 *module.named_parameters(remove_duplicate=False),
                 *module.named_buffers(remove_duplicate=False),
