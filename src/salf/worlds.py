@@ -152,10 +152,11 @@ class World(ABC):
             "--fleet phones."
         )
 
-    def timely(self, fastest: float, measured: bool) -> "World":
+    def timely(self, fastest: float, measured: bool, most: int) -> "World":
         """The same users when each is given what fits into the time of the `fastest` share.
 
-        That is the time they are expected to need, or, if `measured`, the time they will need.
+        That is the time they are expected to need, or, if `measured`, the time they will need. No
+        user does the planned local steps more than `most` times.
         """
         raise SalfError(
             "assigning work that fits needs a clock that says how long it takes: set a fleet, "

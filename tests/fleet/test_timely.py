@@ -173,3 +173,14 @@ def test_it_says_what_it_needs():
         method("timelyfl").world(AtDeadline(Uniform(3, 2)))
     with pytest.raises(SalfError, match=r"share of the users in \(0, 1\]"):
         method("timelyfl", fastest=0)
+    with pytest.raises(SalfError, match="at least 1, not 0"):
+        method("timelyfl", most=0)
+
+
+@pytest.mark.parametrize("most", [2, 1000])
+def test_no_user_repeats_its_steps_more_often_than_allowed(most):
+    """In the 2 s of the second user, the first could do its step 20 times."""
+    devices = OnFleet(timing(speeds=[50.0, 2.5, 1.5]), None)
+    world = method("timelyfl", fastest=2 / 3, most=most).world(devices)
+    ((arrived,), _) = rounds(world, 1)
+    assert arrived.steps.tolist()[:2] == [min(most, 20), 1]

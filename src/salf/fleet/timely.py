@@ -19,17 +19,17 @@ DRAWN = 64  # rounds of which the usual times are the mean
 class Timely(OnFleet):
     """A round lasts as long as the `fastest` share of its users need; all are given what fits.
 
-    Users that can do the planned local steps several times in that time do; the others do the
-    steps, and of the last one the layers, that fit. What a user was given arrives in time as a
-    whole or not at all. How long it takes is estimated before the round: as long as on average,
-    or, if `measured`, as if devices knew how fast they are in this round.
+    Users that can do the planned local steps several times in that time do, at most `most` times;
+    the others do the steps, and of the last one the layers, that fit. What a user was given arrives
+    in time as a whole or not at all. How long it takes is estimated before the round: as long as on
+    average, or, if `measured`, as if devices knew how fast they are in this round.
     """
 
     surely, has_deadline = True, False  # nobody asks for p_l
 
-    def __init__(self, timing: Timing, fastest: float, measured: bool) -> None:
+    def __init__(self, timing: Timing, fastest: float, measured: bool, most: int) -> None:
         super().__init__(timing, None)
-        self.fastest, self.measured = fastest, measured
+        self.fastest, self.measured, self.most = fastest, measured, most
 
     def arrivals(
         self, t: int, draws: Draws, users: Ints, memory: Memory
@@ -55,6 +55,8 @@ class Timely(OnFleet):
         seconds = self._seconds(total)
         in_time = seconds * (1 + ROUNDING)
         fit = np.floor((in_time - links) / np.maximum(total - links, LEAST))
+        # Where the others are away for hours, millions of steps would fit.
+        fit = np.minimum(fit, self.most)
         epochs = np.maximum(fit, 1).astype(np.int64)
         times = self.timing.round(draws, users, clock, epochs)
         if self.measured:  # the next steps may take longer than the first

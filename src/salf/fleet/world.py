@@ -144,11 +144,11 @@ class OnFleet(World):
 
         return Buffered(self.timing, size)
 
-    def timely(self, fastest: float, measured: bool) -> World:
+    def timely(self, fastest: float, measured: bool, most: int) -> World:
         """Users are given what fits into a round."""
         from salf.fleet.timely import Timely
 
-        return Timely(self.timing, fastest, measured)
+        return Timely(self.timing, fastest, measured, most)
 
     def _after(self, memory: Memory, arrived: Arrivals, spent: Spent, finish: Floats) -> Memory:
         """What to remember after a round."""

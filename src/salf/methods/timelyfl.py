@@ -15,7 +15,7 @@ Times = Literal["expected", "measured"]
 class TimelyFL(NoDeadline):
     """A round lasts until a fraction `fastest` of the users have done the planned local steps.
 
-    Faster users repeat these steps as many times as fit. Slower users are assigned as many steps,
+    Faster users repeat these steps as many times as fit, at most `most`. Slower users are assigned as many steps,
     and as many layers of the last one, as fit. Each layer is averaged over the users that trained
     it. What fits is decided before the round. With `times="measured"`, every device knows its times
     in this round, which is the best case of the paper's real-time estimate. With "expected", it
@@ -28,6 +28,7 @@ class TimelyFL(NoDeadline):
 
     fastest: float = 0.5
     times: Times = "measured"
+    most: int = 1000
 
     more_steps: ClassVar[bool] = True
     simulated_only: ClassVar[str] = "its users are assigned work by their simulated times"
@@ -38,10 +39,12 @@ class TimelyFL(NoDeadline):
             raise SalfError(
                 f"fastest of TimelyFL must be a share of the users in (0, 1], not {self.fastest}."
             )
+        if self.most < 1:
+            raise SalfError(f"most of TimelyFL must be at least 1, not {self.most}.")
 
     def world(self, world: World) -> World:
         """Users are assigned the work that fits."""
-        return world.timely(self.fastest, self.times == "measured")
+        return world.timely(self.fastest, self.times == "measured", self.most)
 
     def divisor(self, closing: Closing) -> Floats:
         """The mean over the users that trained a layer, or over all users."""
