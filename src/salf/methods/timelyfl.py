@@ -15,11 +15,11 @@ Times = Literal["expected", "measured"]
 class TimelyFL(NoDeadline):
     """A round lasts until a fraction `fastest` of the users have done the planned local steps.
 
-    Faster users repeat these steps as many times as fit, at most `most`. Slower users are assigned as many steps,
-    and as many layers of the last one, as fit. Each layer is averaged over the users that trained
-    it. What fits is decided before the round. With `times="measured"`, every device knows its times
-    in this round, which is the best case of the paper's real-time estimate. With "expected", it
-    knows only its mean times, and a user that turns out slower delivers nothing.
+    Faster users repeat these steps as many times as fit, at most `most`. Slower users are assigned
+    as many steps, and as many layers of the last one, as fit. Each layer is averaged over the users
+    that trained it. What fits is decided before the round. With `times="measured"`, every device
+    knows its times in this round, which is the best case of the paper's real-time estimate. With
+    "expected", it knows only its mean times, and a user that turns out slower delivers nothing.
 
     Zhang et al., "TimelyFL: Heterogeneity-aware Asynchronous Federated Learning with Adaptive
     Partial Training", CVPR workshops 2023. There, a slow user trains the last layers in all of its
