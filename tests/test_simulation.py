@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from reference import (
     ANY_MODEL,
     ANY_WORLD,
+    Scripted,
     assert_same,
     copy_of,
     data,
@@ -183,6 +184,38 @@ def test_the_reach_of_a_record_is_that_of_the_depths():
     sim.world = AtDeadline(Noting(USERS, 3))
     for _ in range(6):
         assert sim.step().reached == tuple(drawn[-1].reach(3).sum(1).tolist())
+
+
+@pytest.mark.parametrize("name", ["salf", "asyncfl", "heterofl", "fedrolex", "drop"])
+def test_a_plan_that_is_used_again_is_the_plan_that_would_be_made(name, monkeypatch):
+    """Rounds with equal arrivals, some of them in a row, with stragglers on older models too."""
+    script = [[1, 3, 2, 4, 1]] * 3 + [[1] * 5] * 3 + [[1, 3, 2, 4, 1]]
+    sim = simulation(name=name, depth=Scripted(script, 3))
+    used = []
+    made = type(sim.method).plan
+
+    def plan(self, t, *arguments):
+        used.append(t)
+        return made(self, t, *arguments)
+
+    monkeypatch.setattr(type(sim.method), "plan", plan)
+    own = sim._plan
+
+    def compared(t, arrived, unreached):
+        found = own(t, arrived, unreached)
+        wanted = made(sim.method, t, arrived, unreached, sim.batches.sizes(arrived.user))
+        assert found.shift == wanted.shift
+        for one, other in zip(found.groups, wanted.groups, strict=True):
+            assert (one.given, one.width, one.rows) == (other.given, other.width, other.rows)
+            assert one.users.tolist() == other.users.tolist()
+            assert np.array_equal(one.weights, other.weights)
+        return found
+
+    monkeypatch.setattr(sim, "_plan", compared)
+    for _ in script:
+        sim.step()
+    if name == "salf":
+        assert used == [1, 4, 7]
 
 
 def test_a_mismatch_of_users_or_layers_is_refused():

@@ -63,6 +63,13 @@ class Plan:
     proximal: float = 0.0
     shift: int = 0  # the unit of hidden layers at which narrower networks begin
 
+    def later(self, rounds: int) -> "Plan":
+        """The same so many rounds later."""
+        if not rounds:
+            return self
+        groups = [replace(group, given=group.given + rounds) for group in self.groups]
+        return replace(self, groups=tuple(groups))
+
     def total_weights(self) -> Floats:
         """sum_u c[l, u], for l = 1..L."""
         return np.asarray(sum(group.weights.sum(axis=1) for group in self.groups))
