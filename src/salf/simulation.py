@@ -184,9 +184,9 @@ class Simulation:
         rows = self.batches.sizes(arrived.user)
         if self.asks or self.method.rolls:  # then the plan depends on more
             return self.method.plan(t, arrived, unreached, rows)
-        arrays = (arrived.user, arrived.depth, arrived.straggler, arrived.age, arrived.weight)
-        arrays += (arrived.steps, arrived.planned, unreached, rows)
-        like = b"".join([each.tobytes() for each in arrays]), arrived.asked
+        who = [arrived.user, arrived.depth, arrived.straggler, arrived.age, arrived.weight]
+        what = [arrived.steps, arrived.planned, unreached, rows]
+        like = b"".join([each.tobytes() for each in who + what]), arrived.asked
         if self._last is None or self._last[0] != like:
             self._last = like, self.method.plan(t, arrived, unreached, rows), t
         return self._last[1].later(t - self._last[2])

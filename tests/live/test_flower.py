@@ -254,6 +254,29 @@ def test_p_l_is_learned_where_it_is_not_given():
         torch.testing.assert_close(tensor, before[name] - LR * step)
 
 
+def test_how_reach_is_found_is_a_setting_of_the_strategy_and_of_the_command(tmp_path):
+    schedule = tmp_path / "deadlines.csv"
+    schedule.write_text("deadline\n1.0\n2.0\n")
+    learns = {
+        (60.0, "counted"): False,
+        (60.0, "learned"): True,
+        ("auto", "counted"): True,
+        (str(schedule), "counted"): True,
+    }
+    for (deadline, reach), wanted in learns.items():
+        made = salf(unreached=None, deadline=deadline, reach=reach)
+        assert (made.server.user_reach is not None) == wanted
+    from salf.experiments.federation import from_config
+    from salf.experiments.live_config import LiveConfig
+    from salf.experiments.serving import server_settings
+
+    for reach in ("known", "learned"):
+        settings = {"data": "digits", "users": 3, "deadline": 1.0, "backend": "flower"}
+        config = LiveConfig(**settings, reach=reach)
+        found = server_settings(config, from_config(config))["reach"]
+        assert found == ("learned" if reach == "learned" else "counted")
+
+
 @pytest.mark.slow
 def test_all_nodes_gone_is_waited_out_and_said(caplog):
     grid = FakeGrid({1: sends(1, seed=1)})

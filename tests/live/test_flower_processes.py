@@ -160,5 +160,5 @@ def test_a_live_run_that_is_terminated_leaves_nothing(live, tmp_path):
 def test_of_a_live_run_that_is_killed_nobody_goes_on_writing(live, tmp_path):
     live.kill()
     live.wait(60)
-    assert within(20, lambda: not server_apps(tmp_path))
+    assert within(60, lambda: not server_apps(tmp_path))
     assert within(60, lambda: not processes_with(tmp_path, "TMPDIR"))

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -102,9 +102,8 @@ def serve(
 def make_server(config: LiveConfig, training: Training) -> LiveServer:
     """The server of a live run."""
     simulation, settings = training.simulation, server_settings(config, training)
-    reach: Literal["learned", "counted"] = "learned" if config.learns_reach else "counted"
     schedule = schedules.schedule(config.lr, config.rounds)
-    return LiveServer(simulation.model, simulation.engine.layers, schedule, reach=reach, **settings)
+    return LiveServer(simulation.model, simulation.engine.layers, schedule, **settings)
 
 
 def server_settings(config: LiveConfig, training: Training) -> dict[str, Any]:
@@ -115,6 +114,7 @@ def server_settings(config: LiveConfig, training: Training) -> dict[str, Any]:
         "max_norm": config.max_norm,
         "local_steps": int(training.simulation.planned(np.arange(config.users)).max()),
         "client_lr": config.client_lr,
+        "reach": "learned" if config.learns_reach else "counted",
         "work": _stage_work(training),
         "equal_time": config.batch_size if config.equal_time() else None,
         "robust": "none" if config.robust == "auto" else config.robust,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from logging import INFO, WARNING
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from flwr.app import (
     ArrayRecord,
@@ -25,6 +25,7 @@ from salf import rows as records
 from salf.errors import SalfError
 from salf.fleet import deadlines
 from salf.fleet.deadlines import Auto, Deadline
+from salf.fleet.deadlines import Schedule as Deadlines
 from salf.layers import Layers, Prefixes
 from salf.live.flower.link import GridLink, update_of
 from salf.live.flower.mail import Mail
@@ -65,9 +66,11 @@ class SALF(FedAvg):
 
     - `deadline`: seconds, None (for methods that wait), or "auto", which adapts the deadline so
       that nodes reach 70 % of their layers on average ("auto:0.8" for 80 %). `work` is the work of
-      each layer's stage of backpropagation for "auto", from the last layer to the first, if the
-      stages differ.
+      each layer's stage of backpropagation, for "auto" and for `reach`, from the last layer to the
+      first, if the stages differ.
     - `unreached`: the p_l; by default learned from the rounds so far.
+    - `reach`: how each node's probability to reach a layer is found, and p_l with it: "counted"
+      over the rounds, or "learned" from its depths, as always if the deadline changes.
     - `method`: "salf", "drop" (only nodes that finished count), "fedavg" (waits for all nodes),
       another name, a `salf.Method` or its import path.
     - `momentum`: that of the server. `optimiser` replaces it: `salf.server.Adam()`, `Yogi()` or
@@ -111,6 +114,7 @@ class SALF(FedAvg):
         layers: Sequence[Prefixes] | None = None,
         example: Tensor | None = None,
         unreached: Sequence[float] | None = None,
+        reach: Literal["counted", "learned"] = "counted",
         work: Sequence[float] | None = None,
         equal_time: int | None = None,
         max_norm: float | None = None,
@@ -144,7 +148,7 @@ class SALF(FedAvg):
             max_norm=max_norm,
             local_steps=local_steps,
             client_lr=client_lr,
-            reach="learned" if isinstance(deadline, Auto) else "counted",
+            reach="learned" if isinstance(deadline, Auto | Deadlines) else reach,
             work=work,
             equal_time=equal_time,
             robust=robust,
