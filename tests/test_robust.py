@@ -149,6 +149,52 @@ def test_few_updates_are_compared_with_the_latest_of_other_users():
     assert sent_by(robust, {"now": 0.5, "far": 9.0}) == 0.5 * 2
 
 
+def test_a_user_with_larger_updates_is_clipped_and_not_silenced():
+    """Twice the local steps, or half the batch: larger, in the same direction."""
+    robust = Robust("trimmed")
+    sent_by(robust, {0: 1.0, 1: 1.1, 2: 0.9, 3: 1.2})
+    assert float(sent_by(robust, {4: 2.0})) == pytest.approx(1.1)
+    assert sent_by(robust, {5: 20.0}) is None
+
+
+def test_among_few_updates_one_that_moves_only_buffers_is_left_out():
+    robust = Robust("trimmed")
+
+    def sent(users):
+        found = robust.begin(LAYERS, LIKE)
+        for user, (gradient, mean) in users.items():
+            update = {**of("a.w", gradient, gradient, gradient), **of("a.mean", mean, mean)}
+            found.add({**update, "a.count": torch.tensor(1)}, [1.0] * 2, user=user)
+        return found.total([float(len(users))] * 2).values
+
+    sent({user: (1.0 + user / 10, 0.01 * user) for user in range(4)})
+    moved = sent({0: (1.0, 0.01), 9: (0.0, 5.0)})
+    assert moved["a.mean"].tolist() == pytest.approx([0.01] * 2)
+    assert sent({9: (0.0, 5.0)}).get("a.mean") is None
+
+
+def test_a_frozen_layer_with_buffers_is_no_obstacle():
+    like = {**LIKE, "a.w": torch.zeros(3, dtype=torch.float64)}
+    robust, found = Robust("trimmed"), None
+    for user in range(4):
+        found = robust.begin(LAYERS, like)
+        found.add({**of("a.mean", 1.0, 1.0 + user), "a.count": torch.tensor(1)}, user=user)
+        found = found.total([1.0] * 2).values
+    assert found == {} or found["a.mean"].shape == (2,)
+
+
+def test_among_few_narrow_networks_an_entry_that_hardly_anybody_held_stays():
+    robust, narrow = Robust("trimmed"), {"b.w": (slice(1),)}
+    for user in range(4):
+        found = robust.begin(LAYERS, LIKE)
+        found.add(of("b.w", 1.0 + user / 10), [1.0] * 2, held=narrow, user=user)
+        found.average()
+    found = robust.begin(LAYERS, LIKE)
+    found.add(of("b.w", 1.15, 0.1), [1.0] * 2, user=9)
+    step = found.average()
+    assert step.held["b.w"].tolist() == [True, False]
+
+
 def test_what_is_kept_is_in_a_checkpoint():
     robust, other = Robust("trimmed"), Robust("trimmed")
     sent_by(robust, {0: 1.0, 1: 2.0, 2: 3.0})

@@ -33,6 +33,12 @@ def test_rounds_are_read_as_they_were(tmp_path):
     assert vars(first) | {"train_loss": 0} == vars(FIRST) | {"train_loss": 0}
 
 
+def test_the_bytes_of_a_live_run_are_in_its_csv(tmp_path):
+    rows = [Row(1, 0.5, (1, 2), bytes=10), Row(2, 0.4, (1, 2), bytes=30)]
+    write_csv(tmp_path / "metrics.csv", rows)
+    assert [row.bytes for row in read_csv(tmp_path / "metrics.csv")] == [10, 30]
+
+
 def test_a_line_that_was_not_finished_is_left_out(tmp_path):
     path = tmp_path / "rounds.jsonl"
     append(path, SECOND)

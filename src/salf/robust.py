@@ -13,10 +13,10 @@ median user: methods that weigh rare users more (inverse probability) give no mo
 user that stays away.
 
 None of this works for a layer that fewer than 2f + 1 users sent in a round. There whole updates are
-compared with what other users last sent of the layer, however long ago: those among the f furthest
-from the median are left out, the others move the layer by their mean. While fewer than 2f + 1 users
-have ever sent a layer, it does not move. Buffers are combined by the same rules, and counters as
-always.
+compared with what other users last sent of the layer, however long ago: the f that are far larger
+or point furthest from the median are left out, the others move the layer by their mean. While fewer
+than 2f + 1 users have ever sent a layer, it does not move. Buffers are combined by the same rules,
+and counters as always.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,6 +34,7 @@ from salf.layers import Layers
 
 RULES = ("none", "median", "trimmed", "clip")
 ROUNDING = 1e-6  # of a sum of weights
+LARGE = 3.0  # times the median norm: an update that is not just of a larger batch or more steps
 
 
 @dataclass(frozen=True)
@@ -185,27 +186,60 @@ class RobustAggregate(LayerwiseAggregate):
         return step
 
     def _plausible(self, fresh: Sequence[Sent], old: Sequence[Sent]) -> list[Sent]:
-        """Of too few updates, those that are not far from what users last sent of this layer.
+        """Of too few updates, those that are like what users last sent of this layer.
 
-        Whole updates are compared: without the f furthest from the median of all, and none above
-        the median norm. They have the weight of those left out as well.
+        They are clipped to the median norm, and have the weight of those left out as well.
         """
         votes = [*fresh, *old][: self._robust.votes]
         if len(votes) < self._robust.needed:
             return []  # nobody can tell
-        names = [name for name in fresh[0].values if self._like[name].requires_grad]
-        rows = torch.cat([self._stacked(name, votes)[0].flatten(1) for name in names], dim=1)
-        distances = torch.linalg.vector_norm(rows - rows.median(0).values, dim=1)
-        furthest = set(distances.topk(self._robust.attackers).indices.tolist())
-        left = [
-            each
-            for place, each in enumerate(self._clipped(votes))
-            if place < len(fresh) and place not in furthest
-        ]
+        gradients, buffers = self._kinds(votes)
+        suspects = self._suspects(votes, gradients) | self._suspects(votes, buffers)
+        clipped = self._entries_of_enough(self._clipped(votes))
+        left = [clipped[place] for place in range(len(fresh)) if place not in suspects]
         if not left:
             return []
         gain = sum(each.weight for each in fresh) / sum(each.weight for each in left)
         return [replace(each, weight=each.weight * gain) for each in left]
+
+    def _suspects(self, votes: Sequence[Sent], names: Sequence[str]) -> set[int]:
+        """The places of the f votes furthest from the median of all, as whole vectors.
+
+        Sizes differ for good reasons, such as batches and local steps, so lengths count only above
+        `LARGE` times the median norm.
+        """
+        numbers = [name for name in names if not is_counter(self._like[name])]
+        if not numbers:
+            return set()
+        norms = torch.tensor([_norm(each, numbers) for each in votes])
+        alike = _clipped(votes, numbers)
+        rows = torch.cat([self._stacked(name, alike)[0].flatten(1) for name in numbers], dim=1)
+        distances = torch.linalg.vector_norm(rows - rows.median(0).values, dim=1).cpu()
+        distances[norms > LARGE * norms.quantile(0.5)] = torch.inf
+        furthest = distances.topk(self._robust.attackers).indices.tolist()
+        return {place for place in furthest if distances[place] > 0}
+
+    def _entries_of_enough(self, votes: Sequence[Sent]) -> Sequence[Sent]:
+        """The votes without the entries of narrower networks that too few of them hold."""
+        if not any(each.partial for each in votes):
+            return votes
+        held = {
+            name: torch.stack([~each.values[name].isnan() for each in votes]).sum(0)
+            >= self._robust.needed
+            for name in votes[0].values
+            if not is_counter(votes[0].values[name])
+        }
+        return [
+            replace(
+                each,
+                values={
+                    name: value.where(held[name], torch.nan) if name in held else value
+                    for name, value in each.values.items()
+                },
+                partial=True,
+            )
+            for each in votes
+        ]
 
     def _combine(
         self,
@@ -236,11 +270,16 @@ class RobustAggregate(LayerwiseAggregate):
             if not bool(enough.all()):
                 step.held[name] = enough.expand_as(mean)
 
+    def _kinds(self, sent: Sequence[Sent]) -> tuple[list[str], list[str]]:
+        """The names of gradients and of buffers."""
+        names = list(dict.fromkeys(name for each in sent for name in each.values))
+        gradients = [name for name in names if self._like[name].requires_grad]
+        return gradients, [name for name in names if name not in gradients]
+
     def _clipped(self, sent: Sequence[Sent]) -> Sequence[Sent]:
         """The updates, none above the median norm; gradients and buffers apart."""
-        names = dict.fromkeys(name for each in sent for name in each.values)
-        for gradients in (True, False):
-            sent = _clipped(sent, [n for n in names if self._like[n].requires_grad == gradients])
+        for names in self._kinds(sent):
+            sent = _clipped(sent, names)
         return sent
 
     def _whole(self, name: str, value: Tensor, held: Held) -> Tensor:

@@ -20,7 +20,7 @@ MEASURED = "held_out_"  # what columns of metrics.csv begin with
 
 @dataclass(frozen=True)
 class Row:
-    """One round. The fields after `metrics` are known for live rounds only."""
+    """One round. The fields from `limit` to `arrived` are known for live rounds only."""
 
     round: int
     train_loss: float  # the mean over the users that took part; NaN if none did
@@ -44,12 +44,12 @@ class Row:
     # Seconds of the completed stages of each user's first step, from the last layer to the first.
     stages: Mapping[str, Sequence[float]] = field(default_factory=dict)
     arrived: Mapping[str, float] = field(default_factory=dict)  # seconds after which an update was
+    bytes: float = 0.0  # of all downloads and uploads by the clock; live, of the updates
     # What follows is known of simulated rounds with a clock only.
     clock: float | None = None  # simulated seconds from the start to the end of the round
     waited: float = 0.0  # seconds, summed over users, that were done and waited for the rest
     work: float = 0.0  # multiply-adds of all users
     wasted_work: float = 0.0  # those of them that are in no update that counts
-    bytes: float = 0.0  # of all downloads and uploads
     wasted_bytes: float = 0.0  # those of users whose updates do not count
 
     def finished(self, user: str) -> bool:
@@ -125,7 +125,9 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
     reached = [f"reached_{layer}" for layer in range(1, len(rows[0].reached) + 1)]
     names = list(dict.fromkeys(name for row in rows for name in row.metrics))
     columns = [f"{MEASURED}{name}" for name in names]
-    timed = TIMED if rows[0].clock is not None else ()
+    timed: Sequence[str] = TIMED if rows[0].clock is not None else ()
+    if not timed and any(row.bytes for row in rows):  # of a live run
+        timed = ("bytes",)
     lines: list[list[Any]] = [
         ["round", "train_loss", "accuracy", *columns, *reached, "seconds", *timed]
     ]

@@ -179,10 +179,12 @@ class Simulation:
     def _plan(self, t: int, arrived: Arrivals, unreached: Floats) -> Plan:
         """What the engine computes: as in the last round, if all arrivals are as they were there.
 
-        They are if nobody is a straggler, and in methods that wait. Small models feel it.
+        They are if nobody is a straggler, and, without a clock, in methods that wait. Small models
+        feel it.
         """
         rows = self.batches.sizes(arrived.user)
-        if self.asks or self.method.rolls:  # then the plan depends on more
+        whole = type(self.method).plan is Method.plan and arrived.spent is None
+        if not whole or self.asks or self.method.rolls:  # then it may depend on more
             return self.method.plan(t, arrived, unreached, rows)
         who = [arrived.user, arrived.depth, arrived.straggler, arrived.age, arrived.weight]
         what = [arrived.steps, arrived.planned, unreached, rows]

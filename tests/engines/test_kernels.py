@@ -187,6 +187,36 @@ def test_a_thin_convolution_has_the_gradients_of_the_convolution(kind):
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
 
 
+def test_a_thin_convolution_has_the_attributes_of_the_convolution():
+    """A block may use its convolution's weight itself, as weight standardisation does."""
+    convolution = nn.Conv2d(3, 4, 3)
+    thin = stand_in(convolution)
+    assert thin.weight is convolution.weight
+    assert thin.kernel_size == (3, 3)
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = thin.nothing
+
+
+def test_a_thin_convolution_runs_as_it_is_under_autocast_and_with_backward_hooks():
+    convolution = nn.Conv2d(3, 4, 3)
+    thin = stand_in(convolution)
+    inputs = torch.randn(2, 3, 8, 8, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        wanted, found = convolution(inputs).float().sum(), thin(inputs).float().sum()
+    assert torch.equal(
+        torch.autograd.grad(found, inputs)[0], torch.autograd.grad(wanted, inputs)[0]
+    )
+    seen = []
+    convolution.register_full_backward_hook(lambda module, below, above: seen.append(below))
+    thin(inputs).sum().backward()
+    assert seen[0][0].shape == inputs.shape
+
+
+def test_a_complex_convolution_is_not_thin():
+    convolution = nn.Conv2d(3, 4, 3, dtype=torch.complex64)
+    assert stand_in(convolution) is convolution
+
+
 def test_a_thin_convolution_leaves_hooks_to_the_convolution():
     convolution = nn.Conv2d(2, 2, 3)
     thin = stand_in(convolution)

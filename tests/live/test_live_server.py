@@ -370,6 +370,9 @@ def test_compressed_updates_are_smaller_and_are_unpacked_before_they_are_inspect
     live.take("b", encode(update("b", seed=2)))  # as it is: also a good update
     row = live.close()
     assert row.rejected == ()
+    assert row.bytes == sum(
+        tensor.nbytes for each in (packed, update("b", seed=2)) for tensor in each.tensors.values()
+    )
     for layer in live.layers:
         name = layer.parameters[0]
         moved = (before[name] - live.weights[name].detach()) / LR

@@ -250,7 +250,7 @@ def _tell_summary(summary: dict[str, Any]) -> None:
         f"{summary['rounds']} rounds in {summary['seconds']:.1f} s. Users finished in "
         f"{summary['finished']:.0%}, reached some layers in {summary['partial']:.0%} and none in "
         f"{summary['nothing']:.0%} of their rounds; {summary['late']} updates were late, "
-        f"{summary['rejected']} were rejected."
+        f"{summary['rejected']} were rejected. Users sent {summary['bytes'] / 1e6:.1f} MB."
     )
     if (empty := summary["empty"]) > summary["rounds"] / 2:
         say(

@@ -47,7 +47,8 @@ def _is_thin(convolution: nn.Conv2d) -> bool:
     plain = convolution.stride == (1, 1) and convolution.groups == 1
     if not plain or convolution.padding_mode != "zeros" or isinstance(convolution.padding, str):
         return False
-    return convolution.out_channels <= MOST_THIN and min(_full_padding(convolution)) >= 0
+    thin = convolution.out_channels <= MOST_THIN and convolution.weight.is_floating_point()
+    return thin and min(_full_padding(convolution)) >= 0
 
 
 class HalvingMaxPool(nn.Module):
@@ -104,11 +105,18 @@ class ThinConvolution(nn.Module):
         super().__init__()
         self.convolution = convolution
 
+    def __getattr__(self, name: str) -> Any:
+        """Weight, bias and all else of the convolution, which the module around it may read."""
+        own = super().__getattr__("convolution")
+        return own if name == "convolution" else getattr(own, name)
+
     def forward(self, inputs: Tensor) -> Tensor:
         """Convolve."""
         own = self.convolution
         slow = inputs.requires_grad and inputs.device.type == "cpu"
-        if not slow or own._forward_hooks or own._forward_pre_hooks:
+        hooked = own._forward_hooks or own._forward_pre_hooks
+        hooked = hooked or own._backward_hooks or own._backward_pre_hooks
+        if not slow or hooked or torch.is_autocast_enabled("cpu"):
             return own(inputs)  # type: ignore[no-any-return]
         outputs: Tensor = _InputGradient.apply(  # type: ignore[no-untyped-call]
             own(inputs.detach()), inputs, own.weight, _full_padding(own), own.dilation

@@ -217,7 +217,9 @@ def restore(folder: RunFolder, training: Training) -> list[Row]:
             if simulation.residuals is not None:
                 simulation.residuals.load_state(groups.pop("residuals", {}))
             if simulation.robust is not None:
-                simulation.robust.load_state(state["users"]["votes"], groups.pop("votes", {}))
+                simulation.robust.load_state(
+                    state["users"].get("votes", []), groups.pop("votes", {})
+                )
             for group, tensors in groups.items():
                 old = simulation.old[int(group.removeprefix("old-"))] = snapshot(weights)
                 for name, tensor in tensors.items():

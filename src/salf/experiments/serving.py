@@ -166,6 +166,7 @@ def _counted(config: LiveConfig, rows: Sequence[Row]) -> dict[str, Any]:
         "nothing": (len(answers) - delivered) / asked,
         "late": sum(row.late for row in rows),
         "rejected": sum(len(row.rejected) for row in rows),
+        "bytes": sum(row.bytes for row in rows),
         "empty": sum(not any(row.reached) for row in rows),  # rounds in which nobody came anywhere
         "rounds_in_time": in_time / len(limited) if limited else None,
     }

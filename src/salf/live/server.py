@@ -64,6 +64,7 @@ class OpenRound:
     losses: list[float] = field(default_factory=list)
     reach: dict[str, tuple[float, ...]] = field(default_factory=dict)  # that shares depend on
     used: int = 0  # updates
+    bytes: int = 0  # of the tensors that came, as they came
     late: int = 0
     rejected: list[tuple[str, str]] = field(default_factory=list)
     failed: set[str] = field(default_factory=set)  # who cannot do better, until somebody helps
@@ -202,6 +203,7 @@ class LiveServer:
                 raise Rejected("this user was not asked")
             if user in self.round.answered:
                 raise Rejected("this user has already sent an update in this round")
+            self.round.bytes += sum(tensor.nbytes for tensor in update.tensors.values())
             update = self._unpacked(update)
             self.inspection.check(update, t)
         except TooLarge as reason:
@@ -290,6 +292,7 @@ class LiveServer:
             depths=round.depths,
             unreached=tuple(unreached.tolist()),
             late=round.late,
+            bytes=round.bytes,
             rejected=tuple(round.rejected),
             silent=tuple(sorted(missing)),
             deadline=round.deadline,
