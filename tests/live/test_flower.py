@@ -90,7 +90,7 @@ def assert_same(arrays, expected):
 
 def test_partial_updates_are_averaged_layer_by_layer():
     grid = FakeGrid({1: sends(1, seed=1), 2: sends(3, seed=2), 3: sends(2, seed=3), 4: sends(4)})
-    result = start(salf(), grid)
+    result = start(salf(deadline=10.0), grid)
     expected = stepped([gradients(1, 1), gradients(3, 2), gradients(2, 3)])
     assert_same(result.arrays, expected)
     metrics = result.train_metrics_clientapp[1]

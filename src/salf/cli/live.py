@@ -245,12 +245,14 @@ def join(
 
 
 def _tell_summary(summary: dict[str, Any]) -> None:
+    # Runs of earlier versions did not count them.
+    sent = f" Users sent {summary['bytes'] / 1e6:.1f} MB." if "bytes" in summary else ""
     tell(
         f"{summary['method']}: test accuracy {accuracy_text(summary['test_accuracy'])} after "
         f"{summary['rounds']} rounds in {summary['seconds']:.1f} s. Users finished in "
         f"{summary['finished']:.0%}, reached some layers in {summary['partial']:.0%} and none in "
         f"{summary['nothing']:.0%} of their rounds; {summary['late']} updates were late, "
-        f"{summary['rejected']} were rejected. Users sent {summary['bytes'] / 1e6:.1f} MB."
+        f"{summary['rejected']} were rejected.{sent}"
     )
     if (empty := summary["empty"]) > summary["rounds"] / 2:
         say(
