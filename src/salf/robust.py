@@ -21,6 +21,7 @@ and counters as always.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,6 @@ class Sent:
     weight: float
     values: Mapping[str, Tensor]
     partial: bool = False
-    age: int = 0  # rounds since it was sent
 
 
 @dataclass
@@ -60,7 +60,8 @@ class Robust:
 
     rule: str
     attackers: int = 1
-    # By layer, from 0, and user: the latest updates, for rounds in which few users send the layer.
+    # By layer, from 0, and user: the latest updates, newest first, for rounds in which few users
+    # send the layer.
     kept: dict[int, dict[User, Sent]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -87,17 +88,15 @@ class Robust:
 
     def begin(self, layers: Layers, like: Mapping[str, Tensor]) -> "RobustAggregate":
         """The aggregate of a round."""
-        for index, sent in self.kept.items():
-            self.kept[index] = {u: replace(each, age=each.age + 1) for u, each in sent.items()}
         return RobustAggregate(self, layers, like)
 
-    def keep(self, index: int, sent: Mapping[User, Sent]) -> None:
+    def keep(self, index: int, now: Mapping[User, Sent], old: Mapping[User, Sent]) -> None:
         """Keep the latest votes on a layer, each user's last."""
-        latest = sorted(sent.items(), key=lambda item: (item[1].age, len(str(item[0])), item[0]))
+        # In the order of the users, which a replay has too, unlike that in which updates came.
+        newest = sorted(now, key=lambda user: (len(str(user)), user))[: self.votes]
         # Copies, because an engine may use the memory of its gradients again.
-        self.kept[index] = {
-            u: each if each.age else _copied(each) for u, each in latest[: self.votes]
-        }
+        votes = {user: _copied(now[user]) for user in newest} | dict(old)
+        self.kept[index] = dict(islice(votes.items(), self.votes))
 
     def state(self) -> tuple[list[list[Any]], dict[str, Tensor]]:
         """What is kept: a list of plain values, and tensors named by their place in that list."""
@@ -107,7 +106,7 @@ class Robust:
             for place, (_, _, sent) in enumerate(kept)
             for name, value in sent.values.items()
         }
-        return [[index, user, sent.age, sent.partial] for index, user, sent in kept], tensors
+        return [[index, user, sent.partial] for index, user, sent in kept], tensors
 
     def load_state(self, kept: Sequence[Sequence[Any]], tensors: Mapping[str, Tensor]) -> None:
         """Go on with what another one kept."""
@@ -116,9 +115,8 @@ class Robust:
             place, _, name = key.partition("/")
             values[int(place)][name] = tensor
         self.kept = {}
-        for (index, user, age, partial), own in zip(kept, values, strict=True):
-            sent = Sent(0.0, own, bool(partial), int(age))
-            self.kept.setdefault(int(index), {})[user] = sent
+        for (index, user, partial), own in zip(kept, values, strict=True):
+            self.kept.setdefault(int(index), {})[user] = Sent(0.0, own, bool(partial))
 
 
 class RobustAggregate(LayerwiseAggregate):
@@ -177,7 +175,7 @@ class RobustAggregate(LayerwiseAggregate):
             by = 1.0 if divisor is None else float(divisor[index])
             now = {u: replace(each, weight=each.weight / by) for u, each in sent.items()}
             old = {u: each for u, each in robust.kept.get(index, {}).items() if u not in now}
-            robust.keep(index, {**now, **old})
+            robust.keep(index, now, old)
             fresh, reached = _capped(list(now.values())), float(1 - p[index])
             if len(fresh) >= robust.needed:
                 self._combine(step, fresh, robust.rule, robust.needed, reached, entrywise)

@@ -17,6 +17,7 @@ class Deadline(ABC):
     """How long a round may take. `current` is a number that is kept between rounds."""
 
     adapts = False  # whether it depends on what users reach
+    changes = True  # whether it may differ from round to round
 
     @abstractmethod
     def of(self, t: int, current: float) -> float:
@@ -35,6 +36,7 @@ class Deadline(ABC):
 class Constant(Deadline):
     """The same T_max in every round."""
 
+    changes = False
     seconds: float
 
     def __post_init__(self) -> None:

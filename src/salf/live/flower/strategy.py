@@ -25,7 +25,6 @@ from salf import rows as records
 from salf.errors import SalfError
 from salf.fleet import deadlines
 from salf.fleet.deadlines import Auto, Deadline
-from salf.fleet.deadlines import Schedule as Deadlines
 from salf.layers import Layers, Prefixes
 from salf.live.flower.link import GridLink, update_of
 from salf.live.flower.mail import Mail
@@ -148,7 +147,7 @@ class SALF(FedAvg):
             max_norm=max_norm,
             local_steps=local_steps,
             client_lr=client_lr,
-            reach="learned" if isinstance(deadline, Auto | Deadlines) else reach,
+            reach="learned" if isinstance(deadline, Deadline) and deadline.changes else reach,
             work=work,
             equal_time=equal_time,
             robust=robust,
