@@ -30,18 +30,18 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from salf import memory
+from salf.common import memory
+from salf.core.draws import Keyed
+from salf.core.layers import Layers
+from salf.core.server import SGD
 from salf.data import Samples, Split
-from salf.depth import Mixture
-from salf.draws import Keyed
+from salf.data.sampling import Batches
 from salf.engines import engine as make_engine
-from salf.layers import Layers
 from salf.methods import method
 from salf.models import PAPER_MODELS
-from salf.sampling import Batches
-from salf.server import SGD
 from salf.simulation import Simulation
-from salf.worlds import AtDeadline
+from salf.worlds.base import AtDeadline
+from salf.worlds.depth import Mixture
 
 BATCH, LR, MOMENTUM = 16, 0.01, 0.5
 ROWS = 50_000  # of the data set, as many as MNIST and CIFAR-10 have to train on

@@ -14,17 +14,17 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from salf import memory
+from salf.common import memory
+from salf.core.layers import Layers
 from salf.data import Samples, Split
-from salf.depth import Mixture
+from salf.data.sampling import LocalWork
 from salf.engines import Engine, StackedEngine
 from salf.engines import engine as make_engine
-from salf.layers import Layers
 from salf.methods import method
 from salf.models import PAPER_MODELS
-from salf.sampling import LocalWork
 from salf.simulation import Simulation
-from salf.worlds import AtDeadline
+from salf.worlds.base import AtDeadline
+from salf.worlds.depth import Mixture
 
 SAMPLES, BATCH = 20_000, 16
 

@@ -13,15 +13,15 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from salf import memory
+from salf.common import memory
+from salf.core.layers import Layers
 from salf.data import Samples, Split
-from salf.depth import Mixture
 from salf.engines import FusedEngine
-from salf.layers import Layers
 from salf.methods import method
 from salf.models import cnn
 from salf.simulation import Simulation
-from salf.worlds import AtDeadline
+from salf.worlds.base import AtDeadline
+from salf.worlds.depth import Mixture
 
 SAMPLES, BATCH = 60_000, 16
 

@@ -18,16 +18,16 @@ from rich.console import Console
 from rich.table import Table
 
 from engines import BATCH, LR, MOMENTUM, median_ratio, samples_of, start_of
-from salf import memory
-from salf.aggregate import LayerwiseAggregate
+from salf.common import memory
+from salf.core.aggregate import LayerwiseAggregate
+from salf.core.layers import Layers
+from salf.core.server import SGD
 from salf.data import Samples, Split
-from salf.depth import Mixture
 from salf.engines import engine as make_engine
-from salf.layers import Layers
 from salf.methods import method
-from salf.server import SGD
 from salf.simulation import Simulation
-from salf.worlds import AtDeadline
+from salf.worlds.base import AtDeadline
+from salf.worlds.depth import Mixture
 
 USERS = 30
 

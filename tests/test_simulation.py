@@ -21,15 +21,15 @@ from reference import (
     small_normed,
 )
 from salf import evaluation
+from salf.common.errors import SalfError, TrainingDiverged
+from salf.core.layers import Layers
 from salf.data import Samples, Split
-from salf.depth import Mixture, Uniform
 from salf.engines import ENGINES
-from salf.errors import SalfError, TrainingDiverged
 from salf.evaluation import evaluate
-from salf.layers import Layers
 from salf.methods import method
 from salf.simulation import Simulation
-from salf.worlds import AtDeadline
+from salf.worlds.base import AtDeadline
+from salf.worlds.depth import Mixture, Uniform
 
 USERS, SIZE = 5, 8
 

@@ -13,23 +13,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from salf.aggregate import LayerwiseAggregate, User
-from salf.arrivals import Arrivals, Floats, Ints
-from salf.attacks import Attacked, Attackers
-from salf.compression import Compressed, Compression, Residuals
+from salf.common.errors import SalfError, TrainingDiverged
+from salf.core.aggregate import LayerwiseAggregate, User
+from salf.core.arrivals import Arrivals, Floats, Ints
+from salf.core.compression import Compressed, Compression, Residuals
+from salf.core.draws import Keyed
+from salf.core.rows import Row, timed
+from salf.core.schedules import Schedule
+from salf.core.server import SGD, Optimiser, Server
 from salf.data import Shares
-from salf.draws import Keyed
+from salf.data.sampling import ONE_STEP, Batches, Cohort, LocalWork
 from salf.engines import Engine, RoundResult
-from salf.errors import SalfError, TrainingDiverged
-from salf.known import KnownUsers
 from salf.methods import Method, Plan
-from salf.robust import Robust
-from salf.rows import Row, timed
-from salf.sampling import ONE_STEP, Batches, Cohort, LocalWork
-from salf.schedules import Schedule
-from salf.server import SGD, Optimiser, Server
-from salf.voice import Voice
-from salf.worlds import World
+from salf.stages.attacks import Attacked, Attackers
+from salf.stages.known import KnownUsers
+from salf.stages.robust import Robust
+from salf.stages.voice import Voice
+from salf.worlds.base import World
 
 ROUNDING = 1e-9  # of a sum of many times, relative to it
 

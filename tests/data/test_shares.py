@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
+from salf.common.errors import SalfError
 from salf.data import Own, Parts, Samples, Split, joined, some
-from salf.errors import SalfError
 
 CPU = torch.device("cpu")
 

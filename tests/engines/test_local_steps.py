@@ -22,17 +22,17 @@ from reference import (
     small_mlp,
     small_normed,
 )
-from salf.arrivals import Arrivals
+from salf.common.errors import SalfError
+from salf.core.arrivals import Arrivals
+from salf.core.draws import Keyed
+from salf.core.layers import Layers
 from salf.data import Samples, Split
-from salf.depth import Mixture, Uniform
-from salf.draws import Keyed
+from salf.data.sampling import Batches, LocalWork, places
 from salf.engines import LoopEngine, StackedEngine, engine
-from salf.errors import SalfError
-from salf.layers import Layers
 from salf.methods import Group, Plan, method
 from salf.models import build
-from salf.sampling import Batches, LocalWork, places
-from salf.worlds import AtDeadline
+from salf.worlds.base import AtDeadline
+from salf.worlds.depth import Mixture, Uniform
 
 RATE = 0.3
 

@@ -6,14 +6,14 @@ import torch
 import updates
 from torch import nn
 
-from salf.errors import SalfError
-from salf.fleet.deadlines import Auto, Schedule
-from salf.layers import Layers
+from salf.common.errors import SalfError
+from salf.core.layers import Layers
 from salf.live import tmax
 from salf.live.reach import ReachEstimate, UserReach
 from salf.live.rounds import Answer, Grace, Rounds
 from salf.live.server import LiveServer
 from salf.live.update import Rejected
+from salf.worlds.fleet.deadlines import Auto, Schedule
 
 LAYERS = 4
 MESSAGES = 0.01  # seconds
@@ -206,7 +206,7 @@ def test_reach_of_users_of_unknown_speed_is_learned_by_name():
 
 
 def test_a_reach_to_aim_for_is_checked():
-    from salf.experiments.live_config import LiveConfig
+    from salf.runs.live_config import LiveConfig
 
     with pytest.raises(SalfError, match="between 0 and 1"):
         LiveConfig(data="digits", deadline="auto:1.5")

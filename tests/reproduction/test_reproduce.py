@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from salf.cli.reproduction import NAMES
-from salf.errors import SalfError
-from salf.experiments.config import Config
-from salf.experiments.folder import RunFolder
+from salf.common.errors import SalfError
 from salf.reproduction.items import ITEMS
 from salf.reproduction.reproduce import PAGE, STATE, TEXT, reproduce
 from salf.reproduction.sizes import QUICK, Settings
 from salf.reproduction.verdicts import Verdict
+from salf.runs.config import Config
+from salf.runs.folder import RunFolder
 
 # On one worker, which makes everything once.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("reproduce")]

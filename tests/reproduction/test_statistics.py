@@ -1,7 +1,7 @@
 import pytest
 from scipy import stats
 
-from salf.intervals import interval
+from salf.common.intervals import interval
 from salf.reproduction.statistics import against, paired
 
 

@@ -9,22 +9,22 @@ import pytest
 import torch
 from torch import nn
 
+from salf.common.intervals import interval
+from salf.core.draws import Keyed
+from salf.core.layers import Layers
+from salf.core.schedules import theorem_rate
 from salf.data import Parts, Samples, Split, synthetic
-from salf.depth import Uniform
-from salf.draws import Keyed
+from salf.data.sampling import places
 from salf.engines import LoopEngine
-from salf.intervals import interval
-from salf.layers import Layers
 from salf.methods import method
 from salf.reproduction import theorem
 from salf.reproduction.item import Found, label
 from salf.reproduction.ridge import Ridge, from_images, trajectories
 from salf.reproduction.sizes import QUICK
 from salf.reproduction.verdicts import Verdict
-from salf.sampling import places
-from salf.schedules import theorem_rate
 from salf.simulation import Simulation
-from salf.worlds import AtDeadline
+from salf.worlds.base import AtDeadline
+from salf.worlds.depth import Uniform
 
 TINY = replace(
     QUICK,

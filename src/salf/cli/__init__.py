@@ -24,8 +24,8 @@ from salf.cli import (
 from salf.cli.commands import Commands
 from salf.cli.options import option
 from salf.cli.terminal import say, tell
-from salf.errors import SalfError
-from salf.signals import TERMINATED, sigterm_as_exit
+from salf.common.errors import SalfError
+from salf.common.signals import TERMINATED, sigterm_as_exit
 
 app = typer.Typer(
     name="salf",

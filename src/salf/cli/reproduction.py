@@ -9,7 +9,7 @@ from rich.text import Text
 
 from salf.cli.options import DataDir, Workers, option
 from salf.cli.terminal import Downloads, console, progress_bar, results, say, tell
-from salf.errors import SalfError, unknown
+from salf.common.errors import SalfError, unknown
 
 if TYPE_CHECKING:
     from salf.reproduction.page import Made

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from salf.common.errors import SalfError
+from salf.core.draws import Keyed, Purpose, distinct
+from salf.core.inputs import cat
 from salf.data.samples import Samples, samples_of
-from salf.draws import Keyed, Purpose, distinct
-from salf.errors import SalfError
-from salf.inputs import cat
 
 Index = NDArray[np.int64]
 

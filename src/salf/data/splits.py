@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
+from salf.common.errors import SalfError, unknown
 from salf.data.shares import Index, Parts, SharedParts
-from salf.errors import SalfError, unknown
 
 
 def split(spec: str, labels: Tensor, users: int, rng: np.random.Generator) -> Parts:

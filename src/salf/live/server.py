@@ -16,13 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from salf import checkpoint
-from salf.aggregate import LayerwiseAggregate
-from salf.arrivals import Arrivals, Closing, Floats
-from salf.compression import Compression, unpacked
-from salf.errors import SalfError, TrainingDiverged
-from salf.known import KnownUsers
-from salf.layers import Layers
+from salf.common.errors import SalfError, TrainingDiverged
+from salf.core import checkpoint
+from salf.core.aggregate import LayerwiseAggregate
+from salf.core.arrivals import Arrivals, Closing, Floats
+from salf.core.compression import Compression, unpacked
+from salf.core.layers import Layers
+from salf.core.rows import Row
+from salf.core.schedules import Schedule
+from salf.core.server import Optimiser, Server
 from salf.live.batches import common_time
 from salf.live.inspection import Inspection, TooLarge
 from salf.live.reach import ReachEstimate, UserReach
@@ -30,10 +32,8 @@ from salf.live.update import Rejected, Update, decode, size_of
 from salf.methods import Method
 from salf.methods import method as make_method
 from salf.methods.base import mean_steps
-from salf.robust import Robust
-from salf.rows import Row
-from salf.schedules import Schedule
-from salf.server import Optimiser, Server
+from salf.stages.known import KnownUsers
+from salf.stages.robust import Robust
 
 log = logging.getLogger("salf.live")
 
@@ -76,12 +76,12 @@ class LiveServer:
     `method` is a method or its name. `unreached` are p_l; without them they are learned from the
     reach seen so far. `max_norm` bounds every layer's gradient; without it the bound is learned,
     too. `local_steps` is what users are asked for and the most they may do, `client_lr` the rate
-    of these steps (see `salf.server`). With `reach` "learned", p_l follows from each user's reach
+    of these steps. With `reach` "learned", p_l follows from each user's reach
     (`salf.live.reach.UserReach`), for which `work` is the work of each layer's stage, from the
     last layer to the first; by default stages are alike. With `equal_time`, a batch size, users
     choose their batches such that a step takes all of them about as long
-    (`salf.live.batches`). `robust` is a rule of `salf.robust` that tolerates so many bad users.
-    `compress` is how users compress what they send (`salf.compression`).
+    (`salf.live.batches`). `robust` is a rule that tolerates so many bad users.
+    `compress` is how users compress what they send (`salf.core.compression`).
     """
 
     def __init__(

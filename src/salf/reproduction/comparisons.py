@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf, nextafter
 from statistics import fmean
 
-from salf.intervals import Interval, interval
+from salf.common.intervals import Interval, interval
 from salf.report import names
 from salf.reproduction.statistics import against, paired
 from salf.reproduction.verdicts import Check

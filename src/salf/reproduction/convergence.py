@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from salf.experiments.config import Config
-from salf.intervals import over_seeds
+from salf.common.intervals import over_seeds
 from salf.report import names
 from salf.report.lines import method_lines
 from salf.reproduction import curves
@@ -16,6 +15,7 @@ from salf.reproduction.sizes import AVERAGES, CURVES_AT, METHODS, Size
 from salf.reproduction.statistics import paired
 from salf.reproduction.texts import about, finding, heading, text
 from salf.reproduction.verdicts import Check, Finding, noted
+from salf.runs.config import Config
 
 # Accuracies of each method over the rounds, one course per seed; None if one diverged.
 Courses = Mapping[str, Sequence[Course] | None]

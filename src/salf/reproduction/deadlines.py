@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from salf.fleet.cost import Cost
-from salf.fleet.devices import Fleet
-from salf.fleet.jitter import UniformPace
-from salf.layers import Layers
+from salf.core.layers import Layers
 from salf.models import build
+from salf.worlds.fleet.cost import Cost
+from salf.worlds.fleet.devices import Fleet
+from salf.worlds.fleet.jitter import UniformPace
 
 FULL_PASS = 7.5  # microseconds of a full pass of the CNN, as the paper measured it
 BATCH = 16  # samples of that pass

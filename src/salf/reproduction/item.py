@@ -7,13 +7,13 @@ from hashlib import sha256
 from importlib.metadata import version
 from typing import Any
 
-from salf.experiments.config import Config
-from salf.experiments.pool import Progress
-from salf.experiments.run import Result
 from salf.report.page import Block
 from salf.report.style import Spec
 from salf.reproduction.sizes import Size
 from salf.reproduction.verdicts import Finding
+from salf.runs.config import Config
+from salf.runs.pool import Progress
+from salf.runs.run import Result
 
 Json = dict[str, Any]
 

@@ -5,9 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from salf.depth import Mixture
-from salf.experiments.config import Config
-from salf.intervals import interval, over_seeds
+from salf.common.intervals import interval, over_seeds
 from salf.report import names
 from salf.report.lines import Axis, Lines, Point, figure, method_lines
 from salf.report.page import Block
@@ -29,6 +27,8 @@ from salf.reproduction.latency_claims import (
 from salf.reproduction.sizes import METHODS, WITH_DEADLINE, Size
 from salf.reproduction.texts import about, heading, text
 from salf.reproduction.verdicts import noted
+from salf.runs.config import Config
+from salf.worlds.depth import Mixture
 
 # How deep the stragglers get.
 MAPPINGS = {

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from salf.intervals import interval
+from salf.common.intervals import interval
 from salf.report import names
 from salf.reproduction.comparisons import CONVENTIONS, Measured, as_good, better, between
 from salf.reproduction.deadlines import FULL_PASS, straggler_share

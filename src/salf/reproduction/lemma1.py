@@ -6,9 +6,7 @@ from itertools import groupby, pairwise
 import numpy as np
 from scipy import stats
 
-from salf.arrivals import Floats
-from salf.depth import Uniform
-from salf.experiments.pool import Progress
+from salf.core.arrivals import Floats
 from salf.report import names
 from salf.report.lines import Axis, Line, Lines, Point, figure
 from salf.report.style import Spec, ordered
@@ -18,6 +16,8 @@ from salf.reproduction.lemmas import rounds_of
 from salf.reproduction.sizes import Size
 from salf.reproduction.texts import about, finding, heading, text
 from salf.reproduction.verdicts import Check, Finding
+from salf.runs.pool import Progress
+from salf.worlds.depth import Uniform
 
 # (U, L): the experiments' MLP and CNN, then few users for many layers.
 SIZES = ((30, 3), (30, 4), (2, 8), (5, 8), (10, 8), (30, 8))

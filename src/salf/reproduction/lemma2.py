@@ -6,9 +6,7 @@ from math import log
 import numpy as np
 from scipy import stats
 
-from salf import depth
-from salf.arrivals import Floats
-from salf.experiments.pool import Progress
+from salf.core.arrivals import Floats
 from salf.methods import Method
 from salf.methods.drop import Drop
 from salf.methods.salf import SALF
@@ -23,6 +21,8 @@ from salf.reproduction.lemmas import on_images, rounds_of, weights_of
 from salf.reproduction.sizes import Size
 from salf.reproduction.texts import about, finding, heading, text
 from salf.reproduction.verdicts import Check, Finding
+from salf.runs.pool import Progress
+from salf.worlds import depth
 
 USERS = (2, 4, 30)
 RATIO = 0.9  # of stragglers in the experiments' mixture

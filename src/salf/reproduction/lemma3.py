@@ -9,9 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from salf.arrivals import Floats
-from salf.depth import Uniform
-from salf.experiments.pool import Progress
+from salf.core.arrivals import Floats
 from salf.methods.salf import SALF
 from salf.report import names
 from salf.report.lines import Axis, Line, Lines, Point, figure
@@ -26,7 +24,9 @@ from salf.reproduction.sizes import Size
 from salf.reproduction.statistics import paired
 from salf.reproduction.texts import about, finding, heading, text
 from salf.reproduction.verdicts import Check, Finding
+from salf.runs.pool import Progress
 from salf.theory import Federation, variance_bound
+from salf.worlds.depth import Uniform
 
 USERS = (2, 5, 10, 30, 100)
 LAYERS = (1, 2, 4, 8, 16)

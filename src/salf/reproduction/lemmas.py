@@ -14,17 +14,17 @@ import torch
 from scipy import stats
 from torch import nn
 
-from salf.arrivals import Arrivals, Floats
-from salf.backprop import backward_to
+from salf.core.arrivals import Arrivals, Floats
+from salf.core.backprop import backward_to
+from salf.core.draws import Unkeyed
+from salf.core.layers import Layers
 from salf.data import DataSet, Samples, load, split
-from salf.depth import DepthDistribution
-from salf.draws import Unkeyed
+from salf.data.sampling import places
 from salf.engines import cross_entropy
-from salf.experiments.config import Config
-from salf.layers import Layers
 from salf.methods import Method
 from salf.reproduction.item import Json, Measurement
-from salf.sampling import places
+from salf.runs.config import Config
+from salf.worlds.depth import DepthDistribution
 
 _AT_ONCE = 1000
 

@@ -12,18 +12,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from salf.common.errors import SalfError, unknown
+from salf.common.files import csv_of, write_whole
 from salf.data import load
-from salf.errors import SalfError, unknown
-from salf.experiments.config import Config
-from salf.experiments.folder import SUMMARY, RunFolder
-from salf.experiments.pool import Done, Job, OnProgress, Progress, run_all, run_job
-from salf.experiments.run import Result, complete
-from salf.files import csv_of, write_whole
 from salf.report.style import pictures
 from salf.reproduction.item import Found, Item, Json, Measurement, Task, label
 from salf.reproduction.items import ITEMS
 from salf.reproduction.page import FIGURES, Made, page, versions
 from salf.reproduction.sizes import SIZES, Settings, Size
+from salf.runs.config import Config
+from salf.runs.folder import SUMMARY, RunFolder
+from salf.runs.pool import Done, Job, OnProgress, Progress, run_all, run_job
+from salf.runs.run import Result, complete
 
 PAGE, TEXT, STATE = "reproduction.html", "reproduction.md", "reproduction.json"
 DIVERGED = "diverged.json"

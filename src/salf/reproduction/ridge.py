@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from torch.nn.functional import adaptive_avg_pool2d
 
-from salf.arrivals import Floats, Ints
+from salf.core.arrivals import Floats, Ints
+from salf.core.draws import Keyed
+from salf.core.schedules import theorem_rate
 from salf.data import Parts, Samples, split
-from salf.depth import Uniform
-from salf.draws import Keyed
+from salf.data.sampling import places
 from salf.methods import Method
-from salf.sampling import places
-from salf.schedules import theorem_rate
-from salf.worlds import AtDeadline
+from salf.worlds.base import AtDeadline
+from salf.worlds.depth import Uniform
 
 
 # eq=False: arrays have no single truth value.

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from salf.data import placed
-from salf.experiments.config import Config
-from salf.experiments.presets import PRESETS as CONFIGS
+from salf.runs.config import Config
+from salf.runs.presets import PRESETS as CONFIGS
 
 RATIOS = (0.3, 0.5, 0.7, 0.9)
 CURVES_AT = 0.9  # the ratio at which the paper shows convergence on MNIST

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from salf.experiments.config import Config
-from salf.intervals import interval, over_seeds
+from salf.common.intervals import interval, over_seeds
 from salf.report import names
 from salf.report.lines import Axis, Lines, Point, figure, method_lines
 from salf.report.page import Block
@@ -16,6 +15,7 @@ from salf.reproduction.paper import published
 from salf.reproduction.sizes import AVERAGES, METHODS, RATIOS, Size
 from salf.reproduction.table1_claims import CLOSE, MODELS, Cells, Key, beside, findings, place
 from salf.reproduction.texts import TEXTS, about, heading, text
+from salf.runs.config import Config
 
 
 class Table1(Trained):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 from statistics import fmean
 
-from salf.intervals import interval
+from salf.common.intervals import interval
 from salf.report import names
 from salf.reproduction.comparisons import (
     TIE,

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from salf.arrivals import Floats, Ints
-from salf.experiments.pool import Progress
-from salf.intervals import CONFIDENCE, interval
+from salf.common.intervals import CONFIDENCE, interval
+from salf.core.arrivals import Floats, Ints
+from salf.core.schedules import theorem_gamma
 from salf.methods import method
 from salf.report import names
 from salf.report.lines import Axis, Lines, Point, figure, method_lines
@@ -24,7 +24,7 @@ from salf.reproduction.sizes import Size
 from salf.reproduction.statistics import paired
 from salf.reproduction.texts import about, finding, heading, text
 from salf.reproduction.verdicts import Check, Finding
-from salf.schedules import theorem_gamma
+from salf.runs.pool import Progress
 from salf.theory import Constants, Federation, convergence_bound
 
 METHODS = ("salf", "fedavg")

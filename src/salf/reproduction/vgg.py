@@ -7,9 +7,7 @@ from math import sqrt
 from statistics import fmean
 from typing import NamedTuple
 
-from salf.experiments.config import Config
-from salf.experiments.presets import PRESETS as PAPER_CONFIGS
-from salf.intervals import interval, over_seeds
+from salf.common.intervals import interval, over_seeds
 from salf.report import names
 from salf.report.lines import Line, method_lines
 from salf.reproduction import curves
@@ -20,6 +18,8 @@ from salf.reproduction.sizes import AVERAGES, PAPER, Size
 from salf.reproduction.statistics import paired
 from salf.reproduction.texts import about, finding, text
 from salf.reproduction.verdicts import Check, Finding, Verdict, judge, noted, of_a_part
+from salf.runs.config import Config
+from salf.runs.presets import PRESETS as PAPER_CONFIGS
 
 PAPER_ROUNDS = PAPER_CONFIGS["cifar-vgg11"].rounds
 TIGHT = 0.9
