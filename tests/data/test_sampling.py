@@ -280,7 +280,7 @@ def test_a_resumed_simulation_of_cohorts_continues_exactly(name):
     second.model.load_state_dict(first.model.state_dict())
     second.server.load_state(first.server.state)
     second.t, second.memory, second.old = first.t, first.memory, first.old
-    second.known.load_state(*first.known.state())
+    second.pipeline.load_state(*first.pipeline.state())
     for _ in range(3):
         second.step()
     for key, value in copy_of(whole.model).items():

@@ -13,6 +13,7 @@ from salf.core.draws import Keyed
 from salf.live.batches import OwnBatch
 from salf.live.rounds import Answer
 from salf.live.update import encode
+from salf.live.user import User
 from salf.runs import live as live_module
 from salf.runs.config import Config
 from salf.runs.federation import from_config
@@ -24,6 +25,7 @@ from salf.runs.replay import replay
 from salf.runs.run import run as simulate
 from salf.runs.serving import serve
 from salf.runs.training import StopTraining
+from salf.stages.attacks import Attack
 
 SMALL = LiveConfig(
     data="synthetic",
@@ -236,9 +238,8 @@ def test_batches_that_users_chose_are_recorded_and_replayed(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("rule", ["trimmed", "median", "clip"])
-@pytest.mark.parametrize("attack", ["flip", "random"])
-def test_attacks_and_robust_rules_replay_to_the_same_model(tmp_path, rule, attack):
-    config = SMALL.changed(robust=rule, attack=attack, users=6)
+def test_robust_rules_replay_to_the_same_model(tmp_path, rule):
+    config = SMALL.changed(robust=rule, users=6)
     live(config, tmp_path / "run")
     replayed = replay(tmp_path / "run")
     assert replayed.distance < 1e-3
@@ -248,11 +249,21 @@ def test_attacks_and_robust_rules_replay_to_the_same_model(tmp_path, rule, attac
 
 
 @pytest.mark.parametrize("attack", ["flip", "random", "constant", "large-first"])
-def test_one_attacker_of_eight_costs_a_live_run_little(attack):
+def test_one_attacker_of_eight_costs_a_live_run_little(monkeypatch, attack):
     """Users stop at any depth alike, or are not heard, so few reach the first layer."""
     config = SMALL.changed(data="digits", users=8, rounds=120, batch_size=16, eval_every=120)
     honest = run(config.changed(robust="none")).summary["test_accuracy"]
-    attacked = run(config.changed(robust="trimmed", attack=attack)).summary["test_accuracy"]
+    attacks, packed = Attack.parse(attack), User.packed
+
+    def sent(user, update):
+        if user.name != "user-8":
+            return packed(user, update)
+        layers = user.backpropagation.layers
+        made = attacks.sent(update.tensors, layers, update.round, 7)
+        return packed(user, replace(update, tensors=made))
+
+    monkeypatch.setattr(User, "packed", sent)
+    attacked = run(config.changed(robust="trimmed")).summary["test_accuracy"]
     assert attacked >= honest - 0.05
 
 

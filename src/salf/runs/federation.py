@@ -34,6 +34,7 @@ from salf.runs.on_fleet import batch_sizes, paired, world_of
 from salf.runs.training import Training
 from salf.simulation import Simulation
 from salf.stages.attacks import Attack, Attackers
+from salf.stages.pipeline import Stages
 from salf.worlds import base as worlds
 from salf.worlds.base import AtDeadline, World
 from salf.worlds.depth import DepthDistribution
@@ -151,10 +152,12 @@ def assemble(
         _cohort(config, shares),
         config.weigh == "samples",
         local,
-        config.reach == "counted",
-        config.make_robust(),
-        None if attack is None else Attackers(attack, len(shares), config.attackers),
-        compression,
+        Stages(
+            config.make_robust(),
+            compression,
+            None if attack is None else Attackers(attack, len(shares), config.attackers),
+            config.reach == "counted",
+        ),
     )
     test = data.test.to(device, dtype) if tested else None
     watched = data.train.subset(held).to(device, dtype) if len(held) else test

@@ -197,16 +197,9 @@ def train(msg: Message, context: Context) -> Message:
     def batch(rows: int | None = None) -> Any:
         return share.batch(round, next(steps), rows)
 
-    if share.attack is not None:  # it takes the time it needs
-        msg.content["config"].pop("deadline", None)
     own |= {"seed": config.seed, "number": number - 1}
     with share.draws(round):
-        reply = answer(share.model, batch, msg, context, steps=share.steps, **own)
-    if share.attack is not None:
-        honest = reply.content["arrays"].to_torch_state_dict()  # type: ignore[union-attr]
-        sent = share.attack.sent(honest, share.layers, round, number - 1)
-        reply.content["arrays"] = ArrayRecord(sent)
-    return reply
+        return answer(share.model, batch, msg, context, steps=share.steps, **own)
 
 
 def _read(context: Context) -> LiveConfig:

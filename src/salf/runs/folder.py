@@ -228,7 +228,7 @@ def _voice(simulation: Simulation) -> dict[str, Any] | None:
 
 def _remembered(simulation: Simulation) -> dict[str, Any]:
     """What a method with memory keeps of its users on the server."""
-    recall = simulation.known.recall
+    recall = simulation.pipeline.recall
     return {} if recall is None else {"remembered": {"users": recall.users, "bytes": recall.bytes}}
 
 

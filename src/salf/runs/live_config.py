@@ -47,8 +47,8 @@ class LiveConfig(Config):
                 "a live server does not know how many samples its users have: weigh and cohort-by "
                 "cannot be samples."
             )
-        if self.attack and self.compress and self.backend == "flower":
-            raise SalfError("on Flower, --attack and --compress cannot be combined: leave one out.")
+        if self.attack:
+            raise SalfError("attackers are simulated only: leave out attack (see salf attacks).")
         method = methods.find(self.method)
         if method.simulated_only:
             raise SalfError(f"{method.name} runs in the simulator only: {method.simulated_only}.")

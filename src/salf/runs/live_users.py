@@ -2,7 +2,6 @@
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -16,12 +15,11 @@ from salf.data.sampling import epoch_places, places
 from salf.engines import cross_entropy
 from salf.live.batches import OwnBatch
 from salf.live.slow import Slowdown
-from salf.live.user import AttackingUser, User
+from salf.live.user import User
 from salf.methods.fedavg import FedAvg
 from salf.runs.config import Config
 from salf.runs.federation import from_config
 from salf.simulation import seeded
-from salf.stages.attacks import Attack
 
 
 def user_name(number: int) -> str:
@@ -41,7 +39,6 @@ class Share:
     batch_size: int
     steps: int  # local steps in a round
     epochs: int = 0
-    attack: Attack | None = None  # if it attacks
 
     def batch(self, round: int, step: int = 1, rows: int | None = None) -> tuple[Tensor, Tensor]:
         """Its mini-batch of a local step of a round, the one it has in the simulator.
@@ -70,7 +67,6 @@ def make_share(config: Config, number: int, slow: float = 1.0) -> Share:
     # A user needs to know no method, and no engine has to be probed for it.
     simulation = from_config(config.changed(engine="loop"), method=FedAvg()).simulation
     model, own = simulation.model, simulation.shares.own(number - 1)
-    attackers = simulation.attackers
     if slow != 1:
         Slowdown(model, slow)
     return Share(
@@ -82,7 +78,6 @@ def make_share(config: Config, number: int, slow: float = 1.0) -> Share:
         config.batch_size,
         int(simulation.planned(np.array([number - 1]))[0]),
         config.local_epochs,
-        attackers.attack if attackers is not None and attackers.has(number - 1) else None,
     )
 
 
@@ -98,11 +93,10 @@ def make_user(config: Config, number: int, slow: float = 1.0) -> User:
         with share.draws(round, step):
             return cross_entropy(share.model(inputs), targets).mean()
 
-    make = User if share.attack is None else partial(AttackingUser, share.attack, number - 1)
     sender, compression = None, Compression.parse(config.compress)
     if compression is not None:
         sender = Sender(compression, share.layers, config.seed, number - 1)
-    return make(
+    return User(
         user_name(number),
         share.model,
         share.layers,

@@ -52,8 +52,6 @@ def replay(folder: Path | str, on_round: OnRound | None = None) -> Replay:
     if one_step and not _is_nested(config, world):  # which the fused engine needs
         config = config.changed(engine="loop")
     training = from_config(config, world=world)
-    if (attackers := training.simulation.attackers) is not None:  # their depths are recorded
-        training.simulation.attackers = replace(attackers, makes_up=False)
     sized = _sized(training.simulation, config, rows)
     sized(0)
 

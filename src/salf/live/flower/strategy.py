@@ -164,7 +164,8 @@ class SALF(FedAvg):
 
     def _needed(self) -> int:
         """How many nodes the robust rule needs."""
-        return 0 if self.server.robust is None else self.server.robust.needed
+        robust = self.server.pipeline.stages.robust
+        return 0 if robust is None else robust.needed
 
     def summary(self) -> None:
         """Log summary configuration of the strategy."""
@@ -174,7 +175,7 @@ class SALF(FedAvg):
         log(INFO, "\t├──> Rounds:")
         log(INFO, "\t│\t├──Method: %s", self.server.method.name)
         log(INFO, "\t│\t├──Deadline: %s", waits or f"{self._described()} | grace period: {grace}")
-        rule = self.server.robust
+        rule = self.server.pipeline.stages.robust
         log(INFO, "\t│\t├──Robust: %s", rule or "none: all nodes are trusted")
         log(INFO, "\t│\t├──Layers: %d (%s)", len(names), ", ".join(names))
         log(INFO, "\t│\t└──State: %s", self.state or "not kept")
