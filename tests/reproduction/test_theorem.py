@@ -9,6 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from reproduction import theorem
+from reproduction.item import Found, label
+from reproduction.ridge import Ridge, from_images, trajectories
+from reproduction.sizes import QUICK
+from reproduction.verdicts import Verdict
 from salf.common.intervals import interval
 from salf.core.draws import Keyed
 from salf.core.layers import Layers
@@ -17,11 +22,6 @@ from salf.data import Parts, Samples, Split, synthetic
 from salf.data.sampling import places
 from salf.engines import LoopEngine
 from salf.methods import method
-from salf.reproduction import theorem
-from salf.reproduction.item import Found, label
-from salf.reproduction.ridge import Ridge, from_images, trajectories
-from salf.reproduction.sizes import QUICK
-from salf.reproduction.verdicts import Verdict
 from salf.simulation import Simulation
 from salf.worlds.base import AtDeadline
 from salf.worlds.depth import Uniform
