@@ -20,7 +20,7 @@ from salf.core.draws import Keyed
 from salf.core.rows import Row, timed
 from salf.core.schedules import Schedule
 from salf.core.server import SGD, Optimiser, Server
-from salf.data import Shares
+from salf.data import UsersData
 from salf.data.sampling import ONE_STEP, Batches, Cohort, LocalWork
 from salf.engines import Engine, RoundResult
 from salf.methods import Method, Plan
@@ -32,7 +32,7 @@ ROUNDING = 1e-9  # of a sum of many times, relative to it
 
 
 class Simulation:
-    """U users, their shares of the data, one method and one server.
+    """U users, their parts of the data, one method and one server.
 
     `batch_size` is one number for all users, or one per user. With a `cohort`, only the users drawn
     for a round are asked. Users count equally or, with `by_samples`, in proportion to their number
@@ -44,7 +44,7 @@ class Simulation:
         engine: Engine,
         method: Method,
         world: World,
-        shares: Shares,
+        data: UsersData,
         schedule: Schedule,
         optimiser: Optimiser | None = None,
         batch_size: int | Ints = 16,
@@ -54,10 +54,10 @@ class Simulation:
         local: LocalWork = ONE_STEP,
         stages: Stages | None = None,
     ) -> None:
-        if len(shares) != world.users or len(engine.layers) != world.layers:
+        if len(data) != world.users or len(engine.layers) != world.layers:
             raise SalfError(
                 f"the depths are for {world.users} users and {world.layers} layers, not for "
-                f"{len(shares)} and {len(engine.layers)}."
+                f"{len(data)} and {len(engine.layers)}."
             )
         if method.average_models and not isinstance(optimiser, SGD | None):
             raise SalfError(f"{method.name} averages old models, which needs server 'sgd'.")
@@ -66,11 +66,11 @@ class Simulation:
         self.engine = engine
         self.method = method
         self.world = method.world(world)
-        self.shares = shares
-        self.batches = Batches(shares, batch_size, local.epochs)
+        self.data = data
+        self.batches = Batches(data, batch_size, local.epochs)
         self.local = local
         self.planned = self.batches.steps(local)  # how many local steps users are to do in a round
-        self.cohort = cohort or Cohort(len(shares), len(shares))
+        self.cohort = cohort or Cohort(len(data), len(data))
         self.by_samples = by_samples
         self.seed = seed
         self.server = Server(engine.weights, schedule, optimiser, local.rate)
@@ -78,12 +78,12 @@ class Simulation:
         self.stages = stages or Stages()
         self.pipeline = Pipeline(self.stages, method, engine.layers, engine.weights, seed)
         # The weight of all users, asked or not, which only methods with memory ask for.
-        self.everybody = float(len(shares))
+        self.everybody = float(len(data))
         if by_samples and self.pipeline.recall is not None:
-            self.everybody = float(shares.sizes(np.arange(len(shares))).sum())
+            self.everybody = float(data.sizes(np.arange(len(data))).sum())
         self.asks = bool(method.weighs_by or method.recalled)  # for anything about its users
         self._last: tuple[tuple[bytes, int], Plan, int] | None = None  # for what, when
-        self.voice = Voice(len(shares))
+        self.voice = Voice(len(data))
         self.memory = self.world.start()
         self.old: dict[int, dict[str, Tensor]] = {}  # models users still compute on, by round
 
@@ -125,7 +125,7 @@ class Simulation:
         if self.stages.attackers is not None:
             arrived = self.stages.attackers.arrived(arrived)
         if self.by_samples:
-            arrived = replace(arrived, weight=self.shares.sizes(arrived.user).astype(float))
+            arrived = replace(arrived, weight=self.data.sizes(arrived.user).astype(float))
         if self.asks:
             arrived = self._with_what_is_known(t, arrived)
         plan = self._plan(t, arrived, unreached)

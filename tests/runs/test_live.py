@@ -406,7 +406,7 @@ def test_what_was_not_used_is_in_the_log_of_the_run(tmp_path, monkeypatch):
 
 def test_users_have_shares_of_their_own_and_the_simulators_batches():
     training = from_config(SMALL)
-    users, held = np.arange(4), training.simulation.shares
+    users, held = np.arange(4), training.simulation.data
     shares = [make_share(SMALL, number) for number in range(1, 5)]
     sizes = [len(share.samples) for share in shares]
     assert sizes == held.sizes(users).tolist()

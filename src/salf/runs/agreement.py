@@ -14,7 +14,7 @@ from salf.runs.measure import Measured, from_rows
 from salf.runs.presets import load_config
 from salf.runs.replay import recorded
 from salf.worlds.fleet.cost import Cost
-from salf.worlds.fleet.deadlines import Schedule
+from salf.worlds.fleet.deadlines import DeadlineSchedule
 from salf.worlds.fleet.timing import Timing
 from salf.worlds.fleet.world import OnFleet
 
@@ -117,7 +117,7 @@ def agreement(measured: Measured, rows: Sequence[Row], seed: int = 0) -> Agreeme
     timing = Timing(devices, even, lambda u: size[u], lambda u: planned[u])
     deadlines = [row.deadline for row in rows]
     limits = tuple(d for d in deadlines if d is not None)
-    world = OnFleet(timing, Schedule(limits) if limits else None)
+    world = OnFleet(timing, DeadlineSchedule(limits) if limits else None)
     closing = world if limits else world.waiting()
     live = np.zeros((len(users), 1 + layers * int(planned.max())))
     simulated = np.zeros_like(live)

@@ -66,7 +66,7 @@ def make_share(config: Config, number: int, slow: float = 1.0) -> Share:
     """That of user `number` of 1..U, on a device as much slower as asked for."""
     # A user needs to know no method, and no engine has to be probed for it.
     simulation = from_config(config.changed(engine="loop"), method=FedAvg()).simulation
-    model, own = simulation.model, simulation.shares.own(number - 1)
+    model, own = simulation.model, simulation.data.own(number - 1)
     if slow != 1:
         Slowdown(model, slow)
     return Share(

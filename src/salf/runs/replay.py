@@ -113,7 +113,7 @@ def _sized(simulation: Simulation, config: Config, rows: Sequence[Row]) -> Calla
             sizes = np.full(config.users, config.batch_size)
             for name, own in rows[t].rows.items():
                 sizes[numbers[name]] = own
-            simulation.batches = Batches(simulation.shares, sizes)
+            simulation.batches = Batches(simulation.data, sizes)
 
     return prepare
 

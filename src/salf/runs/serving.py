@@ -126,7 +126,7 @@ def server_settings(config: LiveConfig, training: Training) -> dict[str, Any]:
 def _stage_work(training: Training) -> list[float] | None:
     """The work of each stage of backpropagation; None where it cannot be counted."""
     simulation = training.simulation
-    example, _ = some(simulation.shares, 8).rows()
+    example, _ = some(simulation.data, 8).rows()
     try:
         stages = Cost.of(simulation.model, simulation.engine.layers, example).stages()
     except SalfError:

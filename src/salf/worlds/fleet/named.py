@@ -15,7 +15,13 @@ from salf.core.arrivals import Floats
 from salf.core.draws import Keyed, Purpose
 from salf.worlds.fleet import availability
 from salf.worlds.fleet.devices import Devices, Fleet, drawn_normal
-from salf.worlds.fleet.jitter import Jitter, LogNormal, PerLayer, ShiftedExponential, Steady
+from salf.worlds.fleet.jitter import (
+    ExponentialLayers,
+    Jitter,
+    LogNormal,
+    ShiftedExponential,
+    Steady,
+)
 
 KB = 1e3
 
@@ -59,7 +65,7 @@ def slow_classes(users: int, seed: int, speed: float = 1.0, sigma: float = 0.93)
     Every layer takes an exponential time, of mean 1 s on the median device.
     """
     (z,) = drawn_normal(seed, users, 1)
-    made = _without_links(speed * np.exp(sigma * z), PerLayer())
+    made = _without_links(speed * np.exp(sigma * z), ExponentialLayers())
     return Devices(
         made.speed,
         made.up,

@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from reproduction.item import Found, Item, Json, Measurement, Task, label
+from reproduction.items import ITEMS
+from reproduction.page import FIGURES, Made, page, versions
+from reproduction.sizes import SIZES, Settings, Size
 from salf.common.errors import SalfError, unknown
 from salf.common.files import csv_of, write_whole
 from salf.data import load
 from salf.report.style import pictures
-from salf.reproduction.item import Found, Item, Json, Measurement, Task, label
-from salf.reproduction.items import ITEMS
-from salf.reproduction.page import FIGURES, Made, page, versions
-from salf.reproduction.sizes import SIZES, Settings, Size
 from salf.runs.config import Config
 from salf.runs.folder import SUMMARY, RunFolder
 from salf.runs.pool import Done, Job, OnProgress, Progress, run_all, run_job

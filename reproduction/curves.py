@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from reproduction.item import Found, label
 from salf.common.intervals import interval
 from salf.report import names
 from salf.report.lines import Axis, Line, Lines, Point
 from salf.report.lines import figure as lines_figure
 from salf.report.style import Spec, thinned
-from salf.reproduction.item import Found, label
 from salf.runs.config import Config
 
 

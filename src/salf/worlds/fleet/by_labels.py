@@ -11,7 +11,7 @@ from salf.worlds.fleet.availability import Availability
 
 
 @dataclass(frozen=True, eq=False)
-class Participation(Availability):
+class SlotAvailability(Availability):
     """Time is cut into slots; in each, a device is available with its own chance, independently.
 
     With a deadline of one slot this is Bernoulli participation, round by round.
@@ -85,13 +85,13 @@ class ByLabels(Availability):
                 f"{self.mean} and {self.slot}."
             )
 
-    def of_users(self, mixes: Floats) -> Participation:
+    def of_users(self, mixes: Floats) -> SlotAvailability:
         """The availability of users with these shares of each class, [users, classes]."""
         classes = mixes.shape[1]
         rng = np.random.default_rng([self.seed, Purpose.AVAILABLE])
         weights = rng.dirichlet(np.full(classes, self.alpha))
         chances = self.mean * classes * (mixes @ weights)
-        return Participation(np.clip(chances, self.least, 1.0), self.slot, self.seed)
+        return SlotAvailability(np.clip(chances, self.least, 1.0), self.slot, self.seed)
 
     def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
         """Not known before the users' labels are."""

@@ -5,20 +5,20 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 from statistics import fmean
 
-from salf.common.intervals import interval
-from salf.report import names
-from salf.reproduction.comparisons import (
+from reproduction.comparisons import (
     TIE,
     Measured,
     as_good,
     better,
     within_the_interval,
 )
-from salf.reproduction.paper import published
-from salf.reproduction.sizes import AVERAGES, METHODS, RATIOS, WITH_DEADLINE
-from salf.reproduction.statistics import paired
-from salf.reproduction.texts import finding
-from salf.reproduction.verdicts import Check, Finding
+from reproduction.paper import published
+from reproduction.sizes import AVERAGES, METHODS, RATIOS, WITH_DEADLINE
+from reproduction.statistics import paired
+from reproduction.texts import finding
+from reproduction.verdicts import Check, Finding
+from salf.common.intervals import interval
+from salf.report import names
 
 MODELS = ("mlp", "cnn")
 FEW, MANY = RATIOS[0], RATIOS[-1]

@@ -16,7 +16,7 @@ from torch.nn.functional import adaptive_avg_pool2d
 from salf.core.arrivals import Floats, Ints
 from salf.core.draws import Keyed
 from salf.core.schedules import theorem_rate
-from salf.data import Parts, Samples, split
+from salf.data import Partition, Samples, split
 from salf.data.sampling import places
 from salf.methods import Method
 from salf.worlds.base import AtDeadline
@@ -30,7 +30,7 @@ class Ridge:
 
     inputs: Floats  # [samples, m]
     targets: Floats
-    shares: Parts  # the samples of every user
+    shares: Partition  # the samples of every user
     ridge: float
     batch_size: int
 

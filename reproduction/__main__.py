@@ -1,39 +1,29 @@
-"""`salf reproduce`."""
+"""`python -m reproduction`, in the folder of the project."""
 
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
+from reproduction.items import ITEMS
+from reproduction.page import Made
+from reproduction.reproduce import PAGE, reproduce
+from reproduction.sizes import SIZES
+from salf import cli
 from salf.cli.options import DataDir, Workers, option
 from salf.cli.terminal import Downloads, console, progress_bar, results, say, tell
 from salf.common.errors import SalfError, unknown
-
-if TYPE_CHECKING:
-    from salf.reproduction.page import Made
+from salf.report.extra import check_extra
 
 SILENCE = 300.0  # seconds between progress lines where there is no bar
-# Named here too, so that --help need not import the reproduction.
-NAMES = (
-    "table1",
-    "fig-mlp",
-    "fig-cnn",
-    "fig-latency",
-    "fig-vgg",
-    "fig-vgg90",
-    "lemma1",
-    "lemma2",
-    "lemma3",
-    "theorem",
-)
 
 
-def reproduce(
+def command(
     what: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[WHAT]...", help=f"{' | '.join(NAMES)} | all (the default)"),
+        typer.Argument(metavar="[WHAT]...", help=f"{' | '.join(ITEMS)} | all (the default)"),
     ] = None,
     size: Annotated[
         str,
@@ -52,8 +42,8 @@ def reproduce(
             min=1,
         ),
     ] = None,
-    out: Annotated[Path, option("--out", help="Folder for all results (reproduction).")] = Path(
-        "reproduction"
+    out: Annotated[Path, option("--out", help="Folder for all results (reproduced).")] = Path(
+        "reproduced"
     ),
     data_dir: DataDir = None,
     workers: Workers = None,
@@ -65,19 +55,13 @@ def reproduce(
 
     Examples:
 
-        salf reproduce table1 --size paper
+        python -m reproduction table1 --size paper
 
-        salf reproduce fig-vgg fig-vgg90 --data-dir FOLDER-WITH-CIFAR-10
+        python -m reproduction fig-vgg fig-vgg90 --data-dir FOLDER-WITH-CIFAR-10
 
-        salf reproduce    (everything)
+        python -m reproduction    (everything)
     """
-    from salf.report.extra import check_extra
-
-    check_extra("scipy", extra="reproduce")
-    from salf.reproduction.reproduce import PAGE
-    from salf.reproduction.reproduce import reproduce as make
-    from salf.reproduction.sizes import SIZES
-
+    check_extra()
     if size not in SIZES:
         raise unknown("size", size, SIZES)
     if data_dir and not Path(data_dir).is_dir():
@@ -95,7 +79,7 @@ def reproduce(
                 left = (told - began) * (total - done) / done / 60
                 say(f"{100 * done / total:.0f} % done, about {left:.0f} minutes left")
 
-        made = make(
+        made = reproduce(
             what or [],
             SIZES[size],
             out,
@@ -120,12 +104,12 @@ def _asked(name: str, what: list[str] | None) -> bool:
     return not what or "all" in what or name in what
 
 
-def _line(name: str, made: "Made") -> Text:
+def _line(name: str, made: Made) -> Text:
     found = (f"{verdict.value}: {count}" for verdict, count in made.counts().items())
     return Text(f"{name} is done ({', '.join(found)})")
 
 
-def _print_verdicts(made: "dict[str, Made]") -> None:
+def _print_verdicts(made: dict[str, Made]) -> None:
     styles = {"holds": "green", "holds in part": "yellow", "does not hold": "red"}
     for name, item in made.items():
         results.print(Text(f"\n{name}: {item.title}", "bold"), soft_wrap=True)
@@ -133,3 +117,14 @@ def _print_verdicts(made: "dict[str, Made]") -> None:
             verdict = finding.verdict.value
             line = Text.assemble((verdict, styles.get(verdict, "dim")), f": {finding.claim}")
             results.print(line, soft_wrap=True)
+
+
+def main() -> None:
+    """Run the command line."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+    app.command()(command)
+    cli.main(app, continues=True)
+
+
+if __name__ == "__main__":  # not in the processes that it starts
+    main()

@@ -7,17 +7,17 @@ from math import sqrt
 from statistics import fmean
 from typing import NamedTuple
 
+from reproduction import curves
+from reproduction.comparisons import HEADINGS, Measured, as_good, better, one_seed
+from reproduction.curves import Course
+from reproduction.item import Found, Outcome, Trained
+from reproduction.sizes import AVERAGES, PAPER, Size
+from reproduction.statistics import paired
+from reproduction.texts import about, finding, text
+from reproduction.verdicts import Check, Finding, Verdict, judge, noted, of_a_part
 from salf.common.intervals import interval, over_seeds
 from salf.report import names
 from salf.report.lines import Line, method_lines
-from salf.reproduction import curves
-from salf.reproduction.comparisons import HEADINGS, Measured, as_good, better, one_seed
-from salf.reproduction.curves import Course
-from salf.reproduction.item import Found, Outcome, Trained
-from salf.reproduction.sizes import AVERAGES, PAPER, Size
-from salf.reproduction.statistics import paired
-from salf.reproduction.texts import about, finding, text
-from salf.reproduction.verdicts import Check, Finding, Verdict, judge, noted, of_a_part
 from salf.runs.config import Config
 from salf.runs.presets import PRESETS as PAPER_CONFIGS
 

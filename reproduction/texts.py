@@ -6,10 +6,10 @@ from dataclasses import replace
 from importlib.resources import files
 from typing import Any, TypedDict
 
-from salf.reproduction.comparisons import CONVENTIONS, TIE
-from salf.reproduction.verdicts import Check, Finding, judge
+from reproduction.comparisons import CONVENTIONS, TIE
+from reproduction.verdicts import Check, Finding, judge
 
-TEXTS = tomllib.loads((files("salf.reproduction") / "texts.toml").read_text(encoding="utf-8"))
+TEXTS = tomllib.loads((files("reproduction") / "texts.toml").read_text(encoding="utf-8"))
 
 
 class About(TypedDict):

@@ -15,7 +15,7 @@ from salf.worlds.fleet.jitter import UniformPace
 
 FULL_PASS = 7.5  # microseconds of a full pass of the CNN, as the paper measured it
 BATCH = 16  # samples of that pass
-FLEET = "salf.reproduction.deadlines:fleet"
+FLEET = "reproduction.deadlines:fleet"
 
 
 def straggler_share(deadline: float) -> float:

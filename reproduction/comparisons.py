@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from math import inf, nextafter
 from statistics import fmean
 
+from reproduction.statistics import against, paired
+from reproduction.verdicts import Check
 from salf.common.intervals import Interval, interval
 from salf.report import names
-from salf.reproduction.statistics import against, paired
-from salf.reproduction.verdicts import Check
 
 # How a layer is averaged, as the beginning of a claim.
 CONVENTIONS = {"reached": "As the equations say", "all": "As published"}

@@ -9,14 +9,14 @@ from shlex import join
 import numpy as np
 import torch
 
+from reproduction.brief import topics
+from reproduction.item import Outcome
+from reproduction.sizes import Settings
+from reproduction.texts import TEXTS, text
+from reproduction.verdicts import LEVEL, Finding, Verdict
 from salf.report import names
 from salf.report.page import Block, Chart, Code, Mood, Page, Section, Statement
 from salf.report.tables import Table
-from salf.reproduction.brief import topics
-from salf.reproduction.item import Outcome
-from salf.reproduction.sizes import Settings
-from salf.reproduction.texts import TEXTS, text
-from salf.reproduction.verdicts import LEVEL, Finding, Verdict
 
 FIGURES = "figures"
 
@@ -156,4 +156,4 @@ def _command(items: Sequence[str], settings: Settings) -> str:
     # The folder is the reader's own.
     place = ["--data-dir", "FOLDER-WITH-CIFAR-10"] if settings.data_dir else []
     chosen = [] if settings.seeds is None else ["--seeds", str(settings.seeds)]
-    return join(["salf", "reproduce", *items, "--size", settings.size, *chosen, *place])
+    return join(["python", "-m", "reproduction", *items, "--size", settings.size, *chosen, *place])

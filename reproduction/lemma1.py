@@ -6,16 +6,16 @@ from itertools import groupby, pairwise
 import numpy as np
 from scipy import stats
 
+from reproduction.item import Found, Item, Json, Measurement, Outcome
+from reproduction.lemmas import rounds_of
+from reproduction.sizes import Size
+from reproduction.texts import about, finding, heading, text
+from reproduction.verdicts import Check, Finding
 from salf.core.arrivals import Floats
 from salf.report import names
 from salf.report.lines import Axis, Line, Lines, Point, figure
 from salf.report.style import Spec, ordered
 from salf.report.tables import Table
-from salf.reproduction.item import Found, Item, Json, Measurement, Outcome
-from salf.reproduction.lemmas import rounds_of
-from salf.reproduction.sizes import Size
-from salf.reproduction.texts import about, finding, heading, text
-from salf.reproduction.verdicts import Check, Finding
 from salf.runs.pool import Progress
 from salf.worlds.depth import Uniform
 

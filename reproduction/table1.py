@@ -3,18 +3,18 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from reproduction.comparisons import CONVENTIONS, HEADINGS, far_apart
+from reproduction.item import Found, Outcome, Trained
+from reproduction.paper import published
+from reproduction.sizes import AVERAGES, METHODS, RATIOS, Size
+from reproduction.table1_claims import CLOSE, MODELS, Cells, Key, beside, findings, place
+from reproduction.texts import TEXTS, about, heading, text
 from salf.common.intervals import interval, over_seeds
 from salf.report import names
 from salf.report.lines import Axis, Lines, Point, figure, method_lines
 from salf.report.page import Block
 from salf.report.style import Spec
 from salf.report.tables import Cell, Table
-from salf.reproduction.comparisons import CONVENTIONS, HEADINGS, far_apart
-from salf.reproduction.item import Found, Outcome, Trained
-from salf.reproduction.paper import published
-from salf.reproduction.sizes import AVERAGES, METHODS, RATIOS, Size
-from salf.reproduction.table1_claims import CLOSE, MODELS, Cells, Key, beside, findings, place
-from salf.reproduction.texts import TEXTS, about, heading, text
 from salf.runs.config import Config
 
 

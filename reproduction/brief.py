@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from salf.reproduction.comparisons import CONVENTIONS
-from salf.reproduction.texts import TEXTS
-from salf.reproduction.verdicts import Finding, Verdict
+from reproduction.comparisons import CONVENTIONS
+from reproduction.texts import TEXTS
+from reproduction.verdicts import Finding, Verdict
 
 
 @dataclass(frozen=True)

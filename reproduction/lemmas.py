@@ -14,6 +14,7 @@ import torch
 from scipy import stats
 from torch import nn
 
+from reproduction.item import Json, Measurement
 from salf.core.arrivals import Arrivals, Floats
 from salf.core.backprop import backward_to
 from salf.core.draws import Unkeyed
@@ -22,7 +23,6 @@ from salf.data import DataSet, Samples, load, split
 from salf.data.sampling import places
 from salf.engines import cross_entropy
 from salf.methods import Method
-from salf.reproduction.item import Json, Measurement
 from salf.runs.config import Config
 from salf.worlds.depth import DepthDistribution
 

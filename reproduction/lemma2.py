@@ -6,6 +6,12 @@ from math import log
 import numpy as np
 from scipy import stats
 
+from reproduction import lemmas
+from reproduction.item import Found, Item, Json, Measurement, Outcome
+from reproduction.lemmas import on_images, rounds_of, weights_of
+from reproduction.sizes import Size
+from reproduction.texts import about, finding, heading, text
+from reproduction.verdicts import Check, Finding
 from salf.core.arrivals import Floats
 from salf.methods import Method
 from salf.methods.drop import Drop
@@ -15,12 +21,6 @@ from salf.report import names
 from salf.report.lines import Axis, Line, Lines, Point, figure
 from salf.report.style import Spec
 from salf.report.tables import Cell, Table
-from salf.reproduction import lemmas
-from salf.reproduction.item import Found, Item, Json, Measurement, Outcome
-from salf.reproduction.lemmas import on_images, rounds_of, weights_of
-from salf.reproduction.sizes import Size
-from salf.reproduction.texts import about, finding, heading, text
-from salf.reproduction.verdicts import Check, Finding
 from salf.runs.pool import Progress
 from salf.worlds import depth
 

@@ -3,18 +3,18 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from reproduction import curves
+from reproduction.comparisons import HEADINGS, Measured, as_good, better, one_seed
+from reproduction.curves import Course
+from reproduction.item import Found, Outcome, Trained
+from reproduction.paper import published
+from reproduction.sizes import AVERAGES, CURVES_AT, METHODS, Size
+from reproduction.statistics import paired
+from reproduction.texts import about, finding, heading, text
+from reproduction.verdicts import Check, Finding, noted
 from salf.common.intervals import over_seeds
 from salf.report import names
 from salf.report.lines import method_lines
-from salf.reproduction import curves
-from salf.reproduction.comparisons import HEADINGS, Measured, as_good, better, one_seed
-from salf.reproduction.curves import Course
-from salf.reproduction.item import Found, Outcome, Trained
-from salf.reproduction.paper import published
-from salf.reproduction.sizes import AVERAGES, CURVES_AT, METHODS, Size
-from salf.reproduction.statistics import paired
-from salf.reproduction.texts import about, finding, heading, text
-from salf.reproduction.verdicts import Check, Finding, noted
 from salf.runs.config import Config
 
 # Accuracies of each method over the rounds, one course per seed; None if one diverged.

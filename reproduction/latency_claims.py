@@ -3,15 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from reproduction.comparisons import CONVENTIONS, Measured, as_good, better, between
+from reproduction.deadlines import FULL_PASS, straggler_share
+from reproduction.paper import TABLE_1, VANILLA
+from reproduction.sizes import WITH_DEADLINE
+from reproduction.statistics import paired
+from reproduction.texts import finding, text
+from reproduction.verdicts import Check, Finding, Verdict, judge
 from salf.common.intervals import interval
 from salf.report import names
-from salf.reproduction.comparisons import CONVENTIONS, Measured, as_good, better, between
-from salf.reproduction.deadlines import FULL_PASS, straggler_share
-from salf.reproduction.paper import TABLE_1, VANILLA
-from salf.reproduction.sizes import WITH_DEADLINE
-from salf.reproduction.statistics import paired
-from salf.reproduction.texts import finding, text
-from salf.reproduction.verdicts import Check, Finding, Verdict, judge
 
 # Mappings and ways of averaging: the first is what the paper shows.
 PLACES = tuple((m, average) for m in ("uniform", "timed") for average in ("all", "reached"))

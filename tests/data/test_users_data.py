@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from salf.common.errors import SalfError
-from salf.data import Own, Parts, Samples, Split, joined, some
+from salf.data import OwnData, Partition, Partitioned, Samples, joined, some
 
 CPU = torch.device("cpu")
 
@@ -38,22 +38,22 @@ class Stream(IterableDataset):
 
 
 def test_parts_are_views_of_one_array():
-    parts = Parts.of([np.array([4, 5]), np.array([0]), np.array([1, 2, 3])])
+    parts = Partition.of([np.array([4, 5]), np.array([0]), np.array([1, 2, 3])])
     assert [own.tolist() for own in parts] == [[4, 5], [0], [1, 2, 3]]
     assert parts.sizes(np.array([2, 0])).tolist() == [3, 2]
     assert parts.at(np.array([2, 0]), np.array([[2, 0], [1, 1]])).tolist() == [[3, 1], [5, 5]]
     assert parts[1].base is parts[0].base
-    assert Parts.of(parts) is parts
+    assert Partition.of(parts) is parts
 
 
 @pytest.mark.parametrize(
     "shares",
     [
         joined([pair(user, size) for user, size in enumerate((3, 1, 4))]),
-        Own(lambda user: pair(user, (3, 1, 4)[user]), 3),
-        Own(lambda user: [np.asarray(each) for each in pair(user, (3, 1, 4)[user])], 3),
-        Own([TensorDataset(*pair(u, s)) for u, s in enumerate((3, 1, 4))].__getitem__, 3),
-        Own([Plain(u, s) for u, s in enumerate((3, 1, 4))].__getitem__, 3),
+        OwnData(lambda user: pair(user, (3, 1, 4)[user]), 3),
+        OwnData(lambda user: [np.asarray(each) for each in pair(user, (3, 1, 4)[user])], 3),
+        OwnData([TensorDataset(*pair(u, s)) for u, s in enumerate((3, 1, 4))].__getitem__, 3),
+        OwnData([Plain(u, s) for u, s in enumerate((3, 1, 4))].__getitem__, 3),
     ],
     ids=["list of pairs", "function", "arrays", "list of TensorDataset", "list of Dataset"],
 )
@@ -71,13 +71,13 @@ def test_all_ways_to_give_each_user_its_data_give_the_same_rows(shares):
 
 def test_bytes_are_images_and_normalised_for_users_of_their_own_too():
     images = torch.tensor([[0, 255]], dtype=torch.uint8)
-    for shares in (joined([(images, torch.tensor([1]))]), Own(lambda user: (images, [1]), 1)):
+    for shares in (joined([(images, torch.tensor([1]))]), OwnData(lambda user: (images, [1]), 1)):
         assert shares.rows(np.array([0]), np.array([[0]]))[0].tolist() == [[-1, 1]]
 
 
 def test_a_users_data_is_made_once_while_it_is_kept():
     made = []
-    shares = Own(lambda user: made.append(user) or pair(user), 10)
+    shares = OwnData(lambda user: made.append(user) or pair(user), 10)
     shares.KEPT = 2
     for user in (4, 4, 5, 4, 6, 4):
         shares.own(user)
@@ -85,7 +85,7 @@ def test_a_users_data_is_made_once_while_it_is_kept():
 
 
 def test_some_samples_are_of_several_users():
-    shares = Own(lambda user: pair(user, 1 + user), 100)
+    shares = OwnData(lambda user: pair(user, 1 + user), 100)
     found = some(shares, 16)
     assert found.inputs[:, 0].unique().tolist() == list(range(8))
     assert len(found) == 15
@@ -105,12 +105,12 @@ def test_some_samples_are_of_several_users():
 )
 def test_data_of_a_user_that_cannot_be_used_are_refused_in_a_sentence(data, said):
     with pytest.raises(SalfError, match=said):
-        Own(lambda user: data, 5).own(3)
+        OwnData(lambda user: data, 5).own(3)
 
 
 def test_a_data_set_of_single_tensors_is_refused():
     with pytest.raises(SalfError, match=r"must return a pair \(input, label\) per sample"):
-        Own(lambda user: TensorDataset(torch.ones(3, 2)), 1).own(0)
+        OwnData(lambda user: TensorDataset(torch.ones(3, 2)), 1).own(0)
 
 
 def test_pairs_of_different_shapes_are_refused():
@@ -120,6 +120,6 @@ def test_pairs_of_different_shapes_are_refused():
 
 def test_a_split_has_the_users_own_samples_as_stored():
     samples = Samples(torch.arange(4, dtype=torch.uint8)[:, None], torch.arange(4))
-    own = Split(samples, [np.array([0, 3]), np.array([1])]).own(0)
+    own = Partitioned(samples, [np.array([0, 3]), np.array([1])]).own(0)
     assert own.inputs.dtype == torch.uint8
     assert own.labels.tolist() == [0, 3]

@@ -7,10 +7,10 @@ from hashlib import sha256
 from importlib.metadata import version
 from typing import Any
 
+from reproduction.sizes import Size
+from reproduction.verdicts import Finding
 from salf.report.page import Block
 from salf.report.style import Spec
-from salf.reproduction.sizes import Size
-from salf.reproduction.verdicts import Finding
 from salf.runs.config import Config
 from salf.runs.pool import Progress
 from salf.runs.run import Result

@@ -9,6 +9,14 @@ import numpy as np
 import torch
 from torch import nn
 
+from reproduction import lemmas
+from reproduction.comparisons import ABOVE_ZERO, between
+from reproduction.item import Found, Item, Json, Measurement, Outcome
+from reproduction.lemmas import on_images, rounds_of, weights_of
+from reproduction.sizes import Size
+from reproduction.statistics import paired
+from reproduction.texts import about, finding, heading, text
+from reproduction.verdicts import Check, Finding
 from salf.core.arrivals import Floats
 from salf.methods.salf import SALF
 from salf.report import names
@@ -16,14 +24,6 @@ from salf.report.lines import Axis, Line, Lines, Point, figure
 from salf.report.page import Block
 from salf.report.style import Spec, ordered
 from salf.report.tables import Table
-from salf.reproduction import lemmas
-from salf.reproduction.comparisons import ABOVE_ZERO, between
-from salf.reproduction.item import Found, Item, Json, Measurement, Outcome
-from salf.reproduction.lemmas import on_images, rounds_of, weights_of
-from salf.reproduction.sizes import Size
-from salf.reproduction.statistics import paired
-from salf.reproduction.texts import about, finding, heading, text
-from salf.reproduction.verdicts import Check, Finding
 from salf.runs.pool import Progress
 from salf.theory import Federation, variance_bound
 from salf.worlds.depth import Uniform

@@ -8,6 +8,14 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from reproduction.comparisons import ABOVE_ZERO, between
+from reproduction.item import Found, Item, Json, Measurement, Outcome
+from reproduction.lemmas import images, on_images
+from reproduction.ridge import from_images, trajectories
+from reproduction.sizes import Size
+from reproduction.statistics import paired
+from reproduction.texts import about, finding, heading, text
+from reproduction.verdicts import Check, Finding
 from salf.common.intervals import CONFIDENCE, interval
 from salf.core.arrivals import Floats, Ints
 from salf.core.schedules import theorem_gamma
@@ -16,14 +24,6 @@ from salf.report import names
 from salf.report.lines import Axis, Lines, Point, figure, method_lines
 from salf.report.style import Spec
 from salf.report.tables import Table
-from salf.reproduction.comparisons import ABOVE_ZERO, between
-from salf.reproduction.item import Found, Item, Json, Measurement, Outcome
-from salf.reproduction.lemmas import images, on_images
-from salf.reproduction.ridge import from_images, trajectories
-from salf.reproduction.sizes import Size
-from salf.reproduction.statistics import paired
-from salf.reproduction.texts import about, finding, heading, text
-from salf.reproduction.verdicts import Check, Finding
 from salf.runs.pool import Progress
 from salf.theory import Constants, Federation, convergence_bound
 

@@ -18,7 +18,7 @@ from salf.data.samples import Samples, samples_of
 Index = NDArray[np.int64]
 
 
-class Parts:
+class Partition:
     """The indices of every user's samples, in one array however many users there are."""
 
     def __init__(self, indices: Index, sizes: Index) -> None:
@@ -26,11 +26,11 @@ class Parts:
         self._starts = np.cumsum(sizes) - sizes
 
     @classmethod
-    def of(cls, shares: "Parts | Sequence[Index]") -> "Parts":
+    def of(cls, parts: "Partition | Sequence[Index]") -> "Partition":
         """From one array of indices per user."""
-        if isinstance(shares, Parts):
-            return shares
-        return cls(np.concatenate(shares), np.array([len(share) for share in shares]))
+        if isinstance(parts, Partition):
+            return parts
+        return cls(np.concatenate(parts), np.array([len(part) for part in parts]))
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -47,11 +47,11 @@ class Parts:
         return np.asarray(self._sizes[users])
 
     def at(self, users: Index, places: Index) -> Index:
-        """The samples at these places of the users' shares, [users, places]."""
+        """The samples at these places of the users' parts, [users, places]."""
         return np.asarray(self._indices[self._starts[users][:, None] + places])
 
 
-class SharedParts(Parts):
+class DrawnPartition(Partition):
     """`size` of `count` samples for each user, drawn when needed; users may share samples."""
 
     def __init__(self, users: int, count: int, size: int, key: int) -> None:
@@ -68,13 +68,13 @@ class SharedParts(Parts):
         return np.full(len(users), self._size)
 
     def at(self, users: Index, places: Index) -> Index:
-        """The samples at these places of the users' shares, [users, places]."""
-        uniforms = self._draws.uniform(users, Purpose.SHARE, self._size)
+        """The samples at these places of the users' parts, [users, places]."""
+        uniforms = self._draws.uniform(users, Purpose.PART, self._size)
         held = distinct(uniforms, np.full(len(users), self._count))
         return np.take_along_axis(held, places, axis=1)
 
 
-class Shares(ABC):
+class UsersData(ABC):
     """The data of all users."""
 
     @abstractmethod
@@ -90,7 +90,7 @@ class Shares(ABC):
         """Inputs and targets at these places of the users' data, [users, places], users in turn."""
 
     @abstractmethod
-    def to(self, device: torch.device, dtype: torch.dtype | None) -> "Shares":
+    def to(self, device: torch.device, dtype: torch.dtype | None) -> "UsersData":
         """The same on `device`, and what is floating point as `dtype`."""
 
     @abstractmethod
@@ -98,11 +98,11 @@ class Shares(ABC):
         """All samples of one user."""
 
 
-class Split(Shares):
+class Partitioned(UsersData):
     """Users that hold parts of one data set."""
 
-    def __init__(self, samples: Samples, parts: Parts | Sequence[Index]) -> None:
-        self.samples, self.parts = samples, Parts.of(parts)
+    def __init__(self, samples: Samples, parts: Partition | Sequence[Index]) -> None:
+        self.samples, self.parts = samples, Partition.of(parts)
 
     def __len__(self) -> int:
         return len(self.parts)
@@ -112,13 +112,13 @@ class Split(Shares):
         return self.parts.sizes(users)
 
     def rows(self, users: Index, places: Index) -> tuple[Tensor, Tensor]:
-        """Inputs and targets at these places of the users' shares."""
+        """Inputs and targets at these places of the users' parts."""
         index = torch.from_numpy(self.parts.at(users, places).reshape(-1))
         return self.samples.rows(index.to(self.samples.inputs.device))
 
-    def to(self, device: torch.device, dtype: torch.dtype | None) -> "Split":
+    def to(self, device: torch.device, dtype: torch.dtype | None) -> "Partitioned":
         """The same on `device`, and what is floating point as `dtype`."""
-        return Split(self.samples.to(device, dtype), self.parts)
+        return Partitioned(self.samples.to(device, dtype), self.parts)
 
     def usual_labels(self, users: Index) -> Index:
         """The most frequent label of each of these users."""
@@ -147,7 +147,7 @@ class Split(Shares):
         return self.samples.subset(self.parts[user])
 
 
-class Own(Shares):
+class OwnData(UsersData):
     """Users that each have data of their own: `make(user)` gives it, for users 0, 1, ...
 
     It is a pair (inputs, labels) or a `torch.utils.data.Dataset` of such pairs. What was made last
@@ -180,9 +180,9 @@ class Own(Shares):
         inputs, labels = (cat(each) for each in zip(*of_users, strict=True))
         return inputs, labels
 
-    def to(self, device: torch.device, dtype: torch.dtype | None) -> "Own":
+    def to(self, device: torch.device, dtype: torch.dtype | None) -> "OwnData":
         """The same on `device`, and what is floating point as `dtype`."""
-        return Own(self._make, self._users, device, dtype)
+        return OwnData(self._make, self._users, device, dtype)
 
     def own(self, user: int) -> Samples:
         """All samples of one user."""
@@ -219,13 +219,13 @@ class Own(Shares):
         return data
 
 
-def some(shares: Shares, count: int, users: Index | None = None) -> Samples:
+def some(data: UsersData, count: int, users: Index | None = None) -> Samples:
     """About `count` samples of these users, by default of the first few, who stand for all."""
-    users = np.arange(min(8, len(shares))) if users is None else users
+    users = np.arange(min(8, len(data))) if users is None else users
     each = -(-count // len(users))
     pairs = [
-        shares.rows(np.array([user]), np.arange(min(size, each))[None])
-        for user, size in zip(users.tolist(), shares.sizes(users).tolist(), strict=True)
+        data.rows(np.array([user]), np.arange(min(size, each))[None])
+        for user, size in zip(users.tolist(), data.sizes(users).tolist(), strict=True)
     ]
     inputs, labels = (cat(half) for half in zip(*pairs, strict=True))
     return Samples(inputs, labels)
@@ -241,7 +241,7 @@ def _batch(rows: Sequence[Any]) -> Any:
     return torch.stack([torch.as_tensor(row) for row in rows])
 
 
-def joined(pairs: Sequence[Any]) -> Split:
+def joined(pairs: Sequence[Any]) -> Partitioned:
     """Users with a pair (inputs, targets) each, as parts of one data set."""
     of_users = [samples_of(f"user {user}'s", pair) for user, pair in enumerate(pairs)]
     for user, each in enumerate(of_users):
@@ -256,4 +256,4 @@ def joined(pairs: Sequence[Any]) -> Split:
     sizes = np.array([len(each) for each in of_users])
     inputs = cat([each.inputs for each in of_users])
     labels = torch.cat([each.labels for each in of_users])
-    return Split(Samples(inputs, labels), Parts(np.arange(len(inputs)), sizes))
+    return Partitioned(Samples(inputs, labels), Partition(np.arange(len(inputs)), sizes))

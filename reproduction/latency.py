@@ -5,17 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from salf.common.intervals import interval, over_seeds
-from salf.report import names
-from salf.report.lines import Axis, Lines, Point, figure, method_lines
-from salf.report.page import Block
-from salf.report.style import Spec
-from salf.report.tables import Table
-from salf.reproduction import curves
-from salf.reproduction.comparisons import HEADINGS, far_apart, one_seed
-from salf.reproduction.deadlines import FLEET, FULL_PASS, passes, straggler_share
-from salf.reproduction.item import Found, Outcome, Trained
-from salf.reproduction.latency_claims import (
+from reproduction import curves
+from reproduction.comparisons import HEADINGS, far_apart, one_seed
+from reproduction.deadlines import FLEET, FULL_PASS, passes, straggler_share
+from reproduction.item import Found, Outcome, Trained
+from reproduction.latency_claims import (
     PLACES,
     STATED_LOSS,
     Panel,
@@ -24,9 +18,15 @@ from salf.reproduction.latency_claims import (
     percents,
     place_name,
 )
-from salf.reproduction.sizes import METHODS, WITH_DEADLINE, Size
-from salf.reproduction.texts import about, heading, text
-from salf.reproduction.verdicts import noted
+from reproduction.sizes import METHODS, WITH_DEADLINE, Size
+from reproduction.texts import about, heading, text
+from reproduction.verdicts import noted
+from salf.common.intervals import interval, over_seeds
+from salf.report import names
+from salf.report.lines import Axis, Lines, Point, figure, method_lines
+from salf.report.page import Block
+from salf.report.style import Spec
+from salf.report.tables import Table
 from salf.runs.config import Config
 from salf.worlds.depth import Mixture
 
