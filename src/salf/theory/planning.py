@@ -233,7 +233,8 @@ class Problem:
 
         def spent(price: float) -> Floats:
             # Every round buys the edges that are worth more than they cost.
-            return np.asarray(s[np.searchsorted(-slopes, -price / weights, side="left")])
+            with np.errstate(over="ignore"):  # a round that hardly counts buys none
+                return np.asarray(s[np.searchsorted(-slopes, -price / weights, side="left")])
 
         if rounds * s[0] > self.budget * (1 + CLOSE):
             raise SalfError(f"{rounds} rounds do not fit in {self.budget:g} s.")
