@@ -14,12 +14,12 @@ import numpy as np
 import torch
 
 import salf
-from salf.depth import PerUser
-from salf.experiments.config import Config
-from salf.experiments.federation import from_config
-from salf.fleet.world import OnFleet
+from salf.runs.config import Config
+from salf.runs.federation import from_config
 from salf.simulation import Simulation
-from salf.worlds import AtDeadline
+from salf.worlds.base import AtDeadline
+from salf.worlds.depth import PerUser
+from salf.worlds.fleet.world import OnFleet
 
 ROUNDS, REPEATS, WARM_UP = 20, 30, 20
 

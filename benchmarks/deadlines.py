@@ -24,8 +24,8 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from salf.deadline import Backpropagation
-from salf.layers import Layers
+from salf.core.deadline import Backpropagation
+from salf.core.layers import Layers
 from salf.models import PAPER_MODELS
 
 BATCH, WORDS, LENGTH, WIDTH = 16, 256, 32, 256

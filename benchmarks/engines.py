@@ -30,18 +30,18 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from salf import memory
-from salf.data import Samples, Split
-from salf.depth import Mixture
-from salf.draws import Keyed
+from salf.common import memory
+from salf.core.draws import Keyed
+from salf.core.layers import Layers
+from salf.core.server import SGD
+from salf.data import Partitioned, Samples
+from salf.data.sampling import Batches
 from salf.engines import engine as make_engine
-from salf.layers import Layers
 from salf.methods import method
 from salf.models import PAPER_MODELS
-from salf.sampling import Batches
-from salf.server import SGD
 from salf.simulation import Simulation
-from salf.worlds import AtDeadline
+from salf.worlds.base import AtDeadline
+from salf.worlds.depth import Mixture
 
 BATCH, LR, MOMENTUM = 16, 0.01, 0.5
 ROWS = 50_000  # of the data set, as many as MNIST and CIFAR-10 have to train on
@@ -168,7 +168,7 @@ def federation(
 ) -> Simulation:
     example, _ = samples.rows(torch.arange(BATCH))
     layers = Layers.of(model, example=example)
-    shares = Split(samples, np.array_split(np.arange(len(samples)), users))
+    shares = Partitioned(samples, np.array_split(np.arange(len(samples)), users))
     world = AtDeadline(Mixture(users, len(layers), ratio))
     engine = make_engine(kind, model, layers, example=example)
     server = SGD(MOMENTUM)
@@ -177,7 +177,7 @@ def federation(
 
 def plain_step(model: nn.Module, samples: Samples, users: int) -> Callable[[], None]:
     """Ordinary training on all users' rows, drawn and gathered as the simulation does."""
-    shares = Split(samples, np.array_split(np.arange(len(samples)), users))
+    shares = Partitioned(samples, np.array_split(np.arange(len(samples)), users))
     batches, everybody, rounds = Batches(shares, BATCH), np.arange(users), count(1)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
 

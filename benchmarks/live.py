@@ -19,17 +19,17 @@ from rich.progress import track
 from rich.table import Table
 from torch import nn
 
-from salf.experiments.federation import from_config
-from salf.experiments.live_config import live
-from salf.experiments.live_users import make_user, user_name
-from salf.experiments.presets import PRESETS
-from salf.experiments.serving import make_server
-from salf.layers import Layers
+from salf.core.layers import Layers
 from salf.live.cluster import cluster
 from salf.live.rounds import Grace, Rounds
 from salf.live.server import LiveServer, Row
 from salf.live.slow import slowness
 from salf.live.update import Update, encode_model
+from salf.runs.federation import from_config
+from salf.runs.live_config import live
+from salf.runs.live_users import make_user, user_name
+from salf.runs.presets import PRESETS
+from salf.runs.serving import make_server
 
 USERS, DEADLINE = 8, 0.05
 WARM_UP = 20  # rounds that wake everything up

@@ -14,17 +14,17 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from salf import memory
-from salf.data import Samples, Split
-from salf.depth import Mixture
+from salf.common import memory
+from salf.core.layers import Layers
+from salf.data import Partitioned, Samples
+from salf.data.sampling import LocalWork
 from salf.engines import Engine, StackedEngine
 from salf.engines import engine as make_engine
-from salf.layers import Layers
 from salf.methods import method
 from salf.models import PAPER_MODELS
-from salf.sampling import LocalWork
 from salf.simulation import Simulation
-from salf.worlds import AtDeadline
+from salf.worlds.base import AtDeadline
+from salf.worlds.depth import Mixture
 
 SAMPLES, BATCH = 20_000, 16
 
@@ -34,7 +34,7 @@ def simulation(engine: Engine, users: int, steps: int) -> Simulation:
     rng = np.random.default_rng(0)
     pixels = torch.from_numpy(rng.integers(0, 256, (SAMPLES, 1, 28, 28), dtype=np.uint8))
     samples = Samples(pixels, torch.from_numpy(rng.integers(0, 10, SAMPLES)))
-    shares = Split(samples, np.array_split(np.arange(SAMPLES), users))
+    shares = Partitioned(samples, np.array_split(np.arange(SAMPLES), users))
     world, local = AtDeadline(Mixture(users, len(engine.layers), 0.0)), LocalWork(steps)
     return Simulation(
         engine, method("fedavg"), world, shares, lambda t: 0.01, None, BATCH, local=local

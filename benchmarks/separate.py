@@ -18,16 +18,16 @@ from rich.console import Console
 from rich.table import Table
 
 from engines import BATCH, LR, MOMENTUM, median_ratio, samples_of, start_of
-from salf import memory
-from salf.aggregate import LayerwiseAggregate
-from salf.data import Samples, Split
-from salf.depth import Mixture
+from salf.common import memory
+from salf.core.aggregate import LayerwiseAggregate
+from salf.core.layers import Layers
+from salf.core.server import SGD
+from salf.data import Partitioned, Samples
 from salf.engines import engine as make_engine
-from salf.layers import Layers
 from salf.methods import method
-from salf.server import SGD
 from salf.simulation import Simulation
-from salf.worlds import AtDeadline
+from salf.worlds.base import AtDeadline
+from salf.worlds.depth import Mixture
 
 USERS = 30
 
@@ -44,7 +44,7 @@ def federation(
 ) -> Simulation:
     net = start_of(model)
     layers = Layers.of(net)
-    shares = Split(samples, np.array_split(np.arange(len(samples)), USERS))
+    shares = Partitioned(samples, np.array_split(np.arange(len(samples)), USERS))
     world = AtDeadline(Mixture(USERS, len(layers), ratio))
     engine = make_engine(kind, net, layers)
     return cls(engine, method(name), world, shares, lambda t: LR, SGD(MOMENTUM), BATCH)

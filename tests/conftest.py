@@ -13,7 +13,7 @@ from hypothesis import settings
 
 import pools
 from salf.data import loading
-from salf.experiments import pool
+from salf.runs import pool
 
 torch.set_num_threads(1)
 

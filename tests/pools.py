@@ -3,7 +3,7 @@
 import pickle
 from concurrent.futures import Executor, Future
 
-from salf.experiments import pool
+from salf.runs import pool
 
 
 class Here(Executor):

@@ -9,17 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from salf.arrivals import Arrivals
-from salf.data import Samples, Split
-from salf.depth import DepthDistribution
-from salf.draws import Keyed, Unkeyed
+from salf.core.arrivals import Arrivals
+from salf.core.draws import Keyed, Unkeyed
+from salf.core.layers import Layers
+from salf.core.server import SGD
+from salf.data import Partitioned, Samples
+from salf.data.sampling import ONE_STEP, Cohort
 from salf.engines import ENGINES, cross_entropy
-from salf.layers import Layers
 from salf.methods import METHODS, Group, method
-from salf.sampling import ONE_STEP, Cohort
-from salf.server import SGD
 from salf.simulation import Simulation
-from salf.worlds import AtDeadline
+from salf.worlds.base import AtDeadline
+from salf.worlds.depth import DepthDistribution
 
 # Those that run batch norm and dropout, too; tests/engines/test_local_steps.py has the other one.
 ANY_MODEL = [name for name in ENGINES if name != "stacked"]
@@ -174,7 +174,7 @@ def simulate(
         made,
         rule,
         AtDeadline(depth),
-        Split(Samples(*samples), shares),
+        Partitioned(Samples(*samples), shares),
         lambda t: rate,
         SGD(momentum),
         batch,

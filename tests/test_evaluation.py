@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import interrupted
 import salf
-from salf.experiments.run import Stopped
+from salf.runs.run import Stopped
 
 SETTINGS = {
     "users": 4,

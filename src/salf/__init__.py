@@ -1,54 +1,54 @@
 """salf: federated learning that never waits for stragglers.
 
 The paper's method and those it is compared with (`salf.methods`), a simulator that runs them
-(`salf.train`, the command `salf`), and the parts both are made of (`salf.layers`, `salf.depth`,
-`salf.aggregate`, `salf.backprop`, and `salf.deadline` for deadlines on real devices).
+(`salf.train`, the command `salf`), and the parts both are made of (`salf.core`, `salf.worlds`,
+and `salf.core.deadline` for deadlines on real devices).
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from salf.aggregate import LayerwiseAggregate, Step
-    from salf.arrivals import Arrivals, Closing
-    from salf.backprop import backward_to
+    from salf.common.errors import SalfError, TrainingDiverged
     from salf.comparing import Compared, compare
+    from salf.core.aggregate import LayerwiseAggregate, Step
+    from salf.core.arrivals import Arrivals, Closing
+    from salf.core.backprop import backward_to
+    from salf.core.deadline import Backpropagation, Partial
+    from salf.core.layers import Layer, Layers
+    from salf.core.rows import Row
     from salf.data import DataSet, Samples, from_tensors, load
-    from salf.deadline import Backpropagation, Partial
-    from salf.errors import SalfError, TrainingDiverged
-    from salf.experiments.config import Config
-    from salf.experiments.own import train
-    from salf.experiments.presets import PRESETS
-    from salf.experiments.run import Result, run
-    from salf.experiments.training import History, StopTraining
-    from salf.fleet.devices import Fleet
-    from salf.layers import Layer, Layers
     from salf.methods import METHODS, Method, method
     from salf.planning import Plan, plan
-    from salf.rows import Row
+    from salf.runs.config import Config
+    from salf.runs.own import train
+    from salf.runs.presets import PRESETS
+    from salf.runs.run import Result, run
+    from salf.runs.training import History, StopTraining
     from salf.simulation import Simulation
-    from salf.worlds import World
+    from salf.worlds.base import World
+    from salf.worlds.fleet.devices import Fleet
 
 # Where each public name lives. Loaded when first used, so that `salf --help` need not wait for
 # torch, and a server that only aggregates need not load the simulator.
 _HOMES = {
-    "salf.aggregate": ("LayerwiseAggregate", "Step"),
-    "salf.arrivals": ("Arrivals", "Closing"),
-    "salf.backprop": ("backward_to",),
+    "salf.core.aggregate": ("LayerwiseAggregate", "Step"),
+    "salf.core.arrivals": ("Arrivals", "Closing"),
+    "salf.core.backprop": ("backward_to",),
     "salf.comparing": ("Compared", "compare"),
-    "salf.deadline": ("Backpropagation", "Partial"),
+    "salf.core.deadline": ("Backpropagation", "Partial"),
     "salf.data": ("DataSet", "Samples", "from_tensors", "load"),
-    "salf.errors": ("SalfError", "TrainingDiverged"),
-    "salf.experiments.config": ("Config",),
-    "salf.experiments.presets": ("PRESETS",),
-    "salf.experiments.run": ("Result", "run"),
-    "salf.experiments.own": ("train",),
-    "salf.experiments.training": ("History", "StopTraining"),
-    "salf.fleet.devices": ("Fleet",),
-    "salf.layers": ("Layer", "Layers"),
+    "salf.common.errors": ("SalfError", "TrainingDiverged"),
+    "salf.runs.config": ("Config",),
+    "salf.runs.presets": ("PRESETS",),
+    "salf.runs.run": ("Result", "run"),
+    "salf.runs.own": ("train",),
+    "salf.runs.training": ("History", "StopTraining"),
+    "salf.worlds.fleet.devices": ("Fleet",),
+    "salf.core.layers": ("Layer", "Layers"),
     "salf.methods": ("METHODS", "Method", "method"),
     "salf.planning": ("Plan", "plan"),
-    "salf.rows": ("Row",),
+    "salf.core.rows": ("Row",),
     "salf.simulation": ("Simulation",),
     "salf.worlds": ("World",),
 }

@@ -13,12 +13,18 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import nn
 
+from salf.common.errors import SalfError, TrainingDiverged
+from salf.common.files import write_whole
+from salf.core.layers import Prefixes
 from salf.data import DataSet
-from salf.depth import DepthDistribution
 from salf.engines import Loss, cross_entropy
-from salf.errors import SalfError, TrainingDiverged
 from salf.evaluation import Metric
-from salf.experiments.compare import (
+from salf.methods import Method, find, named
+from salf.methods import method as make_method
+from salf.report.comparison import print_tables, write_report
+from salf.report.extra import check_extra
+from salf.report.tables import printed
+from salf.runs.compare import (
     RESULTS,
     Case,
     Comparison,
@@ -28,21 +34,15 @@ from salf.experiments.compare import (
     label,
     results_csv,
 )
-from salf.experiments.config import Config
-from salf.experiments.own import run_own
-from salf.experiments.pool import share
-from salf.experiments.run import Result
-from salf.files import write_whole
-from salf.fleet.deadlines import missing
-from salf.fleet.devices import Fleet
-from salf.fleet.named import GIVEN
-from salf.layers import Prefixes
-from salf.methods import Method, find, named
-from salf.methods import method as make_method
-from salf.report.comparison import print_tables, write_report
-from salf.report.extra import check_extra
-from salf.report.tables import printed
-from salf.worlds import World
+from salf.runs.config import Config
+from salf.runs.own import run_own
+from salf.runs.pool import share
+from salf.runs.run import Result
+from salf.worlds.base import World
+from salf.worlds.depth import DepthDistribution
+from salf.worlds.fleet.deadlines import missing
+from salf.worlds.fleet.devices import Fleet
+from salf.worlds.fleet.named import GIVEN
 
 Split = str | Sequence[Sequence[int]]
 

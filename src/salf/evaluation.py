@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from salf.common.errors import SalfError, in_one_line
 from salf.data import Samples
 from salf.engines import Engine
 from salf.engines.losses import user_losses
-from salf.errors import SalfError, in_one_line
 
 # Called with the outputs and targets of all held-out rows.
 Metric = Callable[[Tensor, Tensor], Tensor | float]

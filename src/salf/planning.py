@@ -7,16 +7,16 @@ from typing import Any
 
 from torch import nn
 
+from salf.common.errors import SalfError
 from salf.data import DataSet
-from salf.errors import SalfError
-from salf.experiments import plan as planning
-from salf.experiments.config import Config
-from salf.experiments.own import own_federation
-from salf.experiments.training import Training
-from salf.fleet.devices import Fleet
-from salf.fleet.named import parse
 from salf.report.plan import print_plan, write_plan
 from salf.report.tables import printed
+from salf.runs import plan as planning
+from salf.runs.config import Config
+from salf.runs.own import own_federation
+from salf.runs.training import Training
+from salf.worlds.fleet.devices import Fleet
+from salf.worlds.fleet.named import parse
 
 
 class Plan(planning.Planned):

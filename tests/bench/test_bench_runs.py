@@ -10,8 +10,8 @@ from salf.bench.bench import bench
 from salf.bench.results import Outcome, Row, Seeded, outcome
 from salf.bench.runs import Measured
 from salf.bench.suite import REFERENCE, Entrant, load
-from salf.errors import SalfError
-from salf.experiments.run import run
+from salf.common.errors import SalfError
+from salf.runs.run import run
 
 TINY = load(str(Path(__file__).with_name("tiny.toml")))
 PHONES = TINY.only(["phones"])

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from salf.bench.suite import OWN, REFERENCE, Entrant, load
-from salf.errors import SalfError
-from salf.experiments.config import Config
-from salf.fleet.cost import Cost
-from salf.layers import Layers
+from salf.common.errors import SalfError
+from salf.core.layers import Layers
 from salf.models import build
+from salf.runs.config import Config
+from salf.worlds.fleet.cost import Cost
 
 SUITE = load("full")
 SHAPES = {"digits": (1, 8, 8), "cifar10": (3, 32, 32)}

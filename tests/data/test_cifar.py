@@ -5,11 +5,11 @@ import tarfile
 import numpy as np
 import pytest
 
+from salf.common.errors import SalfError
+from salf.common.progress import Reporter
 from salf.data.cifar import ARCHIVE, BATCHES, FOLDER, SUMS, TEST
 from salf.data.named import cifar_recipe, load_named
 from salf.data.sources import Source
-from salf.errors import SalfError
-from salf.progress import Reporter
 
 ROWS = 4
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import salf
+from salf.common.errors import SalfError
 from salf.data import digits, load
-from salf.errors import SalfError
 
 
 def test_it_needs_no_network_and_no_cache(monkeypatch, tmp_path):

@@ -3,8 +3,8 @@ import hashlib
 import pytest
 import torch
 
+from salf.common.errors import SalfError
 from salf.data import load, synthetic
-from salf.errors import SalfError
 
 
 def test_a_seed_gives_the_same_bytes_everywhere():

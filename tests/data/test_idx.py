@@ -5,9 +5,9 @@ import pytest
 import torch
 from idx_files import idx_bytes
 
+from salf.common.errors import SalfError
 from salf.data import load
 from salf.data.idx import find_parts
-from salf.errors import SalfError
 
 
 def test_a_folder_of_idx_files_is_loaded(tmp_path, tiny_idx, place):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from salf.common.errors import SalfError
 from salf.data import load
-from salf.errors import SalfError
 
 
 def draw(path, value, mode="L", size=(4, 3)):

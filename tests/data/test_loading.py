@@ -1,8 +1,8 @@
 import pytest
 
+from salf.common.errors import SalfError
 from salf.data import example, load, loading
 from salf.data.named import RECIPES
-from salf.errors import SalfError
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
+from salf.common.errors import SalfError
 from salf.data import load, loading
 from salf.data.named import RECIPES, idx_recipe
 from salf.data.sources import Source, npm
-from salf.errors import SalfError
 
 IMAGES = "train-images-idx3-ubyte"
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
+from salf.common.errors import SalfError
 from salf.data import DataSet, Samples, from_tensors
-from salf.errors import SalfError
 
 
 def bytes_samples(count=5, **options):

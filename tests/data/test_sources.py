@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from salf.common.errors import SalfError
+from salf.common.files import write_whole
 from salf.data.files import cache_folder, sha256
 from salf.data.sources import debian, npm, web
-from salf.errors import SalfError
-from salf.files import write_whole
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from salf.common.errors import SalfError
 from salf.data import given, holdout, split
-from salf.errors import SalfError
 
 SPECS = ["iid", "dirichlet:0.01", "dirichlet:0.1", "dirichlet:1", "dirichlet:100", "shards:2"]
 

@@ -24,12 +24,12 @@ from reference import (
     small_mlp,
     small_normed,
 )
-from salf.depth import Mixture
+from salf.common.errors import SalfError
+from salf.core.layers import Layers
 from salf.engines import FusedEngine, LoopEngine
-from salf.errors import SalfError
-from salf.layers import Layers
 from salf.methods import Group, Plan
 from salf.models import build
+from salf.worlds.depth import Mixture
 
 SINGLE, DOUBLE = torch.float32, torch.float64
 TOLERANCE = {SINGLE: 1e-5, DOUBLE: 1e-10}

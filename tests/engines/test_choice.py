@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from reference import assert_close, data, plan_of, rows_of, small_mlp
+from salf.common.errors import SalfError
+from salf.core.layers import Layers
 from salf.engines import FusedEngine, LoopEngine, engine
-from salf.errors import SalfError
-from salf.layers import Layers
 from salf.models import build
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from reference import assert_same
+from salf.common.errors import SalfError
 from salf.engines.kernels import HalvingMaxPool, ThinConvolution, UserBatchNorm, stand_in
-from salf.errors import SalfError
 
 
 def value_and_gradient(module, inputs, signal):

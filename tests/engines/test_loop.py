@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from reference import assert_close, assert_same, copy_of, data, gradients, rows_of, small_normed
+from salf.core.layers import Layers
 from salf.engines import LoopEngine
-from salf.layers import Layers
 from salf.methods import Group, Plan
 
 C = np.array([[0.5, 0.0, 0.0], [0.25, 0.75, 0.0], [0.2, 0.3, 0.7]])

@@ -9,12 +9,12 @@ from torch.nn import functional as F
 
 import salf
 from reference import assert_close, copy_of, gradients, small_mlp
-from salf.depth import fixed
+from salf.common.errors import SalfError
+from salf.core.layers import Layers
 from salf.engines import FusedEngine, LoopEngine, RowLoss, cross_entropy
 from salf.engines.losses import checked
-from salf.errors import SalfError
-from salf.layers import Layers
 from salf.methods import Group, Plan
+from salf.worlds.depth import fixed
 
 CLASSES = 3
 

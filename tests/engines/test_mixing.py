@@ -7,10 +7,10 @@ from torch.nn import functional as F
 
 from nets import NETS, Transformer, make
 from reference import assert_same, copy_of, data, plan_of, rows_of
+from salf.common.errors import SalfError
+from salf.core.layers import Layers
 from salf.engines import LoopEngine, engine
 from salf.engines.mixing import ROWS
-from salf.errors import SalfError
-from salf.layers import Layers
 
 USERS, SIZE = 5, 3
 

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from reference import assert_close, copy_of, data, plan_of, rows_of, small_mlp, small_normed
-from salf.aggregate import LayerwiseAggregate
+from salf.core.aggregate import LayerwiseAggregate
+from salf.core.layers import Layers
 from salf.engines import FusedEngine, GroupedEngine, LoopEngine, separate
-from salf.layers import Layers
 from salf.methods import Group, Plan
 from salf.models import build
 

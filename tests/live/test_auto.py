@@ -6,14 +6,14 @@ import torch
 import updates
 from torch import nn
 
-from salf.errors import SalfError
-from salf.fleet.deadlines import Auto, Schedule
-from salf.layers import Layers
+from salf.common.errors import SalfError
+from salf.core.layers import Layers
 from salf.live import tmax
 from salf.live.reach import ReachEstimate, UserReach
 from salf.live.rounds import Answer, Grace, Rounds
 from salf.live.server import LiveServer
 from salf.live.update import Rejected
+from salf.worlds.fleet.deadlines import Auto, DeadlineSchedule
 
 LAYERS = 4
 MESSAGES = 0.01  # seconds
@@ -171,7 +171,7 @@ def test_t_max_and_what_was_learned_survive_a_restart(tmp_path):
 
 def test_a_schedule_is_kept_live():
     link = Devices(SPEEDS)
-    rounds = federation(link, Schedule((0.1, 0.2, 0.3)))
+    rounds = federation(link, DeadlineSchedule((0.1, 0.2, 0.3)))
     assert [rounds.next().deadline for _ in range(4)] == [0.1, 0.2, 0.3, 0.3]
 
 
@@ -206,7 +206,7 @@ def test_reach_of_users_of_unknown_speed_is_learned_by_name():
 
 
 def test_a_reach_to_aim_for_is_checked():
-    from salf.experiments.live_config import LiveConfig
+    from salf.runs.live_config import LiveConfig
 
     with pytest.raises(SalfError, match="between 0 and 1"):
         LiveConfig(data="digits", deadline="auto:1.5")

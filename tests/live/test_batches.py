@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from salf.fleet.cost import MOST
-from salf.layers import Layers
+from salf.core.layers import Layers
 from salf.live.batches import FITS, OwnBatch, common_time
 from salf.live.rounds import Task
 from salf.live.server import LiveServer
 from salf.live.update import Rejected, Update, decode, encode
 from salf.live.user import User
+from salf.worlds.fleet.cost import MOST
 
 SIZE = 16
 

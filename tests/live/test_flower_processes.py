@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("flwr", reason="needs salf[flower]")
 
 from processes import started
-from salf import rows as records
-from salf.errors import SalfError
+from salf.common.errors import SalfError
+from salf.core import rows as records
 from salf.live.flower.local import LocalFederation
 
 HERE = Path(__file__).parent

@@ -2,9 +2,9 @@
 
 import pytest
 
-from salf.errors import SalfError
-from salf.experiments import live
-from salf.experiments.live import Joining
+from salf.common.errors import SalfError
+from salf.runs import live
+from salf.runs.live import Joining
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from salf.compression import Compression, Sender
-from salf.errors import SalfError
-from salf.layers import Layers
+from salf.common.errors import SalfError
+from salf.core.compression import Compression, Sender
+from salf.core.layers import Layers
+from salf.core.server import SGD
 from salf.live.inspection import Part
 from salf.live.reach import ReachEstimate
 from salf.live.server import LiveServer
 from salf.live.update import Update, encode
-from salf.server import SGD
 
 LR = 0.5
 

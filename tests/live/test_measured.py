@@ -5,9 +5,9 @@ import pytest
 pytest.importorskip("ray", reason="needs salf[ray]")
 
 from command import salf as command
-from salf.experiments.agreement import measure
-from salf.experiments.live import run
-from salf.experiments.live_config import LiveConfig
+from salf.runs.agreement import measure
+from salf.runs.live import run
+from salf.runs.live_config import LiveConfig
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 

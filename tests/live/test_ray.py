@@ -19,8 +19,8 @@ from torch.nn import functional as F
 
 from command import salf
 from processes import in_group, started, wait_until
-from salf.errors import ClusterLost
-from salf.layers import Layers
+from salf.common.errors import ClusterLost
+from salf.core.layers import Layers
 from salf.live.rounds import Grace, Rounds
 from salf.live.server import LiveServer
 from salf.live.slow import Slowdown
@@ -296,7 +296,7 @@ def test_a_server_that_is_terminated_killed_or_loses_ray_goes_on_after_the_last_
 
     # The simulator gets to the same model with the recorded depths: nothing was lost or repeated,
     # and live users compute what simulated ones do.
-    from salf.experiments.replay import replay
+    from salf.runs.replay import replay
 
     summary = json.loads((folder / "summary.json").read_text())
     replayed = replay(folder)

@@ -9,8 +9,8 @@ import torch
 import updates
 from torch import nn
 
-from salf.errors import SalfError
-from salf.layers import Layers
+from salf.common.errors import SalfError
+from salf.core.layers import Layers
 from salf.live.rounds import Answer, Grace, Rounds
 from salf.live.server import LiveServer
 from salf.live.update import Rejected, encode

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from salf.deadline import Backpropagation
-from salf.errors import SalfError
-from salf.layers import Layers
+from salf.common.errors import SalfError
+from salf.core.deadline import Backpropagation
+from salf.core.layers import Layers
 from salf.live.slow import Slowdown, slowness
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 from torch import nn
 
-from salf.layers import Layer, Layers, is_sent
+from salf.core.layers import Layer, Layers, is_sent
 from salf.live.inspection import ENOUGH, FACTOR, Inspection, Part
 from salf.live.server import LiveServer
 from salf.live.update import (

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from salf.errors import SalfError
-from salf.layers import Layers
+from salf.common.errors import SalfError
+from salf.core.layers import Layers
 from salf.live.inspection import Inspection
 from salf.live.server import LiveServer
 from salf.live.update import decode, decode_model, encode, encode_model, size_of

@@ -2,7 +2,7 @@
 
 import torch
 
-from salf.layers import Layers
+from salf.core.layers import Layers
 from salf.live.update import Update
 
 

@@ -4,18 +4,18 @@ import numpy as np
 import torch
 from torch import nn
 
-from salf.data import Samples, Split
+from salf.core.layers import Layers
+from salf.core.server import SGD
+from salf.data import Partitioned, Samples
+from salf.data.sampling import LocalWork
 from salf.engines import ENGINES
-from salf.fleet.cost import Cost
-from salf.fleet.devices import Fleet
-from salf.fleet.timing import Timing
-from salf.fleet.world import OnFleet
-from salf.layers import Layers
 from salf.methods import method
-from salf.sampling import LocalWork
-from salf.server import SGD
 from salf.simulation import Simulation
-from salf.worlds import Recorded
+from salf.worlds.base import Recorded
+from salf.worlds.fleet.cost import Cost
+from salf.worlds.fleet.devices import Fleet
+from salf.worlds.fleet.timing import Timing
+from salf.worlds.fleet.world import OnFleet
 
 COST = Cost(forward=np.array([0.0]), backward=np.array([1.0]), bytes=np.array([0.0]))
 
@@ -38,7 +38,7 @@ def simulation(name, targets, world, rate, steps=1, engine="loop", client_rate=N
         ENGINES[engine](model, Layers.of(model), half_square),
         method(name, **options),
         world,
-        Split(samples, [np.array([u]) for u in range(users)]),
+        Partitioned(samples, [np.array([u]) for u in range(users)]),
         lambda t: rate,
         SGD(0.0),
         batch_size=1,

@@ -16,11 +16,11 @@ from reference import (
     small_mlp,
     small_normed,
 )
-from salf.depth import Mixture
-from salf.draws import Keyed
-from salf.errors import SalfError
+from salf.common.errors import SalfError
+from salf.core.draws import Keyed
 from salf.methods import method
-from salf.worlds import AtDeadline
+from salf.worlds.base import AtDeadline
+from salf.worlds.depth import Mixture
 
 USERS, SIZE = 4, 3
 # Round by round: each user's depth, and who straggles. Busy users' entries do not matter.

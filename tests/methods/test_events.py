@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from quadratic import after, on_fleet, recorded, simulation
 
-from salf.arrivals import Arrivals
-from salf.errors import SalfError
+from salf.common.errors import SalfError
+from salf.core.arrivals import Arrivals
 from salf.methods import method
 
 # Users 0 and 1 tie at 2 s and 4 s. With a buffer of 2, users 0 and 1 make the steps at 2 s and 4 s,

@@ -18,11 +18,11 @@ from reference import (
     small_mlp,
     tensors,
 )
-from salf.arrivals import Arrivals
-from salf.depth import PerUser
-from salf.draws import Keyed
-from salf.errors import SalfError
+from salf.common.errors import SalfError
+from salf.core.arrivals import Arrivals
+from salf.core.draws import Keyed
 from salf.methods import method
+from salf.worlds.depth import PerUser
 
 # Three users, two layers: A finished, B reached layer 2, C nothing.
 DEPTHS = np.array([1, 2, 3])

@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 
 from reference import draw_all
-from salf.arrivals import Arrivals
-from salf.depth import Uniform, fixed, given
-from salf.draws import Keyed
-from salf.errors import SalfError
+from salf.common.errors import SalfError
+from salf.core.arrivals import Arrivals
+from salf.core.draws import Keyed
 from salf.methods import METHODS, method
 from salf.methods.drop import Drop
 from salf.methods.fedavg import FedAvg
-from salf.worlds import AtDeadline
+from salf.worlds.base import AtDeadline
+from salf.worlds.depth import Uniform, fixed, given
 
 P = np.array([0.5, 0.25, 0.1])
 

@@ -8,8 +8,8 @@ import torch
 from quadratic import after, recorded, simulation
 from torch import nn
 
-from salf.arrivals import Arrivals
-from salf.layers import Layers
+from salf.core.arrivals import Arrivals
+from salf.core.layers import Layers
 from salf.live.server import LiveServer
 from salf.live.update import Update
 from salf.methods import method

@@ -7,9 +7,9 @@ import pytest
 import torch
 from quadratic import after, half_square, network, recorded, simulation
 
-from salf.arrivals import Arrivals
-from salf.errors import SalfError
-from salf.layers import Layers
+from salf.common.errors import SalfError
+from salf.core.arrivals import Arrivals
+from salf.core.layers import Layers
 from salf.live.user import User
 from salf.methods import method
 

@@ -15,8 +15,8 @@ from reference import (
     small_mlp,
     small_normed,
 )
-from salf.narrow import subnetwork
-from salf.sampling import LocalWork
+from salf.core.narrow import subnetwork
+from salf.data.sampling import LocalWork
 
 
 def renumbered(model, shift):

@@ -23,13 +23,13 @@ from reference import (
     small_normed,
     tensors,
 )
-from salf.depth import Mixture
-from salf.draws import Keyed
+from salf.common.errors import SalfError
+from salf.core.draws import Keyed
+from salf.core.layers import Layers
 from salf.engines import ENGINES
-from salf.errors import SalfError
-from salf.layers import Layers
 from salf.methods import method
-from salf.worlds import AtDeadline
+from salf.worlds.base import AtDeadline
+from salf.worlds.depth import Mixture
 
 
 class Scaler(nn.Module):

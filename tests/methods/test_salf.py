@@ -9,15 +9,15 @@ from scipy import stats
 from torch import nn
 
 from reference import ANY_MODEL, data, draw_all, gradients, plan_of, rows_of, small_mlp, unreached
-from salf.aggregate import LayerwiseAggregate
-from salf.arrivals import Arrivals
-from salf.depth import Uniform
+from salf.core.aggregate import LayerwiseAggregate
+from salf.core.arrivals import Arrivals
+from salf.core.layers import Layers
+from salf.core.server import SGD, Server
 from salf.engines import ENGINES
-from salf.layers import Layers
 from salf.methods.drop import Drop
 from salf.methods.fedavg import FedAvg
 from salf.methods.salf import SALF
-from salf.server import SGD, Server
+from salf.worlds.depth import Uniform
 
 # Three layers of one weight each: output = w3 w2 w1 x, loss = (output - y)^2 / 2, so with the
 # error e = output - y the gradients are e w2 w3 x, e w1 w3 x, e w1 w2 x.

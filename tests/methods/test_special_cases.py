@@ -19,9 +19,9 @@ from reference import (
     small_mlp,
     small_normed,
 )
-from salf.depth import Mixture, fixed
-from salf.errors import SalfError
+from salf.common.errors import SalfError
 from salf.methods import METHODS
+from salf.worlds.depth import Mixture, fixed
 
 USERS, SIZE = 4, 4
 MODELS = {"mlp": (small_mlp, (4,)), "batch norm": (small_normed, (2, 4, 4))}

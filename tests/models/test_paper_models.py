@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from salf.errors import SalfError
-from salf.layers import Layers
+from salf.common.errors import SalfError
+from salf.core.layers import Layers
 from salf.models import PAPER_MODELS, build, cnn, mlp, vgg
 from salf.models.build import check_fit
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from salf.experiments.compare import Case, Comparison
-from salf.experiments.config import Config
-from salf.experiments.run import Result
-from salf.experiments.training import History
-from salf.rows import Row
+from salf.core.rows import Row
+from salf.runs.compare import Case, Comparison
+from salf.runs.config import Config
+from salf.runs.run import Result
+from salf.runs.training import History
 
 
 def result(

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from command import salf
-from salf.experiments.agreement import Agreement, measure
-from salf.experiments.folder import CONFIG, ROUNDS
-from salf.experiments.live_config import LiveConfig
+from salf.core.rows import Row, append
 from salf.report.agreement import figure, page
 from salf.report.live.run import LiveRun
-from salf.rows import Row, append
+from salf.runs.agreement import Agreement, measure
+from salf.runs.folder import CONFIG, ROUNDS
+from salf.runs.live_config import LiveConfig
 
 FILES = ("fleet.csv", "fleet.png", "fleet.svg", "fleet.html")
 

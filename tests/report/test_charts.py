@@ -2,10 +2,10 @@ from itertools import pairwise
 
 from made_up import case, comparison, result
 
-from salf.experiments.compare import Comparison
-from salf.experiments.config import Config
 from salf.report import charts
 from salf.report.panels import Panels
+from salf.runs.compare import Comparison
+from salf.runs.config import Config
 
 
 def records(spec):

@@ -9,10 +9,10 @@ import pytest
 from made_up import case, comparison
 from rich.console import Console
 
-from salf.errors import SalfError
-from salf.experiments.config import Config
+from salf.common.errors import SalfError
 from salf.report import check_extra, print_tables, write_report
 from salf.report.comparison import page, tables
+from salf.runs.config import Config
 
 
 def texts(table):

@@ -10,13 +10,13 @@ from torch import nn
 
 from command import salf
 from salf import Fleet
-from salf.errors import SalfError
-from salf.experiments.config import Config
-from salf.experiments.previews import preview_of
-from salf.fleet.availability import Intervals
-from salf.fleet.devices import Fleet as Devices
-from salf.fleet.preview import DOWNLOAD, LATE, UPLOAD
+from salf.common.errors import SalfError
 from salf.report.fleet import figure, page
+from salf.runs.config import Config
+from salf.runs.previews import preview_of
+from salf.worlds.fleet.availability import Intervals
+from salf.worlds.fleet.devices import Fleet as Devices
+from salf.worlds.fleet.preview import DOWNLOAD, LATE, UPLOAD
 
 ASKED = ("fleet", "preview", "digits-mlp", "--fleet", "phones", "--users", "6")
 
@@ -83,7 +83,7 @@ def test_one_very_slow_user_does_not_blur_when_the_others_finish():
 
 
 def test_p_l_of_very_many_users_is_that_of_all_of_them(monkeypatch):
-    monkeypatch.setattr("salf.fleet.preview.MOST_USERS", 10)
+    monkeypatch.setattr("salf.worlds.fleet.preview.MOST_USERS", 10)
     fleet = Devices.of(speed=[1.0] * 40, jitter=0.5)
     found = fleet.preview(nn.Sequential(nn.Linear(4, 2)), 16.0, batch_size=1)
     assert found.reach[0].tolist() == pytest.approx([0.5] * 10)

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from salf.experiments.config import Config
-from salf.experiments.plan import on_same_devices, plan
-from salf.experiments.search import Tried
 from salf.report.plan import constants, disagreement, figure, page, table, write_plan
+from salf.runs.config import Config
+from salf.runs.plan import on_same_devices, plan
+from salf.runs.search import Tried
 
 CONFIG = Config(
     data="synthetic", users=6, batch_size=8, threads=1, fleet="slow-classes", seconds=30.0, lr=0.1

@@ -8,16 +8,16 @@ from rich.console import Console
 from test_charts import records
 from test_comparison import bold, texts
 
-from salf.experiments.clocked import Clocked
-from salf.experiments.compare import Case, Comparison
-from salf.experiments.config import Config
-from salf.experiments.run import Result
-from salf.experiments.training import History
-from salf.fleet.named import assumed
+from salf.core.rows import Row
 from salf.report import charts, print_tables, seconds, write_report
 from salf.report.comparison import page, tables
 from salf.report.panels import Panels
-from salf.rows import Row
+from salf.runs.clocked import Clocked
+from salf.runs.compare import Case, Comparison
+from salf.runs.config import Config
+from salf.runs.run import Result
+from salf.runs.training import History
+from salf.worlds.fleet.named import assumed
 
 BASE = Config(users=4, fleet="phones", deadline=0.065, seconds=40.0, rounds=0)
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
-from salf.experiments.config import Config
-from salf.experiments.run import Result
-from salf.experiments.training import History
-from salf.reproduction.item import Found, Task, label
-from salf.rows import Row
+from reproduction.item import Found, Task, label
+from salf.core.rows import Row
+from salf.runs.config import Config
+from salf.runs.run import Result
+from salf.runs.training import History
 
 
 def result(config: Config, accuracies: Sequence[float], losses: Sequence[float] = ()) -> Result:

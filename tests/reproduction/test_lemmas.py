@@ -10,19 +10,19 @@ import torch
 from scipy import stats
 
 from reference import draw_all, gradients, unreached
-from salf.arrivals import Arrivals
+from reproduction import lemma1, lemma2, lemma3
+from reproduction.item import Found, label
+from reproduction.lemmas import errors_allowed, inner_products, rounds_of, weights_of
+from reproduction.sizes import QUICK
+from reproduction.verdicts import Verdict
+from salf.core.arrivals import Arrivals
+from salf.core.draws import Unkeyed
+from salf.core.layers import Layers
 from salf.data import split, synthetic
-from salf.depth import Uniform
-from salf.draws import Unkeyed
-from salf.layers import Layers
+from salf.data.sampling import places
 from salf.methods.drop import Drop
 from salf.methods.salf import SALF
-from salf.reproduction import lemma1, lemma2, lemma3
-from salf.reproduction.item import Found, label
-from salf.reproduction.lemmas import errors_allowed, inner_products, rounds_of, weights_of
-from salf.reproduction.sizes import QUICK
-from salf.reproduction.verdicts import Verdict
-from salf.sampling import places
+from salf.worlds.depth import Uniform
 
 TINY = replace(
     QUICK,

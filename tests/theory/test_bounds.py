@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from reference import draw_all, unreached
-from salf.depth import Uniform
-from salf.errors import SalfError
+from salf.common.errors import SalfError
 from salf.methods import method
 from salf.theory import Constants, Federation, convergence_bound, variance_bound
 from salf.theory.bounds import theorem_step_variance
+from salf.worlds.depth import Uniform
 
 
 def test_the_constants_of_the_theorem_by_hand():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import optimize, special
 
-from salf.errors import SalfError
+from salf.common.errors import SalfError
 from salf.theory import Constants, Federation, convergence_bound
 from salf.theory.planning import (
     Problem,

@@ -8,10 +8,10 @@ from salf.bench import results
 from salf.bench.results import Outcome, Row, made_with, outcome
 from salf.bench.runs import Measured, key, measure
 from salf.bench.suite import REFERENCE, Cell, Entrant, Suite
+from salf.common.errors import SalfError, in_one_line
 from salf.data import load
-from salf.errors import SalfError, in_one_line
-from salf.experiments.pool import OnProgress
 from salf.methods import method
+from salf.runs.pool import OnProgress
 
 Outcomes = dict[str, Outcome]  # by the key of the cell
 

@@ -14,10 +14,10 @@ import torch
 
 from salf.bench.runs import Measured
 from salf.bench.suite import POINTS, REFERENCE, Cell, Entrant, Suite
-from salf.errors import SalfError
-from salf.experiments.clocked import SHARE, seconds_to
-from salf.files import csv_text, write_whole
-from salf.intervals import Interval, interval
+from salf.common.errors import SalfError
+from salf.common.files import csv_text, write_whole
+from salf.common.intervals import Interval, interval
+from salf.runs.clocked import SHARE, seconds_to
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,15 @@ from sys import modules
 
 from torch import nn
 
-from salf.errors import NoRoundInTime, SalfError, TrainingDiverged, in_one_line
-from salf.experiments.clocked import Clocked
-from salf.experiments.config import Config
-from salf.experiments.pool import Job, OnProgress, Progress, run_all, share
-from salf.experiments.run import run
-from salf.experiments.training import SLOWEST, History
-from salf.files import folder_name, write_whole
+from salf.common.errors import NoRoundInTime, SalfError, TrainingDiverged, in_one_line
+from salf.common.files import folder_name, write_whole
+from salf.core.rows import Row
 from salf.methods import find
-from salf.rows import Row
+from salf.runs.clocked import Clocked
+from salf.runs.config import Config
+from salf.runs.pool import Job, OnProgress, Progress, run_all, share
+from salf.runs.run import run
+from salf.runs.training import SLOWEST, History
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from salf.errors import SalfError, unknown
-from salf.experiments.config import Config
+from salf.common.errors import SalfError, unknown
 from salf.methods import method
+from salf.runs.config import Config
 
 POINTS = 40  # evaluations of a run
 # The settings of a config that are a method's own; all others are the suite's.

@@ -5,9 +5,9 @@ from typing import Annotated
 
 from salf.cli.options import Settings, Source, Workers, option, parse_list, parse_ratio, settings_of
 from salf.cli.terminal import Downloads, progress_bar, tell
-from salf.errors import SalfError
-from salf.experiments.config import Config
-from salf.experiments.presets import PRESETS, load_config, simulated
+from salf.common.errors import SalfError
+from salf.runs.config import Config
+from salf.runs.presets import PRESETS, load_config, simulated
 
 _CHOSEN = ("attack", "robust", "stragglers", "seed", "threads")
 USERS = 8
@@ -52,7 +52,7 @@ def attacks(
 
         salf attacks mnist-cnn --fleet phones --deadline 2s    (the same users are always slow)
     """
-    from salf.experiments.attacks import ATTACKS, RULES, try_attacks
+    from salf.runs.attacks import ATTACKS, RULES, try_attacks
 
     users = {"users": USERS} if source in PRESETS else {}
     base = simulated(load_config(source)).changed(**{**users, **settings})

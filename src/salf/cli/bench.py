@@ -17,8 +17,8 @@ from salf.cli.options import (
     settings_of,
 )
 from salf.cli.terminal import Downloads, can_draw, progress_bar, results, say, tell
-from salf.errors import SalfError
-from salf.experiments.config import Config
+from salf.common.errors import SalfError
+from salf.runs.config import Config
 
 if TYPE_CHECKING:
     from salf.bench.results import Row
@@ -197,7 +197,7 @@ def _shown(chosen: "Suite", rows: "Sequence[Row]") -> "list[Row]":
 
 def _write_docs(whole: "Suite", rows: "Sequence[Row]", page: Path) -> None:
     """Put the tables between the marks of docs/bench.md, in a clone."""
-    from salf.files import write_whole
+    from salf.common.files import write_whole
     from salf.report.bench import markdown
 
     begin, end = f"<!-- salf bench {whole.name} -->\n", f"<!-- end {whole.name} -->\n"

@@ -13,7 +13,7 @@ from rich.text import Text
 from salf.cli.terminal import console, progress_bar, say
 
 if TYPE_CHECKING:
-    from salf.rows import Row
+    from salf.core.rows import Row
 
 EVERY = 10.0  # seconds between lines where there is no terminal
 MOST = 20  # users that are shown one by one

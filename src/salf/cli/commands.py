@@ -4,7 +4,7 @@ from typing import Any
 
 from typer.core import TyperGroup
 
-from salf.errors import unknown
+from salf.common.errors import unknown
 
 
 class Commands(TyperGroup):

@@ -20,11 +20,11 @@ from salf.cli.options import (
     settings_of,
 )
 from salf.cli.terminal import Downloads, can_draw, progress_bar, results, say, tell
-from salf.experiments.config import Config
-from salf.experiments.presets import load_config, simulated
+from salf.runs.config import Config
+from salf.runs.presets import load_config, simulated
 
 if TYPE_CHECKING:
-    from salf.experiments.compare import Case, Comparison
+    from salf.runs.compare import Case, Comparison
 
 _COMPARED = ("method", "stragglers", "split", "average", "batches", "seed", "threads")
 
@@ -86,8 +86,8 @@ def compare(
         salf compare mnist-mlp --fleet phones --deadline 800ms --seconds 400 \\
             --batches equal,equal-time --out phones    (accuracy over simulated seconds)
     """
-    from salf.experiments.compare import cases
     from salf.report import check_extra, print_tables, write_report
+    from salf.runs.compare import cases
 
     base = simulated(load_config(source).changed(**settings))
     if base.fleet:
@@ -115,7 +115,7 @@ def run_cases(
     base: Config, wanted: "Sequence[Case]", seeds: int, folder: Path | None, **more: Any
 ) -> "Comparison":
     """Run a comparison, with a bar while it lasts."""
-    from salf.experiments.compare import compare as run_all
+    from salf.runs.compare import compare as run_all
 
     by_clock = base.seconds is not None
     with progress_bar(counted=not by_clock) as progress:

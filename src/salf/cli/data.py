@@ -7,7 +7,7 @@ import typer
 
 from salf.cli.options import Settings, settings_of
 from salf.cli.terminal import Downloads, console, tell
-from salf.experiments.config import Config
+from salf.runs.config import Config
 
 
 @settings_of(Config, only=("data_dir",))

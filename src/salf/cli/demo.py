@@ -14,9 +14,9 @@ from rich.text import Text
 from salf.cli.compare import end, run_cases
 from salf.cli.options import DataDir, option
 from salf.cli.terminal import Downloads, can_draw, console, results, say, tell
-from salf.errors import DataUnavailable
-from salf.experiments.config import Config
-from salf.experiments.presets import PRESETS
+from salf.common.errors import DataUnavailable
+from salf.runs.config import Config
+from salf.runs.presets import PRESETS
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,10 @@ def demo(
     A second comparison, over rounds, uses the paper's mixture with 90 % stragglers. The data are
     MNIST or, if it cannot be downloaded, digits, a small data set that comes with salf.
     """
-    from salf.experiments.compare import cases
     from salf.report import check_extra, print_tables
     from salf.report.comparison import write_both
     from salf.report.seconds import sentences
+    from salf.runs.compare import cases
 
     preset = "mnist-mlp" if _has_mnist(data_dir) else "digits-mlp"
     drawn = can_draw(check_extra)

@@ -10,8 +10,8 @@ from salf.cli.commands import Commands
 from salf.cli.fleet_measure import measure
 from salf.cli.options import Settings, Source, option, settings_of
 from salf.cli.terminal import Downloads, console, tell
-from salf.experiments.config import Config
-from salf.experiments.presets import load_config, simulated
+from salf.runs.config import Config
+from salf.runs.presets import load_config, simulated
 
 app = typer.Typer(
     cls=Commands,
@@ -25,7 +25,7 @@ app = typer.Typer(
 @app.command("list")
 def list_() -> None:
     """List the fleets that come with salf; docs/fleets.md describes them."""
-    from salf.fleet.named import NAMED
+    from salf.worlds.fleet.named import NAMED
 
     width = max(map(len, NAMED))
     for name, make in NAMED.items():
@@ -61,9 +61,9 @@ def preview(
 
         salf fleet preview mnist-cnn --fleet edge --batches equal-time
     """
-    from salf.experiments.previews import preview_of
     from salf.report import check_extra
     from salf.report.fleet import write_preview
+    from salf.runs.previews import preview_of
 
     if out is not None:
         check_extra()

@@ -8,7 +8,7 @@ import typer
 
 from salf.cli.options import option
 from salf.cli.terminal import say, tell
-from salf.errors import SalfError
+from salf.common.errors import SalfError
 
 
 def measure(
@@ -35,8 +35,8 @@ def measure(
 
         salf run mnist-cnn --fleet runs/live/fleet.csv --users 8 --deadline 50ms
     """
-    from salf.experiments.agreement import measure as measured_of
     from salf.report.agreement import write_agreement
+    from salf.runs.agreement import measure as measured_of
 
     path = out or folder / "fleet.csv"
     if path.suffix != ".csv":  # which --fleet knows files by

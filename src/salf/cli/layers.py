@@ -8,14 +8,14 @@ from rich.table import Table
 
 from salf.cli.options import settings_of
 from salf.cli.terminal import results, say, tell
-from salf.experiments.config import Config
-from salf.experiments.presets import PRESETS
-from salf.experiments.settings import PAPER_MODELS
+from salf.runs.config import Config
+from salf.runs.presets import PRESETS
+from salf.runs.settings import PAPER_MODELS
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from salf.layers import Layer
+    from salf.core.layers import Layer
 
 
 @settings_of(Config, only=("data", "layers", "batch_size"))
@@ -34,11 +34,11 @@ def layers(
 
         salf layers mynets:Net --data digits --layers stem+norm,body,head
     """
+    from salf.core.layers import Layers, as_option, blocks, is_sequential
+    from salf.core.work import work
     from salf.data import example as example_of
-    from salf.layers import Layers, as_option, blocks, is_sequential
     from salf.models import build
     from salf.models.build import check_fit
-    from salf.work import work
 
     presets = (preset.data for preset in PRESETS.values() if preset.model == model)
     config = Config(**{"data": next(presets, Config.data), **settings, "model": model})

@@ -12,14 +12,14 @@ from salf.cli.board import Board
 from salf.cli.options import Options, Settings, Source, option, settings_of, with_options
 from salf.cli.recorded import accuracy_text
 from salf.cli.terminal import console, say, tell
-from salf.errors import ClusterLost, SalfError
-from salf.experiments.config import Config
-from salf.experiments.live_config import LiveConfig
-from salf.experiments.live_config import live as made_live
-from salf.experiments.presets import PRESETS, load_config
+from salf.common.errors import ClusterLost, SalfError
+from salf.runs.config import Config
+from salf.runs.live_config import LiveConfig
+from salf.runs.live_config import live as made_live
+from salf.runs.presets import PRESETS, load_config
 
 if TYPE_CHECKING:
-    from salf.rows import Row
+    from salf.core.rows import Row
 
 USERS = 8  # unless said otherwise: the paper's 30 are many processes for one machine
 Federation = Annotated[
@@ -71,7 +71,7 @@ def live(
 
         salf replay runs/live    (replay the recorded depths in the simulator)
     """
-    from salf.experiments.live import Joining, run
+    from salf.runs.live import Joining, run
 
     if resume and out is None:
         raise SalfError("--resume needs --out, the folder of the run to continue.")
@@ -131,8 +131,8 @@ class Screen:
 
     def begin(self, config: LiveConfig, layers: Sequence[str]) -> None:
         """The federation is put together."""
-        from salf.experiments.live_users import user_name
         from salf.live.slow import slowness
+        from salf.runs.live_users import user_name
 
         slow = enumerate(slowness(config.slow, config.users), 1)
         factors = {user_name(number): factor for number, factor in slow}
@@ -157,8 +157,8 @@ class Screen:
 
 
 def _rounds(out: Path) -> int:
-    from salf import rows
-    from salf.experiments.folder import RunFolder
+    from salf.core import rows
+    from salf.runs.folder import RunFolder
 
     return len(rows.read(RunFolder(out).rounds))
 
@@ -218,8 +218,8 @@ def join(
 
         salf join mnist-cnn --address 192.168.1.10:6379 --share 7/8
     """
-    from salf.experiments.live_users import make_user, user_name
     from salf.live.cluster import Pulse, cluster
+    from salf.runs.live_users import make_user, user_name
 
     if not share:
         raise SalfError("salf join needs --share: for example, 7/8 for user 7 of the server's 8.")

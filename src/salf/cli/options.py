@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import typer
 
-from salf.errors import SalfError
-from salf.experiments.config import Config, refuse_deadline
+from salf.common.errors import SalfError
 from salf.methods import METHODS
+from salf.runs.config import Config, refuse_deadline
 
 
 def option(*names: str, help: str, **more: Any) -> Any:

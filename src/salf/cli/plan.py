@@ -15,9 +15,9 @@ from salf.cli.options import (
     with_options,
 )
 from salf.cli.terminal import Downloads, can_draw, console, progress_bar, results, say, tell
-from salf.experiments.config import Config
-from salf.experiments.presets import load_config, simulated
-from salf.options import duration
+from salf.common.options import duration
+from salf.runs.config import Config
+from salf.runs.presets import load_config, simulated
 
 _CHOSEN = ("deadline", "rounds", "seed", "depth", "stragglers", "eval_every", "eval_seconds")
 
@@ -82,12 +82,12 @@ def plan(
 
         salf run digits-mlp --fleet slow-classes --seconds 200 --deadline plan/plan.csv
     """
-    from salf.experiments.plan import on_same_devices
-    from salf.experiments.plan import plan as make_plan
-    from salf.experiments.pool import run_all
-    from salf.files import write_whole
+    from salf.common.files import write_whole
     from salf.report import check_extra
     from salf.report.plan import print_plan, tables, write_plan
+    from salf.runs.plan import on_same_devices
+    from salf.runs.plan import plan as make_plan
+    from salf.runs.pool import run_all
 
     drawn = out is not None and can_draw(check_extra)
     config = simulated(with_options(load_config(source), settings, options))
@@ -140,7 +140,7 @@ def plan(
 
 def _fetch(config: Config) -> None:
     """Once here, so that data are fetched once and what is wrong with them is said once."""
-    from salf.experiments.federation import load_data
+    from salf.runs.federation import load_data
 
     with console.status(f"looking for {config.data}"):
         load_data(config, Downloads())

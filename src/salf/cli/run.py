@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from salf.cli.options import Options, Settings, Source, option, settings_of, with_options
 from salf.cli.terminal import Downloads, progress_bar, say, tell
-from salf.errors import SalfError
-from salf.experiments.config import Config
-from salf.experiments.presets import load_config, simulated
+from salf.common.errors import SalfError
 from salf.methods import find
+from salf.runs.config import Config
+from salf.runs.presets import load_config, simulated
 
 
 @settings_of(Config)
@@ -43,10 +43,10 @@ def run(
 
         salf run mnist-mlp --fleet phones --deadline 800ms --seconds 400    (a simulated clock)
     """
-    from salf.experiments.clocked import NOBODY, nobody_is_cut_off
-    from salf.experiments.pool import amount, share
-    from salf.experiments.run import run as train
     from salf.report import names
+    from salf.runs.clocked import NOBODY, nobody_is_cut_off
+    from salf.runs.pool import amount, share
+    from salf.runs.run import run as train
 
     if resume and out is None:
         raise SalfError("--resume needs --out, the folder of the run to continue.")

@@ -16,8 +16,8 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from salf.errors import SalfError
-from salf.progress import Reporter
+from salf.common.errors import SalfError
+from salf.common.progress import Reporter
 
 console = Console(stderr=True)
 results = Console()

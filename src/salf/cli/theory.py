@@ -6,7 +6,7 @@ from rich.table import Table
 
 from salf.cli.options import option, parse_list
 from salf.cli.terminal import results
-from salf.errors import SalfError
+from salf.common.errors import SalfError
 
 
 def bound(

@@ -7,10 +7,10 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 import torch
 
+from salf.common.errors import SalfError
+from salf.common.files import write_whole
 from salf.data.files import Bytes, read_bytes, sha256
 from salf.data.samples import Samples
-from salf.errors import SalfError
-from salf.files import write_whole
 
 ARCHIVE = "cifar-10-binary.tar.gz"
 ARCHIVE_SHA256 = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"

@@ -12,9 +12,9 @@ from importlib import resources
 import numpy as np
 import torch
 
+from salf.common.errors import SalfError
 from salf.data.files import sha256
 from salf.data.samples import DataSet, Samples
-from salf.errors import SalfError
 
 NAME = "digits"
 FILE = "digits.csv.gz"

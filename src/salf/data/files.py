@@ -10,7 +10,7 @@ import numpy as np
 import platformdirs
 from numpy.typing import NDArray
 
-from salf.errors import SalfError
+from salf.common.errors import SalfError
 
 Bytes = NDArray[np.uint8]
 

@@ -5,8 +5,8 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from salf.common.errors import SalfError
 from salf.data.samples import DataSet, Samples
-from salf.errors import SalfError
 
 CELL = 4  # pixels between the points of the coarse grid that prototypes are smoothed from
 SHIFT = 3  # an image shows its prototype moved by up to this many pixels each way

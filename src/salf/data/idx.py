@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from salf.common.errors import SalfError
 from salf.data.files import Bytes, read_bytes
 from salf.data.samples import DataSet, Samples
-from salf.errors import SalfError
 
 PARTS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
 

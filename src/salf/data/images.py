@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from salf.common.errors import SalfError
 from salf.data.samples import DataSet, Samples
-from salf.errors import SalfError
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm"}
 GREY = {"1", "L", "LA"}

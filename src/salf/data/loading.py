@@ -7,7 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from salf import registry
+from salf.common import registry
+from salf.common.errors import SalfError, unknown
+from salf.common.progress import Report, Reporter
 from salf.data.digits import NAME as DIGITS
 from salf.data.digits import load_digits
 from salf.data.files import cache_folder
@@ -16,8 +18,6 @@ from salf.data.idx import load_idx
 from salf.data.images import load_folder
 from salf.data.named import CLASSES, RECIPES, SHAPES, is_in, load_named
 from salf.data.samples import DataSet
-from salf.errors import SalfError, unknown
-from salf.progress import Report, Reporter
 
 
 def load(

@@ -5,14 +5,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from salf.common.errors import DataUnavailable, SalfError
+from salf.common.files import write_whole
+from salf.common.progress import Report, Reporter
 from salf.data import cifar
 from salf.data.files import read_bytes, sha256
 from salf.data.idx import PARTS, find_parts, parse_parts
 from salf.data.samples import DataSet, Samples
 from salf.data.sources import Source, debian, npm, web
-from salf.errors import DataUnavailable, SalfError
-from salf.files import write_whole
-from salf.progress import Report, Reporter
 
 CLASSES = 10  # of each data set here
 

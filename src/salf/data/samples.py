@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from salf.errors import SalfError
-from salf.inputs import Inputs
+from salf.common.errors import SalfError
+from salf.core.inputs import Inputs
 
 
 # eq=False: comparing tensors element by element has no single truth value.

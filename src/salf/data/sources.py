@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from time import monotonic
 
-from salf.errors import SalfError
-from salf.progress import OnBytes, megabytes
+from salf.common.errors import SalfError
+from salf.common.progress import OnBytes, megabytes
 
 ANSWER_SECONDS = 10
 COMMAND_SECONDS = 600

@@ -5,7 +5,9 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from salf import registry
+from salf.common import registry
+from salf.common.errors import SalfError
+from salf.core.layers import Layers, is_sequential
 from salf.engines import stacked
 from salf.engines.base import Engine, RoundResult, Rows, Weights
 from salf.engines.checked import CheckedEngine
@@ -15,8 +17,6 @@ from salf.engines.loop import LoopEngine
 from salf.engines.losses import Loss, RowLoss, cross_entropy
 from salf.engines.mixing import reason_for_the_loop
 from salf.engines.stacked import StackedEngine
-from salf.errors import SalfError
-from salf.layers import Layers, is_sequential
 
 ENGINES: Mapping[str, type[Engine]] = {
     "loop": LoopEngine,

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from salf.aggregate import Held, LayerwiseAggregate, Step
-from salf.arrivals import Ints
-from salf.backprop import backward_to, moved
+from salf.core.aggregate import Held, LayerwiseAggregate, Step
+from salf.core.arrivals import Ints
+from salf.core.backprop import backward_to, moved
+from salf.core.layers import Layers
+from salf.core.narrow import SubNetwork, subnetwork
+from salf.core.schedules import Schedule
 from salf.engines.losses import Loss, cross_entropy, user_losses
-from salf.layers import Layers
 from salf.methods import Group, Plan
-from salf.narrow import SubNetwork, subnetwork
-from salf.schedules import Schedule
 
 Weights = Mapping[str, Tensor]
 

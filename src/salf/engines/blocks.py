@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
-from salf.aggregate import LayerwiseAggregate
-from salf.arrivals import Bools, Floats, Ints
+from salf.common.errors import SalfError
+from salf.core.aggregate import LayerwiseAggregate
+from salf.core.arrivals import Bools, Floats, Ints
+from salf.core.graph import unchanged
+from salf.core.layers import Layers
 from salf.engines.base import Engine, Network, Rows, Weights
 from salf.engines.kernels import UserBatchNorm, stand_in
 from salf.engines.losses import Loss, RowLoss, cross_entropy
-from salf.errors import SalfError
-from salf.graph import unchanged
-from salf.layers import Layers
 from salf.methods import Group
 
 # How many bytes one pass may save for its backward pass; more users are worked off in chunks. Small

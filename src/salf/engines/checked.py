@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 import torch
 
-from salf.aggregate import LayerwiseAggregate
+from salf.common.errors import in_one_line
+from salf.core.aggregate import LayerwiseAggregate
+from salf.core.schedules import Schedule
 from salf.engines.base import Engine, Network, RoundResult, Rows, Weights
 from salf.engines.loop import LoopEngine
 from salf.engines.mixing import tolerance, trial
-from salf.errors import in_one_line
 from salf.methods import Group, Plan
-from salf.schedules import Schedule
 
 NEGLIGIBLE = 1e-3  # a layer whose gradients are smaller, relative to the largest, is all rounding
 

@@ -22,17 +22,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from salf.aggregate import LayerwiseAggregate
-from salf.arrivals import Floats, Ints
-from salf.backprop import backward_to
+from salf.common.errors import SalfError
+from salf.core.aggregate import LayerwiseAggregate
+from salf.core.arrivals import Floats, Ints
+from salf.core.backprop import backward_to
+from salf.core.layers import Layers, flatten, is_sequential
+from salf.core.narrow import BATCH_NORMS
 from salf.engines.base import Network, Rows, Weights
 from salf.engines.blocks import BlockEngine, Parts
 from salf.engines.losses import total_and_objective
 from salf.engines.separate import SeparateBlock
-from salf.errors import SalfError
-from salf.layers import Layers, flatten, is_sequential
 from salf.methods import Group
-from salf.narrow import BATCH_NORMS
 
 # For a plain nn.Sequential, whose modules' outputs are counted instead. (Measured:
 # benchmarks/engines.py, benchmarks/memory.py.)

@@ -9,9 +9,9 @@ interact: batch norm keeps each user's own statistics.
 import numpy as np
 from torch import Tensor, nn
 
-from salf.aggregate import LayerwiseAggregate
-from salf.arrivals import Floats, Ints
-from salf.backprop import backward_to
+from salf.core.aggregate import LayerwiseAggregate
+from salf.core.arrivals import Floats, Ints
+from salf.core.backprop import backward_to
 from salf.engines.base import Network
 from salf.engines.blocks import BlockEngine, Parts
 from salf.engines.losses import total_and_objective

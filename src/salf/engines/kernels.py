@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from salf.errors import SalfError
-from salf.narrow import BATCH_NORMS
+from salf.common.errors import SalfError
+from salf.core.narrow import BATCH_NORMS
 
 # Output channels up to which the inputs' gradient of a convolution is faster as a convolution.
 MOST_THIN = 8

@@ -1,6 +1,6 @@
 """The loop engine: one user at a time, any module. Slow, obvious, and the oracle."""
 
-from salf.aggregate import LayerwiseAggregate
+from salf.core.aggregate import LayerwiseAggregate
 from salf.engines.base import Engine, Network, Rows
 from salf.methods import Group
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from salf.arrivals import Floats
-from salf.errors import SalfError, in_one_line
+from salf.common.errors import SalfError, in_one_line
+from salf.core.arrivals import Floats
 
 # Called with outputs and targets of one user. If it returns several values, the user's loss is
 # their mean.

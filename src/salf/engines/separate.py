@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from salf.core.layers import Layers
 from salf.engines.base import Weights
 from salf.engines.kernels import ThinConvolution, UserBatchNorm
-from salf.layers import Layers
 
 
 class Kernel(Protocol):

@@ -11,16 +11,16 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from salf.aggregate import LayerwiseAggregate
-from salf.arrivals import Ints
+from salf.common.errors import SalfError, in_one_line
+from salf.core.aggregate import LayerwiseAggregate
+from salf.core.arrivals import Ints
+from salf.core.graph import unchanged
+from salf.core.layers import Layers
+from salf.core.narrow import CONVOLUTIONS
 from salf.engines.base import Engine, Network, Rows, Weights
 from salf.engines.blocks import saved_bytes
 from salf.engines.losses import Loss, cross_entropy, user_losses
-from salf.errors import SalfError, in_one_line
-from salf.graph import unchanged
-from salf.layers import Layers
 from salf.methods import Group
-from salf.narrow import CONVOLUTIONS
 
 # How many bytes of weights, gradients and activations a stack may have; more users are worked off
 # in chunks. (Measured: benchmarks/local_steps.py.)

@@ -6,11 +6,11 @@ from typing import Any
 # What is public here lives with the experiments, which build on this package: so it is loaded when
 # it is used, and not before.
 _HOMES = {
-    "LiveConfig": ("salf.experiments.live_config", "LiveConfig"),
-    "Joining": ("salf.experiments.live", "Joining"),
-    "config": ("salf.experiments.live_config", "live"),
-    "replay": ("salf.experiments.replay", "replay"),
-    "run": ("salf.experiments.live", "run"),
+    "LiveConfig": ("salf.runs.live_config", "LiveConfig"),
+    "Joining": ("salf.runs.live", "Joining"),
+    "config": ("salf.runs.live_config", "live"),
+    "replay": ("salf.runs.replay", "replay"),
+    "run": ("salf.runs.live", "run"),
 }
 
 

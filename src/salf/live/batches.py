@@ -7,9 +7,9 @@ more than fits into a constant deadline. A user divides it by the time that it t
 from collections.abc import Mapping
 from statistics import median
 
-from salf.deadline import Backpropagation
-from salf.deadline.times import FORWARD
-from salf.fleet.cost import MOST
+from salf.core.deadline import Backpropagation
+from salf.core.deadline.times import FORWARD
+from salf.worlds.fleet.cost import MOST
 
 STEADY = 1.1  # a batch is not changed by less than this factor, so that its time can be learned
 FITS = 0.9  # of the deadline: times vary from round to round

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from salf.errors import SalfError
-from salf.layers import Layers, is_sent
+from salf.common.errors import SalfError
+from salf.core.layers import Layers, is_sent
 from salf.live.update import Rejected, Update
 
 WINDOW = 200  # users whose norms of a layer are remembered

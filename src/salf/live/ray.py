@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from salf.errors import SalfError, in_one_line
+from salf.common.errors import SalfError, in_one_line
 from salf.live.cluster import Pulse
 from salf.live.rounds import Answer, Task
 from salf.live.update import Rejected, decode_model, encode, encode_model

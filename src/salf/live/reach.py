@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from salf.arrivals import Floats
-from salf.fleet.learned import LearnedReach
+from salf.core.arrivals import Floats
+from salf.worlds.fleet.learned import LearnedReach
 
 
 class ReachEstimate:
@@ -38,7 +38,7 @@ class ReachEstimate:
 
 
 class UserReach:
-    """P(user u reaches layer l by T), learned for every user by its name (`salf.fleet.learned`).
+    """P(user u reaches layer l by T), learned for every user by its name.
 
     Unlike `ReachEstimate` it knows about deadlines that were not tried, so p_l follows a deadline
     that changes; but it takes users for independent. `shares` are the parts of a round's work that

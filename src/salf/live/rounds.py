@@ -14,12 +14,12 @@ from typing import Protocol
 
 from torch import Tensor
 
-from salf.errors import SalfError
-from salf.fleet.deadlines import Auto, Deadline
+from salf.common.errors import SalfError
+from salf.core.rows import Row
 from salf.live.server import LiveServer
 from salf.live.tmax import TMax
 from salf.live.update import Rejected, Update
-from salf.rows import Row
+from salf.worlds.fleet.deadlines import Auto, Deadline
 
 log = logging.getLogger("salf.live")
 
@@ -132,7 +132,7 @@ class Grace:
 class Rounds:
     """One round after the other, between a server and the users at the other end of a link.
 
-    `deadline` is T_max in seconds, or a `salf.fleet.deadlines.Deadline`: a schedule, or `Auto`,
+    `deadline` is T_max in seconds, or a `fleet.deadlines.Deadline`: a schedule, or `Auto`,
     which is adapted after each round. With a `cohort`, each round asks that many of the free users,
     drawn from `seed`. `on_wait` is called with a sentence when there is nobody to ask. `now` is the
     clock.

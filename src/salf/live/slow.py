@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from salf.errors import SalfError
+from salf.common.errors import SalfError
 
 _SIDE = 48  # of the matrices multiplied: some microseconds each
 

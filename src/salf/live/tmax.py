@@ -6,11 +6,11 @@ from math import ceil, inf, isfinite
 
 import numpy as np
 
-from salf.arrivals import Floats
-from salf.errors import SalfError
-from salf.fleet.deadlines import Auto, Constant, Deadline
+from salf.common.errors import SalfError
+from salf.core.arrivals import Floats
+from salf.core.rows import Row
 from salf.live.update import Update
-from salf.rows import Row
+from salf.worlds.fleet.deadlines import Auto, Constant, Deadline
 
 TRIALS = 3  # rounds that wait for all users, from which T_max starts: the first ones are slow
 FIRST = 60.0  # seconds that the first round may take

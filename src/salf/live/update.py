@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from salf.errors import in_one_line
+from salf.common.errors import in_one_line
 
 _FORMAT = "salf-1"
 _MOST_STAGES = 10_000

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from salf.attacks import Attack
-from salf.backprop import moved
-from salf.compression import Sender
-from salf.deadline import Backpropagation, Partial
-from salf.errors import SalfError
-from salf.layers import Layers, is_sent
+from salf.common.errors import SalfError
+from salf.core.backprop import moved
+from salf.core.compression import Sender
+from salf.core.deadline import Backpropagation, Partial
+from salf.core.layers import Layers, is_sent
 from salf.live.batches import OwnBatch
 from salf.live.update import Update
+from salf.stages.attacks import Attack
 
 
 class User:

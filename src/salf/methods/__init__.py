@@ -6,8 +6,8 @@ import pkgutil
 from collections.abc import Mapping
 from dataclasses import fields
 
-from salf import registry
-from salf.errors import SalfError
+from salf.common import registry
+from salf.common.errors import SalfError
 from salf.methods.base import Average, Group, Method, Plan, Recalled, make
 
 

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from salf.arrivals import Arrivals, Closing, Floats
-from salf.errors import SalfError
+from salf.common.errors import SalfError
+from salf.core.arrivals import Arrivals, Closing, Floats
 from salf.methods.base import Method
 from salf.methods.events import of_whole_updates, polynomial
-from salf.worlds import World
+from salf.worlds.base import World
 
 Stale = Literal["difference", "model"]
 

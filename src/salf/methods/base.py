@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Literal, get_type_hints
 
 import numpy as np
 
-from salf.arrivals import Arrivals, Bools, Closing, Floats, Ints
-from salf.errors import SalfError, unknown
-from salf.options import converted
-from salf.worlds import World
+from salf.common.errors import SalfError, unknown
+from salf.common.options import converted
+from salf.core.arrivals import Arrivals, Bools, Closing, Floats, Ints
+from salf.worlds.base import World
 
 Average = Literal["reached", "all"]
 
@@ -77,7 +77,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Recalled:
-    """What the server remembers of users' last updates, and how it is used (`salf.recall`)."""
+    """What the server remembers of users' last updates, and how it is used."""
 
     beta: float  # how much of it enters a step
     fade: float | None  # rounds after which it counts half; None if it does not fade

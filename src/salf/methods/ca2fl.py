@@ -5,8 +5,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from salf.arrivals import Arrivals, Closing, Floats
-from salf.errors import SalfError
+from salf.common.errors import SalfError
+from salf.core.arrivals import Arrivals, Closing, Floats
 from salf.methods.base import Recalled
 from salf.methods.events import Buffering, of_whole_updates
 

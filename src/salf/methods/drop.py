@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from salf.arrivals import Arrivals, Closing, Floats
+from salf.core.arrivals import Arrivals, Closing, Floats
 from salf.methods.base import Method
 
 Lucky = Literal["dropped", "kept"]

@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from salf.arrivals import Arrivals, Floats, Ints
+from salf.core.arrivals import Arrivals, Floats, Ints
 from salf.methods.base import Method
-from salf.worlds import World
+from salf.worlds.base import World
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from salf.arrivals import Arrivals, Bools, Floats
-from salf.errors import SalfError
+from salf.common.errors import SalfError
+from salf.core.arrivals import Arrivals, Bools, Floats
 from salf.methods.base import Method, Recalled
 
 

@@ -5,8 +5,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from salf.arrivals import Arrivals, Closing, Floats
-from salf.errors import SalfError
+from salf.common.errors import SalfError
+from salf.core.arrivals import Arrivals, Closing, Floats
 from salf.methods.events import Buffering, hinge, of_whole_updates, polynomial
 
 Staleness = Literal["constant", "polynomial", "hinge"]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from salf.arrivals import Closing, Floats
+from salf.core.arrivals import Closing, Floats
 from salf.methods.base import Method
 
 

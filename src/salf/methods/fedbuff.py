@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from salf.arrivals import Arrivals, Closing, Floats
-from salf.errors import SalfError
+from salf.common.errors import SalfError
+from salf.core.arrivals import Arrivals, Closing, Floats
 from salf.methods.events import Buffering, of_whole_updates, polynomial
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from salf.arrivals import Arrivals, Closing, Floats
+from salf.core.arrivals import Arrivals, Closing, Floats
 from salf.methods.base import Method
 
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from salf.arrivals import Closing, Floats
-from salf.errors import SalfError
+from salf.common.errors import SalfError
+from salf.core.arrivals import Closing, Floats
 from salf.methods.base import Method
 
 

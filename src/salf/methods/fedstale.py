@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from salf.arrivals import Arrivals, Closing, Floats
-from salf.errors import SalfError
+from salf.common.errors import SalfError
+from salf.core.arrivals import Arrivals, Closing, Floats
 from salf.methods.family import WithMemory, inverse
 
 

@@ -5,10 +5,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from salf.arrivals import Arrivals, Closing, Floats
-from salf.errors import SalfError
+from salf.common.errors import SalfError
+from salf.core.arrivals import Arrivals, Closing, Floats
 from salf.methods.base import Method
-from salf.worlds import World
+from salf.worlds.base import World
 
 
 @dataclass(frozen=True)

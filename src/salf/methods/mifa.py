@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from salf.arrivals import Closing, Floats
+from salf.core.arrivals import Closing, Floats
 from salf.methods.family import WithMemory
 
 

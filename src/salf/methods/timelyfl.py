@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from salf.arrivals import Closing, Floats
-from salf.errors import SalfError
+from salf.common.errors import SalfError
+from salf.core.arrivals import Closing, Floats
 from salf.methods.events import NoDeadline
-from salf.worlds import World
+from salf.worlds.base import World
 
 Times = Literal["expected", "measured"]
 

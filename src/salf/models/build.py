@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from salf import registry
-from salf.errors import SalfError
-from salf.graph import unchanged
+from salf.common import registry
+from salf.common.errors import SalfError
+from salf.common.registry import first_line
+from salf.core.graph import unchanged
 from salf.models.paper import PAPER_MODELS, Shape
-from salf.registry import first_line
 
 GROUP = "salf.models"  # of entry points, for packages that bring models
 

@@ -6,7 +6,7 @@ from math import prod
 
 from torch import nn
 
-from salf.errors import SalfError
+from salf.common.errors import SalfError
 
 Shape = tuple[int, ...]
 

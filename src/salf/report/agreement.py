@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from salf.arrivals import Floats
-from salf.experiments.agreement import Agreement
-from salf.files import write_whole
+from salf.common.files import write_whole
+from salf.core.arrivals import Floats
 from salf.report import names
 from salf.report.extra import check_extra, optional
 from salf.report.live.run import LiveRun
@@ -27,6 +26,7 @@ from salf.report.style import (
     thinned,
 )
 from salf.report.tables import Table
+from salf.runs.agreement import Agreement
 
 LIVE, SIMULATED = "live", "simulated"
 _COLOURS = {LIVE: INK, SIMULATED: "#D55E00"}

@@ -9,14 +9,14 @@ from rich.console import Console
 from salf.bench import ranking
 from salf.bench.results import Outcome, Row, to_csv
 from salf.bench.suite import REFERENCE, Cell, Suite
-from salf.experiments.clocked import SHARE
-from salf.files import write_whole
-from salf.intervals import Interval, over_seeds
+from salf.common.files import write_whole
+from salf.common.intervals import Interval, over_seeds
 from salf.report import names
 from salf.report.bench_charts import accuracy_map, curves
 from salf.report.page import Block, Chart, Code, Page, Section
 from salf.report.tables import Cell as Entry
 from salf.report.tables import Table
+from salf.runs.clocked import SHARE
 
 NONE, PAGE, CSV = "–", "report.html", "results.csv"
 Show = Callable[[Outcome], str]

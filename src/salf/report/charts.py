@@ -7,15 +7,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from salf.experiments.compare import Case, Comparison
-from salf.experiments.run import Result
+from salf.core.rows import Row
 from salf.report import names
 from salf.report.extra import optional
 from salf.report.lines import Axis, Line, Lines, Point, figure, method_lines
 from salf.report.measured import Spread, lines, mean_of, ratios, seeds, test_accuracy
 from salf.report.panels import Panels
 from salf.report.style import INK, Spec, spec, thinned
-from salf.rows import Row
+from salf.runs.compare import Case, Comparison
+from salf.runs.run import Result
 
 Measure = Literal["accuracy", "train_loss"]
 Over = Literal["round", "clock"]

@@ -6,16 +6,16 @@ from shlex import join
 
 from rich.console import Console
 
-from salf.depth import has_ratio
-from salf.experiments.compare import Case, Comparison
-from salf.files import write_whole
-from salf.fleet.named import GIVEN
+from salf.common.files import write_whole
 from salf.report import charts, names, seconds, voice
 from salf.report.extra import check_extra
 from salf.report.measured import lines, methods, ratios, seeds, test_accuracy
 from salf.report.page import Block, Chart, Code, Page, Section
 from salf.report.style import pictures
 from salf.report.tables import Cell, Table
+from salf.runs.compare import Case, Comparison
+from salf.worlds.depth import has_ratio
+from salf.worlds.fleet.named import GIVEN
 
 NOT_MEASURED = "–"
 PAGE = "report.html"

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-from salf.errors import SalfError
+from salf.common.errors import SalfError
 
 
 def optional(module: str, extra: str = "report") -> Any:

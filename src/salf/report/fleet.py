@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from salf.experiments.config import Config
-from salf.files import write_whole
-from salf.fleet.preview import DOWNLOAD, FINISH, LATE, UPLOAD, Preview
+from salf.common.files import write_whole
 from salf.report import names
 from salf.report.extra import check_extra, optional
 from salf.report.page import Block, Chart, Code, Page, Section
 from salf.report.style import INK, SOFT, Spec, legend, ordered, pictures, seconds_axis, shaded, spec
 from salf.report.tables import Table
+from salf.runs.config import Config
+from salf.worlds.fleet.preview import DOWNLOAD, FINISH, LATE, UPLOAD, Preview
 
 PICTURE, PAGE = "preview", "preview.html"
 _WIDTH = 720

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from salf.experiments.compare import Case, Comparison
+from salf.runs.compare import Case, Comparison
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Sequence
 
-from salf.depth import has_ratio
-from salf.experiments.config import Config
-from salf.fleet.named import GIVEN
 from salf.methods import find
+from salf.runs.config import Config
+from salf.worlds.depth import has_ratio
+from salf.worlds.fleet.named import GIVEN
 
 _METHODS = {
     "salf": "SALF",

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from salf.experiments.compare import Case, Comparison
-from salf.experiments.config import Config
 from salf.report import names
 from salf.report.style import faceted
+from salf.runs.compare import Case, Comparison
+from salf.runs.config import Config
 
 By = Literal["split", "average", "stragglers"]
 

@@ -8,16 +8,16 @@ from typing import Any
 
 from rich.console import Console
 
-from salf.experiments.constants import KAPPA
-from salf.experiments.offers import Offer
-from salf.experiments.plan import Planned
-from salf.experiments.search import Tried, lost
-from salf.files import write_whole
+from salf.common.files import write_whole
 from salf.report import names
 from salf.report.extra import check_extra, optional
 from salf.report.page import Block, Chart, Code, Page, Section
 from salf.report.style import SOFT, Spec, legend, pictures, spec
 from salf.report.tables import Cell, Table
+from salf.runs.constants import KAPPA
+from salf.runs.offers import Offer
+from salf.runs.plan import Planned
+from salf.runs.search import Tried, lost
 
 PLAN, CURVE, PICTURE, PAGE = "plan.csv", "curve.csv", "plan", "plan.html"
 BOUNDS = {"theorem": "Bound of the theorem", "sharp": "Sharp bound"}

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from salf.experiments.clocked import NOBODY, SHARE, Clocked, nobody_is_cut_off
-from salf.experiments.compare import Case, Comparison
-from salf.experiments.training import SLOWEST
-from salf.fleet.named import assumed
 from salf.report import names
 from salf.report.measured import Spread, test_accuracy
 from salf.report.tables import Cell, Table
+from salf.runs.clocked import NOBODY, SHARE, Clocked, nobody_is_cut_off
+from salf.runs.compare import Case, Comparison
+from salf.runs.training import SLOWEST
+from salf.worlds.fleet.named import assumed
 
 TO_TARGET = "Seconds to target"
 COLUMNS = (

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from salf.experiments.compare import Case, Comparison
-from salf.experiments.run import Result
 from salf.report import names
 from salf.report.charts import _lines, of_first_panel
 from salf.report.extra import optional
 from salf.report.page import Chart, Section
 from salf.report.style import INK, Records, Spec, legend, spec
+from salf.runs.compare import Case, Comparison
+from salf.runs.run import Result
 
 _WIDTH, _HEIGHT = 380, 260
 

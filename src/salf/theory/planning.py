@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from salf.errors import SalfError
-from salf.schedules import Schedule, theorem_rate
+from salf.common.errors import SalfError
+from salf.core.schedules import Schedule, theorem_rate
 from salf.theory.bounds import Constants, Federation, layer_spread
 
 Floats = npt.NDArray[np.float64]

@@ -1,6 +1,6 @@
 """Flower, across organisations: the strategy, what a ClientApp calls, and a federation to try."""
 
-from salf.errors import SalfError
+from salf.common.errors import SalfError
 
 try:
     import flwr  # noqa: F401  (here, so that every module of this folder says the same without it)

@@ -10,12 +10,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from salf.compression import Compression, Sender
-from salf.errors import SalfError
-from salf.fleet.cost import MOST
-from salf.layers import Layers
+from salf.common.errors import SalfError
+from salf.core.compression import Compression, Sender
+from salf.core.layers import Layers
 from salf.live.batches import OwnBatch
 from salf.live.user import User
+from salf.worlds.fleet.cost import MOST
 
 RESIDUALS = "salf-residuals"  # where in the context's state what was not sent is kept
 TIMES = "salf-times"  # where in the context's state the learned times are kept

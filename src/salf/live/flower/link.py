@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from numpy.lib import format as npy
 from torch import Tensor
 
-from salf.errors import in_one_line
+from salf.common.errors import in_one_line
 from salf.live.flower.mail import Mail, Sent
 from salf.live.rounds import Answer, Task
 from salf.live.update import Rejected, Update, number_of, optional_of, whole_of

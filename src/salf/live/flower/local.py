@@ -24,10 +24,10 @@ from urllib.request import urlopen
 
 import tomli_w
 
-from salf.errors import SalfError
-from salf.files import short_place, temporary_folder
+from salf.common.errors import SalfError
+from salf.common.files import short_place, temporary_folder
+from salf.common.signals import sigterm_as_exit, uninterrupted
 from salf.live.flower import parent
-from salf.signals import sigterm_as_exit, uninterrupted
 
 LOOPBACK = "127.0.0.1"
 CONNECTION = "salf"  # what the federation is called in Flower's own configuration

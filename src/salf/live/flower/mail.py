@@ -20,7 +20,7 @@ from flwr.app import Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from salf.errors import in_one_line
+from salf.common.errors import in_one_line
 from salf.live.update import Rejected
 
 log = logging.getLogger("salf.live")

@@ -21,11 +21,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 from torch import Tensor, nn
 
-from salf import rows as records
-from salf.errors import SalfError
-from salf.fleet import deadlines
-from salf.fleet.deadlines import Auto, Deadline
-from salf.layers import Layers, Prefixes
+from salf.common.errors import SalfError
+from salf.core import rows as records
+from salf.core.layers import Layers, Prefixes
+from salf.core.rows import Row, with_metrics
+from salf.core.schedules import Schedule
+from salf.core.server import SGD, Optimiser
 from salf.live.flower.link import GridLink, update_of
 from salf.live.flower.mail import Mail
 from salf.live.rounds import Grace, Rounds, Task
@@ -33,9 +34,8 @@ from salf.live.server import LiveServer
 from salf.live.tmax import TMax, check_deadline
 from salf.live.update import Rejected, size_of
 from salf.methods import Method
-from salf.rows import Row, with_metrics
-from salf.schedules import Schedule
-from salf.server import SGD, Optimiser
+from salf.worlds.fleet import deadlines
+from salf.worlds.fleet.deadlines import Auto, Deadline
 
 log = logging.getLogger("flwr").log  # where all of Flower's own strategies write
 
@@ -72,8 +72,8 @@ class SALF(FedAvg):
       over the rounds, or "learned" from its depths, as always if the deadline changes.
     - `method`: "salf", "drop" (only nodes that finished count), "fedavg" (waits for all nodes),
       another name, a `salf.Method` or its import path.
-    - `momentum`: that of the server. `optimiser` replaces it: `salf.server.Adam()`, `Yogi()` or
-      `Adagrad()`.
+    - `momentum`: that of the server. `optimiser` replaces it: `salf.core.server.Adam()`,
+      `Yogi()` or `Adagrad()`.
     - `local_steps`: the maximum number of local steps per round. With `client_lr`, nodes use that
       rate and `lr` multiplies their mean update; otherwise they use `lr`.
     - `layers`, `example`: the layers, if the default is not what you want (see `Layers.of`).
@@ -84,9 +84,9 @@ class SALF(FedAvg):
 
     - `max_norm`: bounds the norm of each layer's gradient; by default the bound is learned.
     - `robust`: how layers are combined so that `tolerate` nodes whose gradients stand out cannot
-      control them (`salf.robust`): "trimmed", "median", "clip", or "none" if all nodes are trusted.
-      It needs at least 2 `tolerate` + 1 nodes and holds the updates of a round in memory.
-    - `compress`: how nodes compress updates: "fp16", "qsgd:4" or "topk:0.1" (`salf.compression`).
+      control them: "trimmed", "median", "clip", or "none" if all nodes are trusted. It needs at
+      least 2 `tolerate` + 1 nodes and holds the updates of a round in memory.
+    - `compress`: how nodes compress updates: "fp16", "qsgd:4" or "topk:0.1".
 
     Files and evaluation:
 
@@ -164,7 +164,8 @@ class SALF(FedAvg):
 
     def _needed(self) -> int:
         """How many nodes the robust rule needs."""
-        return 0 if self.server.robust is None else self.server.robust.needed
+        robust = self.server.pipeline.stages.robust
+        return 0 if robust is None else robust.needed
 
     def summary(self) -> None:
         """Log summary configuration of the strategy."""
@@ -174,7 +175,7 @@ class SALF(FedAvg):
         log(INFO, "\t├──> Rounds:")
         log(INFO, "\t│\t├──Method: %s", self.server.method.name)
         log(INFO, "\t│\t├──Deadline: %s", waits or f"{self._described()} | grace period: {grace}")
-        rule = self.server.robust
+        rule = self.server.pipeline.stages.robust
         log(INFO, "\t│\t├──Robust: %s", rule or "none: all nodes are trusted")
         log(INFO, "\t│\t├──Layers: %d (%s)", len(names), ", ".join(names))
         log(INFO, "\t│\t└──State: %s", self.state or "not kept")

@@ -5,12 +5,12 @@ from math import isfinite
 from statistics import fmean
 from typing import Any
 
+from salf.core.rows import Row
 from salf.report import names
 from salf.report.charts import MEASURES, Measure
 from salf.report.extra import optional
 from salf.report.live.run import LiveRun
 from salf.report.style import INK, Spec, legend, shaded, spec, thinned
-from salf.rows import Row
 
 _WIDTH = 740
 _FEW = 40  # points of a curve that are drawn, and not only there to be hovered over

@@ -4,7 +4,7 @@ from pathlib import Path
 from shlex import join
 from textwrap import shorten
 
-from salf.files import write_whole
+from salf.common.files import write_whole
 from salf.report import names
 from salf.report.charts import MEASURES, Measure
 from salf.report.extra import check_extra

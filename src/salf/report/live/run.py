@@ -7,15 +7,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from salf import rows
-from salf.errors import SalfError
-from salf.experiments.folder import CONFIG, RunFolder
-from salf.experiments.live_config import LiveConfig
-from salf.experiments.live_users import user_name
-from salf.experiments.presets import load_config
+from salf.common.errors import SalfError
+from salf.core import rows
+from salf.core.rows import Row
 from salf.live.slow import slowness
 from salf.report import names
-from salf.rows import Row
+from salf.runs.folder import CONFIG, RunFolder
+from salf.runs.live_config import LiveConfig
+from salf.runs.live_users import user_name
+from salf.runs.presets import load_config
 
 # Numbers that are others in every round, though the reason is the same.
 _CHANGING = re.compile(r"(\bround|\blimit|\) is) [-+.\de]+")

@@ -1,0 +1,225 @@
+"""The layer-wise average, fed one update at a time.
+
+The server holds one model's worth of sums however many users there are. An update is a mapping
+from names to tensors: gradients of the parameters, and differences of the buffers, of the layers
+the user reached. Buffers are averaged like the layer they belong to, but never divided by 1 - p_l:
+that makes up for rounds in which a gradient was missing, and would take a running statistic
+further than anybody saw it, a variance even below 0.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from salf.common.errors import SalfError
+from salf.core.layers import Layers
+
+Update = Mapping[str, Tensor]
+# Where the entries of a narrower network lie in the full tensors, by name.
+Held = Mapping[str, tuple[slice | Tensor, ...]]
+PerLayer = Sequence[float] | npt.NDArray[np.float64]
+User = int | str  # a number in the simulator, a name live
+
+
+@dataclass(frozen=True)
+class Step:
+    """The result of a round: a gradient (or a buffer's difference) per name, averaged over users.
+
+    Names of layers that nobody reached are absent. If only some entries of a tensor were trained,
+    `held` marks them; the other entries must not change.
+    """
+
+    values: dict[str, Tensor]
+    held: dict[str, Tensor] = field(default_factory=dict)
+
+
+class LayerwiseAggregate:
+    """Sums of the users' updates, layer by layer. `like` gives every tensor's full shape.
+
+    With `separate`, each user's update must be added on its own, with the user's number (live, its
+    name), because more is done with it than summing.
+    """
+
+    def __init__(self, layers: Layers, like: Mapping[str, Tensor], separate: bool = False) -> None:
+        self.separate = separate
+        self._layers = layers
+        self._like = like
+        self._sums: dict[str, Tensor] = {}
+        # The weight of the users that hold each entry, for names that came in parts.
+        self._holders: dict[str, Tensor] = {}
+        self._senders: dict[str, float] = {}  # the weight of the users that sent the name whole
+        self._reached: npt.NDArray[np.int64] = np.zeros(len(layers), np.int64)
+
+    @property
+    def reached(self) -> npt.NDArray[np.int64]:
+        """The number of users whose update each layer received: |U^l|."""
+        return self._reached
+
+    def add(
+        self,
+        update: Update,
+        weights: PerLayer | None = None,
+        held: Held | None = None,
+        user: User | None = None,
+    ) -> None:
+        """Add one user's layers, each multiplied by its weight (c[l, u]; 1 if not given).
+
+        A layer of weight 0 is left out, and does not count as reached. `held` says where the
+        entries of a narrower network lie in the full tensors.
+        """
+        self.add_sum(update, weights, held=held)
+
+    def add_sum(
+        self,
+        update: Update,
+        weights: PerLayer | None = None,
+        users: Sequence[int] | npt.NDArray[np.int64] | None = None,
+        total: PerLayer | None = None,
+        held: Held | None = None,
+    ) -> None:
+        """Add tensors that are the sum over several users already, where none is `separate`.
+
+        `users` counts them per layer, and `total` is the sum of their weights if these differ.
+        """
+        indices = {name: self._index(name) for name in update}
+        counted: set[int] = set()
+        for name, index in indices.items():
+            weight = 1.0 if weights is None else float(weights[index])
+            if not weight:
+                continue
+            counted.add(index)
+            count = 1 if users is None else int(users[index])
+            of_all = weight * count if total is None else float(total[index])
+            if held is None:
+                self._add_whole(name, update[name], weight, of_all)
+            else:
+                self._add_part(name, update[name], weight, of_all, held[name])
+        for index in counted:
+            self._reached[index] += 1 if users is None else users[index]
+
+    def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
+        """The sums, each layer's divided by its divisor (1 if not given): the method's step.
+
+        `weights` are what was added up: sum_u c[l, u], or sum_u share[l, u] with a divisor. Only
+        where 1 - p_l divides is the quotient more than 1, and buffers do without that.
+        """
+        step = Step({}, self._held())
+        for name, value in self._sums.items():
+            index = self._layers.index_of[name]
+            if is_counter(value):
+                step.values[name] = value
+                continue
+            weight = float(weights[index])
+            if divisor is not None:
+                value, weight = value / float(divisor[index]), weight / float(divisor[index])
+            is_buffer = not self._like[name].requires_grad
+            step.values[name] = value / max(1.0, weight) if is_buffer else value
+        return step
+
+    def average(self, unreached: PerLayer | None = None) -> Step:
+        """[salf_update_rule] as a step: the weighted mean over U^l, divided by 1 - p_l.
+
+        An entry that only some networks hold is averaged over the users who hold it (HeteroFL).
+        """
+        p = np.zeros(len(self._layers)) if unreached is None else np.asarray(unreached)
+        step = Step({}, self._held())
+        for name, value in self._sums.items():
+            reached = 1 - p[self._layers.index_of[name]] if self._like[name].requires_grad else 1.0
+            holders = self._holders.get(name)
+            if is_counter(value):
+                step.values[name] = value
+            elif holders is None:
+                step.values[name] = value / (self._senders[name] * reached)
+            else:
+                step.values[name] = value / (torch.where(holders > 0, holders, 1) * reached)
+        return step
+
+    def sum_of(self, rows: Mapping[str, Tensor], weights: PerLayer) -> dict[str, Tensor]:
+        """sum_u weights_u rows[u], of tensors of one layer that have a row for each user."""
+        return {n: torch.tensordot(v.new_tensor(weights), v, 1) for n, v in rows.items()}
+
+    def _held(self) -> dict[str, Tensor]:
+        return {n: holders > 0 for n, holders in self._holders.items() if not bool(holders.all())}
+
+    def _index(self, name: str) -> int:
+        try:
+            return self._layers.index_of[name]
+        except KeyError:
+            raise SalfError(f"the update names {name!r}, which is in no layer.") from None
+
+    def _add_whole(self, name: str, value: Tensor, weight: float, total: float) -> None:
+        if is_counter(value):  # a counter has no mean: the furthest user's count stands
+            known = self._sums.get(name)
+            self._sums[name] = value.clone() if known is None else torch.maximum(known, value)
+        elif name in self._sums:
+            self._sums[name].add_(value, alpha=weight)
+        else:
+            self._sums[name] = value * weight
+        self._senders[name] = self._senders.get(name, 0.0) + total
+        if name in self._holders:
+            self._holders[name] += total
+
+    def _add_part(
+        self,
+        name: str,
+        value: Tensor,
+        weight: float,
+        total: float,
+        where: tuple[slice | Tensor, ...],
+    ) -> None:
+        full = self._like[name]
+        if name not in self._holders:
+            before = self._senders.get(name, 0.0)
+            self._holders[name] = torch.full_like(full, before, requires_grad=False)
+        if name not in self._sums:
+            self._sums[name] = torch.zeros_like(full, requires_grad=False)
+        # Written back, because entries chosen by their numbers are a copy.
+        self._sums[name][where] = self._sums[name][where].add_(value, alpha=weight)
+        self._holders[name][where] += total
+
+
+class Changing(LayerwiseAggregate, ABC):
+    """An aggregate that changes every user's own update before another one gets it."""
+
+    def __init__(self, inner: LayerwiseAggregate) -> None:
+        self._inner = inner
+        self.separate = True
+
+    @abstractmethod
+    def changed(self, update: Update, weights: PerLayer | None, user: User) -> Update:
+        """The user's update as the other aggregate is to get it."""
+
+    @property
+    def reached(self) -> npt.NDArray[np.int64]:
+        """How many users' updates each layer got."""
+        return self._inner.reached
+
+    def add(
+        self,
+        update: Update,
+        weights: PerLayer | None = None,
+        held: Held | None = None,
+        user: User | None = None,
+    ) -> None:
+        """Add one user's layers, changed."""
+        assert user is not None
+        changed = self.changed(update, weights, user)
+        self._inner.add(changed, weights, held=held, user=user)
+
+    def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
+        """The other's step."""
+        return self._inner.total(weights, divisor)
+
+    def average(self, unreached: PerLayer | None = None) -> Step:
+        """The other's mean."""
+        return self._inner.average(unreached)
+
+
+def is_counter(value: Tensor) -> bool:
+    """Whether a buffer counts something, such as batches: then it has no mean."""
+    return not (value.dtype.is_floating_point or value.dtype.is_complex)

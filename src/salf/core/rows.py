@@ -1,0 +1,212 @@
+"""What a round leaves: one row, simulated or live, and how rows are kept in files."""
+
+import csv
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from salf.common.errors import SalfError
+from salf.common.files import csv_text, write_whole
+from salf.core.arrivals import Arrivals, Ints
+
+MEASURED = "held_out_"  # what columns of metrics.csv begin with
+
+
+@dataclass(frozen=True)
+class Row:
+    """One round. The fields from `limit` to `arrived` are known for live rounds only."""
+
+    round: int
+    train_loss: float  # the mean over the users that took part; NaN if none did
+    reached: tuple[int, ...]  # users whose update layer l got, l = 1..L
+    accuracy: float | None = None  # on held-out data, where it was measured
+    seconds: float = 0.0  # that the round took
+    metrics: Mapping[str, float] = field(default_factory=dict)  # others, measured with the accuracy
+    limit: float | None = None  # that it was to take at most: T_max and the grace period
+    deadline: float | None = None  # T_max; None if there was none
+    depths: Mapping[str, int] = field(default_factory=dict)  # of every user asked; L + 1 if unheard
+    unreached: tuple[float, ...] = ()  # p_l
+    # Where shares depend on it, how likely each user whose update was used was to reach a layer.
+    reach: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    late: int = 0  # updates of earlier rounds that came during this one
+    rejected: Sequence[tuple[str, str]] = ()  # (user, reason)
+    silent: Sequence[str] = ()  # users of whom no update came in time
+    # With several local steps, those of every user asked: begun and planned.
+    steps: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    # Where users choose their batches, the rows of each whose update was used.
+    rows: Mapping[str, int] = field(default_factory=dict)
+    # Seconds of the completed stages of each user's first step, from the last layer to the first.
+    stages: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    arrived: Mapping[str, float] = field(default_factory=dict)  # seconds after which an update was
+    bytes: float = 0.0  # of all downloads and uploads by the clock; live, of the updates
+    # What follows is known of simulated rounds with a clock only.
+    clock: float | None = None  # simulated seconds from the start to the end of the round
+    waited: float = 0.0  # seconds, summed over users, that were done and waited for the rest
+    work: float = 0.0  # multiply-adds of all users
+    wasted_work: float = 0.0  # those of them that are in no update that counts
+    wasted_bytes: float = 0.0  # those of users whose updates do not count
+
+    def finished(self, user: str) -> bool:
+        """Whether a user completed all layers of all local steps."""
+        begun, planned = self.steps.get(user, (1, 1))
+        return self.depths[user] == 1 and begun == planned
+
+    def delivered(self, user: str) -> bool:
+        """Whether a user completed a layer."""
+        return self.depths[user] <= len(self.reached) or self.steps.get(user, (1, 1))[0] > 1
+
+
+TIMED = ("clock", "waited", "work", "wasted_work", "bytes", "wasted_bytes")
+
+
+def timed(arrived: Arrivals, counting: Ints) -> dict[str, Any]:
+    """What a round took by the simulated clock, for its row; the updates of `counting` count."""
+    spent = arrived.spent
+    if spent is None:
+        return {}
+    counts = np.isin(arrived.user, counting)
+    work, sent = float(spent.work.sum()), float(spent.bytes.sum())
+    return {
+        "clock": spent.clock,
+        "waited": float(spent.waited.sum()),
+        "work": work,
+        "wasted_work": max(0.0, work - float(spent.counted @ counts)),
+        "bytes": sent,
+        "wasted_bytes": sent - float(spent.bytes @ counts),
+    }
+
+
+def with_metrics(row: Row, measured: Mapping[str, float]) -> Row:
+    """The row with what was measured after it, the accuracy and others."""
+    others = {name: value for name, value in measured.items() if name != "accuracy"}
+    return replace(row, accuracy=measured.get("accuracy"), metrics=others)
+
+
+def to_table(row: Row) -> dict[str, Any]:
+    """A row as JSON has it, which knows no NaN."""
+    table = asdict(row)
+    table["train_loss"] = _finite(row.train_loss)
+    table["metrics"] = {name: _finite(value) for name, value in row.metrics.items()}
+    return table
+
+
+def from_table(table: Mapping[str, Any]) -> Row:
+    """What `to_table` made."""
+    if unknown := table.keys() - {each.name for each in fields(Row)}:
+        raise ValueError(f"it has the unknown entry {sorted(unknown)[0]!r}")
+    values = dict(table)
+    values["train_loss"] = _number(table["train_loss"])
+    values["metrics"] = {name: _number(value) for name, value in table["metrics"].items()}
+    for name in ("reached", "silent", "unreached"):
+        values[name] = tuple(values[name])
+    values["reach"] = {user: tuple(each) for user, each in table.get("reach", {}).items()}
+    values["stages"] = {user: tuple(each) for user, each in table.get("stages", {}).items()}
+    values["steps"] = {user: tuple(steps) for user, steps in table.get("steps", {}).items()}
+    values["rejected"] = tuple((user, reason) for user, reason in values["rejected"])
+    return Row(**values)
+
+
+def _finite(value: float) -> float | None:
+    return value if isfinite(value) else None
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
+def write_csv(path: Path, rows: Sequence[Row]) -> None:
+    """metrics.csv: a line per round with what every run knows."""
+    reached = [f"reached_{layer}" for layer in range(1, len(rows[0].reached) + 1)]
+    names = list(dict.fromkeys(name for row in rows for name in row.metrics))
+    columns = [f"{MEASURED}{name}" for name in names]
+    timed: Sequence[str] = TIMED if rows[0].clock is not None else ()
+    if not timed and any(row.bytes for row in rows):  # of a live run
+        timed = ("bytes",)
+    lines: list[list[Any]] = [
+        ["round", "train_loss", "accuracy", *columns, *reached, "seconds", *timed]
+    ]
+    for row in rows:
+        measured = [row.metrics.get(name, "") for name in names]
+        times = [f"{row.seconds:.6f}", *(getattr(row, name) for name in timed)]
+        lines.append([row.round, row.train_loss, row.accuracy, *measured, *row.reached, *times])
+    write_whole(path, csv_text(lines))
+
+
+def read_csv(path: Path) -> list[Row]:
+    """The rows of a metrics.csv."""
+    with path.open(encoding="utf-8", newline="") as stream:
+        return [_from_line(line) for line in csv.DictReader(stream)]
+
+
+def _from_line(line: Mapping[str, str]) -> Row:
+    metrics = {
+        key.removeprefix(MEASURED): float(value)
+        for key, value in line.items()
+        if key.startswith(MEASURED) and value
+    }
+    row = Row(
+        int(line["round"]),
+        float(line["train_loss"]),
+        tuple(int(n) for key, n in line.items() if key.startswith("reached_")),
+        float(line["accuracy"]) if line["accuracy"] else None,
+        float(line["seconds"]),
+        metrics,
+    )
+    timed: dict[str, Any] = {name: float(line[name]) for name in TIMED if name in line}
+    return replace(row, **timed)
+
+
+def append(path: Path, row: Row) -> None:
+    """Add a round to a record of JSON lines, for good."""
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write(_line(row))
+        stream.flush()
+        os.fsync(stream.fileno())  # before the checkpoint that says it is there
+
+
+def read(path: Path) -> list[Row]:
+    """The rounds of a record, in order. A last line that is not whole is left out."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    whole, _, _ = text.rpartition("\n")
+    try:
+        return [from_table(json.loads(line)) for line in whole.splitlines()]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise SalfError(f"{path} is not the record of a live run: {error}.") from None
+
+
+def resume(path: Path, t: int, *, saved: bool = True) -> list[Row]:
+    """Make the record that of a server that goes on after round t, and return its rounds.
+
+    One that was killed may have written a round more than it had `saved`, which is run again. A
+    record of anything else is somebody's, and stays as it is.
+    """
+    records = read(path)
+    if [done.round for done in records[:t]] != list(range(1, t + 1)):
+        raise SalfError(
+            f"{path} does not contain all rounds up to {t}. Choose another folder to start over."
+        )
+    if len(records) > t + saved:
+        raise SalfError(
+            f"{path} has {len(records)} rounds, but the server's checkpoint ends at round {t}. "
+            "Choose another folder to start over."
+        )
+    rewrite(path, records[:t])
+    return records[:t]
+
+
+def rewrite(path: Path, records: Iterable[Row]) -> None:
+    """Keep just these."""
+    write_whole(path, "".join(_line(record) for record in records))
+
+
+def _line(row: Row) -> str:
+    return json.dumps(to_table(row)) + "\n"

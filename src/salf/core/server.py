@@ -1,0 +1,220 @@
+"""The server's step: its optimiser, and a layer nobody reached left as it is.
+
+With `client_lr`, the users' update is client_lr times the sum of their gradients, and the server's
+rate multiplies it (FedOpt). Without, users step with the server's rate, and a round with plain SGD
+is w <- w - lr(t) * mean of the sums.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from salf.common.errors import SalfError, unknown
+from salf.core.aggregate import Step
+from salf.core.schedules import Schedule
+
+
+class Optimiser(ABC):
+    """Turns an averaged gradient into a direction; slots are tensors kept for each parameter."""
+
+    @property
+    @abstractmethod
+    def slots(self) -> Mapping[str, float]:
+        """The names of the slots, and the value their entries start with."""
+
+    @abstractmethod
+    def direction(self, gradient: Tensor, *slots: Tensor) -> Tensor:
+        """The direction of this step; changes the slots in place."""
+
+    def directions(self, gradients: list[Tensor], *slots: list[Tensor]) -> list[Tensor]:
+        """Those of many parameters."""
+        return [self.direction(*one) for one in zip(gradients, *slots, strict=True)]
+
+
+@dataclass(frozen=True)
+class SGD(Optimiser):
+    """v <- m v + g, w <- w - lr v: equal to momentum on the users when all of them take part."""
+
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check("momentum", self.momentum)
+
+    @property
+    def slots(self) -> Mapping[str, float]:
+        """Without momentum nothing is kept."""
+        return {"velocity": 0.0} if self.momentum else {}
+
+    def direction(self, gradient: Tensor, *slots: Tensor) -> Tensor:
+        """The velocity."""
+        return slots[0].mul_(self.momentum).add_(gradient) if slots else gradient
+
+    def directions(self, gradients: list[Tensor], *slots: list[Tensor]) -> list[Tensor]:
+        """The velocities, in fewer calls: small models feel each."""
+        if not slots:
+            return gradients
+        torch._foreach_mul_(slots[0], self.momentum)
+        torch._foreach_add_(slots[0], gradients)
+        return slots[0]
+
+
+@dataclass(frozen=True)
+class Adaptive(Optimiser):
+    """m <- b1 m + (1 - b1) g, w <- w - lr m / (sqrt(v) + epsilon), with v_0 = epsilon^2.
+
+    "Adaptive Federated Optimization" (Reddi et al.), Algorithm 2; there is no bias correction.
+    """
+
+    beta1: float = 0.9
+    epsilon: float = 1e-3  # tau in the paper
+
+    def __post_init__(self) -> None:
+        _check("beta1", self.beta1)
+        if not self.epsilon > 0:
+            raise SalfError(f"epsilon must be positive, not {self.epsilon}.")
+
+    @property
+    def slots(self) -> Mapping[str, float]:
+        """m_0 = 0, v_0 = epsilon^2."""
+        return {"mean": 0.0, "variance": self.epsilon**2}
+
+    def direction(self, gradient: Tensor, *slots: Tensor) -> Tensor:
+        """m / (sqrt(v) + epsilon)."""
+        mean, variance = slots
+        mean.mul_(self.beta1).add_(gradient, alpha=1 - self.beta1)
+        self.accumulate(variance, gradient * gradient)
+        return mean / (variance.sqrt() + self.epsilon)
+
+    @abstractmethod
+    def accumulate(self, variance: Tensor, square: Tensor) -> None:
+        """Take a squared gradient into v, in place."""
+
+
+@dataclass(frozen=True)
+class Adam(Adaptive):
+    """FedAdam: v <- b2 v + (1 - b2) g^2."""
+
+    beta2: float = 0.99
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check("beta2", self.beta2)
+
+    def accumulate(self, variance: Tensor, square: Tensor) -> None:
+        """An exponential mean."""
+        variance.mul_(self.beta2).add_(square, alpha=1 - self.beta2)
+
+
+class Yogi(Adam):
+    """FedYogi: v <- v - (1 - b2) g^2 sign(v - g^2)."""
+
+    def accumulate(self, variance: Tensor, square: Tensor) -> None:
+        """Steps of a size that does not depend on v."""
+        variance.addcmul_(square, (variance - square).sign(), value=self.beta2 - 1)
+
+
+@dataclass(frozen=True)
+class Adagrad(Adaptive):
+    """FedAdagrad: v <- v + g^2, by default without a mean."""
+
+    beta1: float = 0.0
+
+    def accumulate(self, variance: Tensor, square: Tensor) -> None:
+        """A sum."""
+        variance.add_(square)
+
+
+OPTIMISERS: Mapping[str, type[Optimiser]] = {
+    "sgd": SGD,
+    "adam": Adam,
+    "yogi": Yogi,
+    "adagrad": Adagrad,
+}
+
+
+def make_optimiser(name: str, settings: Mapping[str, float | None]) -> Optimiser:
+    """The optimiser of this name, with those of the settings that are not None."""
+    if name not in OPTIMISERS:
+        raise unknown("server optimiser", name, OPTIMISERS)
+    cls = OPTIMISERS[name]
+    given = {key: value for key, value in settings.items() if value is not None}
+    known = [each.name for each in fields(cls)]  # type: ignore[arg-type]
+    for key in given:
+        if key not in known:
+            raise SalfError(
+                f"{key} is not a setting of server {name!r}, which has {', '.join(known)}."
+            )
+    return cls(**given)
+
+
+class Server:
+    """Holds the model's tensors and applies the step of each round."""
+
+    def __init__(
+        self,
+        weights: Mapping[str, Tensor],
+        schedule: Schedule,
+        optimiser: Optimiser | None = None,
+        client_lr: float | None = None,
+    ) -> None:
+        if client_lr is not None and not 0 < client_lr < 1e30:
+            raise SalfError(f"client-lr must be positive, not {client_lr}.")
+        self.weights = weights
+        self.schedule = schedule
+        self.optimiser = optimiser or SGD()
+        self.client_lr = client_lr
+        self._slots = self.optimiser.slots
+        # What the optimiser keeps: a mapping from names to tensors for each of its slots.
+        self.state: dict[str, dict[str, Tensor]] = {slot: {} for slot in self._slots}
+
+    def local_rate(self, t: int) -> float:
+        """The rate of users' own steps on the model of round t."""
+        return self.schedule(t) if self.client_lr is None else self.client_lr
+
+    @torch.no_grad()
+    def apply(self, step: Step, t: int) -> None:
+        """Take round t's step. Tensors that it does not name stay unchanged, bit for bit."""
+        rate = self.schedule(t)
+        whole: dict[str, Tensor] = {}
+        for name, value in step.values.items():
+            weight = self.weights[name]
+            if not weight.requires_grad:  # a buffer: its mean difference is added as it is
+                weight.add_(value)
+                continue
+            if self.client_lr is not None:
+                value = value * self.client_lr
+            for slot, start in self._slots.items():
+                if name not in self.state[slot]:
+                    self.state[slot][name] = torch.full_like(value, start)
+            if name in step.held:
+                weight.add_(self._direction(name, value, step.held[name]), alpha=-rate)
+            else:
+                whole[name] = value
+        if whole:
+            slots = [[kept[name] for name in whole] for kept in self.state.values()]
+            moves = self.optimiser.directions(list(whole.values()), *slots)
+            torch._foreach_add_([self.weights[name] for name in whole], moves, alpha=-rate)
+
+    def load_state(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Continue with what another server's optimiser kept."""
+        for slot, kept in self.state.items():
+            for name, tensor in groups.get(slot, {}).items():
+                if tensor.shape != self.weights[name].shape:
+                    raise ValueError(f"{name!r} has a different shape")
+                kept[name] = tensor.to(self.weights[name].device)
+
+    def _direction(self, name: str, gradient: Tensor, held: Tensor) -> Tensor:
+        slots = [kept[name] for kept in self.state.values()]
+        before = [slot.clone() for slot in slots]
+        direction = self.optimiser.direction(gradient, *slots) * held
+        for slot, old in zip(slots, before, strict=True):
+            slot.copy_(torch.where(held, slot, old))  # entries that nobody holds keep theirs
+        return direction
+
+
+def _check(name: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise SalfError(f"{name} must be in [0, 1), not {value}.")

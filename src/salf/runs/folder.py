@@ -1,0 +1,251 @@
+"""The folder of a run, simulated or live: nothing is lost, and nothing is half written.
+
+config.toml, metrics.csv, model.safetensors, summary.json, and a checkpoint from which an unfinished
+run continues. A live run adds rounds.jsonl, the full record of every round, and live.log.
+"""
+
+import json
+import platform
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from importlib.metadata import version
+from math import inf, isfinite, nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_model
+from torch import nn
+
+from salf.common.errors import SalfError
+from salf.common.files import delete_left_over, locked, whole_file, write_whole
+from salf.core import rows as records
+from salf.core.layers import sent_bytes
+from salf.core.rows import Row
+from salf.data import Partitioned
+from salf.runs.config import Config
+from salf.runs.live_config import LiveConfig
+from salf.runs.presets import load_config
+from salf.runs.training import History, Training
+from salf.simulation import Simulation
+
+CONFIG, METRICS, SUMMARY = "config.toml", "metrics.csv", "summary.json"
+MODEL, CHECKPOINT = "model.safetensors", "checkpoint.safetensors"
+MOST_VOICES = 1000  # users whose shares a summary lists
+ROUNDS, LOG = "rounds.jsonl", "live.log"  # of live runs
+
+
+class RunFolder:
+    """The files of one run."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.checkpoint = self.path / CHECKPOINT
+        self.rounds = self.path / ROUNDS
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out; the system releases the folder when this one ends."""
+        with ExitStack() as stack:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(locked(self.path))
+            except BlockingIOError:
+                raise SalfError(f"another process is working in {self.path}.") from None
+            except OSError as error:
+                files = [path for path in (self.path, *self.path.parents) if path.is_file()]
+                why = f"{files[0]} is a file" if files else error.strerror
+                raise SalfError(
+                    f"cannot use the folder {self.path}: {why}. Choose another --out."
+                ) from None
+            yield
+
+    def claim(self, config: Config, resume: bool) -> Config:
+        """The config to run here; refuses a folder that holds another run, or this one begun.
+
+        Nothing is written yet, so a run that fails in its first round leaves the folder free.
+        With `resume`, a run may be given more rounds, or simulated seconds, than it was begun with.
+        """
+        if not (self.path / CONFIG).exists() or not self.is_begun():
+            return config
+        there = load_config(str(self.path / CONFIG))
+        # Unless told otherwise, continue as it was begun.
+        config = config.changed(
+            threads=config.threads or there.threads,
+            eval_seconds=config.eval_seconds or (0.0 if config.eval_every else there.eval_seconds),
+        )
+        if there.robust == "auto":  # of a run that was begun before there was a choice
+            there = there.changed(robust=config.robust)
+        differences = config.differences(there)
+        if isinstance(there, LiveConfig) != isinstance(config, LiveConfig):
+            kind = "a live run" if isinstance(there, LiveConfig) else "a simulated run"
+            raise SalfError(f"{self.path} contains {kind}. Choose another --out.")
+        if differences and set(differences) <= {"rounds", "seconds"} and resume:
+            self._check_can_extend(there, config)
+        elif differences:
+            raise SalfError(
+                f"{self.path} contains a run with a different config (it differs in "
+                f"{', '.join(differences)}). Choose another --out."
+            )
+        elif not resume:
+            raise SalfError(
+                f"{self.path} already contains this run. Add --resume to continue it, or choose "
+                "another --out."
+            )
+        delete_left_over(self.path, (CONFIG, METRICS, SUMMARY, MODEL, CHECKPOINT, ROUNDS))
+        return config
+
+    def begin(self, config: Config) -> None:
+        """The folder is this run's from now on."""
+        if (self.path / CONFIG).exists() and load_config(str(self.path / CONFIG)) != config:
+            (self.path / SUMMARY).unlink(missing_ok=True)  # it is extended: not finished
+        write_whole(self.path / CONFIG, config.to_toml())
+
+    def is_begun(self) -> bool:
+        """Whether a round of the run was kept."""
+        return any((self.path / name).exists() for name in (CHECKPOINT, ROUNDS, SUMMARY))
+
+    def _check_can_extend(self, there: Config, config: Config) -> None:
+        if (config.rounds or inf) < (there.rounds or inf):
+            raise SalfError(
+                f"{self.path} contains a run of {there.rounds or 'any number of'} rounds, which "
+                f"cannot be shortened to {config.rounds}. Choose another --out."
+            )
+        if (config.seconds or inf) < (there.seconds or inf):
+            raise SalfError(
+                f"{self.path} contains a run of {_seconds(there)}, which cannot be shortened to "
+                f"{_seconds(config)}. Choose another --out."
+            )
+        if str(config.lr).startswith("cosine"):
+            raise SalfError(
+                f"{self.path} contains a run whose learning rate falls to 0 over its "
+                f"{there.rounds} rounds, so it cannot be extended. Choose another --out."
+            )
+
+    def finished(self, config: Config) -> dict[str, Any] | None:
+        """The summary, if the run ended as the config says, or before on purpose."""
+        if (found := self.summary()) is None:
+            return None
+        there = load_config(str(self.path / CONFIG))
+        # A run that is extended loses its summary when its next round is kept.
+        same = (there.rounds, there.seconds) == (config.rounds, config.seconds)
+        return found if same else None
+
+    def summary(self) -> dict[str, Any] | None:
+        """What summary.json says, if the run was finished."""
+        try:
+            found: dict[str, Any] = json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        return found
+
+    def history(self, summary: dict[str, Any]) -> History:
+        """The history of a finished run."""
+        return History(
+            tuple(records.read(self.rounds) or records.read_csv(self.path / METRICS)),
+            {name: nan if value is None else value for name, value in summary["test"].items()},
+            summary["engine"],
+            summary["why"],
+            summary["stopped"],
+            summary["loss"],
+        )
+
+    def write_metrics(self, rows: Sequence[Row]) -> None:
+        """Rewrite metrics.csv."""
+        records.write_csv(self.path / METRICS, rows)
+
+    def finish(self, model: nn.Module, rows: Sequence[Row], summary: dict[str, Any]) -> None:
+        """Write what a finished run leaves. The summary comes last: it says that all is there."""
+        self.write_metrics(rows)
+        self.save_model(model)
+        write_whole(self.path / SUMMARY, json.dumps(summary, indent=2) + "\n")
+
+    def save_model(self, model: nn.Module) -> None:
+        """Write the model as it is now, to be read with `safetensors.torch.load_model`."""
+        with whole_file(self.path / MODEL) as temporary:
+            save_model(model, str(temporary))
+
+
+def without_last_evaluation(rows: Sequence[Row], training: Training) -> list[Row]:
+    """The rows of a run that continues: its last round may have been evaluated as the last."""
+    before = rows[-2].clock if len(rows) > 1 else 0.0
+    if rows and not training.is_due_after(rows[-1], before):
+        return [*rows[:-1], replace(rows[-1], accuracy=None, metrics={})]
+    return list(rows)
+
+
+def summarise(config: Config, history: History, training: Training) -> dict[str, Any]:
+    """What there is to say about a finished run."""
+    layers = training.simulation.engine.layers
+    return {
+        "test_accuracy": history.test_accuracy,
+        "test": {name: value if isfinite(value) else None for name, value in history.test.items()},
+        "best_accuracy": history.best_accuracy,
+        "rounds": len(history.rows),
+        "stopped": history.stopped,
+        "seconds": round(history.seconds, 3),
+        "method": config.method,
+        "average": config.average,
+        **({} if config.fleet else {"stragglers": config.stragglers}),
+        "split": config.split,
+        "seed": config.seed,
+        **_of_clock(config, history, training),
+        "voice": _voice(training.simulation),
+        **_remembered(training.simulation),
+        "engine": history.engine,
+        "why": history.why,
+        "loss": history.loss,
+        "data": training.source,
+        "layers": [layer.name for layer in layers],
+        "layer_parameters": [layer.size for layer in layers],
+        "layer_bytes": [sent_bytes(training.simulation.model, layer) for layer in layers],
+        "versions": {
+            "salf": version("salf"),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+        },
+    }
+
+
+def _voice(simulation: Simulation) -> dict[str, Any] | None:
+    """Each user's share of the applied weight, and each class's beside its share of the data."""
+    shares = simulation.voice.shares()
+    if not len(shares) or len(shares) > MOST_VOICES:
+        return None
+    found: dict[str, Any] = {"users": [round(share, 6) for share in shares.tolist()]}
+    found |= {"classes": [], "data": []}
+    split = simulation.data
+    if isinstance(split, Partitioned) and split.has_classes:
+        mixes = split.label_mixes()
+        sizes = split.sizes(np.arange(len(shares))).astype(np.float64)
+        found["classes"] = np.round(shares @ mixes, 6).tolist()
+        found["data"] = np.round(sizes / sizes.sum() @ mixes, 6).tolist()
+    return found
+
+
+def _remembered(simulation: Simulation) -> dict[str, Any]:
+    """What a method with memory keeps of its users on the server."""
+    recall = simulation.pipeline.recall
+    return {} if recall is None else {"remembered": {"users": recall.users, "bytes": recall.bytes}}
+
+
+def _of_clock(config: Config, history: History, training: Training) -> dict[str, Any]:
+    """What there is to say about a run with a simulated clock."""
+    if not config.fleet:
+        return {}
+    return {
+        "simulated_seconds": history.rows[-1].clock,
+        "fleet": config.fleet,
+        "deadline": config.deadline,
+        "batches": config.batches_for(training.simulation.method),
+        "files": dict(config.files),
+    }
+
+
+def _seconds(config: Config) -> str:
+    if config.seconds is None:
+        return "unlimited simulated time"
+    return f"{config.seconds:g} simulated seconds"

@@ -1,0 +1,78 @@
+"""The settings of a live run: those of any run, and those of real users with a real clock."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from salf import methods
+from salf.common.errors import SalfError
+from salf.common.options import duration
+from salf.runs.config import Config, check_names
+from salf.runs.settings import setting
+from salf.worlds.fleet import deadlines
+
+Backend = Literal["ray", "flower"]
+
+
+@dataclass(frozen=True)
+class LiveConfig(Config):
+    """A config of real users with a real clock. Times are in seconds, or texts such as 50ms."""
+
+    grace: float | None = setting(
+        None, "Time for messages after T_max; by default, learned from recent rounds.", duration
+    )
+    slow: str = setting(
+        "",
+        "Slow users: 0.5x8 makes half of them 8 times slower; commas combine, as in "
+        "0.25x4,0.25x16.",
+    )
+    max_norm: float | None = setting(
+        None, "Reject updates with a layer gradient above this norm; by default, learned."
+    )
+    backend: Backend = setting("ray", "ray (rounds of milliseconds) | flower (rounds of seconds)")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        from salf.live.inspection import check_max_norm
+        from salf.live.rounds import Grace
+        from salf.live.slow import slowness
+
+        if self.fleet:
+            raise SalfError("a live run has no simulated devices: leave out --fleet.")
+        self.make_deadline()
+        check_max_norm(self.max_norm)
+        Grace(self.grace)  # which checks it
+        slowness(self.slow, self.users)
+        if self.weigh != "equally" or self.cohort_by != "uniform":
+            raise SalfError(
+                "a live server does not know how many samples its users have: weigh and cohort-by "
+                "cannot be samples."
+            )
+        if self.attack:
+            raise SalfError("attackers are simulated only: leave out attack (see salf attacks).")
+        method = methods.find(self.method)
+        if method.simulated_only:
+            raise SalfError(f"{method.name} runs in the simulator only: {method.simulated_only}.")
+        if self.deadline is None and not method.waits:
+            raise SalfError("a live run needs a deadline: add --deadline, such as --deadline 50ms.")
+
+    def make_deadline(self) -> deadlines.Deadline | None:
+        """T_max of every round; None if rounds wait for everybody."""
+        return None if self.deadline is None else deadlines.parse(self.deadline)
+
+    @property
+    def learns_reach(self) -> bool:
+        """Whether p_l follows from each user's reach: always if the deadline changes."""
+        return self.reach == "learned" or isinstance(self.deadline, str)
+
+    def _has_devices(self) -> bool:
+        return True
+
+    def _needs_fleet(self) -> dict[str, object]:
+        return {}
+
+
+def live(config: Config, **settings: Any) -> LiveConfig:
+    """The same federation with real users; settings that are None stay as they are."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    check_names(given, LiveConfig)
+    return LiveConfig(**{**config.table(), **given})

@@ -1,0 +1,248 @@
+"""Your own model, data, loss and method, from Python: one run, with a folder or without."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_model
+from torch import nn
+from torch.utils.data import Dataset
+
+from salf.common.errors import SalfError
+from salf.core.layers import Prefixes
+from salf.core.schedules import Schedule
+from salf.data import DataSet, OwnData, Partitioned, UsersData, from_tensors, joined, some
+from salf.engines import Loss, cross_entropy
+from salf.evaluation import Metric
+from salf.methods import Method
+from salf.methods import method as make_method
+from salf.runs.config import Config, check_names, refuse_deadline
+from salf.runs.federation import assemble
+from salf.runs.fingerprint import fingerprints
+from salf.runs.folder import MODEL
+from salf.runs.run import Result, run_made
+from salf.runs.training import History, OnRound, Training
+from salf.worlds.base import World
+from salf.worlds.depth import DepthDistribution
+from salf.worlds.fleet import named as fleets
+from salf.worlds.fleet.devices import Fleet
+
+# What may be given in place of a name, and an example of it.
+_KINDS = {
+    "method": (Method, "salf.method('drop')"),
+    "depth": (DepthDistribution | World, "salf.worlds.depth.Uniform(users, layers)"),
+    "fleet": (Fleet, "salf.Fleet('phones', users=30)"),
+}
+
+
+def train(
+    model: nn.Module,
+    data: DataSet | tuple[Any, Any] | Sequence[Any] | Callable[[int], Any],
+    test: tuple[Any, Any] | None = None,
+    *,
+    method: str | Method = "salf",
+    split: str | Sequence[Sequence[int]] = "iid",
+    layers: str | Sequence[Prefixes] | None = None,
+    depth: str | DepthDistribution | World = "mixture",
+    fleet: str | Fleet = "",
+    loss: Loss = cross_entropy,
+    metrics: Mapping[str, Metric] | None = None,
+    on_round: OnRound | None = None,
+    out: Path | str | None = None,
+    resume: bool = False,
+    **settings: Any,
+) -> History:
+    """Train your own model, in place, on your own tensors, with a method of your choice.
+
+    `data` is a data set, or a pair (inputs, labels) with `test` likewise. `split` divides it among
+    the users: a rule (`iid`, `dirichlet:0.1`, `shards:2`) or each user's indices. `data` may also
+    be the users' own data: a list with an (inputs, labels) tuple or a `torch.utils.data.Dataset`
+    per user, or a function that returns one of these for user 0, 1, ... (with `users=`). With
+    indices or users' own data, no validation data are held out, and the curve is measured on the
+    test data.
+
+    `layers` names the layers from input to output, if the default is not what you want. `depth` is
+    a rule (`mixture`, `uniform`, ...), a distribution or a world of `salf.worlds`.
+    `loss(outputs, targets)` returns one value per row, or a single value; a loss of the second kind
+    is applied to each user's rows separately. `metrics` maps names to functions of outputs and
+    targets, which are evaluated on held-out data along with the loss and, for classes, the
+    accuracy: see `row.metrics`, `history.curve_of(name)` and `history.test`. `on_round(row, model)`
+    is called after each round and may raise `salf.StopTraining`. Floating-point data are converted
+    to the type of the model's parameters.
+
+    With `out`, the run is saved in that folder, as by `salf run`. With `resume`, it continues the
+    run in that folder if it has the same settings, data, method and loss. `settings` are those of
+    `salf.Config`: users, stragglers, rounds, momentum, batch_size, local_steps, client_lr, server,
+    seed, eval_every, ...; `lr` may also be a function of the round (1, 2, ...).
+    """
+    if settings.get("deadline") is not None and isinstance(method, str | Method):
+        options = settings.get("options", {})
+        refuse_deadline(make_method(method, **options) if isinstance(method, str) else method)
+    parts = {
+        "data": data,
+        "test": test,
+        "method": method,
+        "split": split,
+        "layers": layers,
+        "depth": depth,
+        "fleet": fleet,
+        "loss": loss,
+        "metrics": metrics,
+    }
+    return run_own(model, parts, settings, out, resume=resume, on_round=on_round).history
+
+
+def run_own(
+    model: nn.Module,
+    parts: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    out: Path | str | None = None,
+    *,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+) -> Result:
+    """One run of a federation of Python objects; the model is left as trained."""
+    config, make = own_federation(model, **parts, **settings)
+    given = {"model": type(model).__qualname__}
+    if out is not None:
+        lr = settings.get("lr")
+        given |= fingerprints({**parts, "lr": lr if callable(lr) else None})
+    config = config.changed(threads=config.threads or torch.get_num_threads(), given=given)
+    result = run_made(config, make, out, resume, on_round=on_round)
+    if out is not None:  # a finished run is read from its folder
+        load_model(model, str(Path(out) / MODEL))
+    return result
+
+
+def own_federation(
+    model: nn.Module,
+    data: DataSet | tuple[Any, Any] | Sequence[Any] | Callable[[int], Any],
+    test: tuple[Any, Any] | None = None,
+    *,
+    method: str | Method = "salf",
+    split: str | Sequence[Sequence[int]] = "iid",
+    layers: str | Sequence[Prefixes] | None = None,
+    depth: str | DepthDistribution | World = "mixture",
+    fleet: str | Fleet = "",
+    lr: float | str | Schedule | None = None,
+    loss: Loss = cross_entropy,
+    metrics: Mapping[str, Metric] | None = None,
+    **settings: Any,
+) -> tuple[Config, Callable[[Config], Training]]:
+    """The config of a federation of Python objects, and what makes it; see `salf.train`."""
+    made, users_data, tested = _of_data(data, test, split, settings.get("users"))
+    if users_data is not None:
+        settings["users"] = len(users_data)
+    _check_kinds(method=method, depth=depth, fleet=fleet)
+    if fleet and (not isinstance(depth, str) or depth != "mixture" or "stragglers" in settings):
+        raise SalfError(
+            "the fleet and the deadline determine how far users get: leave out depth= and "
+            "stragglers=."
+        )
+    named: dict[str, Any] = {
+        "data": made.name,
+        **({"method": method} if isinstance(method, str) else {}),
+        **({"split": split} if isinstance(split, str) else {"users": len(split)}),
+        **({"depth": depth} if isinstance(depth, str) else {}),
+        **({"layers": layers} if isinstance(layers, str) else {}),
+        **_of_fleet(fleet, settings),
+        **({} if lr is None or callable(lr) else {"lr": lr}),
+        **settings,
+    }
+    check_names(named, Config)
+    config = Config(**named)
+    indices = None if isinstance(split, str) else split
+    if indices is not None and config.users != len(indices):
+        raise SalfError(f"the split is for {len(indices)} users, but users is {config.users}.")
+    if indices is not None or users_data is not None:
+        _check_evaluation(settings, tested)
+    if isinstance(method, Method) and config.average not in ("reached", method.average):
+        raise SalfError(f"the method given has average={method.average!r}; set it there.")
+    if isinstance(method, Method):
+        config.check_reach(method)
+    return config, lambda config: assemble(
+        config,
+        model,
+        made,
+        method=method if isinstance(method, Method) else None,
+        indices=indices,
+        users_data=users_data,
+        layers=None if isinstance(layers, str) else layers,
+        world=None if isinstance(depth, str) else depth,
+        fleet=None if isinstance(fleet, str) else fleet,
+        loss=loss,
+        metrics=metrics,
+        schedule=lr if callable(lr) else None,
+        tested=tested,
+        model_name=type(model).__name__,
+    )
+
+
+def _of_data(
+    data: Any, test: tuple[Any, Any] | None, split: Any, users: int | None
+) -> tuple[DataSet, UsersData | None, bool]:
+    """The data set, what each user has if that is known, and whether there are test data.
+
+    The data set of users with data of their own is an example of what they have.
+    """
+    if isinstance(data, DataSet):
+        if test is not None:
+            raise SalfError("a data set has its own test data: leave out test=.")
+        return data, None, True
+    if (users_data := _of_users(data, users)) is not None:
+        if not isinstance(split, str) or split != "iid":
+            raise SalfError("split= does not apply to users' own data: leave it out.")
+        seen = users_data.samples if isinstance(users_data, Partitioned) else some(users_data, 64)
+        data = (seen.inputs, seen.labels)
+    return from_tensors(data, data if test is None else test), users_data, test is not None
+
+
+def _check_kinds(**objects: object) -> None:
+    """Refuse what is neither a name nor an object of the right kind, such as a class."""
+    for name, value in objects.items():
+        kinds, example = _KINDS[name]
+        if not isinstance(value, str | kinds):
+            what = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
+            raise SalfError(f"{name}= takes a name or an object such as {example}, not {what}.")
+
+
+def _of_fleet(fleet: str | Fleet, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a fleet brings along."""
+    if not fleet:
+        return {}
+    if isinstance(fleet, str):
+        return {"fleet": fleet}
+    if "availability" in settings:
+        raise SalfError("the fleet given has its own availability: leave out availability=.")
+    return {"fleet": fleets.GIVEN, "users": len(fleet)}
+
+
+def _of_users(data: Any, users: int | None) -> UsersData | None:
+    """What each user has; None if the data are yet to be shared out."""
+    if isinstance(data, list) and data:
+        pairs = all(isinstance(each, tuple) and len(each) == 2 for each in data)
+        if pairs or all(isinstance(each, Dataset) for each in data):
+            if users not in (None, len(data)):
+                raise SalfError(f"the data are for {len(data)} users, but users is {users}.")
+            return joined(data) if pairs else OwnData(data.__getitem__, len(data))
+    if callable(data) and not isinstance(data, Dataset):
+        if users is None:
+            raise SalfError(
+                "data is a function of the user's number: pass the number of users as users=."
+            )
+        return OwnData(data, users)
+    return None
+
+
+def _check_evaluation(settings: Mapping[str, Any], tested: bool) -> None:
+    if settings.get("validation"):
+        raise SalfError(
+            "validation data cannot be held out from a split by indices or from users' own data: "
+            "leave samples out and pass them as test=."
+        )
+    if settings.get("eval_every") and not tested:
+        raise SalfError(
+            "with a split given by indices, or with users' own data, eval_every needs test= to "
+            "evaluate on."
+        )

@@ -1,0 +1,167 @@
+"""Many jobs on a few cores: one process each, progress while they run, and a clean end."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import connection, get_context, parent_process
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from torch import nn
+
+from salf.common import signals
+from salf.common.errors import SalfError, TrainingDiverged
+from salf.core.rows import Row
+from salf.runs.config import Config
+from salf.runs.run import Result, Stopped, cores, run
+
+# Says what share of a job, in [0, 1], is done; raises Stopped when it is to end.
+Progress = Callable[[float], None]
+# Gets (work done, work in all).
+OnProgress = Callable[[float, float], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to do, in a process that has only this, and how much work it is next to the others."""
+
+    do: Callable[[Progress], Any]  # goes to another process: no lambda, no closure
+    work: float
+
+
+@dataclass
+class Done:
+    """What jobs returned, and why the training of those that did not return diverged."""
+
+    results: dict[str, Any] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+def run_job(config: Config, out: Path | None, work: float | None = None) -> Job:
+    """A run as a job; with `out`, it goes on in that folder where it stopped."""
+    return Job(partial(_run, config, out), amount(config) if work is None else work)
+
+
+def run_configs(
+    configs: Mapping[str, Config],
+    out: Path | None,
+    workers: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> Done:
+    """Run configs by name; with `out`, each in a folder of its name below `out`/runs."""
+    runs = {
+        name: run_job(config, None if out is None else out / "runs" / name)
+        for name, config in configs.items()
+    }
+    return run_all(runs, workers, on_progress)
+
+
+def amount(config: Config) -> float:
+    """How long a run is: in simulated seconds if they end it, else in rounds."""
+    return config.seconds or config.rounds
+
+
+def share(row: Row, rounds: int, seconds: float | None) -> float:
+    """How much of a run is done after this round, if it ends after its rounds or its seconds."""
+    by_rounds = row.round / rounds if rounds else 0.0
+    by_clock = (row.clock or 0.0) / seconds if seconds else 0.0
+    return max(by_rounds, by_clock)
+
+
+def run_all(
+    jobs: Mapping[str, Job],
+    workers: int | None = None,
+    on_progress: OnProgress | None = None,
+    on_done: Callable[[str, Done], None] | None = None,
+) -> Done:
+    """Do all jobs, `workers` at a time (by default, one per core), beginning with the first.
+
+    A training that diverges costs its own result; anything else that goes wrong ends it all.
+    `on_done` is called with the name of each job that ended, and with what there is so far.
+    """
+    context = get_context("spawn")  # a forked torch may deadlock
+    messages, stop = context.SimpleQueue(), context.Event()
+    shares = dict.fromkeys(jobs, 0.0)
+    done = Done()
+    at_once = min(workers or cores(), len(jobs))
+    pool = ProcessPoolExecutor(at_once, context, _start_worker, (messages, stop))
+    names = {pool.submit(_do, name, job): name for name, job in jobs.items()}
+    try:
+        pending = set(names)
+        while pending:
+            finished, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
+            while not messages.empty():
+                name, share = messages.get()
+                shares[name] = share
+            for future in filter(finished.__contains__, names):  # in the order of the jobs
+                name = names[future]
+                try:
+                    done.results[name] = future.result()
+                except TrainingDiverged as error:
+                    done.failures[name] = str(error)
+                shares[name] = 1.0
+                if on_done is not None:
+                    on_done(name, done)
+            if on_progress is not None:
+                parts = (shares[name] * job.work for name, job in jobs.items())
+                on_progress(sum(parts), sum(job.work for job in jobs.values()))
+    except BrokenProcessPool:
+        raise SalfError(
+            "a process died (killed, or out of memory). Repeat a command with --out to "
+            "continue it; fewer --workers need less memory."
+        ) from None
+    except BaseException:
+        stop.set()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return done
+
+
+# Of a worker process: progress is reported here, and jobs end when the event is set.
+_messages: Any = None
+_stop: Any = None
+
+
+def _start_worker(messages: Any, stop: Any) -> None:
+    global _messages, _stop
+    _messages, _stop = messages, stop
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
+    signal.signal(signal.SIGTERM, signals.leave)  # which systemd sends to all processes
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed could not say that it is over. What was saved is whole."""
+    parent = parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(1)
+
+
+def _do(name: str, job: Job) -> Any:
+    last = monotonic()
+
+    def progress(share: float) -> None:
+        nonlocal last
+        if _stop.is_set():
+            raise Stopped
+        if monotonic() - last > 0.2:
+            _messages.put((name, share))
+            last = monotonic()
+
+    progress(0.0)
+    return job.do(progress)
+
+
+def _run(config: Config, out: Path | None, progress: Progress) -> Result:
+    def on_round(row: Row, model: nn.Module) -> None:
+        progress(share(row, config.rounds, config.seconds))
+
+    return run(config, out, resume=True, on_round=on_round)

@@ -1,0 +1,35 @@
+"""What a run would do on its fleet, without training it."""
+
+import numpy as np
+
+from salf.common.errors import SalfError
+from salf.common.progress import Report
+from salf.core.draws import Keyed
+from salf.data.sampling import Cohort
+from salf.runs.config import Config
+from salf.runs.federation import from_config
+from salf.worlds.fleet.preview import Cohorts, Preview, preview
+from salf.worlds.fleet.world import OnFleet
+
+
+def preview_of(config: Config, report: Report | None = None) -> Preview:
+    """The preview of a config: its model, its users' batches, its fleet and its deadline.
+
+    Of a schedule, the first deadline; of `auto`, the one it starts with.
+    """
+    if not config.fleet:
+        raise SalfError("a preview needs a fleet: add --fleet, such as --fleet phones.")
+    # SALF, whose batches may have to fit the deadline; without one FedAvg, which needs none.
+    method = "fedavg" if config.deadline is None else "salf"
+    simulation = from_config(config.changed(method=method), report).simulation
+    world = simulation.world
+    assert isinstance(world, OnFleet)
+    layers = tuple(layer.name for layer in simulation.engine.layers)
+    cohort = simulation.cohort
+    drawn = None if cohort.size == cohort.users else _cohorts(config.seed, cohort)
+    return preview(config.fleet, world.timing, layers, config.deadline, drawn)
+
+
+def _cohorts(seed: int, cohort: Cohort) -> Cohorts:
+    nobody = np.empty(0, np.int64)
+    return lambda t: cohort.draw(Keyed(seed, t), nobody)

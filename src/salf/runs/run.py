@@ -1,0 +1,222 @@
+"""One run: train what a config describes, keep it in a folder, continue it from a checkpoint."""
+
+import hashlib
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from salf.common import signals
+from salf.common.errors import NoRoundInTime, SalfError, TrainingDiverged
+from salf.core import checkpoint
+from salf.core.rows import Row, from_table, to_table
+from salf.runs.config import Config
+from salf.runs.federation import from_config
+from salf.runs.folder import RunFolder, summarise, without_last_evaluation
+from salf.runs.training import History, OnRound, Training, run_rounds
+from salf.simulation import Simulation, snapshot
+
+
+class Stopped(KeyboardInterrupt):
+    """A run was stopped after a round, on purpose. `on_round` may raise it, too."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run: its config, its history, and its summary as in summary.json."""
+
+    config: Config
+    history: History
+    summary: dict[str, Any]
+
+
+def run(
+    config: Config,
+    out: Path | str | None = None,
+    *,
+    resume: bool = False,
+    checkpoint_every: float = 10.0,
+    on_round: OnRound | None = None,
+    report: Callable[[str], None] | None = None,
+) -> Result:
+    """Run a config. With `out`, save the run in that folder; with `resume`, continue it.
+
+    `checkpoint_every` is in seconds. `on_round(row, model)` is called after each round and may
+    raise `StopTraining` to end the run. `report` receives a line when data are downloaded, or when
+    there is nothing to continue.
+    """
+    config.check_deadline()  # before data are fetched
+    return run_made(
+        config,
+        lambda config: from_config(config, report),
+        out,
+        resume,
+        checkpoint_every,
+        on_round,
+        report,
+    )
+
+
+def run_made(
+    config: Config,
+    make: Callable[[Config], Training],
+    out: Path | str | None,
+    resume: bool,
+    checkpoint_every: float = 10.0,
+    on_round: OnRound | None = None,
+    report: Callable[[str], None] | None = None,
+) -> Result:
+    """Run what `make` makes of a config, as `run` does."""
+    if out is None:
+        return _run(complete(config), make, None, checkpoint_every, on_round)
+    folder = RunFolder(out)
+    with folder.locked():
+        config = complete(folder.claim(complete(config, here=False), resume))
+        summary = folder.finished(config)
+        if summary is not None:
+            return Result(config, folder.history(summary), summary)
+        if resume and report is not None and not folder.checkpoint.exists():
+            report(f"{out} has no checkpoint yet: the run starts from the beginning.")
+        return _run(config, make, folder, checkpoint_every, on_round)
+
+
+def cores() -> int:
+    """How many this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not everywhere
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def default_threads() -> int:
+    """$OMP_NUM_THREADS where it is a positive number, as torch itself does, else all cores."""
+    named = os.environ.get("OMP_NUM_THREADS", "").strip()
+    return (int(named) if named.isdecimal() else 0) or cores()
+
+
+def complete(config: Config, *, here: bool = True) -> Config:
+    """The config with what it depends on filled in: paths, and what is in files.
+
+    With `here`, also what follows from where and how long it is run, unless it is a run that
+    continues: cores, and the simulated time between evaluations.
+    """
+    kind, colon, path = config.data.partition(":")
+    files = {
+        name: Path(value).absolute()
+        for name in ("fleet", "availability", "deadline")
+        if str(value := getattr(config, name)).endswith(".csv")
+    }
+    return config.changed(
+        threads=(config.threads or default_threads()) if here else None,
+        eval_seconds=config.eval_interval() if here else None,
+        data=f"{kind}:{Path(path).absolute()}" if kind in ("idx", "folder") and colon else None,
+        data_dir=str(Path(config.data_dir).absolute()) if config.data_dir else None,
+        files={name: _digest(file) for name, file in files.items()},
+        **{name: str(file) for name, file in files.items()},
+    )
+
+
+def _digest(file: Path) -> str:
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+    except OSError as error:
+        raise SalfError(f"cannot read {file}: {error.strerror}.") from None
+
+
+def _run(
+    config: Config,
+    make: Callable[[Config], Training],
+    folder: RunFolder | None,
+    checkpoint_every: float,
+    on_round: OnRound | None,
+) -> Result:
+    torch.set_num_threads(config.threads)
+    training = make(config)
+    rows = [] if folder is None else restore(folder, training)
+    begun, saved = False, monotonic()
+
+    def after_round(row: Row, model: nn.Module) -> None:
+        nonlocal begun, saved
+        if folder is not None and not begun:
+            folder.begin(config)
+            begun = True
+        rows.append(row)
+        if on_round is not None:
+            on_round(row, model)
+        if folder is not None and monotonic() - saved >= checkpoint_every:
+            save(folder, training.simulation, rows)
+            saved = monotonic()
+        if held:
+            raise Stopped
+
+    try:
+        with signals.held() as held:  # until the model and the metrics agree
+            history = run_rounds(training, config.rounds, tuple(rows), after_round, config.seconds)
+    except (TrainingDiverged, Stopped):  # both come between two rounds: keep what there was
+        if folder is not None and rows:
+            save(folder, training.simulation, rows)
+            folder.save_model(training.simulation.model)
+        if held:
+            signal.raise_signal(held[0])
+        raise
+    if not history.rows:
+        raise NoRoundInTime(
+            f"no round ends within {config.seconds:g} simulated seconds: use more --seconds or a "
+            "shorter --deadline; `salf fleet preview` shows how long rounds take."
+        )
+    result = Result(config, history, summarise(config, history, training))
+    if folder is not None:
+        folder.begin(config)  # also if a run that is extended has no time for another round
+        save(folder, training.simulation, rows)
+        folder.finish(training.simulation.model, rows, result.summary)
+    if held:  # during the last evaluation
+        signal.raise_signal(held[0])
+    return result
+
+
+def save(folder: RunFolder, simulation: Simulation, rows: list[Row]) -> None:
+    """Write the state after the last round, and the metrics so far."""
+    groups = {"weights": simulation.engine.weights, **simulation.server.state}
+    groups |= {f"old-{given}": weights for given, weights in simulation.old.items()}
+    groups["world"] = {"memory": torch.from_numpy(simulation.memory)}
+    groups["voice"] = {"total": torch.from_numpy(simulation.voice.total)}
+    engine = {"name": simulation.engine.name, "why": simulation.engine.why}
+    kept, plain = simulation.pipeline.state()
+    groups |= kept
+    state = {"rows": [to_table(row) for row in rows], "engine": engine, "kept": plain}
+    checkpoint.write(folder.checkpoint, groups, state)
+    folder.write_metrics(rows)
+
+
+def restore(folder: RunFolder, training: Training) -> list[Row]:
+    """Put a new simulation where the checkpoint is, and return the rows up to there."""
+    if (found := checkpoint.read(folder.checkpoint)) is None:
+        return []
+    groups, state = found
+    simulation = training.simulation
+    weights = simulation.engine.weights
+    try:
+        rows = [from_table(table) for table in state["rows"]]
+        with torch.no_grad():
+            for name, tensor in groups.pop("weights").items():
+                weights[name].copy_(tensor)
+            kept = simulation.server.state
+            simulation.server.load_state({slot: groups.pop(slot, {}) for slot in kept})
+            simulation.memory = np.asarray(groups.pop("world")["memory"].numpy())
+            simulation.voice.total = np.array(groups.pop("voice")["total"].numpy())
+            simulation.pipeline.load_state(groups, state["kept"])
+            for group, tensors in groups.items():
+                old = simulation.old[int(group.removeprefix("old-"))] = snapshot(weights)
+                for name, tensor in tensors.items():
+                    old[name].copy_(tensor)
+        simulation.engine.settle(**state["engine"])
+        simulation.t = rows[-1].round
+    except (KeyError, ValueError, IndexError, TypeError, RuntimeError) as error:
+        raise checkpoint.unreadable(folder.checkpoint, error) from None
+    return without_last_evaluation(rows, training)

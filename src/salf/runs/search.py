@@ -1,0 +1,145 @@
+"""Deadlines by simulation: the accuracy that short runs with each of them come to."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from math import inf, sqrt
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from salf.common.errors import SalfError, TrainingDiverged
+from salf.common.files import write_whole
+from salf.evaluation import evaluate
+from salf.runs.config import Config
+from salf.runs.fleet_law import FleetLaw
+from salf.runs.pool import Done, Job, OnProgress, Progress
+from salf.runs.run import complete
+from salf.runs.training import Training
+from salf.theory.planning import first_time
+
+Make = Callable[[Config], Training]
+Run = Callable[[Mapping[str, Job]], Done]
+
+LEAST_REACH, MOST_REACH = 0.1, 0.97  # the search goes from the one to the other
+FEWEST_ROUNDS = 5  # of a run of the search
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What runs with one deadline came to: an accuracy per seed, None where training diverged."""
+
+    deadline: float | None  # None for the schedule
+    accuracies: tuple[float | None, ...]
+
+    @property
+    def known(self) -> list[float]:
+        """The accuracies of the runs that did not diverge."""
+        return [each for each in self.accuracies if each is not None]
+
+    @property
+    def mean(self) -> float:
+        """The mean accuracy; 0 if all runs diverged."""
+        return float(np.mean(self.known)) if self.known else 0.0
+
+
+def lost(best: Tried, other: Tried) -> tuple[float, float]:
+    """How much less accurate another deadline is, seed by seed: the mean and its standard error."""
+    pairs = zip(best.accuracies, other.accuracies, strict=True)
+    off = [a - b for a, b in pairs if a is not None and b is not None]
+    if not off:
+        return best.mean - other.mean, inf
+    return float(np.mean(off)), float(np.std(off, ddof=1) / sqrt(len(off))) if len(off) > 1 else 0.0
+
+
+def search_grid(law: FleetLaw, budget: float, points: int) -> list[float]:
+    """Deadlines from one that few users reach anything by to one that nearly all finish by."""
+
+    def longer(reach: float) -> float:
+        return first_time(lambda T: law.at(T)[1] >= reach, budget)
+
+    last = min(longer(MOST_REACH), budget / FEWEST_ROUNDS)
+    first = min(longer(LEAST_REACH), last / 2)
+    return [float(f"{each:.3g}") for each in np.geomspace(first, last, points)]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is run with every seed to try a deadline."""
+
+    config: Config
+    rounds: float  # how many it will take, about: its work next to the others'
+
+
+def search(
+    trials: Mapping[float | None, Trial], seeds: range, make: Make, run: Run, keep: Path | None
+) -> dict[float | None, Tried]:
+    """Run every trial, each by its deadline, with every seed."""
+    names = {(T, seed): f"{T or 'schedule'}-{seed}" for T in trials for seed in seeds}
+    done = run(
+        {
+            name: Job(partial(accuracy_at_end, make, keep, config), trials[T].rounds)
+            for (T, seed), name in names.items()
+            for config in [trials[T].config.changed(seed=seed)]
+        }
+    )
+    return {T: Tried(T, tuple(done.results.get(names[T, seed]) for seed in seeds)) for T in trials}
+
+
+def one_by_one(jobs: Mapping[str, Job], on_progress: OnProgress | None = None) -> Done:
+    """Do the jobs of a search in this process."""
+    done, before, total = Done(), 0.0, sum(job.work for job in jobs.values())
+    for name, job in jobs.items():
+
+        def progress(share: float, before: float = before, work: float = job.work) -> None:
+            if on_progress is not None:
+                on_progress(before + share * work, total)
+
+        try:
+            done.results[name] = job.do(progress)
+        except TrainingDiverged as error:
+            done.failures[name] = str(error)
+        before += job.work
+    return done
+
+
+def accuracy_at_end(make: Make, keep: Path | None, config: Config, progress: Progress) -> float:
+    """Train until the budget is spent, and measure the accuracy on held-out data.
+
+    With a folder to `keep` it in, it is read from there if it was measured before.
+    """
+    if keep is None:
+        return _accuracy_at_end(make, config, progress)
+    file = keep / f"{_digest(config)}.txt"
+    if not file.exists():
+        write_whole(file, f"{_accuracy_at_end(make, config, progress)!r}\n")
+    return float(file.read_text(encoding="utf-8"))
+
+
+def _digest(config: Config) -> str:
+    """What tells a run from others: its settings, what is in its files, the version of salf."""
+    table = complete(config, here=False).table()
+    if "deadline" in table["files"]:
+        table["deadline"] = None  # the file of a schedule has another name each time
+    text = json.dumps([version("salf"), table], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _accuracy_at_end(make: Make, config: Config, progress: Progress) -> float:
+    assert config.seconds is not None
+    torch.set_num_threads(config.threads or 1)
+    training = make(config)
+    for row in training.rows(0, config.seconds):
+        progress((row.clock or 0.0) / config.seconds)
+    samples = training.validation or training.test
+    measured = {} if samples is None else evaluate(training.simulation.engine, samples)
+    if "accuracy" not in measured:
+        raise SalfError(
+            "the search needs held-out data to compare accuracies, and there are none: use the "
+            "bound alone, with seeds=0."
+        )
+    return measured["accuracy"]

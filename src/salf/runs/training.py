@@ -1,0 +1,177 @@
+"""A federation that trains, one row of metrics after each round, and what that leaves."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+
+from torch import nn
+
+from salf.common import memory
+from salf.common.errors import SalfError
+from salf.core.rows import Row, with_metrics
+from salf.data import Samples
+from salf.engines import RowLoss
+from salf.evaluation import Metric, evaluate
+from salf.simulation import ROUNDING, Simulation
+
+SLOWEST = "slowest_tenth_accuracy"  # what the accuracy on their data is called
+
+# Called after each round with its row and the model; may raise StopTraining.
+OnRound = Callable[[Row, nn.Module], None]
+
+
+class StopTraining(Exception):
+    """Raise this in `on_round` to end a run after this round and keep its results."""
+
+
+def ends_run(on_round: OnRound | None, row: Row, model: nn.Module) -> bool:
+    """Call `on_round`, if there is one; whether it ends the run after this round."""
+    try:
+        if on_round is not None:
+            on_round(row, model)
+    except StopTraining:
+        return True
+    return False
+
+
+@dataclass
+class Training:
+    """A simulation with what it is measured on."""
+
+    simulation: Simulation
+    validation: Samples | None  # what the curve is measured on
+    test: Samples | None
+    eval_every: int
+    source: str = ""
+    metrics: Mapping[str, Metric] = field(default_factory=dict)  # your own
+    eval_seconds: float = 0.0  # of the simulated clock, between evaluations, instead of rounds
+    slowest: Samples | None = None  # the data of the tenth of the users with the slowest devices
+
+    def rows(self, rounds: int, seconds: float | None = None) -> Iterator[Row]:
+        """Train up to round `rounds` (0 for no limit), or as long as the simulated time allows."""
+        if seconds is not None and self.simulation.clock is None:
+            raise SalfError("seconds needs a clock, which this world does not have: use rounds.")
+        while not rounds or self.simulation.t < rounds:
+            start, before = perf_counter(), self.simulation.clock
+            row = self.simulation.step_until(seconds)
+            if row is None:
+                return
+            row = self.measured(row, rounds, before)
+            yield replace(row, seconds=perf_counter() - start)
+
+    def measured(self, row: Row, rounds: int, before: float | None = None) -> Row:
+        """The row of a round that was just run, with what is measured if an evaluation is due.
+
+        `before` is the simulated time at which the round began.
+        """
+        due = self.is_due_after(row, before) or row.round == rounds
+        return with_metrics(row, self._evaluated(self.validation) if due else {})
+
+    def _points(self, clock: float) -> int:
+        """How many times an evaluation has become due, however the sum of times was rounded."""
+        return int(clock * (1 + ROUNDING) // self.eval_seconds)
+
+    def evaluated_if_due(self, t: int, rounds: int) -> dict[str, float]:
+        """What is measured after round t of `rounds`; nothing if no evaluation is due."""
+        due = self.is_due(t) or t == rounds
+        return self._evaluated(self.validation) if due else {}
+
+    def is_due_after(self, row: Row, before: float | None) -> bool:
+        """Whether the model is always evaluated after this round, which began at time `before`."""
+        if self.eval_seconds and before is not None and row.clock is not None:
+            return self._points(row.clock) > self._points(before)
+        return self.is_due(row.round)
+
+    def is_due(self, t: int) -> bool:
+        """Whether round t is one of those after which the model is always evaluated."""
+        return t % self.eval_every == 0
+
+    def tested(self) -> dict[str, float]:
+        """What is measured of the model as it is now on the test data.
+
+        With a fleet, also the accuracy on the data of the slowest tenth of the users.
+        """
+        found = self._evaluated(self.test)
+        slowest = self._evaluated(self.slowest)
+        if found and "accuracy" in slowest:
+            found[SLOWEST] = slowest["accuracy"]
+        return found
+
+    def _evaluated(self, samples: Samples | None) -> dict[str, float]:
+        if samples is None:
+            return {}
+        return evaluate(self.simulation.engine, samples, self.metrics)
+
+
+@dataclass(frozen=True)
+class History:
+    """The result of a training run: a row per round, final metrics, and how it was run."""
+
+    rows: tuple[Row, ...] = field(repr=False)
+    test: Mapping[str, float]  # by the name of the metric, on the test data
+    engine: str = ""
+    why: str = ""  # this engine
+    stopped: bool = False  # by `on_round`, before all rounds were run
+    loss: str = "one value per row"  # or "one value per user": what the loss returns
+
+    @property
+    def test_accuracy(self) -> float | None:
+        """The accuracy at the end on the test data, if labels are classes."""
+        return self.test.get("accuracy")
+
+    @property
+    def best_accuracy(self) -> float | None:
+        """The best accuracy on held-out data over the rounds."""
+        return max((row.accuracy for row in self.rows if row.accuracy is not None), default=None)
+
+    @property
+    def curve(self) -> list[tuple[int, float]]:
+        """(round, accuracy) wherever it was measured."""
+        return [(row.round, row.accuracy) for row in self.rows if row.accuracy is not None]
+
+    @property
+    def timed_curve(self) -> list[tuple[float, float]]:
+        """(simulated seconds, accuracy) wherever it was measured; empty without a fleet."""
+        return [
+            (row.clock, row.accuracy)
+            for row in self.rows
+            if row.accuracy is not None and row.clock is not None
+        ]
+
+    def curve_of(self, metric: str) -> list[tuple[int, float]]:
+        """(round, value) of `loss` on held-out data, or of a metric of your own."""
+        return [(row.round, row.metrics[metric]) for row in self.rows if metric in row.metrics]
+
+    @property
+    def seconds(self) -> float:
+        """How long all rounds took."""
+        return sum(row.seconds for row in self.rows)
+
+
+def run_rounds(
+    training: Training,
+    rounds: int,
+    before: Sequence[Row] = (),
+    on_round: OnRound | None = None,
+    seconds: float | None = None,
+) -> History:
+    """Train up to round `rounds`, or until `on_round` stops it; `before` are the rows so far.
+
+    With `seconds`, as long as the simulated time allows, and then `rounds` may be 0 for any number.
+    """
+    rows, stopped, simulation = list(before), False, training.simulation
+    with memory.kept():
+        for row in training.rows(rounds, seconds):
+            rows.append(row)
+            if stopped := ends_run(on_round, row, simulation.model):
+                break
+        tested = training.tested()
+    engine = simulation.engine
+    return History(
+        tuple(rows),
+        tested,
+        engine.name,
+        engine.why,
+        stopped,
+        f"one value per {'row' if isinstance(engine.loss, RowLoss) else 'user'}",
+    )

@@ -1,0 +1,121 @@
+"""Users that attack: what they send in place of their gradients, in the simulator.
+
+An attacker knows its own honest gradient, and so about how large everybody's are. It sends all
+layers in every round, since nothing keeps it from making them up. Buffers it sends as they are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from salf.common.errors import SalfError, unknown
+from salf.core.aggregate import Changing, LayerwiseAggregate, PerLayer, Update, User
+from salf.core.arrivals import Arrivals
+from salf.core.draws import Keyed, Purpose
+from salf.core.layers import Layers
+
+# How many times the norm of an honest gradient is sent, unless said otherwise. The largest that the
+# live server's learned bound lets through is 50 times the usual one.
+STRENGTH: Mapping[str, float] = {"flip": 45.0, "random": 45.0, "constant": 45.0, "large-first": 100}
+
+
+@dataclass(frozen=True)
+class Attack:
+    """What attackers send: `strength` times their gradient's norm in every layer.
+
+    flip: the gradient backwards. random: a new direction in every round. constant: the same number
+    in all entries. large-first: the gradient itself, too large in round 1 and honest after that.
+    """
+
+    kind: str
+    strength: float
+    seed: int = 0
+
+    @classmethod
+    def parse(cls, text: str, seed: int = 0) -> "Attack | None":
+        """`flip`, or `flip:2` for another strength; None for no attack."""
+        if not text:
+            return None
+        kind, colon, strength = text.partition(":")
+        if kind not in STRENGTH:
+            raise unknown("attack", kind, STRENGTH)
+        try:
+            found = float(strength) if colon else STRENGTH[kind]
+        except ValueError:
+            found = -1.0
+        if not 0 < found < 1e6:
+            raise SalfError(f"an attack's strength is a positive number, as in flip:2, not {text}.")
+        return cls(kind, found, seed)
+
+    def sent(self, update: Update, layers: Layers, t: int, number: int) -> dict[str, Tensor]:
+        """What user `number` (from 0) sends in round t in place of this update."""
+        sent = dict(update)
+        if self.kind == "large-first" and t > 1:
+            return sent
+        drawn = Keyed(self.seed, t).uniform(np.array([number]), Purpose.ATTACK)[0, 0]
+        generator = torch.Generator().manual_seed(int(drawn * 2**53))
+        for layer in layers:
+            own = {name: update[name] for name in layer.parameters if name in update}
+            if self.kind in ("flip", "large-first"):
+                factor = -self.strength if self.kind == "flip" else self.strength
+                sent |= {name: factor * gradient for name, gradient in own.items()}
+                continue
+            made = {
+                name: torch.ones_like(gradient)
+                if self.kind == "constant"
+                else torch.randn(gradient.shape, generator=generator).to(gradient)
+                for name, gradient in own.items()
+            }
+            scale = self.strength * _norm(own) / (_norm(made) or 1.0)
+            sent |= {name: scale * direction for name, direction in made.items()}
+        return sent
+
+
+@dataclass(frozen=True)
+class Attackers:
+    """The last `count` of the users attack, also in layers that they did not reach."""
+
+    attack: Attack
+    users: int
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.count <= self.users:
+            raise SalfError(f"attackers must be from 1 to {self.users} (users), not {self.count}.")
+
+    def has(self, user: User) -> bool:
+        """Whether this user (from 0) attacks."""
+        return int(user) >= self.users - self.count
+
+    def arrived(self, arrived: Arrivals) -> Arrivals:
+        """The arrivals with all layers of the attackers that were asked."""
+        bad = arrived.user >= self.users - self.count
+        return replace(
+            arrived,
+            depth=np.where(bad, 1, arrived.depth),
+            steps=np.where(bad, arrived.planned, arrived.steps),
+            straggler=arrived.straggler & ~bad,
+        )
+
+
+class Attacked(Changing):
+    """An aggregate that gets what attackers send in place of their updates."""
+
+    def __init__(
+        self, inner: LayerwiseAggregate, attackers: Attackers, layers: Layers, t: int
+    ) -> None:
+        super().__init__(inner)
+        self._attackers, self._layers, self._t = attackers, layers, t
+
+    def changed(self, update: Update, weights: PerLayer | None, user: User) -> Update:
+        """An attacker's update is what it sends; the others' stay as they are."""
+        if not self._attackers.has(user):
+            return update
+        return self._attackers.attack.sent(update, self._layers, self._t, int(user))
+
+
+def _norm(values: Mapping[str, Tensor]) -> float:
+    return float(sum(float(value.norm()) ** 2 for value in values.values()) ** 0.5)

@@ -1,0 +1,385 @@
+"""Worlds: who arrives at each step, and how far, round after round.
+
+A method weighs arrivals and never asks where they come from: a law of depth drawn anew each round,
+users that deliver late, or the record of a live run. In a live federation the devices themselves
+are the world.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from salf.common import registry
+from salf.common.errors import SalfError
+from salf.core.arrivals import Arrivals, Floats, Ints
+from salf.core.draws import Draws, Purpose
+from salf.worlds import depth
+from salf.worlds.depth import DepthDistribution
+
+Memory = npt.NDArray[Any]
+DELAY = 2  # rounds that a straggler is late per layer, as the paper has it
+
+
+class World(ABC):
+    """Produces the arrivals of `users` users with `layers` layers.
+
+    The state of a world between rounds is one array of numbers, which is part of the checkpoint:
+    `start` creates it, and `arrivals` takes the last one and returns the next.
+    """
+
+    users: int
+    layers: int
+
+    @abstractmethod
+    def arrivals(
+        self, t: int, draws: Draws, users: Ints, memory: Memory
+    ) -> tuple[Arrivals, Memory]:
+        """Who arrives in round t, in which these users are asked, and the state after it."""
+
+    @abstractmethod
+    def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
+        """p_l in round t, for l = 1..L: the probability that none of these users reaches the layer.
+
+        `memory` is the state before the round, as for `arrivals`.
+        """
+
+    def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
+        """P(user u reaches layer l in round t), [L, users], for methods that weigh by it."""
+        raise SalfError(
+            f"{type(self).__name__} does not say how likely each user is to reach a layer: set "
+            "reach = counted."
+        )
+
+    def reach_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
+        """`reach` with local steps: who stops in a later step than the first reached the layer."""
+        return 1 - (1 - self.reach(t, users, memory)) / planned
+
+    def busy(self, t: int, memory: Memory) -> Ints:
+        """Users at work on an earlier round, which are asked only if there are too few others."""
+        return np.empty(0, np.int64)
+
+    def start(self) -> Memory:
+        """The state before round 1."""
+        return np.empty(0, np.int64)
+
+    def clock(self, memory: Memory) -> float | None:
+        """The simulated seconds so far; None in a world without a clock."""
+        return None
+
+    def models_in_use(self, memory: Memory) -> set[int]:
+        """The rounds whose models some user is still computing on."""
+        return set()
+
+    def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
+        """The same arrivals with local steps: a straggler stops in any of the `planned` alike."""
+        place = draws.uniform(arrived.user, Purpose.STEP)[:, 0]
+        stopped = 1 + (place * planned).astype(np.int64)
+        steps = np.where(arrived.straggler, stopped, planned)
+        return replace(arrived, steps=steps, planned=planned)
+
+    def unreached_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
+        """p_l with local steps: nobody reaches the layer if all users also stop in their first."""
+        return self.checked_unreached(t, users, memory) / np.prod(planned, dtype=np.float64)
+
+    def checked(self, arrived: Arrivals, t: int) -> Arrivals:
+        """The arrivals of round t, or an error that says what is wrong with them."""
+        if not isinstance(arrived, Arrivals):
+            raise SalfError(
+                f"{type(self).__name__} must return salf.Arrivals, not a {type(arrived).__name__}."
+            )
+        shape, most = np.shape(arrived.user), self.layers + 1
+        for name in ("user", "depth", "straggler", "age", "weight", "steps", "planned"):
+            entries = getattr(arrived, name)
+            if not isinstance(entries, np.ndarray) or entries.shape != shape or len(shape) != 1:
+                raise SalfError(
+                    f"{type(self).__name__}.arrivals must return {name} as an array of shape "
+                    f"{(arrived.users,)}, not a {type(entries).__name__} of shape "
+                    f"{np.shape(entries)}."
+                )
+        if not arrived.users:
+            return arrived
+        if arrived.user.min() < 0 or arrived.user.max() >= self.users:
+            raise SalfError(
+                f"{type(self).__name__}.arrivals must number users from 0 to {self.users - 1}, not "
+                f"{arrived.user.min()} to {arrived.user.max()}."
+            )
+        if arrived.depth.min() < 1 or arrived.depth.max() > most:
+            raise SalfError(
+                f"{type(self).__name__}.arrivals must return depths from 1 to {most}, not "
+                f"{arrived.depth.min()} to {arrived.depth.max()}."
+            )
+        if arrived.age.min() < 0 or arrived.age.max() >= t:
+            raise SalfError(
+                f"{type(self).__name__}.arrivals must return ages from 0 to {t - 1} in round {t}, "
+                f"not {arrived.age.min()} to {arrived.age.max()}."
+            )
+        if (arrived.steps < 1).any() or (arrived.steps > arrived.planned).any():
+            raise SalfError(
+                f"{type(self).__name__} must give every user local steps from 1 to the number "
+                "planned."
+            )
+        return arrived
+
+    def checked_unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
+        """p_l in round t, or an error that says what is wrong with it."""
+        unreached = np.asarray(self.unreached(t, users, memory), np.float64)
+        if unreached.shape != (self.layers,) or not ((unreached >= 0) & (unreached <= 1)).all():
+            raise SalfError(
+                f"{type(self).__name__}.unreached must return {self.layers} probabilities, one "
+                f"for each layer, not {unreached}."
+            )
+        return unreached
+
+    def waiting(self) -> "World":
+        """The same users when the server waits for all of them."""
+        return Finishing(self)
+
+    def narrowed(self, width: float) -> "World":
+        """The same users when stragglers train a network of this width and so finish."""
+        return Finishing(self)
+
+    def late(self, delay: int | None = None) -> "World":
+        """The same users when stragglers deliver `delay` * d rounds later, d being their depth."""
+        raise SalfError(f"{type(self).__name__} does not say how late its stragglers deliver.")
+
+    def buffered(self, size: int) -> "World":
+        """The same users when the server takes a step whenever `size` updates have arrived."""
+        raise SalfError(
+            "a buffer of updates needs a clock that says when they arrive: set a fleet, such as "
+            "--fleet phones."
+        )
+
+    def timely(self, fastest: float, measured: bool, most: int) -> "World":
+        """The same users when each is given what fits into the time of the `fastest` share.
+
+        That is the time they are expected to need, or, if `measured`, the time they will need. No
+        user does the planned local steps more than `most` times.
+        """
+        raise SalfError(
+            "assigning work that fits needs a clock that says how long it takes: set a fleet, "
+            "such as --fleet phones."
+        )
+
+
+class AtDeadline(World):
+    """Every round ends at its deadline; how deep users get by then follows a law."""
+
+    def __init__(self, law: DepthDistribution) -> None:
+        self.law, self.users, self.layers = law, law.users, law.layers
+        # A round of a small model takes a millisecond: what salf itself draws is not checked.
+        self._is_own = type(self) is AtDeadline and type(law) in depth.LAWS
+
+    def arrivals(
+        self, t: int, draws: Draws, users: Ints, memory: Memory
+    ) -> tuple[Arrivals, Memory]:
+        """Draw every user's depth."""
+        return self.law.draw(draws, users), memory
+
+    def checked(self, arrived: Arrivals, t: int) -> Arrivals:
+        """Those of a law of one's own are checked."""
+        return arrived if self._is_own else super().checked(arrived, t)
+
+    def checked_unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
+        """Those of a law of one's own are checked."""
+        unreached = self.unreached if self._is_own else super().checked_unreached
+        return unreached(t, users, memory)
+
+    def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
+        """That of the law."""
+        return self.law.reach(users)
+
+    def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
+        """p_l of the law, for these users."""
+        return self.law.unreached(users)
+
+    def late(self, delay: int | None = None) -> World:
+        """AsyncFL's users."""
+        return Late(self.law, DELAY if delay is None else delay)
+
+
+class Finishing(World):
+    """The users of a world, all of whom finish: the server waits, or stragglers have less to do."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.users, self.layers = world, world.users, world.layers
+
+    def arrivals(
+        self, t: int, draws: Draws, users: Ints, memory: Memory
+    ) -> tuple[Arrivals, Memory]:
+        """All users with all layers; who is a straggler is still known."""
+        arrived, memory = self.world.arrivals(t, draws, users, memory)
+        return replace(arrived, depth=np.ones_like(arrived.depth)), memory
+
+    def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
+        """All users do all steps."""
+        return _all_or_nothing(arrived, planned)
+
+    def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
+        """1: everybody reaches every layer."""
+        return np.ones((self.layers, len(users)))
+
+    def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
+        """0: everybody reaches every layer."""
+        return np.zeros(self.layers)
+
+    def busy(self, t: int, memory: Memory) -> Ints:
+        """Those of the world itself."""
+        return self.world.busy(t, memory)
+
+    def start(self) -> Memory:
+        """The memory of the world itself."""
+        return self.world.start()
+
+    def models_in_use(self, memory: Memory) -> set[int]:
+        """Those of the world itself."""
+        return self.world.models_in_use(memory)
+
+
+GIVEN, DUE = 0, 1  # rows of the memory: the round a user was given its model, the round it delivers
+
+
+class Late(AtDeadline):
+    """A straggler of depth d is busy for `delay` * d rounds, then delivers all layers.
+
+    It starts in round t, is busy in rounds t .. t + delay d - 1, and arrives in round t + delay d
+    with that old update alone; it may be drawn as a straggler again at once.
+    """
+
+    def __init__(self, law: DepthDistribution, delay: int) -> None:
+        super().__init__(law)
+        self.delay = delay
+
+    def start(self) -> Memory:
+        """Nobody is busy: [given, due] x users, 0 for idle."""
+        return np.zeros((2, self.users), np.int64)
+
+    def busy(self, t: int, memory: Memory) -> Ints:
+        """Stragglers whose update is not due yet."""
+        return np.flatnonzero(memory[DUE] > t)
+
+    def models_in_use(self, memory: Memory) -> set[int]:
+        """The models given to users who have not delivered."""
+        return set(memory[GIVEN][memory[DUE] > 0].tolist())
+
+    def arrivals(
+        self, t: int, draws: Draws, users: Ints, memory: Memory
+    ) -> tuple[Arrivals, Memory]:
+        """Users on time, and those whose old update is due, whether they are asked again or not."""
+        delivers, works = memory[DUE] == t, memory[DUE] > t
+        idle = users[~works[users]]
+        drawn = self.law.draw(draws, idle, busy=len(users) - len(idle))
+        starts = idle[drawn.straggler]
+        after = memory.copy()
+        after[:, delivers] = 0
+        after[GIVEN, starts], after[DUE, starts] = t, t + self.delay * drawn.depth[drawn.straggler]
+        straggler = delivers.copy()
+        straggler[starts] = True
+        arrived = np.union1d(idle, np.flatnonzero(delivers))
+        return Arrivals.at(
+            np.where(straggler & ~delivers, self.layers + 1, 1)[arrived],
+            straggler[arrived],
+            len(users),
+            user=arrived,
+            age=np.where(delivers, t - memory[GIVEN], 0)[arrived],
+        ), after
+
+    def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
+        """Who arrives did all steps."""
+        return _all_or_nothing(arrived, planned)
+
+
+def _all_or_nothing(arrived: Arrivals, planned: Ints) -> Arrivals:
+    """The arrivals with all local steps of users who finished, and none of the others."""
+    return replace(arrived, steps=np.where(arrived.depth == 1, planned, 1), planned=planned)
+
+
+class Recorded(World):
+    """Arrivals that were written down: who was asked, their depths and local steps, and p_l."""
+
+    def __init__(
+        self,
+        users: int,
+        asked: Sequence[Ints],
+        depths: Sequence[Ints],
+        chances: Sequence[Floats],
+        steps: Sequence[Ints] | None = None,
+        reach: Sequence[Floats] | None = None,
+    ) -> None:
+        self.recorded_reach = reach
+        self.users, self.asked, self.depths, self.chances = users, asked, depths, chances
+        self.steps = [np.ones_like(depth) for depth in depths] if steps is None else steps
+        self.layers = len(chances[0])
+
+    def arrivals(
+        self, t: int, draws: Draws, users: Ints, memory: Memory
+    ) -> tuple[Arrivals, Memory]:
+        """Those of the recorded round t, whoever is asked now."""
+        depths, steps = self.depths[t - 1], self.steps[t - 1]
+        return Arrivals.at(depths, user=self.asked[t - 1], steps=steps, planned=steps), memory
+
+    def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
+        """The recorded steps."""
+        return Arrivals.at(arrived.depth, user=arrived.user, steps=arrived.steps, planned=planned)
+
+    def unreached_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
+        """The p_l that was used in round t."""
+        return self.checked_unreached(t, users, memory)
+
+    def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
+        """The p_l that was used in round t."""
+        return self.chances[t - 1]
+
+    def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
+        """The reach that was used in round t."""
+        if self.recorded_reach is None:
+            return super().reach(t, users, memory)
+        return self.recorded_reach[t - 1]
+
+    def reach_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
+        """The reach that was used in round t."""
+        return self.reach(t, users, memory)
+
+    def waiting(self) -> World:
+        """The record itself: it has who answered when the server waited."""
+        return self
+
+
+GROUP = "salf.depths"  # of entry points, for packages that bring laws of depth or worlds
+
+
+def parse(spec: str, users: int, layers: int, ratio: float) -> World:
+    """The world that `--depth` names: a law of depth, or a law or world of one's own.
+
+    A class or function of your own is called with those of the keywords `users`, `layers` and
+    `stragglers` that it takes, and makes a `DepthDistribution` or a `World`.
+    """
+    if spec.partition(":")[0] in depth.KINDS:
+        return AtDeadline(depth.parse(spec, users, layers, ratio))
+    factory = _own(spec)
+    offered = {"users": users, "layers": layers, "stragglers": ratio}
+    made = registry.call("depth", spec, factory, offered)
+    if isinstance(made, DepthDistribution):
+        return AtDeadline(made)
+    if not isinstance(made, World):
+        raise SalfError(
+            f"the depth {spec!r} must return a salf.worlds.depth.DepthDistribution or a "
+            "salf.worlds.base.World, "
+            f"not a {type(made).__name__}."
+        )
+    return made
+
+
+def check(spec: str, users: int, ratio: float) -> None:
+    """Refuse what cannot be a world, as far as that can be told without the layers."""
+    if spec in ("mixture", "uniform"):
+        depth.parse(spec, users, 1, ratio)
+    elif spec.partition(":")[0] not in depth.KINDS:
+        _own(spec)
+
+
+def _own(spec: str) -> Any:
+    return registry.find("distribution of depth", spec, dict.fromkeys(depth.DEPTHS), GROUP)

@@ -1,0 +1,270 @@
+"""How far users get: distributions of depth, and p_l, the probability that nobody reaches a layer.
+
+A depth d in {1..L+1} means the gradients of layers d..L were ready at the deadline. |U^l| counts
+the users with d <= l [ltUsers]; p_l = P(|U^l| = 0) [p_constant].
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import floor, lgamma, log, log1p
+
+import numpy as np
+
+from salf.common.errors import SalfError, unknown
+from salf.core.arrivals import Arrivals, Floats, Ints
+from salf.core.draws import Draws, Purpose
+
+
+class DepthDistribution(ABC):
+    """The distribution of the users' depths in a round, for `users` users and `layers` layers."""
+
+    users: int
+    layers: int
+
+    @abstractmethod
+    def draw(self, draws: Draws, users: Ints, busy: int = 0) -> Arrivals:
+        """Draw one round of these users.
+
+        `busy` other users still work on an earlier round; they have no entry and are stragglers.
+        """
+
+    @abstractmethod
+    def reach_law(self, layer: int) -> Floats:
+        """The distribution of |U^l| if all users take part (Lemma 1): P(|U^l| = k) for k = 0..U."""
+
+    @abstractmethod
+    def unreached(self, users: Ints) -> Floats:
+        """p_l for l = 1..L: the probability that none of these users reaches the layer."""
+
+    def reach(self, users: Ints) -> Floats:
+        """P(user u reaches layer l) if these users take part, [L, users]."""
+        raise SalfError(
+            f"{type(self).__name__} does not say how likely each user is to reach a layer: set "
+            "reach = counted."
+        )
+
+    @property
+    def everybody(self) -> Ints:
+        """All users."""
+        return np.arange(self.users)
+
+
+@dataclass(frozen=True)
+class Uniform(DepthDistribution):
+    """Every user's depth is uniform on {1..L+1}, independently (assumption AS4)."""
+
+    users: int
+    layers: int
+
+    def __post_init__(self) -> None:
+        _check_counts(self.users, self.layers)
+
+    def draw(self, draws: Draws, users: Ints, busy: int = 0) -> Arrivals:
+        """Draw every user's depth."""
+        depth = _uniform(draws.uniform(users, Purpose.DEPTH)[:, 0], self.layers)
+        return Arrivals.at(depth, asked=len(users) + busy, user=users)
+
+    def reach_law(self, layer: int) -> Floats:
+        """[binom_rv]: |U^l| ~ Bin(U, l/(L+1))."""
+        return _binomial(self.users, layer / (self.layers + 1))
+
+    def reach(self, users: Ints) -> Floats:
+        """l/(L+1) for all of them."""
+        layer = np.arange(1, self.layers + 1)
+        return np.tile((layer / (self.layers + 1))[:, None], len(users))
+
+    def unreached(self, users: Ints) -> Floats:
+        """[p_constant]: p_l = (1 - l/(L+1))^U, U being the users that take part."""
+        layer = np.arange(1, self.layers + 1)
+        return np.asarray((1 - layer / (self.layers + 1)) ** len(users))
+
+
+@dataclass(frozen=True)
+class Mixture(DepthDistribution):
+    """The paper's experiments: in each round, a ratio of the users is drawn to be stragglers.
+
+    Stragglers have a depth on {1..L+1}, uniform or with the given probabilities; the others finish.
+    """
+
+    users: int
+    layers: int
+    ratio: float
+    chances: tuple[float, ...] = ()  # of a straggler's depth 1..L+1
+
+    def __post_init__(self) -> None:
+        _check_counts(self.users, self.layers)
+        if not 0 <= self.ratio <= 1:
+            raise SalfError(f"the ratio of stragglers must be in [0, 1], not {self.ratio}.")
+        if self.chances:
+            given(self.chances, self.users)  # checks that they are probabilities
+            _check_length(self.chances, self.layers)
+
+    def stragglers(self, users: int) -> int:
+        """How many of so many users are stragglers, in every round."""
+        return floor(self.ratio * users + 0.5)
+
+    def draw(self, draws: Draws, users: Ints, busy: int = 0) -> Arrivals:
+        """Make as many users stragglers as are missing from the ratio, busy ones included."""
+        missing = max(0, self.stragglers(len(users) + busy) - busy)
+        straggler = np.zeros(len(users), np.bool_)
+        if not missing:  # then there is nothing to draw
+            everyone = np.ones(len(users), np.int64)
+            return Arrivals.at(everyone, straggler, len(users) + busy, user=users)
+        score, place = draws.uniform(users, Purpose.DEPTH, 2).T
+        straggler[np.argsort(score, kind="stable")[:missing]] = True
+        if self.chances:
+            depth = 1 + np.searchsorted(np.cumsum(self.chances)[:-1], place, side="right")
+        else:
+            depth = _uniform(place, self.layers)
+        return Arrivals.at(np.where(straggler, depth, 1), straggler, len(users) + busy, user=users)
+
+    def reach_law(self, layer: int) -> Floats:
+        """U - S users reach every layer, the S stragglers as in Lemma 1."""
+        stragglers = self.stragglers(self.users)
+        late = _binomial(stragglers, float(self._reach()[layer - 1]))
+        return np.concatenate([np.zeros(self.users - stragglers), late])
+
+    def reach(self, users: Ints) -> Floats:
+        """That of a straggler or of one that finishes: who is which is drawn in every round."""
+        ratio = self.stragglers(len(users)) / max(1, len(users))
+        return np.tile((1 - ratio + ratio * self._reach())[:, None], len(users))
+
+    def unreached(self, users: Ints) -> Floats:
+        """0 as long as one user finishes; with only stragglers, [p_constant]."""
+        if self.stragglers(len(users)) < len(users):
+            return np.zeros(self.layers)
+        return np.asarray((1 - self._reach()) ** len(users))
+
+    def _reach(self) -> Floats:
+        """The chance that a straggler reaches layer l, l = 1..L."""
+        if self.chances:
+            return np.cumsum(self.chances)[:-1].clip(0, 1)
+        return np.arange(1, self.layers + 1) / (self.layers + 1)
+
+
+@dataclass(frozen=True)
+class PerUser(DepthDistribution):
+    """Independent users, each with its own probabilities of depth 1..L+1."""
+
+    probabilities: Floats  # [U, L + 1]
+
+    def __post_init__(self) -> None:
+        table = np.asarray(self.probabilities, np.float64)
+        if table.ndim != 2 or table.shape[1] < 2:
+            raise SalfError("probabilities of depth must be a table of users x (layers + 1).")
+        if (table < 0).any() or not np.allclose(table.sum(1), 1, atol=1e-9):
+            raise SalfError("probabilities of depth must be >= 0 and sum to 1 for every user.")
+        object.__setattr__(self, "probabilities", table / table.sum(1, keepdims=True))
+
+    @property
+    def users(self) -> int:  # type: ignore[override]
+        """How many users there are."""
+        return len(self.probabilities)
+
+    @property
+    def layers(self) -> int:  # type: ignore[override]
+        """How many layers there are."""
+        return int(self.probabilities.shape[1]) - 1
+
+    def draw(self, draws: Draws, users: Ints, busy: int = 0) -> Arrivals:
+        """Draw every user's depth by inverting its cumulative probabilities."""
+        cumulative = self.probabilities[users].cumsum(1)[:, :-1]
+        depth = 1 + (draws.uniform(users, Purpose.DEPTH) >= cumulative).sum(1)
+        return Arrivals.at(depth, asked=len(users) + busy, user=users)
+
+    def reach_law(self, layer: int) -> Floats:
+        """The Poisson-binomial law, by convolving one user at a time."""
+        law = np.ones(1)
+        for chance in self.probabilities[:, :layer].sum(1).clip(0, 1):
+            law = np.convolve(law, [1 - chance, chance])
+        return law
+
+    def reach(self, users: Ints) -> Floats:
+        """The chance that a user's depth is at most l."""
+        return np.asarray(self.probabilities[users].cumsum(1)[:, :-1].clip(0, 1)).T
+
+    def unreached(self, users: Ints) -> Floats:
+        """p_l = prod_u P(d_u > l)."""
+        return np.asarray((1 - self.probabilities[users].cumsum(1)[:, :-1]).clip(0, 1).prod(0))
+
+
+LAWS = (Uniform, Mixture, PerUser)  # whose depths and chances need no check
+
+
+def given(probabilities: Sequence[float], users: int) -> PerUser:
+    """All users share one probability vector over the depths 1..L+1."""
+    return PerUser(np.tile(np.asarray(probabilities, np.float64), (users, 1)))
+
+
+def fixed(depths: Sequence[int], layers: int) -> PerUser:
+    """The same depths in every round: a layer nobody reaches has p_l = 1 and is never updated."""
+    for depth in depths:
+        if not 1 <= depth <= layers + 1:
+            raise SalfError(f"depth {depth} is outside 1..{layers + 1} ({layers} layers).")
+    return PerUser(np.eye(layers + 1)[np.asarray(depths, np.int64) - 1])
+
+
+def _check_counts(users: int, layers: int) -> None:
+    if users < 1 or layers < 1:
+        raise SalfError(f"users and layers must be at least 1, not {users} and {layers}.")
+
+
+def _uniform(place: Floats, layers: int) -> Ints:
+    """Numbers in [0, 1) as depths on {1..L+1}."""
+    return np.asarray(1 + (place * (layers + 1)).astype(np.int64))
+
+
+def _check_length(chances: Sequence[float], layers: int) -> None:
+    if len(chances) != layers + 1:
+        raise SalfError(
+            f"there are {len(chances)} probabilities of depth, but {layers} layers have "
+            f"{layers + 1} depths."
+        )
+
+
+def _binomial(trials: int, chance: float) -> Floats:
+    k = np.arange(trials + 1)
+    if chance in (0.0, 1.0):  # which have no logarithm
+        return np.asarray(k == chance * trials, np.float64)
+    # In logarithms, because the binomial coefficients of a large cohort overflow.
+    log_factorial = np.array([lgamma(n + 1) for n in range(trials + 1)])
+    log_ways = log_factorial[trials] - log_factorial - log_factorial[::-1]
+    return np.asarray(np.exp(log_ways + k * log(chance) + (trials - k) * log1p(-chance)))
+
+
+KINDS = ("mixture", "uniform", "fixed", "probabilities")
+DEPTHS = ("mixture", "mixture:P1,P2,...", "uniform", "fixed:D1,...", "probabilities:P1,...")
+
+
+def has_ratio(spec: str) -> bool:
+    """Whether a distribution, as people write it, depends on the ratio of stragglers."""
+    kind = spec.partition(":")[0]
+    return kind == "mixture" or kind not in KINDS  # one of your own may take it
+
+
+def parse(spec: str, users: int, layers: int, ratio: float) -> DepthDistribution:
+    """Read a distribution as people write it: one of `DEPTHS`. `ratio` is the mixture's."""
+    kind, _, rest = spec.partition(":")
+    if spec == "mixture":
+        return Mixture(users, layers, ratio)
+    if spec == "uniform":
+        return Uniform(users, layers)
+    if kind not in ("mixture", "fixed", "probabilities") or not rest:
+        raise unknown("distribution of depth", spec, DEPTHS)
+    try:
+        numbers = [float(number) for number in rest.split(",")]
+    except ValueError:
+        raise SalfError(
+            f"cannot read the numbers in {spec!r}: separate them with commas."
+        ) from None
+    if kind == "fixed":
+        if not all(number.is_integer() for number in numbers):
+            raise SalfError(f"the depths in {spec!r} must be integers.")
+        if len(numbers) != users:
+            raise SalfError(f"{spec!r} has {len(numbers)} depths, but there are {users} users.")
+        return fixed([int(number) for number in numbers], layers)
+    if kind == "mixture":
+        return Mixture(users, layers, ratio, tuple(numbers))
+    _check_length(numbers, layers)
+    return given(numbers, users)

@@ -1,0 +1,340 @@
+"""When devices are available: as the time at which each is next, not as a yes or no to poll.
+
+Times are seconds of the simulated clock. While a device is not available its work pauses. What a
+device does is a function of (seed, device, time).
+"""
+
+import csv
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from salf.common.errors import SalfError, unknown
+from salf.core.arrivals import Floats, Ints
+from salf.core.draws import Keyed, Purpose, keyed_uniform, normal
+
+DAY = 86_400.0
+
+
+class Availability(ABC):
+    """When each device of a fleet is available."""
+
+    always = False
+
+    @abstractmethod
+    def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
+        """From when until when each device is next available: now, if it is; inf if never."""
+
+    def next_available(self, devices: Ints, times: Floats) -> Floats:
+        """When each device is next available; the same time if it is now."""
+        return self.window(devices, times)[0]
+
+    def active(self, devices: Ints, start: float, seconds: float) -> Floats:
+        """For how long each device is available within the `seconds` after `start`."""
+        now, total, end = np.full(len(devices), start), np.zeros(len(devices)), start + seconds
+        while (now < end).any():
+            opens, closes = self.window(devices, now)
+            total += np.maximum(np.minimum(closes, end) - np.minimum(opens, end), 0)
+            now = np.minimum(closes, end)
+        return total
+
+    def elapsed(self, devices: Ints, start: float, needed: Floats) -> Floats:
+        """The time after `start` at which work of `needed` seconds is done: [devices, stages]."""
+        flat, shape = needed.ravel(), needed.shape
+        who = np.repeat(devices, shape[1])
+        now, left, done = np.full(len(flat), start), flat.copy(), np.full(len(flat), np.inf)
+        going = np.arange(len(flat))
+        while len(going):
+            opens, closes = self.window(who[going], now[going])
+            fits = opens + left[going] <= closes
+            done[going[fits]] = (opens + left[going])[fits] - start
+            again = ~fits & np.isfinite(closes)  # not those who never come back
+            left[going[again]] -= closes[again] - opens[again]
+            now[going[again]] = closes[again]
+            going = going[again]
+        return done.reshape(shape)
+
+    def share_of_time(self, devices: Ints) -> Floats:
+        """How much of the time each device is available, next to the others of its fleet."""
+        return np.ones(len(devices))
+
+    def of(self, devices: Ints) -> "Availability":
+        """The availability of users who have these devices."""
+        return Assigned(self, devices)
+
+    def unknown(self, devices: int) -> list[int]:
+        """Those of so many devices of which nothing is known."""
+        return []
+
+
+class Always(Availability):
+    """Every device is always available."""
+
+    always = True
+
+    def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
+        """Now, for ever."""
+        return times, np.full(len(devices), np.inf)
+
+    def active(self, devices: Ints, start: float, seconds: float) -> Floats:
+        """All the time."""
+        return np.full(len(devices), seconds)
+
+    def elapsed(self, devices: Ints, start: float, needed: Floats) -> Floats:
+        """As long as the work takes."""
+        return needed
+
+    def of(self, devices: Ints) -> Availability:
+        """The same."""
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class Assigned(Availability):
+    """The availability of users, each with a device of its own."""
+
+    devices: Availability
+    device_of: Ints
+
+    def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
+        """That of their devices."""
+        return self.devices.window(self.device_of[devices], times)
+
+    def share_of_time(self, devices: Ints) -> Floats:
+        """That of their devices."""
+        return self.devices.share_of_time(self.device_of[devices])
+
+
+@dataclass(frozen=True)
+class DayAndNight(Availability):
+    """Once a period each device is available, for the same share of it, most of them at night.
+
+    A device's window is `share` of the `period` long. Its middle is at the time `middle` of the
+    period, plus an own, normal part of standard deviation `spread`, the same every day.
+    """
+
+    share: float = 1 / 3
+    period: float = DAY
+    middle: float = 2 * 3600.0
+    spread: float = 2 * 3600.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1 or not self.period > 0 or not self.spread >= 0:
+            raise SalfError(
+                "day-night needs a share in (0, 1), a period above 0 and a spread of at least "
+                f"0, not {self.share}, {self.period} and {self.spread}."
+            )
+
+    def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
+        """Today's window, or tomorrow's if it is over."""
+        length = self.share * self.period
+        u = Keyed(self.seed, 0).uniform(devices, Purpose.AVAILABLE, 2)
+        opens = self.middle + self.spread * normal(u[:, 0], u[:, 1]) - length / 2
+        # The first window that is not over: rounding must not give one that ends now.
+        opens = opens + np.ceil((times - opens - length) / self.period) * self.period
+        opens = np.where(opens + length <= times, opens + self.period, opens)
+        return np.maximum(opens, times), opens + length
+
+
+@dataclass(frozen=True)
+class OnAndOff(Availability):
+    """Devices come and go: available for a time, then not, for random times of their own.
+
+    `on` and `off` are the mean times. Times off are exponential. Times on are exponential too,
+    which makes a Markov chain, or, with `log_sd`, log-normal with that standard deviation of their
+    logarithm, which makes many short sessions and few long ones. Devices are in equilibrium from
+    the start.
+    """
+
+    on: float
+    off: float
+    log_sd: float | None = None
+    seed: int = 0
+    _known: dict[str, Floats] = field(
+        init=False, default_factory=dict, repr=False, compare=False, hash=False
+    )
+
+    CYCLES = 32  # drawn at a time
+
+    def __post_init__(self) -> None:
+        if not self.on > 0 or not self.off > 0:
+            raise SalfError(f"mean times on and off must be above 0, not {self.on} and {self.off}.")
+
+    def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
+        """Cycle after cycle of each device, not far from those looked at last if times go on.
+
+        Earlier times are looked for from time 0 on, so what was asked before changes nothing.
+        """
+        known = self._looked_at(devices)
+        at = known[:, devices]
+        at[:, at[1] > times] = 0
+        before = at.copy()
+        opens, closes = np.full(len(devices), np.inf), np.full(len(devices), np.inf)
+        going = np.arange(len(devices))
+        while len(going):
+            block, begin = at[:, going]
+            lengths = self._lengths(devices[going], block.astype(np.int64))
+            edges = begin[:, None] + lengths.cumsum(axis=1)
+            starts = np.column_stack([begin, edges[:, 1:-1:2]])
+            found = edges[:, ::2] > times[going, None]
+            first, each = found.argmax(axis=1), np.arange(len(going))
+            has = found[each, first]
+            opens[going[has]] = np.maximum(starts[each, first], times[going])[has]
+            closes[going[has]] = edges[each, 2 * first][has]
+            before[:, going[~has]] = at[:, going[~has]]
+            going = going[~has]
+            at[:, going] = block[~has] + 1, edges[~has, -1]
+        known[:, devices] = before
+        return opens, closes
+
+    def _looked_at(self, devices: Ints) -> Floats:
+        """A block of cycles of each device, before the last one looked at, and when it begins."""
+        known, users = self._known.get("blocks", np.zeros((2, 0))), int(devices.max(initial=-1)) + 1
+        if known.shape[1] < users:
+            known = np.pad(known, ((0, 0), (0, max(users, 2 * known.shape[1]) - known.shape[1])))
+            self._known["blocks"] = known
+        return known
+
+    def _lengths(self, devices: Ints, blocks: Ints) -> Floats:
+        """The times on, off, on, ... of a block of cycles of each device: [devices, 2 * CYCLES]."""
+        # A device is often asked for several times: what it does is drawn once.
+        pairs, place = np.unique(np.stack([devices, blocks]), axis=1, return_inverse=True)
+        devices, blocks = pairs
+        n = self.CYCLES
+        u = keyed_uniform(self.seed, 0, devices, Purpose.AVAILABLE, 3 * n + 3, blocks[:, None] + 1)
+        lengths = np.empty((len(devices), 2 * n))
+        lengths[:, ::2] = self._time_on(u[:, :n], u[:, n : 2 * n])
+        lengths[:, 1::2] = -self.off * np.log1p(-u[:, 2 * n : 3 * n])
+        first, second, chance = u[:, -3:].T
+        here = chance < self.on / (self.on + self.off)
+        # Of the session that is going on at time 0, long ones more likely, some is left.
+        left = self._time_on(first, second, by_length=True)
+        if self.log_sd is not None:
+            left = left * chance / (self.on / (self.on + self.off))
+        # A device that is off has a session of no length, and then what is left of its break.
+        lengths[:, 0] = np.where(blocks > 0, lengths[:, 0], np.where(here, left, 0.0))
+        return np.asarray(lengths[place.ravel()])
+
+    def _time_on(self, first: Floats, second: Floats, by_length: bool = False) -> Floats:
+        if self.log_sd is None:  # what is left of an exponential time has the same law
+            return np.asarray(-self.on * np.log1p(-first))
+        z = normal(first, second)
+        median = self.on * np.exp(-(self.log_sd**2) / 2)
+        # A log-normal law weighted by length is log-normal with its mean moved by the variance.
+        return np.asarray(median * np.exp(self.log_sd * z + (self.log_sd**2 if by_length else 0)))
+
+
+def markov(on: float, off: float, seed: int = 0) -> OnAndOff:
+    """Available for an exponential time of mean `on`, then not, for one of mean `off`."""
+    return OnAndOff(on, off, None, seed)
+
+
+def sessions(
+    share: float = 0.095, median: float = 181.0, log_sd: float = 2.6, seed: int = 0
+) -> OnAndOff:
+    """Log-normal sessions of this median, such that devices are available this share of the time.
+
+    The defaults are a fit to phones (docs/fleets.md).
+    """
+    if not 0 < share < 1 or not median > 0 or not log_sd > 0:
+        raise SalfError(
+            "sessions need a share in (0, 1), and a median and a log-sd above 0, not "
+            f"{share}, {median} and {log_sd}."
+        )
+    on = median * float(np.exp(log_sd**2 / 2))
+    return OnAndOff(on, on * (1 / share - 1), log_sd, seed)
+
+
+class Intervals(Availability):
+    """Known times: the intervals of each device, repeated after `period` seconds if it is given."""
+
+    def __init__(
+        self, intervals: Mapping[int, Sequence[tuple[float, float]]], period: float | None = None
+    ) -> None:
+        for device, own in intervals.items():
+            ordered = [time for pair in own for time in pair]
+            if not own or any(b <= a for a, b in own) or ordered != sorted(ordered):
+                raise SalfError(
+                    f"the intervals of device {device} must be in order and must not overlap."
+                )
+            if period is not None and not 0 <= ordered[0] < ordered[-1] <= period:
+                raise SalfError(
+                    f"the intervals of device {device} must be within the period, 0 to {period:g}."
+                )
+        self.period = period
+        self._own = {device: np.asarray(own, np.float64) for device, own in intervals.items()}
+
+    @classmethod
+    def csv(cls, path: Path | str, period: float | None = None) -> "Intervals":
+        """Read lines of device,start,end; devices are numbered from 0, times are in seconds."""
+        own: dict[int, list[tuple[float, float]]] = {}
+        try:
+            with Path(path).open(encoding="utf-8", newline="") as stream:
+                for line in csv.DictReader(stream):
+                    pair = (float(line["start"]), float(line["end"]))
+                    own.setdefault(int(line["device"]), []).append(pair)
+        except (OSError, KeyError, ValueError, TypeError, UnicodeDecodeError) as error:
+            raise SalfError(
+                f"cannot read {path}: it must have the columns device, start and end "
+                f"({type(error).__name__}: {error})."
+            ) from None
+        return cls({device: sorted(pairs) for device, pairs in own.items()}, period)
+
+    def unknown(self, devices: int) -> list[int]:
+        """Devices without an interval."""
+        return [device for device in range(devices) if device not in self._own]
+
+    def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
+        """The first interval that is not over; never, if there is none."""
+        opens, closes = np.full(len(devices), np.inf), np.full(len(devices), np.inf)
+        for place, (device, time) in enumerate(zip(devices.tolist(), times.tolist(), strict=True)):
+            own = self._own.get(device)
+            if own is None:
+                continue
+            base = 0.0 if self.period is None else time // self.period * self.period
+            # As the times are returned, because a sum that was rounded may end just now.
+            later = np.flatnonzero(base + own[:, 1] > time)
+            while not len(later) and self.period is not None:
+                base += self.period
+                later = np.flatnonzero(base + own[:, 1] > time)
+            if len(later):
+                opens[place], closes[place] = base + own[later[0]]
+        return np.maximum(opens, times), closes
+
+
+KINDS = ("always", "day-night", "sessions", "markov:ON,OFF", "by-labels:MEAN,SLOT", "FILE.csv")
+
+
+def parse(spec: str, seed: int = 0) -> Availability:
+    """Read an availability as people write it: one of `KINDS`."""
+    kind, _, rest = spec.partition(":")
+    if spec == "always":
+        return Always()
+    if spec == "day-night":
+        return DayAndNight(seed=seed)
+    if spec == "sessions":
+        return sessions(seed=seed)
+    if kind == "markov":
+        on, off = _two(rest, f"the mean seconds on and off as in markov:600,3000, not {spec!r}")
+        return markov(on, off, seed)
+    if kind == "by-labels":
+        from salf.worlds.fleet.by_labels import ByLabels  # which builds on this module
+
+        what = "the mean share of users and the seconds of a slot as in by-labels:0.1,1"
+        mean, slot = _two(rest, f"{what}, not {spec!r}")
+        return ByLabels(mean, slot, seed)
+    if spec.endswith(".csv"):
+        return Intervals.csv(spec)
+    raise unknown("availability", spec, KINDS)
+
+
+def _two(text: str, what: str) -> tuple[float, float]:
+    try:
+        first, second = map(float, text.split(","))
+    except ValueError:
+        raise SalfError(f"write {what}.") from None
+    return first, second

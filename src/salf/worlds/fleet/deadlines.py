@@ -1,0 +1,137 @@
+"""T_max of every round: constant, a schedule, or adapted while a run goes on."""
+
+import csv
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from math import exp, inf
+from pathlib import Path
+from typing import Any
+
+from salf.common.errors import SalfError
+from salf.common.options import duration
+
+REACH = 0.7  # what `auto` aims for, unless told otherwise
+
+
+class Deadline(ABC):
+    """How long a round may take. `current` is a number that is kept between rounds."""
+
+    adapts = False  # whether it depends on what users reach
+    changes = True  # whether it may differ from round to round
+
+    @abstractmethod
+    def of(self, t: int, current: float) -> float:
+        """T_max of round t."""
+
+    def after(self, current: float, reach: float) -> float:
+        """What to keep after a round in which users reached this share of their layers."""
+        return current
+
+    def first(self) -> float:
+        """What is kept before the first round; 0 if that is yet to be found."""
+        return 0.0
+
+
+@dataclass(frozen=True)
+class Constant(Deadline):
+    """The same T_max in every round."""
+
+    changes = False
+    seconds: float
+
+    def __post_init__(self) -> None:
+        _check(self.seconds)
+
+    def of(self, t: int, current: float) -> float:
+        """T_max."""
+        return self.seconds
+
+
+@dataclass(frozen=True)
+class DeadlineSchedule(Deadline):
+    """T_1, T_2, ...; the last one for all rounds after it."""
+
+    seconds: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.seconds:
+            raise SalfError("a schedule of deadlines needs at least one.")
+        for each in self.seconds:
+            _check(each)
+
+    def of(self, t: int, current: float) -> float:
+        """T_t."""
+        return self.seconds[min(t, len(self.seconds)) - 1]
+
+    @classmethod
+    def csv(cls, path: Path | str) -> "DeadlineSchedule":
+        """From the column `deadline` of a file, in seconds, a line per round."""
+        try:
+            with Path(path).open(encoding="utf-8", newline="") as stream:
+                return cls(tuple(float(line["deadline"]) for line in csv.DictReader(stream)))
+        except (OSError, KeyError, ValueError, TypeError, UnicodeDecodeError) as error:
+            raise SalfError(
+                f"cannot read deadlines from {path}: it must have a column deadline in seconds "
+                f"({type(error).__name__}: {error})."
+            ) from None
+
+
+@dataclass(frozen=True)
+class Auto(Deadline):
+    """T_max such that users reach, on average, the share `reach` of their layers.
+
+    After each round it is multiplied by exp(GAIN (reach - reached)): stochastic approximation of
+    the deadline at which the expectation is met, with a constant gain, so that it follows devices
+    that change. In the simulator it starts where the fleet's law says.
+    """
+
+    reach: float = REACH
+
+    adapts = True
+    GAIN = 0.2
+
+    def __post_init__(self) -> None:
+        if not 0 < self.reach < 1:
+            raise SalfError(f"the target reach of auto must be between 0 and 1, not {self.reach}.")
+
+    def of(self, t: int, current: float) -> float:
+        """The current one."""
+        return current
+
+    def after(self, current: float, reach: float) -> float:
+        """A little longer if users reached less than the target, else shorter."""
+        return current * exp(self.GAIN * (self.reach - reach))
+
+
+def read(value: Any) -> Any:
+    """A setting as people write it: 2s, auto, auto:0.8, FILE.csv; a number is seconds."""
+    if isinstance(value, str) and (value.partition(":")[0] == "auto" or value.endswith(".csv")):
+        return value
+    return duration(value)
+
+
+def parse(setting: float | str) -> Deadline:
+    """The deadline of a setting that was `read`."""
+    if not isinstance(setting, str):
+        return Constant(float(setting))
+    kind, _, value = setting.partition(":")
+    if kind != "auto":
+        return DeadlineSchedule.csv(setting)
+    try:
+        reach = float(value) if value else REACH
+    except ValueError:
+        raise SalfError(f"write the target reach as in auto:0.8, not {setting!r}.") from None
+    return Auto(reach)
+
+
+def missing() -> SalfError:
+    """What to say where a fleet has no deadline."""
+    return SalfError(
+        "this method needs a deadline: set one, such as --deadline 2s or --deadline auto; "
+        "`salf fleet preview` shows which deadline gives which reach."
+    )
+
+
+def _check(seconds: float) -> None:
+    if not 0 < seconds < inf:
+        raise SalfError(f"the deadline must be a positive time in seconds, not {seconds!r}.")

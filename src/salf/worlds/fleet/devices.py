@@ -1,0 +1,209 @@
+"""A fleet: the devices of all users, each with a speed, a link and times at which it is there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from salf.common.errors import SalfError
+from salf.core.arrivals import Floats, Ints
+from salf.core.draws import Keyed, Purpose, normal
+from salf.worlds.fleet.availability import Always, Availability
+from salf.worlds.fleet.jitter import Jitter, LogNormal, Steady
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from salf.worlds.fleet.preview import Preview
+
+Counted = Literal["multiply-adds", "layers"]
+Pair = Literal["random", "labels", "size"]
+
+
+@dataclass(frozen=True, eq=False)
+class Devices:
+    """The devices of a fleet, an entry each: what `Fleet` holds."""
+
+    speed: Floats  # a second: multiply-adds, or layers of a batch of `REFERENCE` rows
+    up: Floats  # bytes a second; inf without a link that takes time
+    down: Floats
+    latency: Floats  # seconds that a message takes, whatever its size
+    jitter: Jitter = field(default_factory=Steady)
+    availability: Availability = field(default_factory=Always)
+    counted: Counted = "multiply-adds"  # or "layers": every layer takes as long as any other
+    pair: Pair = "random"  # how users get their devices, unless a run says otherwise
+
+    REFERENCE = 16  # rows of the batch whose layers are counted
+
+    def __post_init__(self) -> None:
+        for name in ("speed", "up", "down"):
+            values = getattr(self, name)
+            if values.shape != self.speed.shape or values.ndim != 1 or not (values > 0).all():
+                raise SalfError(f"{name} must be positive for every device.")
+        if self.latency.shape != self.speed.shape or not (self.latency >= 0).all():
+            raise SalfError("latency must be at least 0 for every device.")
+        if not len(self.speed) or not np.isfinite(self.speed).all():
+            raise SalfError("a fleet needs at least one device, and finite speeds.")
+        if unknown := self.availability.unknown(len(self.speed)):
+            raise SalfError(
+                f"{len(unknown)} of {len(self.speed)} devices have no intervals, such as device "
+                f"{unknown[0]} (numbered from 0): add the intervals in which each is available."
+            )
+
+    def of(self, order: Ints) -> "Devices":
+        """The devices in another order: that of the users who get them."""
+        return replace(
+            self,
+            speed=self.speed[order],
+            up=self.up[order],
+            down=self.down[order],
+            latency=self.latency[order],
+            jitter=self.jitter.of(order),
+            availability=self.availability.of(order),
+        )
+
+
+class Fleet:
+    """The devices of a federation.
+
+    `Fleet("phones", users=30, seed=0)` creates a named fleet (see docs/fleets.md), with options
+    such as `speed=1e6` (the median speed). `Fleet.of(speed=[...])` creates a fleet from speeds and
+    `Fleet.csv` from a file. A device depends only on the seed and its number.
+    """
+
+    def __init__(self, name: str, users: int, seed: int = 0, **options: Any) -> None:
+        from salf.worlds.fleet.named import make
+
+        if users < 1:
+            raise SalfError(f"a fleet needs at least one user, not {users}.")
+        self.name = name
+        self.devices: Devices = make(name, users, seed, options)
+
+    @classmethod
+    def made(cls, name: str, devices: Devices) -> "Fleet":
+        """A fleet of these devices."""
+        fleet = cls.__new__(cls)
+        fleet.name, fleet.devices = name, devices
+        return fleet
+
+    @classmethod
+    def of(
+        cls,
+        speed: Sequence[float],
+        *,
+        jitter: float | Sequence[float] | Jitter = 0.0,
+        up: float | Sequence[float] = np.inf,
+        down: float | Sequence[float] = np.inf,
+        latency: float | Sequence[float] = 0.0,
+        availability: Availability | None = None,
+        counted: Counted = "multiply-adds",
+        pair: Pair = "random",
+        name: str = "by hand",
+    ) -> "Fleet":
+        """A fleet from the `speed` of every device, in multiply-adds per second.
+
+        `up` and `down` are in bytes per second, `latency` is in seconds, and `jitter` is a law of
+        `fleet.jitter` or the sigma of a log-normal one. With `counted="layers"`, speeds are in
+        layers per second.
+        """
+        speeds = np.asarray(speed, np.float64).reshape(-1)
+
+        def each(values: float | Sequence[float]) -> Floats:
+            return np.broadcast_to(np.asarray(values, np.float64), speeds.shape).copy()
+
+        try:
+            ups, downs, latencies = each(up), each(down), each(latency)
+            law = jitter if isinstance(jitter, Jitter) else _log_normal(jitter, len(speeds))
+        except ValueError:
+            raise SalfError(
+                f"give one value, or one for each of the {len(speeds)} devices."
+            ) from None
+        return cls.made(
+            name,
+            Devices(speeds, ups, downs, latencies, law, availability or Always(), counted, pair),
+        )
+
+    @classmethod
+    def csv(cls, path: Path | str, users: int | None = None) -> "Fleet":
+        """A fleet from a file with a line per device.
+
+        The column `speed` is required; `up`, `down`, `latency` and `jitter` are optional. A file
+        with the columns `device`, `round`, `stage` and `seconds` contains recorded times instead,
+        as written by `salf fleet measure`. If there are more `users` than devices, devices are
+        reused in turn. Fewer users are an error, since it is unclear which devices they have.
+        """
+        from salf.worlds.fleet.files import read
+
+        devices = read(Path(path))
+        if users is not None and users < len(devices.speed):
+            raise SalfError(
+                f"the fleet {path} has {len(devices.speed)} devices for {users} users: set users "
+                f"to {len(devices.speed)}, or remove lines."
+            )
+        if users is not None and users != len(devices.speed):
+            devices = devices.of(np.arange(users) % len(devices.speed))
+        return cls.made(str(path), devices)
+
+    def __len__(self) -> int:
+        return len(self.devices.speed)
+
+    def __repr__(self) -> str:
+        slow, usual, fast = np.percentile(self.devices.speed, [5, 50, 95])
+        return (
+            f"Fleet({self.name!r}: {len(self)} devices, {usual:.3g} {self.devices.counted} a "
+            f"second at the median, {slow:.3g} to {fast:.3g} from the 5th to the 95th percentile)"
+        )
+
+    def paired(self, how: Pair, dominant: Ints | None = None, sizes: Ints | None = None) -> "Fleet":
+        """The same devices, assigned to users at random or by their data.
+
+        `random`: user u has device u. Devices of named fleets are drawn at random.
+        `labels`: users sorted by their most frequent label get devices sorted by speed, slowest
+        first. `size`: the same with users sorted by their number of samples, so that slow users
+        have few.
+        """
+        if how == "random":
+            return self
+        by = dominant if how == "labels" else sizes
+        if by is None:
+            raise SalfError(f"pair {how!r} needs to know every user's {how} in advance.")
+        order = np.empty(len(self), np.int64)
+        order[np.argsort(by, kind="stable")] = np.argsort(self.devices.speed, kind="stable")
+        return Fleet.made(self.name, self.devices.of(order))
+
+    def slowest(self, share: float = 0.1) -> Ints:
+        """The users with the slowest devices, at least one.
+
+        Where some devices are available less often than others, those come first.
+        """
+        count = max(1, round(share * len(self)))
+        available = self.devices.availability.share_of_time(np.arange(len(self)))
+        return np.sort(np.lexsort((self.devices.speed, available))[:count])
+
+    def preview(
+        self, model: "nn.Module", deadline: float | str | None = None, **settings: Any
+    ) -> "Preview":
+        """Which layers users would reach and how long rounds would take, without training.
+
+        Settings are `example`, `layers`, `batch_size`, `local_steps`, `batches` and `cohort`.
+        """
+        from salf.worlds.fleet.preview import of_model
+
+        return of_model(self, model, deadline, **settings)
+
+
+def _log_normal(sigma: float | Sequence[float], devices: int) -> Jitter:
+    spread = np.asarray(sigma, np.float64)
+    if spread.ndim:
+        spread = np.broadcast_to(spread, (devices,))
+    elif spread == 0:
+        return Steady()
+    return LogNormal(spread if spread.ndim else float(spread))
+
+
+def drawn_normal(seed: int, users: int, n: int) -> Floats:
+    """`n` standard normal numbers of every device: [n, users]."""
+    u = Keyed(seed, 0).uniform(np.arange(users), Purpose.DEVICE, 2 * n)
+    return normal(u[:, :n], u[:, n:]).T

@@ -1,0 +1,283 @@
+"""How a device's times vary from round to round.
+
+A round of a user is a row of stages: for each local step the layers from the last to the first, the
+first stage of a step including the forward pass. `nominal` are the seconds of these stages without
+jitter, [users, stages]. A law says when the stages are complete, drawn from the numbers of (seed,
+round, user), and the chance that they are complete in time: exactly where there is a closed form.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import lru_cache
+from math import erf, sqrt
+
+import numpy as np
+
+from salf.common.errors import SalfError
+from salf.core.arrivals import Floats, Ints
+from salf.core.draws import Draws, Purpose, normal
+
+DRAWS = 2**16  # for chances of layers of different means
+PLACES = 1024  # of records that are taken together, for chances
+ROUNDING = 1e-9  # of a time, relative to it
+
+_erf = np.vectorize(erf, otypes=[np.float64])
+
+
+class Jitter(ABC):
+    """A law of the times of all devices of a fleet."""
+
+    @abstractmethod
+    def complete(self, nominal: Floats, draws: Draws, users: Ints) -> Floats:
+        """When each stage of each user is complete, in seconds since it began: [users, stages]."""
+
+    def chance(self, nominal: Floats, budget: Floats, users: Ints) -> Floats | None:
+        """P(stage complete within `budget`), both [users, stages]; None if it is to be drawn."""
+        return None
+
+    def of(self, devices: Ints) -> "Jitter":
+        """The law of users who have these devices."""
+        return self
+
+
+class Paced(Jitter):
+    """All stages of a round are slower or faster by one factor."""
+
+    @abstractmethod
+    def factor(self, draws: Draws, users: Ints) -> Floats:
+        """The factor of each user in this round."""
+
+    @abstractmethod
+    def below(self, factor: Floats, users: Ints) -> Floats:
+        """P(a user's factor is at most so large), [users, stages]."""
+
+    def complete(self, nominal: Floats, draws: Draws, users: Ints) -> Floats:
+        """The nominal times, stretched."""
+        return np.asarray(nominal.cumsum(axis=1) * self.factor(draws, users)[:, None])
+
+    def chance(self, nominal: Floats, budget: Floats, users: Ints) -> Floats:
+        """The law of the factor at the one that still fits."""
+        needed = nominal.cumsum(axis=1)
+        # Where nothing is to be done, whatever time is left is enough.
+        fits = np.divide(budget, needed, out=np.full_like(budget, np.inf), where=needed > 0)
+        return np.where(budget >= 0, self.below(np.where(budget >= 0, fits, 0), users), 0.0)
+
+
+@dataclass(frozen=True)
+class Steady(Paced):
+    """Every round takes the same time."""
+
+    def factor(self, draws: Draws, users: Ints) -> Floats:
+        """1."""
+        return np.ones(len(users))
+
+    def below(self, factor: Floats, users: Ints) -> Floats:
+        """1 from the factor 1 on, however that was rounded."""
+        return np.asarray(factor >= 1 - ROUNDING, np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class LogNormal(Paced):
+    """The factor is log-normal with median 1; `sigma` is the spread of its logarithm."""
+
+    sigma: float | Floats  # of all devices, or of each
+
+    def __post_init__(self) -> None:
+        if not (np.asarray(self.sigma) >= 0).all() or not np.isfinite(self.sigma).all():
+            raise SalfError(f"jitter must be a number of at least 0, not {self.sigma}.")
+
+    def factor(self, draws: Draws, users: Ints) -> Floats:
+        """exp(sigma z), z standard normal."""
+        return np.exp(self._sigma(users) * normal(*draws.uniform(users, Purpose.JITTER, 2).T))
+
+    def below(self, factor: Floats, users: Ints) -> Floats:
+        """Phi(ln(factor) / sigma)."""
+        sigma = np.broadcast_to(self._sigma(users), len(users))[:, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            z = np.log(factor) / sigma
+        # Without any spread, a factor of 1 is just enough.
+        enough = (sigma == 0) & (factor >= 1 - ROUNDING)
+        return np.where(enough, 1.0, 0.5 * (1 + _erf(np.nan_to_num(z, nan=-np.inf) / sqrt(2))))
+
+    def of(self, devices: Ints) -> "LogNormal":
+        """Each user has its device's spread."""
+        return self if np.ndim(self.sigma) == 0 else LogNormal(np.asarray(self.sigma)[devices])
+
+    def _sigma(self, users: Ints) -> Floats:
+        sigma = np.asarray(self.sigma, np.float64)
+        return sigma[users] if sigma.ndim else sigma
+
+
+@dataclass(frozen=True)
+class ShiftedExponential(Paced):
+    """The factor is 1 and an exponential part of this mean: never faster, sometimes much slower."""
+
+    mean: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.mean < np.inf:
+            raise SalfError(f"the mean of the exponential part must be above 0, not {self.mean}.")
+
+    def factor(self, draws: Draws, users: Ints) -> Floats:
+        """1 + mean E, E standard exponential."""
+        return np.asarray(1 + self.mean * exponential(draws, users)[:, 0])
+
+    def below(self, factor: Floats, users: Ints) -> Floats:
+        """1 - exp(-(factor - 1) / mean)."""
+        return np.asarray(-np.expm1(-np.maximum(factor - 1, 0) / self.mean))
+
+
+@dataclass(frozen=True)
+class UniformPace(Paced):
+    """The factor is uniform on (0, 1]: the nominal time is the longest."""
+
+    def factor(self, draws: Draws, users: Ints) -> Floats:
+        """A number in (0, 1]."""
+        return np.asarray(1 - draws.uniform(users, Purpose.JITTER)[:, 0])
+
+    def below(self, factor: Floats, users: Ints) -> Floats:
+        """The factor itself, up to 1."""
+        return np.minimum(factor, 1)
+
+
+@dataclass(frozen=True)
+class ExponentialLayers(Jitter):
+    """Every layer takes an exponential time of its own, independently, of its nominal mean."""
+
+    def complete(self, nominal: Floats, draws: Draws, users: Ints) -> Floats:
+        """Sums of exponential times: Erlang where the means are equal."""
+        each = nominal * exponential(draws, users, nominal.shape[1])
+        return np.asarray(each.cumsum(axis=1))
+
+    def chance(self, nominal: Floats, budget: Floats, users: Ints) -> Floats | None:
+        """The Erlang law, P(k layers within b) = 1 - e^-x sum_{i<k} x^i/i!, x = b over the mean.
+
+        Where layers differ there is no simple form: then from draws that serve all users.
+        """
+        mean = nominal[:, :1]
+        if not np.allclose(nominal, mean, rtol=ROUNDING, atol=0):
+            return self._from_draws(nominal, budget)
+        if (mean <= 0).any():
+            return None
+        x, stages = np.maximum(budget / mean, 0), np.arange(nominal.shape[1])
+        # In logarithms, and x = 0 apart, because powers of a long budget overflow.
+        log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, len(stages))))])
+        log_x = np.log(np.where(x > 0, x, 1))
+        terms = np.exp(stages * log_x[:, :, None] - log_factorial - x[:, :, None])
+        missed = (terms * (stages <= stages[:, None])).sum(axis=2)
+        return np.where(x > 0, np.clip(1 - missed, 0, 1), 0.0)
+
+    def _from_draws(self, nominal: Floats, budget: Floats) -> Floats:
+        """A user that is twice as slow takes twice as long: draws are of the layers' shares."""
+        total = nominal.sum(axis=1, keepdims=True)
+        shares, alike = np.unique(np.round(nominal / total, 12), axis=0, return_inverse=True)
+        chance = np.empty_like(budget)
+        for kind, own in enumerate(shares):
+            some = np.flatnonzero(alike.ravel() == kind)
+            for stage, times in enumerate(_erlang_like(tuple(own.tolist()))):
+                count = np.searchsorted(times, budget[some, stage] / total[some, 0], side="right")
+                # Never quite 0 or 1, which so many draws cannot tell.
+                chance[some, stage] = (count + 0.5) / (DRAWS + 1)
+        return np.where(budget > 0, chance, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Traces(Jitter):
+    """Times that were recorded: a round of a device is one of its recorded rounds, at random.
+
+    `rounds[device]` are the seconds of its stages in each of them, [rounds, layers], the forward
+    pass with the last layer, from the last layer to the first. Times are stretched such that a
+    round of the device's median record takes its nominal time, so larger batches take longer.
+
+    With `overhead[device]`, the record is that of a live run: the time of each round that is in no
+    stage, such as that of messages. It does not count against T_max. All devices then have the same
+    recorded round, because what happens on one machine, or in one network, happens together.
+    """
+
+    rounds: tuple[Floats, ...]
+    overhead: tuple[Floats, ...] | None = None
+
+    def complete(self, nominal: Floats, draws: Draws, users: Ints) -> Floats:
+        """A recorded round of each user, once for every local step."""
+        layers = self.rounds[0].shape[1]
+        steps, other = divmod(nominal.shape[1], layers)
+        if other:
+            raise SalfError(
+                f"the recorded times are for {layers} layers; this model has a different number."
+            )
+        places = self._places(draws, users, steps)
+        taken = np.empty_like(nominal)
+        for row, user in enumerate(users.tolist()):
+            record = self.rounds[user]
+            taken[row] = record[(places[row] * len(record)).astype(np.int64)].ravel()
+        return np.asarray((taken * self._stretch(nominal, users)).cumsum(axis=1))
+
+    def beside(self, draws: Draws, users: Ints) -> Floats | None:
+        """The overhead of each user in this round; None where none was recorded."""
+        if self.overhead is None:
+            return None
+        places = self._places(draws, users, 1)[:, 0]
+        own = [self.overhead[user] for user in users.tolist()]
+        return np.array([each[int(p * len(each))] for each, p in zip(own, places, strict=True)])
+
+    @property
+    def layers(self) -> int:
+        """How many layers were recorded."""
+        return int(self.rounds[0].shape[1])
+
+    def in_time(self, nominal: Floats, budget: Floats, users: Ints) -> Ints | None:
+        """How many users have the stage in time, where they are not independent; else None.
+
+        Recorded together, the rounds of all users are from one place of their records: [places,
+        stages], all places alike.
+        """
+        if self.overhead is None or not len(users):
+            return None
+        stretch, places = self._stretch(nominal, users), (np.arange(PLACES) + 0.5) / PLACES
+        count = np.zeros((PLACES, self.layers), np.int64)
+        for row, user in enumerate(users.tolist()):
+            times = self.rounds[user].cumsum(axis=1) * stretch[row]
+            count += times[(places * len(times)).astype(np.int64)] <= budget[row]
+        return count
+
+    def _places(self, draws: Draws, users: Ints, steps: int) -> Floats:
+        together = 0 * users if self.overhead is not None else users
+        return draws.uniform(together, Purpose.JITTER, steps)
+
+    def chance(self, nominal: Floats, budget: Floats, users: Ints) -> Floats | None:
+        """The share of the recorded rounds that would have been in time."""
+        layers = self.rounds[0].shape[1]
+        if nominal.shape[1] > layers:
+            return None
+        stretch = self._stretch(nominal, users)
+        return np.array(
+            [
+                (self.rounds[user].cumsum(axis=1) * stretch[row] <= budget[row]).mean(axis=0)
+                for row, user in enumerate(users.tolist())
+            ]
+        )
+
+    def _stretch(self, nominal: Floats, users: Ints) -> Floats:
+        """How much longer a user's batch takes than the recorded ones."""
+        layers = self.rounds[0].shape[1]
+        usual = np.array([np.median(self.rounds[user].sum(axis=1)) for user in users.tolist()])
+        return np.asarray(nominal[:, :layers].sum(axis=1) / usual)[:, None]
+
+    def of(self, devices: Ints) -> "Traces":
+        """Each user has its device's record."""
+        rounds = tuple(self.rounds[device] for device in devices.tolist())
+        if self.overhead is None:
+            return Traces(rounds)
+        return Traces(rounds, tuple(self.overhead[device] for device in devices.tolist()))
+
+
+@lru_cache(maxsize=64)
+def _erlang_like(means: tuple[float, ...]) -> Floats:
+    """Draws of when each of some independent exponential stages is complete, in order."""
+    each = np.random.default_rng(0).exponential(size=(DRAWS, len(means))) * np.array(means)
+    return np.sort(each.cumsum(axis=1).T, axis=1)
+
+
+def exponential(draws: Draws, users: Ints, n: int = 1) -> Floats:
+    """`n` standard exponential numbers for each user: [users, n]."""
+    return np.asarray(-np.log1p(-draws.uniform(users, Purpose.JITTER, n)))

@@ -1,0 +1,260 @@
+"""What a fleet would do with a model, without training it: who reaches what, and when."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from salf.common.errors import SalfError, unknown
+from salf.core.arrivals import Floats, Ints, evenly
+from salf.core.draws import Keyed
+from salf.core.inputs import as_one, takes_several
+from salf.core.layers import Layers
+from salf.worlds.fleet import deadlines
+from salf.worlds.fleet.availability import DAY
+from salf.worlds.fleet.cost import Cost, equal_time
+from salf.worlds.fleet.devices import Fleet
+from salf.worlds.fleet.timing import Timing
+from salf.worlds.fleet.world import deadline_for
+
+ROUNDS = 200  # that are drawn
+FEWEST, ENTRIES = 5, 400_000  # rounds that are drawn at least; users in all rounds, if that allows
+COHORTS = 50  # whose p_l is averaged
+POINTS = 40  # of the curve over deadlines, evenly spaced
+QUANTILES = np.linspace(0.05, 0.95, 19)  # of the users' times, which are points of it too
+MOST_USERS = 2_000  # of a larger fleet, so many are looked at
+LANES = 30  # users whose round is shown
+STARTS = 24  # times of a week at which rounds begin, where devices are not always available
+WEEK = 7 * DAY
+BATCHES = ("equal", "equal-time")
+FINISH = (0.25, 0.5, 0.75, 0.9)  # shares of users whose deadline is said
+
+
+@dataclass(frozen=True)
+class Span:
+    """What a user does in a round from one time to another."""
+
+    user: int  # counted from the fastest, from 1
+    what: str  # DOWNLOAD, UPLOAD, LATE, or the number of a layer, from 1
+    start: float
+    end: float
+
+
+DOWNLOAD, UPLOAD, LATE = "download", "upload", "too late"
+
+
+@dataclass(frozen=True, eq=False)
+class Preview:
+    """Who reaches what by a deadline, and how long rounds take."""
+
+    fleet: str
+    users: int  # of the fleet; those below may be a part of them
+    asked: int  # of the users, in every round
+    layers: tuple[str, ...]
+    deadline: float
+    expected: Floats  # seconds in which each user is done, without jitter
+    reach: Floats  # [L, users], P(user u reaches layer l by the deadline)
+    unreached: Floats  # p_l: the chance that no user of a round's cohort reaches layer l
+    waiting: Floats  # seconds of drawn rounds that wait for the slowest user asked
+    deadlines: Floats  # to choose from
+    reach_at: Floats  # [deadlines, L]: the mean reach of each layer
+    finish_at: Floats  # the mean chance of a user to finish
+    one_round: tuple[Span, ...] = ()  # of some users; none where devices are not always available
+
+    def deadline_to_finish(self, share: float) -> float:
+        """The deadline by which this share of the users finishes, between those of the curve."""
+        return float(np.interp(share, [0.0, *self.finish_at], [0.0, *self.deadlines]))
+
+    @property
+    def depths(self) -> Floats:
+        """The chances of the depths 1..L+1, of a user taken at random."""
+        mean = self.reach.mean(axis=1)
+        return np.diff(np.concatenate([[0.0], mean, [1.0]]))
+
+    @property
+    def _cohort(self) -> str:
+        return "" if self.asked == self.users else f" ({self.asked} in every round)"
+
+    def __str__(self) -> str:
+        slow, usual, fast = (_plain(each) for each in np.percentile(self.expected, [95, 50, 5]))
+        lines = [
+            f"{self.fleet}: {self.users} users{self._cohort}, done after {usual} s at the median, "
+            f"{fast} to {slow} s from the 5th to the 95th percentile.",
+            f"A round that waits for all users takes {_plain(self.waiting.mean())} s on average "
+            "and "
+            f"{_plain(np.percentile(self.waiting, 95))} s at the 95th percentile.",
+            f"By a deadline of {_plain(self.deadline)} s, a user finishes with probability "
+            f"{self.reach[0].mean():.2f} and completes no layer with probability "
+            f"{self.depths[-1]:.2f}.",
+            "Users that reach each layer, and the probability p_l that nobody does:",
+        ]
+        lines += [
+            f"  {index} {name}: {self.asked * chance:.1f} ({chance:.0%}), p = {nobody:.2g}"
+            for index, (name, chance, nobody) in enumerate(
+                zip(self.layers, self.reach.mean(axis=1), self.unreached, strict=True), 1
+            )
+        ]
+        chosen = [f"{share:.0%} by {_plain(self.deadline_to_finish(share))} s" for share in FINISH]
+        return "\n".join([*lines, f"Users that finish, by deadline: {', '.join(chosen)}."])
+
+
+def _plain(seconds: float) -> str:
+    return f"{seconds:,.0f}" if seconds >= 99.5 else f"{seconds:.3g}"
+
+
+Cohorts = Callable[[int], Ints]  # the users asked in a round
+
+
+def preview(
+    fleet: str,
+    timing: Timing,
+    layers: tuple[str, ...],
+    deadline: float | str | None = None,
+    cohorts: Cohorts | None = None,
+) -> Preview:
+    """The preview of users with these times; by default of the deadline `auto` starts with.
+
+    Of a schedule, it is that of its first deadline. Without `cohorts`, all users are asked.
+    """
+    users = evenly(np.arange(timing.users), MOST_USERS)
+    seconds = first_deadline(timing, deadline)
+    expected = timing.expected(users)
+    always = timing.devices.availability.always
+    starts = np.zeros(1) if always else np.linspace(0, WEEK, STARTS, endpoint=False)
+
+    def reach(seconds: float) -> Floats:
+        """At a time of the week taken at random."""
+        if always:
+            return timing.reach_always(users, seconds)
+        each = [timing.reach(users, start, seconds) for start in starts.tolist()]
+        return np.asarray(np.mean(each, axis=0))
+
+    asked = cohorts or (lambda t: np.arange(timing.users))
+    size = len(asked(1))
+    rounds = max(FEWEST, min(ROUNDS, ENTRIES // size)) if always else STARTS
+    slowest = [
+        float(timing.round(Keyed(0, t), asked(t), start).finish.max())
+        for t, start in enumerate(np.resize(starts, rounds), 1)
+    ]
+    several = max(len(starts), 1 if cohorts is None else COHORTS)
+    unreached = [
+        _unreached(timing, asked(t), start, seconds)
+        for t, start in enumerate(np.resize(starts, several), 1)
+    ]
+    nominal = float(expected.max())
+    last = max(float(np.percentile(slowest, 95)) if always else 1.5 * nominal, nominal, seconds)
+    # Closer where most users finish: the slowest of very many is far away.
+    usual = np.quantile(expected[np.isfinite(expected)], QUANTILES)
+    offered = np.union1d(np.linspace(0, last, POINTS + 1)[1:], usual)
+    at = np.array([reach(each).mean(axis=1) for each in offered])
+    return Preview(
+        fleet,
+        timing.users,
+        size,
+        layers,
+        seconds,
+        expected,
+        reach(seconds),
+        np.mean(unreached, axis=0),
+        np.array(slowest),
+        offered,
+        at,
+        at[:, 0],
+        _one_round(timing, users[np.argsort(expected, kind="stable")], seconds) if always else (),
+    )
+
+
+def first_deadline(timing: Timing, setting: float | str | None) -> float:
+    """T_max of round 1; by default, and for `auto`, that at which users reach enough."""
+    found = deadlines.Auto() if setting is None else deadlines.parse(deadlines.read(setting))
+    if isinstance(found, deadlines.Auto):
+        return deadline_for(timing, found.reach)
+    return found.of(1, 0.0)
+
+
+def _unreached(timing: Timing, asked: Ints, start: float, seconds: float) -> Floats:
+    """p_l if these users are asked. Of very many, each that is looked at stands for several."""
+    some = evenly(asked, MOST_USERS)
+    together = timing.nobody(some, start, seconds)
+    if together is not None:
+        return together
+    missed = 1 - timing.reach(some, start, seconds)
+    return np.asarray(missed.prod(axis=1) ** (len(asked) / len(some)))
+
+
+def _one_round(timing: Timing, users: Ints, deadline: float) -> tuple[Span, ...]:
+    """What some users, from the fastest to the slowest, do in round 1 until the deadline."""
+    some = evenly(users, LANES)
+    times, spans = timing.round(Keyed(0, 1), np.sort(some), 0.0), []
+    counts = times.reached(deadline).tolist()
+    for number, row in enumerate(np.searchsorted(np.sort(some), some).tolist(), 1):
+        count, began = counts[row], float(times.tasks.download[row])
+        spans.append(Span(number, DOWNLOAD, 0.0, min(began, deadline)))
+        edges = [began, *(began + times.complete[row]).tolist()]
+        for stage in range(count):
+            layer = timing.layers - stage % timing.layers
+            spans.append(Span(number, str(layer), edges[stage], edges[stage + 1]))
+        if count:
+            spans.append(Span(number, UPLOAD, edges[count], float(times.done[row, count - 1])))
+        elif began < deadline:
+            spans.append(Span(number, LATE, began, deadline))
+    return tuple(span for span in spans if span.end > span.start)
+
+
+def of_model(
+    fleet: Fleet,
+    model: nn.Module,
+    deadline: float | str | None = None,
+    *,
+    example: Any = None,
+    layers: Any = None,
+    batch_size: int = 16,
+    local_steps: int = 1,
+    batches: str = "equal",
+    cohort: int | None = None,
+) -> Preview:
+    """A model on a fleet, with `cohort` of the users asked in each round; all by default.
+
+    `example` is a batch of inputs, to count the layers' work on. Without one, it is made up if the
+    model's first layer says what inputs it takes.
+    """
+    if batches not in BATCHES:
+        raise unknown("way to size batches", batches, BATCHES)
+    if cohort is not None and not 1 <= cohort <= len(fleet):
+        raise SalfError(f"cohort must be a number of users from 1 to {len(fleet)}, not {cohort}.")
+    example = _made_up(model) if example is None else as_one(example)
+    takes_several(model, example)
+    seen_as = Layers.of(model, layers, example)
+    cost = Cost.of(model, seen_as, example)
+    rows = np.full(len(fleet), batch_size)
+    if batches == "equal-time":
+        given = None if deadline is None else deadlines.parse(deadlines.read(deadline)).of(1, 0.0)
+        rows = equal_time(fleet.devices, cost, batch_size, local_steps, given or None)
+    timing = Timing(
+        fleet.devices,
+        cost,
+        lambda users: rows[users],
+        lambda users: np.full(len(users), local_steps),
+    )
+    names = tuple(layer.name for layer in seen_as)
+    return preview(fleet.name, timing, names, deadline, _uniform(len(fleet), cohort))
+
+
+def _uniform(users: int, size: int | None) -> Cohorts | None:
+    if size is None or size == users:
+        return None
+    return lambda t: np.sort(np.random.default_rng(t).choice(users, size, replace=False))
+
+
+def _made_up(model: nn.Module) -> Any:
+    import torch
+
+    first = next((m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)), None)
+    if isinstance(first, nn.Linear):
+        return torch.zeros(2, first.in_features)
+    raise SalfError(
+        "how large are the model's inputs? Pass a batch of them as example=, such as "
+        "example=torch.zeros(2, 3, 32, 32)."
+    )

@@ -1,0 +1,128 @@
+"""One round of some users: what they are to do, and when they are done with it."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from salf.core.arrivals import Arrivals, Bools, Floats, Ints, Spent
+from salf.worlds.fleet.availability import Availability
+
+
+@dataclass(frozen=True, eq=False)
+class Tasks:
+    """What some users are to do in a round, and how long it takes them without jitter.
+
+    Arrays over milestones, [users, milestones], have the stages of all local steps: in each the
+    layers from the last to the first. Users with fewer steps than others have no work beyond them.
+    """
+
+    users: Ints
+    layers: int
+    planned: Ints  # local steps
+    work: Floats
+    nominal: Floats  # seconds of each stage
+    download: Floats  # seconds until work begins
+    links: Floats  # seconds of download, and upload of what is there at each milestone
+    bytes: Floats  # of the download, and of such uploads: [users, 1 + milestones]
+
+    @cached_property
+    def milestones(self) -> Ints:
+        """How many each user has."""
+        return np.asarray(self.planned * self.layers)
+
+    @cached_property
+    def within(self) -> Bools:
+        """Which milestones each user has."""
+        return np.asarray(np.arange(self.work.shape[1]) < self.milestones[:, None])
+
+    @cached_property
+    def work_before(self) -> Floats:
+        """The work up to 0, 1, ... milestones."""
+        return np.concatenate([np.zeros((len(self.users), 1)), self.work.cumsum(axis=1)], axis=1)
+
+    @cached_property
+    def each(self) -> Ints:
+        """Rows of these arrays."""
+        return np.arange(len(self.users))
+
+    def arrivals(self, reached: Ints, spent: Spent | None = None) -> Arrivals:
+        """Users that have so many milestones, as depth and local steps."""
+        steps = np.maximum(1, -(-reached // self.layers))
+        depth = steps * self.layers + 1 - reached
+        return Arrivals.at(depth, user=self.users, steps=steps, planned=self.planned, spent=spent)
+
+    def finish(self, done: Floats) -> Floats:
+        """When each user has uploaded all layers of all its steps."""
+        return np.asarray(done[self.each, self.milestones - 1])
+
+    def where(self, some: Bools, other: "Tasks") -> "Tasks":
+        """These tasks, and for some users those of another, smaller network."""
+        pick = some[:, None]
+        return replace(
+            self,
+            work=np.where(pick, other.work, self.work),
+            nominal=np.where(pick, other.nominal, self.nominal),
+            download=np.where(some, other.download, self.download),
+            links=np.where(pick, other.links, self.links),
+            bytes=np.where(pick, other.bytes, self.bytes),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """The times of some users in one round, in seconds since it began: [users, milestones]."""
+
+    tasks: Tasks
+    available: Availability
+    start: float
+    complete: Floats  # computed, counted from the end of the download
+    done: Floats  # uploaded
+
+    def where(self, some: Bools, other: "Round") -> "Round":
+        """This round, and for some users another one."""
+        pick = some[:, None]
+        return replace(
+            self,
+            tasks=self.tasks.where(some, other.tasks),
+            complete=np.where(pick, other.complete, self.complete),
+            done=np.where(pick, other.done, self.done),
+        )
+
+    @property
+    def finish(self) -> Floats:
+        """When each user has uploaded all layers of all its steps."""
+        return self.tasks.finish(self.done)
+
+    def reached(self, seconds: float) -> Ints:
+        """How many milestones users have after so many seconds."""
+        return np.asarray(((self.done <= seconds) & self.tasks.within).sum(axis=1))
+
+    def work_until(self, seconds: float) -> Floats:
+        """The work each user has done so many seconds after the round began, finished or not."""
+        tasks, computing = self.tasks, self._active(seconds) - self.tasks.download
+        complete = (self.complete <= computing[:, None]).sum(axis=1)
+        # Of the stage a user is in, as much as of its time has passed; after the last, none.
+        stage = np.minimum(complete, self.complete.shape[1] - 1)
+        end = self.complete[tasks.each, stage]
+        begin = np.where(stage > 0, self.complete[tasks.each, stage - 1], 0.0)
+        part = np.clip((computing - begin) / np.where(end > begin, end - begin, np.inf), 0, 1)
+        current = np.where(complete == stage, part * tasks.work[tasks.each, stage], 0.0)
+        return np.asarray(tasks.work_before[tasks.each, complete] + current)
+
+    def work_behind(self, reached: Ints) -> Floats:
+        """The work behind what each user delivered."""
+        return np.asarray(self.tasks.work_before[self.tasks.each, reached])
+
+    def bytes_for(self, reached: Ints, seconds: float) -> Floats:
+        """The bytes of each user's download, as far as it got in so many seconds, and upload."""
+        tasks, own = self.tasks, self._active(seconds)
+        # A download that takes no time needs a device that is there at all.
+        there = (own > 0).astype(np.float64)
+        begun = np.divide(own, tasks.download, out=there, where=tasks.download > 0)
+        unfinished = tasks.bytes[:, 0] * (1 - np.minimum(begun, 1))
+        return np.asarray(tasks.bytes[tasks.each, reached] - unfinished)
+
+    def _active(self, seconds: float) -> Floats:
+        """For how long each user is available within so many seconds."""
+        return self.available.active(self.tasks.users, self.start, seconds)

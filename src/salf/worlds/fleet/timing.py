@@ -1,0 +1,212 @@
+"""When every user is done with what: download, stages of backpropagation, upload."""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from salf.common.errors import SalfError
+from salf.core.arrivals import Floats, Ints
+from salf.core.draws import Draws, Keyed, KeyedRounds, Unkeyed
+from salf.worlds.fleet.cost import Cost
+from salf.worlds.fleet.devices import Devices
+from salf.worlds.fleet.jitter import Traces
+from salf.worlds.fleet.round import Round, Tasks
+
+SIMULATED = 4096  # draws for chances without a closed form
+AHEAD = 64  # rounds whose times are drawn at once
+KEPT = 1024  # entries of a round up to which what was drawn for chances is kept
+MANY = 4096  # entries of a round from which on drawing rounds at once gains nothing
+
+
+class Timing:
+    """The times of users with these devices, in rounds of so many rows and local steps each."""
+
+    def __init__(
+        self,
+        devices: Devices,
+        cost: Cost,
+        rows: Callable[[Ints], Ints | Floats],
+        planned: Callable[[Ints], Ints],
+    ) -> None:
+        self.devices, self.cost = devices, cost.counted_as(devices)
+        self.rows, self.planned = rows, planned
+        self.layers = cost.layers
+        if isinstance(devices.jitter, Traces) and devices.jitter.layers != self.layers:
+            raise SalfError(
+                f"the fleet's recorded times are for {devices.jitter.layers} layers, but the "
+                f"model has {self.layers}."
+            )
+        self.model_bytes, self.update_bytes = float(cost.bytes.sum()), float(cost.upload.sum())
+        self._everybody: Tasks | None = None
+        self._ahead_of: tuple[int, int] | None = None
+        self._ahead = np.empty(0)
+        self._drawn_of: bytes | None = None
+        self._drawn: list[Floats] = []
+        self._known_at: float | None = None
+        self._known = np.empty(0)
+
+    @property
+    def users(self) -> int:
+        """How many users there are."""
+        return len(self.devices.speed)
+
+    def tasks(self, users: Ints) -> Tasks:
+        """What these users are to do in every round."""
+        if not self._is_everybody(users):
+            return self._tasks(users)
+        if self._everybody is None:
+            self._everybody = self._tasks(users)
+        return self._everybody
+
+    def _is_everybody(self, users: Ints) -> bool:
+        """Whether these are all users in order, of whom more is known."""
+        return len(users) == self.users and bool((users[1:] > users[:-1]).all())
+
+    def _tasks(self, users: Ints, times: Ints | int = 1) -> Tasks:
+        devices, planned = self.devices, self.planned(users) * times
+        steps = int(planned.max(initial=1))
+        stages = np.tile(self.cost.stages(), steps)
+        work = np.outer(self.rows(users).astype(np.float64), stages)
+        work[np.arange(work.shape[1]) >= (planned * self.layers)[:, None]] = 0
+        # After the first local step, an update has all layers.
+        upload = np.full(steps * self.layers, self.update_bytes)
+        upload[: self.layers] = np.cumsum(self.cost.upload[::-1])
+        download = self.model_bytes / devices.down[users] + devices.latency[users]
+        links = (download + devices.latency[users])[:, None] + upload / devices.up[users, None]
+        return Tasks(
+            users,
+            self.layers,
+            planned,
+            work,
+            work / devices.speed[users, None],
+            download,
+            links,
+            np.tile(self.model_bytes + np.concatenate([[0.0], upload]), (len(users), 1)),
+        )
+
+    def round(self, draws: Draws, users: Ints, start: float, times: Ints | None = None) -> Round:
+        """What happens to these users in a round that begins at time `start`.
+
+        With `times`, each user is to do the planned local steps so many times.
+        """
+        tasks = self.tasks(users) if times is None else self._tasks(users, times)
+        complete = self._complete(tasks, draws)
+        needed, available = complete + tasks.links, self.devices.availability
+        return Round(tasks, available, start, complete, available.elapsed(users, start, needed))
+
+    def _complete(self, tasks: Tasks, draws: Draws) -> Floats:
+        """When stages are complete. With all users, many rounds are drawn at a time: it is faster.
+
+        That changes nothing: the numbers depend on (seed, round, user) alone.
+        """
+        jitter, nominal, users = self.devices.jitter, tasks.nominal, tasks.users
+        as_always = tasks is self._everybody
+        if not isinstance(draws, Keyed) or not as_always or nominal.size > MANY:
+            return jitter.complete(nominal, draws, users)
+        block, place = divmod(draws.t, AHEAD)
+        if self._ahead_of != (draws.seed, block):
+            rounds = KeyedRounds(
+                draws.seed, np.repeat(block * AHEAD + np.arange(AHEAD), self.users)
+            )
+            repeated = np.tile(users, AHEAD)
+            found = jitter.complete(np.tile(nominal, (AHEAD, 1)), rounds, repeated)
+            self._ahead = found.reshape(AHEAD, *nominal.shape)
+            self._ahead_of = draws.seed, block
+        return np.asarray(self._ahead[place])
+
+    def expected(self, users: Ints) -> Floats:
+        """When each user is done without jitter, if it is available."""
+        return self.tasks(users).finish(self.expected_done(users))
+
+    def expected_done(self, users: Ints) -> Floats:
+        """When each milestone has been uploaded without jitter, if the user is available."""
+        tasks = self.tasks(users)
+        return np.asarray(tasks.nominal.cumsum(axis=1) + tasks.links)
+
+    def reach(self, users: Ints, start: float, seconds: float) -> Floats:
+        """P(user u has uploaded layer l by then), exactly where it is known: [L, users].
+
+        Given when the devices are available, which is known when a round begins.
+        """
+        available = self.devices.availability
+        if available.always:
+            return self.reach_always(users, seconds)
+        return self._reach(users, available.active(users, start, seconds))
+
+    def nobody(self, users: Ints, start: float, seconds: float) -> Floats | None:
+        """P(no user has uploaded layer l by then), where users are not independent; else None."""
+        count = self.reached_together(users, start, seconds)
+        return None if count is None else np.asarray((count == 0).mean(axis=0))
+
+    def reached_together(self, users: Ints, start: float, seconds: float) -> Ints | None:
+        """|U^l| in rounds that are alike likely, [rounds, L], of users that are not independent.
+
+        None where they are.
+        """
+        if not isinstance(self.devices.jitter, Traces):
+            return None
+        tasks, own = self.tasks(users), self.devices.availability.active(users, start, seconds)
+        budget = own[:, None] - tasks.links[:, : self.layers]
+        found = self.devices.jitter.in_time(tasks.nominal[:, : self.layers], budget, users)
+        return None if found is None else found[:, ::-1]
+
+    def reach_always(self, users: Ints, seconds: float) -> Floats:
+        """The same of devices that are available for all of the round."""
+        everybody = self._is_everybody(users)
+        if everybody and self._known_at == seconds:
+            return self._known
+        reach = self._reach(users, np.full(len(users), seconds))
+        if everybody:
+            self._known_at, self._known = seconds, reach
+        return reach
+
+    def _reach(self, users: Ints, seconds: Floats) -> Floats:
+        """The chances of users that are available for so long."""
+        tasks = self.tasks(users)
+        # A layer is in the update from the stage of the first local step on that computes it.
+        nominal = tasks.nominal[:, : self.layers]
+        budget = seconds[:, None] - tasks.links[:, : self.layers]
+        chance = self.devices.jitter.chance(nominal, budget, users)
+        if chance is None:
+            chance = self._simulated(nominal, budget, users)
+        return np.asarray(chance[:, ::-1].T)
+
+    def _simulated(self, nominal: Floats, budget: Floats, users: Ints) -> Floats:
+        """The same by drawing rounds, always the same ones."""
+        drawn: Iterable[Floats] = self._drawn
+        if self._drawn_of != users.tobytes():
+            drawn = (self._some_rounds(nominal, users, k) for k in range(SIMULATED // AHEAD))
+            if nominal.size <= KEPT:
+                drawn = self._drawn = list(drawn)
+                self._drawn_of = users.tobytes()
+        total = sum((complete <= budget[:, None]).sum(axis=1) for complete in drawn)
+        # Never quite 0 or 1, which so many draws cannot tell.
+        return np.asarray((total + 0.5) / (SIMULATED + 1))
+
+    def _some_rounds(self, nominal: Floats, users: Ints, seed: int) -> Floats:
+        """When stages are complete: [users, rounds, stages]."""
+        repeated = np.repeat(nominal, AHEAD, axis=0)
+        draws = Unkeyed(np.random.default_rng(seed))
+        complete = self.devices.jitter.complete(repeated, draws, np.repeat(users, AHEAD))
+        return complete.reshape(len(users), AHEAD, -1)
+
+    def beside(self, draws: Draws, users: Ints) -> Floats:
+        """The seconds that each user's messages took, where they were recorded; else 0."""
+        jitter = self.devices.jitter
+        found = jitter.beside(draws, users) if isinstance(jitter, Traces) else None
+        return np.zeros(len(users)) if found is None else found
+
+    def closes(self, round: Round, reached: Ints, seconds: float, draws: Draws) -> float:
+        """When a round ends that closes at the deadline, or when all users are done.
+
+        Users whose times were recorded live answer when they stop, before the stage that does not
+        fit, and their message takes its time.
+        """
+        if not len(round.tasks.users):
+            return seconds
+        jitter = self.devices.jitter
+        if not isinstance(jitter, Traces) or jitter.overhead is None:
+            return min(float(round.finish.max()), seconds)
+        beside = self.beside(draws, round.tasks.users)
+        stopped = round.done[round.tasks.each, np.maximum(reached - 1, 0)]
+        return float((np.where(reached > 0, stopped, 0.0) + beside).max())

@@ -1,0 +1,273 @@
+"""Rounds by a simulated clock: who arrives, how far, and how long it takes.
+
+A round ends at its deadline or when all are there (`OnFleet`, `Narrowed`), or when the slowest is
+there (`Waiting`). late.py and timely.py have the other rules.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from salf.common.errors import SalfError
+from salf.core.arrivals import Arrivals, Floats, Ints, Spent, evenly
+from salf.core.draws import Draws
+from salf.worlds.base import Memory, World
+from salf.worlds.fleet.deadlines import Auto, Deadline, missing
+from salf.worlds.fleet.learned import LearnedReach
+from salf.worlds.fleet.round import Round
+from salf.worlds.fleet.timing import Timing
+
+# What is remembered, [2, 1 + users]: first the clock and the deadline of the next round; then, of
+# every user at work on an update, the round it was given its model and when it will deliver. Where
+# reach is learned, what is known of each user follows below.
+CLOCK, TMAX = (0, 0), (1, 0)
+GIVEN, DUE = 0, 1
+LEARNED = 2
+
+
+class OnFleet(World):
+    """A fleet with a deadline: a round ends at T_max, or earlier if all users are done.
+
+    Reach, and so p_l, is what the fleet's law says, or with `learned` what the depths seen so far
+    do.
+    """
+
+    surely = False  # whether every layer is reached for sure, sooner or later, or nobody asks
+    has_deadline = True  # whether a round may end at one
+
+    def __init__(
+        self,
+        timing: Timing,
+        deadline: Deadline | None,
+        narrow: Callable[[float], Timing] | None = None,
+        learned: LearnedReach | None = None,
+    ) -> None:
+        self.timing, self._deadline, self._narrow = timing, deadline, narrow
+        self.users, self.layers, self.learned = timing.users, timing.layers, learned
+
+    @property
+    def deadline(self) -> Deadline:
+        """That of every round, which only a method that waits can do without."""
+        if self._deadline is None:
+            raise missing()
+        return self._deadline
+
+    def start(self) -> Memory:
+        """Time 0, and the first deadline."""
+        known = 0 if self.learned is None else self.learned.hypotheses
+        memory = np.zeros((LEARNED + known, 1 + self.users))
+        memory[TMAX] = self._first_deadline() if self.has_deadline else 0.0
+        return memory
+
+    def clock(self, memory: Memory) -> float:
+        """The simulated seconds so far."""
+        return float(memory[CLOCK])
+
+    def _first_deadline(self) -> float:
+        if isinstance(self.deadline, Auto):
+            return deadline_for(self.timing, self.deadline.reach)
+        return self.deadline.first()
+
+    def arrivals(
+        self, t: int, draws: Draws, users: Ints, memory: Memory
+    ) -> tuple[Arrivals, Memory]:
+        """How far every user is at the deadline."""
+        clock, seconds = float(memory[CLOCK]), self.deadline.of(t, float(memory[TMAX]))
+        times = self.timing.round(draws, users, clock)
+        reached, finish = times.reached(seconds), times.finish
+        took = self.timing.closes(times, reached, seconds, draws)
+        spent = self._spent(times, reached, finish, took, clock)
+        arrived = times.tasks.arrivals(reached, spent)
+        after = self._after(memory, arrived, spent, finish)
+        if self.learned is not None:
+            first = np.where(arrived.steps > 1, 1, arrived.depth)  # of the first local step
+            after[LEARNED:, 1:] = self.learned.learn(memory[LEARNED:, 1:], users, seconds, first)
+        return arrived, after
+
+    def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
+        """p_l: the product of the chances that each user misses the layer, if independent."""
+        if self.surely:
+            return np.zeros(self.layers)
+        if self.learned is None:
+            seconds = self.deadline.of(t, float(memory[TMAX]))
+            together = self.timing.nobody(users, float(memory[CLOCK]), seconds)
+            if together is not None:
+                return together
+        reach = self.reach(t, users, memory)
+        return np.asarray((1 - reach).prod(axis=1))
+
+    def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
+        """P(user u reaches layer l in round t): [L, users]."""
+        if self.surely:
+            return np.ones((self.layers, len(users)))
+        seconds = self.deadline.of(t, float(memory[TMAX]))
+        if self.learned is not None:
+            return self.learned.reach(memory[LEARNED:, 1:], users, seconds)
+        return self.timing.reach(users, float(memory[CLOCK]), seconds)
+
+    def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
+        """The arrivals: their local steps took time too."""
+        return arrived
+
+    def reach_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
+        """`reach`: a layer is reached in the first local step or not at all."""
+        return self.reach(t, users, memory)
+
+    def unreached_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
+        """p_l: a layer is reached in the first local step or not at all."""
+        return self.checked_unreached(t, users, memory)
+
+    def waiting(self) -> World:
+        """A round ends with the slowest user."""
+        return Waiting(self.timing, self._deadline)
+
+    def late(self, delay: int | None = None) -> World:
+        """Users that are not done at the deadline deliver when they are."""
+        if delay is not None:
+            raise SalfError(
+                "delay counts rounds, but with a fleet users deliver when they are done: leave "
+                "it out."
+            )
+        from salf.worlds.fleet.late import Delayed  # which is made of this class
+
+        return Delayed(self.timing, self.deadline)
+
+    def narrowed(self, width: float) -> World:
+        """Users that cannot be done in time train a narrower network."""
+        if self._narrow is None:
+            raise SalfError("this fleet does not know how long a narrower network takes.")
+        return Narrowed(self.timing, self.deadline, self._narrow(width))
+
+    def buffered(self, size: int) -> World:
+        """A step is taken whenever so many updates have arrived."""
+        from salf.worlds.fleet.late import Buffered
+
+        return Buffered(self.timing, size)
+
+    def timely(self, fastest: float, measured: bool, most: int) -> World:
+        """Users are given what fits into a round."""
+        from salf.worlds.fleet.timely import Timely
+
+        return Timely(self.timing, fastest, measured, most)
+
+    def _after(self, memory: Memory, arrived: Arrivals, spent: Spent, finish: Floats) -> Memory:
+        """What to remember after a round."""
+        after = memory.copy()
+        after[CLOCK] = spent.clock
+        after[TMAX] = self._next_deadline(memory, arrived, spent.seconds, finish)
+        return after
+
+    def _next_deadline(
+        self, memory: Memory, arrived: Arrivals, took: float, finish: Floats
+    ) -> float:
+        """What to keep of the deadline after a round that took so long.
+
+        A deadline that nobody needed is as good as the time that was needed. One for which nobody
+        is late who will ever be done is not raised: it would grow for ever.
+        """
+        current = float(memory[TMAX])
+        if not self.has_deadline or not self.deadline.adapts:
+            return current
+        reach = arrived.mean_reach(self.layers)
+        found = self.deadline.after(min(current, took) or current, reach)
+        somebody = bool(((finish > took) & np.isfinite(finish)).any())
+        return found if somebody else min(found, current)
+
+    def _spent(
+        self, times: Round, reached: Ints, finish: Floats, took: float, clock: float
+    ) -> Spent:
+        """What a round cost in which all users work until they are done, or until it ends."""
+        return Spent(
+            seconds=took,
+            clock=clock + took,
+            waited=np.maximum(took - finish, 0),
+            work=times.work_until(took),
+            counted=times.work_behind(reached),
+            bytes=times.bytes_for(reached, took),
+        )
+
+
+class Waiting(OnFleet):
+    """A round ends when the slowest user is done."""
+
+    surely, has_deadline = True, False
+
+    def arrivals(
+        self, t: int, draws: Draws, users: Ints, memory: Memory
+    ) -> tuple[Arrivals, Memory]:
+        """All users with all they were to do."""
+        clock = float(memory[CLOCK])
+        times = self.timing.round(draws, users, clock)
+        finish = times.finish
+        took = finite(float(finish.max(initial=0.0)))
+        reached = times.reached(took)
+        took = self.timing.closes(times, reached, took, draws)
+        spent = self._spent(times, reached, finish, took, clock)
+        after = memory.copy()
+        after[CLOCK] = spent.clock
+        return times.tasks.arrivals(reached, spent), after
+
+
+class Narrowed(OnFleet):
+    """Users that would miss the deadline train a narrower network, all of it or nothing.
+
+    That is HeteroFL. A device knows how fast it is in this round, so it is given the width it can
+    do in time, if it can do any.
+    """
+
+    surely = True  # HeteroFL, which averages entry by entry, does not ask
+
+    def __init__(self, timing: Timing, deadline: Deadline, narrow: Timing) -> None:
+        super().__init__(timing, deadline)
+        self.narrow = narrow
+
+    def arrivals(
+        self, t: int, draws: Draws, users: Ints, memory: Memory
+    ) -> tuple[Arrivals, Memory]:
+        """Who is done at the deadline, with the network it was given."""
+        clock, seconds = float(memory[CLOCK]), self.deadline.of(t, float(memory[TMAX]))
+        full = self.timing.round(draws, users, clock)
+        slow = full.finish > seconds
+        times = full.where(slow, self.narrow.round(draws, users, clock))
+        finish, planned = times.finish, times.tasks.planned
+        done = finish <= seconds
+        reached = np.where(done, times.tasks.milestones, 0)
+        took = self.timing.closes(times, reached, seconds, draws)
+        spent = self._spent(times, reached, finish, took, clock)
+        arrived = Arrivals.at(
+            np.where(done, 1, self.layers + 1),
+            slow,
+            user=users,
+            steps=np.where(done, planned, 1),
+            planned=planned,
+            spent=spent,
+        )
+        return arrived, self._after(memory, arrived, spent, finish)
+
+
+def deadline_for(timing: Timing, target: float) -> float:
+    """The T_max at which users reach, on average, this share of their layers (by bisection)."""
+    users = evenly(np.arange(timing.users), 1000)  # a sample is enough to start with
+    expected = timing.expected(users)
+    finite = np.isfinite(expected)
+    if finite.mean() < target:
+        raise SalfError(
+            f"users cannot reach {target:g} of their layers on average, because only "
+            f"{finite.mean():.0%} of the devices ever finish: set a lower target, as in "
+            "--deadline auto:0.3."
+        )
+    low, high = 0.0, 2 * float(expected[finite].max())
+    while timing.reach_always(users, high).mean() < target:
+        high *= 2
+    for _ in range(50):
+        middle = (low + high) / 2
+        enough = timing.reach_always(users, middle).mean() >= target
+        low, high = (low, middle) if enough else (middle, high)
+    return high
+
+
+def finite(end: float) -> float:
+    """The time at which a step ends, or a sentence if it never does."""
+    if np.isfinite(end):
+        return end
+    raise SalfError("a user is never available again, so the server would wait for it forever.")

@@ -1,0 +1,61 @@
+"""What a person sees of a live run, whatever users send."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from salf.cli import board
+from salf.core.rows import Row
+
+ROW = Row(
+    3,
+    0.5,
+    (1, 2, 2),
+    accuracy=0.875,
+    seconds=0.05,
+    limit=0.06,
+    depths={"user-1": 1, "user-2": 2, "user-3": 4, "user-4": 4},
+    unreached=(0.0, 0.0, 0.0),
+    rejected=(("user-3", "it has '[/x]', which is not in the model"),),
+    silent=("user-4",),
+)
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    console = Console(file=io.StringIO(), force_terminal=True, width=120, color_system=None)
+    monkeypatch.setattr(board, "console", console)
+    return console
+
+
+def shown(screen, *rows):
+    with board.Board(9, ["conv", "hidden", "out"], {"user-2": 8.0}) as shows:
+        for row in rows:
+            shows.show(row)
+    return screen.file.getvalue()
+
+
+def test_who_reached_which_layer_and_who_was_late(screen):
+    text = shown(screen, ROW)
+    assert "user-2 (8x slower)" in text
+    assert "■■□" in text
+    for how in ("finished", "reached layer 2 (hidden)", "late"):
+        assert how in text
+
+
+def test_what_users_send_is_shown_as_it_is(screen):
+    assert "it has '[/x]', which is not in the model" in shown(screen, ROW)
+
+
+def test_without_a_terminal_it_is_a_line_and_the_last_round_is_always_said(monkeypatch):
+    console = Console(file=io.StringIO(), force_terminal=False, width=200)
+    monkeypatch.setattr(board, "console", console)
+    said = []
+    monkeypatch.setattr(board, "say", said.append)
+    with board.Board(3, ["conv", "hidden", "out"], {}) as shows:
+        shows.show(ROW)
+    assert said == [
+        "round 3 of 3: 2 of 4 users answered in 50 ms, layers reached by 1/2/2, accuracy 0.8750"
+    ]
+    assert console.file.getvalue() == ""

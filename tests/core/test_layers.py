@@ -1,0 +1,512 @@
+"""How a module is seen as layers: every default rule, and every way to say it by hand."""
+
+import pytest
+import torch
+from torch import nn
+
+import salf
+from salf.common.errors import SalfError
+from salf.core.layers import Layer, Layers, as_option, blocks, parse_layers
+from salf.models import build
+
+
+def named(layers):
+    return [layer.name for layer in layers]
+
+
+class Block(nn.Module):
+    """A residual block: composite, not a Sequential."""
+
+    def __init__(self, size=4):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(size, size), nn.BatchNorm1d(size), nn.ReLU())
+        self.out = nn.Linear(size, size)
+
+    def forward(self, value):
+        return value + self.out(self.body(value))
+
+
+class OutOfOrder(nn.Module):
+    """Defined last to first, and one module of it used twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+        self.twice = nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.embed = nn.Linear(3, 4)
+
+    def forward(self, value):
+        value = self.embed(value)
+        value = torch.tanh(self.twice(value))
+        value = self.norm(value)
+        return self.head(torch.tanh(self.twice(value)))
+
+
+# ---- a Sequential ---------------------------------------------------------------------------
+
+
+def test_one_layer_per_child_with_parameters():
+    layers = Layers.of(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)))
+    assert named(layers) == ["0", "2"]
+    assert layers[0].parameters == ("0.weight", "0.bias")
+    assert layers[1].parameters == ("2.weight", "2.bias")
+
+
+def test_nested_sequentials_are_opened():
+    inner = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.ReLU(), nn.Linear(3, 3)))
+    layers = Layers.of(nn.Sequential(nn.Linear(2, 3), inner, nn.Linear(3, 1)))
+    assert named(layers) == ["0", "1.0", "1.1.1", "2"]
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        nn.BatchNorm1d(4),
+        nn.LayerNorm(4),
+        nn.GroupNorm(2, 4),
+        nn.RMSNorm(4),
+        nn.InstanceNorm1d(4, affine=True),
+    ],
+    ids=lambda norm: type(norm).__name__,
+)
+def test_normalisation_joins_the_layer_before_it(norm):
+    layers = Layers.of(nn.Sequential(nn.Linear(2, 4), nn.ReLU(), norm, nn.Linear(4, 1)))
+    assert named(layers) == ["0", "3"]
+    assert "2.weight" in layers[0].parameters
+    assert "2.bias" in layers[0].parameters or isinstance(norm, nn.RMSNorm)
+
+
+def test_normalisation_in_front_is_a_layer_of_its_own():
+    assert named(Layers.of(nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1)))) == ["0", "1"]
+
+
+def test_running_statistics_travel_with_the_layer_they_follow():
+    layers = Layers.of(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)))
+    assert layers[0].buffers == ("1.running_mean", "1.running_var", "1.num_batches_tracked")
+    assert layers[1].buffers == ()
+
+
+def test_statistics_of_a_norm_without_parameters_travel_too():
+    after = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4, affine=False), nn.Linear(4, 1))
+    assert Layers.of(after)[0].buffers[0] == "1.running_mean"
+
+
+def test_no_buffer_is_left_without_a_layer():
+    """A norm without parameters in front has no layer before it: it goes with the first."""
+    front = nn.Sequential(nn.BatchNorm1d(2, affine=False), nn.Linear(2, 4), nn.Linear(4, 1))
+    layers = Layers.of(front)
+    assert len(layers) == 2
+    assert set(layers.index_of) == set(front.state_dict())
+
+
+def test_another_composite_child_is_one_layer():
+    layers = Layers.of(nn.Sequential(nn.Linear(2, 4), Block(), nn.Linear(4, 1)))
+    assert named(layers) == ["0", "1", "2"]
+    assert layers[1].parameters == (
+        "1.body.0.weight",
+        "1.body.0.bias",
+        "1.body.1.weight",
+        "1.body.1.bias",
+        "1.out.weight",
+        "1.out.bias",
+    )
+    assert layers[1].buffers[0] == "1.body.1.running_mean"
+
+
+def test_an_attention_module_in_a_sequential_is_one_layer():
+    encoder = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+    assert named(Layers.of(nn.Sequential(nn.Linear(2, 4), encoder, nn.Linear(4, 1)))) == [
+        "0",
+        "1",
+        "2",
+    ]
+
+
+def test_a_module_in_two_places_belongs_to_the_first():
+    """Its gradient is complete only when backpropagation reaches the first use."""
+    again = nn.Linear(4, 4)
+    layers = Layers.of(nn.Sequential(again, nn.ReLU(), nn.Linear(4, 4), again, nn.Linear(4, 1)))
+    assert named(layers) == ["0", "2", "4"]
+    assert layers.index_of["0.weight"] == 0
+    assert "3.weight" not in layers.index_of
+
+
+def test_tied_weights_belong_to_the_layer_used_first_and_the_rest_stays():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = model[0].weight
+    layers = Layers.of(model)
+    assert layers[0].parameters == ("0.weight", "0.bias")
+    assert layers[1].parameters == ("1.bias",)
+
+
+def test_frozen_parameters_still_belong_to_their_layer():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    model[0].requires_grad_(False)
+    assert named(Layers.of(model)) == ["0", "1"]
+    assert Layers.of(model).index_of["0.weight"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("mlp", 3), ("cnn", 4), ("vgg11", 9), ("vgg13", 11), ("vgg19", 17)]
+)
+def test_the_papers_models_have_the_papers_layers(name, count):
+    model = build(name, (3, 32, 32), 10, seed=0)
+    layers = Layers.of(model)
+    assert len(layers) == count
+    owned = [n for layer in layers for n in (*layer.parameters, *layer.buffers)]
+    assert sorted(owned) == sorted(model.state_dict())
+
+
+# ---- any other module -----------------------------------------------------------------------
+
+
+def test_order_is_that_of_use_not_of_definition():
+    layers = Layers.of(OutOfOrder(), example=torch.randn(3, 3))
+    assert named(layers) == ["embed", "twice", "norm", "head"]
+    assert layers[2].buffers[0] == "norm.running_mean"
+
+
+def test_looking_leaves_statistics_mode_and_hooks_as_they_were():
+    model = OutOfOrder()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    Layers.of(model, example=torch.randn(3, 3))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert model.training
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_looking_puts_statistics_back_even_when_the_forward_pass_fails():
+    class Fails(OutOfOrder):
+        def forward(self, value):
+            super().forward(value)
+            raise RuntimeError("no")
+
+    model = Fails()
+    with pytest.raises(RuntimeError, match="no"):
+        Layers.of(model, example=torch.randn(3, 3))
+    assert model.norm.num_batches_tracked.item() == 0
+    assert not model.norm.running_mean.any()
+
+
+def test_without_an_example_it_says_what_to_give():
+    with pytest.raises(SalfError, match=r"OutOfOrder.*example input.*layers by name"):
+        Layers.of(OutOfOrder())
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.norm = nn.LayerNorm(4)
+
+    def forward(self, value):
+        mixed, _ = self.attention(value, value, value)
+        return self.head(self.norm(value + mixed).mean(1))
+
+
+def test_attention_owns_parameters_and_children_and_is_one_layer():
+    layers = Layers.of(Attention(), example=torch.randn(2, 5, 4))
+    assert named(layers) == ["attention", "norm", "head"]
+    assert set(layers[0].parameters) == {
+        "attention.in_proj_weight",
+        "attention.in_proj_bias",
+        "attention.out_proj.weight",
+        "attention.out_proj.bias",
+    }
+
+
+class TiedLanguageModel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.decoder = nn.Linear(4, 6, bias=False)
+        self.encoder = nn.Embedding(6, 4)
+        self.middle = nn.Linear(4, 4)
+        self.encoder.weight = self.decoder.weight
+
+    def forward(self, value):
+        return self.decoder(self.middle(self.encoder(value)))
+
+
+def test_tied_weights_belong_to_the_module_used_first_whatever_was_defined_first():
+    layers = Layers.of(TiedLanguageModel(), example=torch.tensor([[1, 2]]))
+    assert named(layers) == ["encoder", "middle"]
+    assert layers.index_of["decoder.weight"] == 0  # named_parameters' name for it
+
+
+class Unused(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used = nn.Linear(2, 2)
+        self.spare = nn.Linear(2, 2)
+
+    def forward(self, value):
+        return self.used(value)
+
+
+class OwnParameter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(2))
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, value):
+        return self.layer(value) * self.scale
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "given"),
+    [(Unused, "spare.weight", "used,spare"), (OwnParameter, "scale", "layer,scale")],
+)
+def test_a_parameter_without_a_layer_is_named_with_layers_that_work(make, name, given):
+    with pytest.raises(SalfError, match=rf"'{name}' belongs to no layer.*--layers {given}\.$"):
+        Layers.of(make(), example=torch.randn(1, 2))
+    assert len(Layers.of(make(), parse_layers(given), torch.randn(1, 2))) == 2
+
+
+def test_a_module_with_nothing_but_a_parameter_of_its_own_is_described_by_hand():
+    class Bare(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2))
+
+        def forward(self, value):
+            return value * self.weight
+
+    with pytest.raises(SalfError, match=r'layers=\["weight"\] or --layers weight\.$'):
+        Layers.of(Bare(), example=torch.randn(1, 2))
+    assert named(Layers.of(Bare(), ["weight"], torch.randn(1, 2))) == ["weight"]
+
+
+def test_a_module_with_a_parameter_of_its_own_can_be_described_by_hand():
+    layers = Layers.of(OwnParameter(), ["layer", "scale"])
+    assert [layer.parameters for layer in layers] == [("layer.weight", "layer.bias"), ("scale",)]
+
+
+# ---- by hand --------------------------------------------------------------------------------
+
+
+def test_given_names_and_prefixes():
+    layers = Layers.of(OutOfOrder(), ["embed", ["twice", "norm"], "head"])
+    assert named(layers) == ["embed", "twice + norm", "head"]
+    assert layers[1].parameters == ("twice.weight", "twice.bias", "norm.weight", "norm.bias")
+    assert "norm.running_mean" in layers[1].buffers
+
+
+def test_a_layer_may_be_a_single_parameter():
+    layers = Layers.of(nn.Sequential(nn.Linear(2, 2)), ["0.weight", "0.bias"])
+    assert [layer.parameters for layer in layers] == [("0.weight",), ("0.bias",)]
+
+
+def test_a_prefix_ends_at_a_dot():
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(11)))
+    layers = Layers.of(model, ["1", ["0", *(str(k) for k in range(2, 11))]])
+    assert layers[0].parameters == ("1.weight", "1.bias")  # not 10's
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["embed", "twice", "norm"], "'head.weight' belongs to no layer"),
+        (["embed", "twice", "norm", "head", "head.bias"], "'head.bias' belongs to more than one"),
+        (["embed", "twice", "norm", "tail"], r"'tail' names no parameter.*head.weight"),
+    ],
+)
+def test_layers_by_hand_must_hold_every_parameter_once(given, says):
+    with pytest.raises(SalfError, match=says):
+        Layers.of(OutOfOrder(), given)
+
+
+# ---- in which order -------------------------------------------------------------------------
+
+
+class Downsampling(nn.Module):
+    """A residual block of a ResNet."""
+
+    def __init__(self, channels, out):
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(channels, out, 1), nn.BatchNorm2d(out)
+        self.conv2, self.norm2 = nn.Conv2d(out, out, 1), nn.BatchNorm2d(out)
+        same = channels == out
+        joined = [] if same else [nn.Conv2d(channels, out, 1), nn.BatchNorm2d(out)]
+        self.shortcut = nn.Sequential(*joined)
+
+    def forward(self, value):
+        inner = torch.relu(self.norm1(self.conv1(value)))
+        return torch.relu(self.shortcut(value) + self.norm2(self.conv2(inner)))
+
+
+class ResNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 3)
+        self.stem, self.norm = nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2)
+        self.one, self.two, self.three = (Downsampling(*c) for c in ((2, 2), (2, 4), (4, 8)))
+
+    def forward(self, value):
+        value = torch.relu(self.norm(self.stem(value)))
+        return self.head(self.three(self.two(self.one(value))).mean((2, 3)))
+
+
+IMAGES = torch.randn(2, 1, 3, 3)
+BLOCKS = [["stem", "norm"], "one", "two", "three", "head"]
+
+
+def test_a_module_and_a_sequential_of_the_same_blocks_have_19_and_5_layers():
+    net = ResNet()
+    parts = (net.stem, net.norm, nn.ReLU(), net.one, net.two, net.three)
+    pooled = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), net.head)
+    sequential = nn.Sequential(*parts, *pooled)
+    assert len(Layers.of(net, example=IMAGES)) == 19
+    assert len(Layers.of(sequential)) == 5
+    by_hand = Layers.of(net, BLOCKS, IMAGES)
+    assert [layer.size for layer in by_hand] == [layer.size for layer in Layers.of(sequential)]
+    assert blocks(net, IMAGES) == BLOCKS
+
+
+class Branches(nn.Module):
+    """Two branches side by side: neither needs the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.head = nn.Linear(2, 2), nn.Linear(2, 2)
+        self.left, self.right = nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+
+    def forward(self, value):
+        value = self.stem(value)
+        return self.head(self.left(value) * self.right(value))
+
+
+def mlp():
+    layers = (nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 2, bias=False))
+    return nn.Sequential(*layers, nn.ReLU(), nn.Linear(2, 2, bias=False))
+
+
+ROWS, WORDS = torch.randn(3, 2), torch.tensor([[1, 2]])
+WRONG = {
+    "sequential": (mlp, ROWS, "4,2,0", "0,2,4"),
+    "sequential, rotated": (mlp, ROWS, "2,4,0", "0,2,4"),
+    "sequential, halves": (mlp, ROWS, "2+4,0", "0,2+4"),
+    "normalisation": (
+        lambda: nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)),
+        ROWS,
+        "1,0,2",
+        "0,1,2",
+    ),
+    "module": (OutOfOrder, torch.randn(3, 3), "head,twice,norm,embed", "embed,twice,norm,head"),
+    "functional": (OwnParameter, ROWS, "scale,layer", "layer,scale"),
+    "attention": (Attention, torch.randn(2, 5, 4), "norm,attention,head", "attention,norm,head"),
+    "residual": (ResNet, IMAGES, "stem+norm,two,one,three,head", "stem+norm,one,two,three,head"),
+    "within a block": (
+        Branches,
+        ROWS,
+        "stem,left,right.1,right.0,head",
+        "stem,left,right.0,right.1,head",
+    ),
+    "below both branches": (Branches, ROWS, "left,right,stem,head", "stem,right,left,head"),
+    "above both branches": (Branches, ROWS, "stem,head,left,right", "stem,right,left,head"),
+    "tied": (TiedLanguageModel, WORDS, "middle,encoder", "encoder,middle"),
+}
+
+
+@pytest.mark.parametrize(("make", "example", "given", "right"), WRONG.values(), ids=WRONG)
+def test_a_wrong_order_is_refused_and_the_right_one_named(make, example, given, right):
+    with pytest.raises(SalfError, match="wrong order: backpropagation completes") as refused:
+        Layers.of(make(), parse_layers(given), example)
+    assert str(refused.value).endswith(f" or --layers {right}.")
+    Layers.of(make(), parse_layers(right), example)
+
+
+RIGHT = {
+    "left below right": (Branches, ROWS, "stem,left,right.0,right.1,head"),
+    "right below left": (Branches, ROWS, "stem,right.0,right.1,left,head"),
+    "left between": (Branches, ROWS, "stem,right.0,left,right.1,head"),
+    "branches joined": (Branches, ROWS, "stem,left+right,head"),
+    "weight above bias": (Branches, ROWS, "stem,left.bias,left.weight,right,head"),
+    "weight below bias": (Branches, ROWS, "stem,left.weight,left.bias,right,head"),
+    "shortcut first": (
+        lambda: Downsampling(1, 2),
+        IMAGES,
+        "shortcut,conv1+norm1,conv2+norm2",
+    ),
+    "shortcut last": (
+        lambda: Downsampling(1, 2),
+        IMAGES,
+        "conv1+norm1,conv2+norm2,shortcut",
+    ),
+    "unused first": (Unused, ROWS, "spare,used"),
+    "unused last": (Unused, ROWS, "used,spare"),
+}
+
+
+@pytest.mark.parametrize(("make", "example", "given"), RIGHT.values(), ids=RIGHT)
+def test_every_order_that_backpropagation_can_complete_is_accepted(make, example, given):
+    layers = Layers.of(make(), parse_layers(given), example)
+    assert as_option([layer.name.split(" + ") for layer in layers]) == given
+
+
+def test_frozen_layers_may_be_anywhere():
+    model = mlp()
+    model[0].requires_grad_(False)
+    assert named(Layers.of(model, ["2", "4", "0"], ROWS)) == ["2", "4", "0"]
+
+
+def test_the_default_views_leave_random_numbers_and_statistics_as_they_were():
+    class Noisy(OutOfOrder):
+        def forward(self, value):
+            return super().forward(torch.dropout(value, 0.5, train=True))
+
+    model = Noisy()
+    for given in (None, ["embed", "twice", "norm", "head"]):
+        drawn = torch.get_rng_state()
+        Layers.of(model, given, torch.ones(3, 3))
+        assert torch.equal(torch.get_rng_state(), drawn)
+    assert model.norm.num_batches_tracked == 0
+
+
+def test_training_refuses_a_wrong_order():
+    data = torch.randn(40, 2), torch.randint(0, 2, (40,))
+    for given in ("4,2,0", ["4", "2", "0"]):
+        with pytest.raises(SalfError, match=r'use layers=\["0", "2", "4"\]'):
+            salf.train(mlp(), data, layers=given, users=2, batch_size=2, rounds=1)
+
+
+def test_blocks_of_a_wrapper_are_those_inside_it():
+    class Wrapper(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = Branches()
+
+        def forward(self, value):
+            return self.net(value)
+
+    assert blocks(Wrapper(), ROWS) == ["net.stem", "net.right", "net.left", "net.head"]
+    assert blocks(Wrapper()) == ["net.stem", "net.head", "net.left", "net.right"]
+
+
+# ---- what layers are for --------------------------------------------------------------------
+
+
+def test_a_depth_reaches_the_layers_from_it_to_the_output():
+    layers = Layers([Layer(name, (name,)) for name in "abc"])
+    found = [[layer.name for layer in layers.reached(depth)] for depth in (1, 2, 3, 4)]
+    assert found == [["a", "b", "c"], ["b", "c"], ["c"], []]
+    for depth in (0, 5):
+        with pytest.raises(SalfError, match=rf"depth {depth} is outside 1..4 \(3 layers\)"):
+            layers.reached(depth)
+
+
+def test_layers_print_as_a_table():
+    assert str(Layers.of(OutOfOrder(), ["embed", ["twice", "norm"], "head"])).splitlines() == [
+        "3 layers, from the input to the output:",
+        "   1  embed         16  embed.weight, embed.bias",
+        "   2  twice + norm  28  twice.weight, twice.bias, norm.weight, norm.bias",
+        "   3  head          10  head.weight, head.bias",
+    ]
+
+
+def test_a_model_without_parameters_is_refused():
+    with pytest.raises(SalfError, match="no parameters"):
+        Layers.of(nn.Sequential(nn.ReLU()))

@@ -1,0 +1,193 @@
+"""Learning rates, momentum, and what stays as it is."""
+
+from math import cos, pi
+
+import pytest
+import torch
+from torch import nn
+
+from salf.common.errors import SalfError
+from salf.core.aggregate import Step
+from salf.core.schedules import schedule, theorem_rate
+from salf.core.server import SGD, Adagrad, Adam, Server, Yogi
+
+
+def one(value):
+    return torch.tensor([value], dtype=torch.float64)
+
+
+def weights():
+    return {
+        "w": nn.Parameter(one(1.0)),
+        "v": nn.Parameter(one(1.0)),
+        "mean": one(0.0),
+        "count": torch.tensor(0),
+    }
+
+
+def test_momentum_in_numbers():
+    """m = 0.5, rate 0.1, gradients 1, 1, 2: velocities 1, 1.5, 2.75."""
+    held = weights()
+    server = Server(held, lambda t: 0.1, SGD(0.5))
+    found = []
+    for t, gradient in enumerate((1.0, 1.0, 2.0), 1):
+        server.apply(Step({"w": one(gradient)}), t)
+        found.append(held["w"].item())
+    assert found == pytest.approx([0.9, 0.75, 0.475], rel=1e-14)
+    assert held["v"].item() == 1
+    assert "v" not in server.state["velocity"]
+
+
+def test_momentum_is_torchs_own():
+    held, twin = weights(), nn.Parameter(one(1.0))
+    server = Server(held, lambda t: 0.1, SGD(0.9))
+    optimiser = torch.optim.SGD([twin], 0.1, 0.9)
+    for t in range(1, 8):
+        twin.grad = one(float(t % 3) - 0.7)
+        optimiser.step()
+        server.apply(Step({"w": twin.grad.clone()}), t)
+    assert held["w"].item() == pytest.approx(twin.item(), rel=1e-14)
+
+
+def test_the_rate_is_the_schedules_for_the_round():
+    held = weights()
+    server = Server(held, lambda t: {3: 0.5}[t], SGD(0.0))
+    server.apply(Step({"w": one(1.0)}), 3)
+    assert held["w"].item() == 0.5
+
+
+def test_buffers_get_their_difference_without_rate_or_momentum():
+    held = weights()
+    server = Server(held, lambda t: 0.1, SGD(0.5))
+    for t in (1, 2):
+        server.apply(Step({"mean": one(3.0), "count": torch.tensor(1)}), t)
+    assert held["mean"].item() == 6
+    assert held["count"].item() == 2
+    assert not server.state["velocity"]
+
+
+def test_the_steps_own_tensors_are_not_changed():
+    gradient = one(1.0)
+    server = Server(weights(), lambda t: 0.1, SGD(0.5))
+    for t in (1, 2):
+        server.apply(Step({"w": gradient}), t)
+    assert gradient.item() == 1
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_entries_nobody_holds_stay_and_so_does_their_momentum(momentum):
+    held = {"w": nn.Parameter(torch.ones(2, dtype=torch.float64))}
+    server = Server(held, lambda t: 0.1, SGD(momentum))
+    gradient = torch.ones(2, dtype=torch.float64)
+    server.apply(Step({"w": gradient}), 1)
+    mask = torch.tensor([True, False])
+    server.apply(Step({"w": gradient * mask}, {"w": mask}), 2)
+    wanted = 0.9 - 0.1 * (1 + momentum)
+    assert held["w"].tolist() == pytest.approx([wanted, 0.9], rel=1e-14)
+    if momentum:
+        assert server.state["velocity"]["w"].tolist() == [1.5, 1.0]
+
+
+@pytest.mark.parametrize("momentum", [-0.1, 1.0, 2.0, float("nan")])
+def test_impossible_momentum_is_refused(momentum):
+    with pytest.raises(SalfError, match=r"in \[0, 1\)"):
+        Server(weights(), lambda t: 0.1, SGD(momentum))
+
+
+GRADIENTS = [[1.0, -2.0], [0.5, 0.0], [-0.3, 4.0], [0.01, -0.02]]
+
+
+@pytest.mark.parametrize("kind", [Adam, Yogi, Adagrad])
+@pytest.mark.parametrize("client_lr", [None, 0.5])
+def test_adaptive_optimisers_are_those_of_the_paper(kind, client_lr):
+    """Reddi et al., Algorithm 2, number by number: v_0 = tau^2 and no bias correction."""
+    held = {"w": nn.Parameter(torch.zeros(2, dtype=torch.float64))}
+    server = Server(held, lambda t: 0.1, kind(), client_lr)
+    beta1, beta2, tau = (0.0 if kind is Adagrad else 0.9), 0.99, 1e-3
+    w, m, v = [0.0, 0.0], [0.0, 0.0], [tau**2, tau**2]
+    for t, found in enumerate(GRADIENTS, 1):
+        server.apply(Step({"w": torch.tensor(found, dtype=torch.float64)}), t)
+        for i, g in enumerate(found):
+            g *= client_lr or 1
+            m[i] = beta1 * m[i] + (1 - beta1) * g
+            if kind is Adagrad:
+                v[i] += g**2
+            elif kind is Adam:
+                v[i] = beta2 * v[i] + (1 - beta2) * g**2
+            else:
+                v[i] -= (1 - beta2) * g**2 * (1 if v[i] > g**2 else -1)
+            w[i] -= 0.1 * m[i] / (v[i] ** 0.5 + tau)
+        assert held["w"].tolist() == pytest.approx(w, rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", [Adam, Yogi, Adagrad])
+def test_entries_nobody_holds_keep_what_an_adaptive_optimiser_knows(kind):
+    held = {"w": nn.Parameter(torch.zeros(2, dtype=torch.float64))}
+    server = Server(held, lambda t: 0.1, kind())
+    server.apply(Step({"w": torch.ones(2, dtype=torch.float64)}), 1)
+    before = held["w"][1].item()
+    known = {slot: kept["w"].clone() for slot, kept in server.state.items()}
+    mask = torch.tensor([True, False])
+    server.apply(Step({"w": mask.double()}, {"w": mask}), 2)
+    assert held["w"][1].item() == before != held["w"][0].item()
+    for slot, kept in server.state.items():
+        assert kept["w"][1] == known[slot][1]
+    assert server.state["variance"]["w"][0] != known["variance"][0]
+
+
+def test_the_clients_rate_multiplies_the_update_and_is_that_of_local_steps():
+    held = weights()
+    server = Server(held, lambda t: 0.5, client_lr=0.1)
+    server.apply(Step({"w": one(2.0)}), 1)
+    assert held["w"].item() == pytest.approx(1 - 0.5 * 0.1 * 2)
+    assert server.local_rate(1) == 0.1
+    assert Server(held, lambda t: 0.5 / t).local_rate(2) == 0.25
+
+
+def test_the_theorems_rate():
+    """rho_c = 2, rho_s = 10: kappa 5, gamma 40, eta_t = 2 / (2 (40 + t))."""
+    rate = theorem_rate(2, 10)
+    assert [rate(t) for t in (1, 10, 60)] == pytest.approx([1 / 41, 1 / 50, 1 / 100], rel=1e-15)
+    # kappa is at least 1, so gamma = 8 kappa is never below 8.
+    assert theorem_rate(1, 1)(2) == pytest.approx(2 / 10)
+
+
+def test_the_theorems_rate_is_allowed_by_lemma_3():
+    """Non-increasing with eta_t <= 2 eta_{t+1}."""
+    rate = theorem_rate(0.5, 0.5)
+    for t in range(1, 200):
+        assert rate(t + 1) <= rate(t) <= 2 * rate(t + 1)
+
+
+def test_schedules_by_name():
+    assert [schedule(0.05, 10)(t) for t in (1, 10)] == [0.05, 0.05]
+    assert [schedule("0.05", 10)(t) for t in (1, 10)] == [0.05, 0.05]
+    assert schedule("theorem:2,10", 10)(10) == pytest.approx(1 / 50)
+    cosine = schedule("cosine:0.2", 8)
+    assert [cosine(t) for t in (1, 5, 8)] == pytest.approx(
+        [0.2, 0.1, 0.1 * (1 + cos(pi * 7 / 8))], rel=1e-12
+    )
+    step = schedule("step:0.8,10,0.5", 100)
+    assert [step(t) for t in (1, 10, 11, 20, 21)] == pytest.approx([0.8, 0.8, 0.4, 0.4, 0.2])
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("fast", "cannot read the learning rate 'fast'"),
+        ("cosine", "cannot read the learning rate 'cosine'"),
+        ("cosine:", "cannot read the learning rate"),
+        ("cosine:a", "cannot read the learning rate 'cosine:a'"),
+        ("cosine:0.1,0.2", "cannot read the learning rate 'cosine:0.1,0.2'"),
+        ("step:0.1", "cannot read the learning rate"),
+        ("cosin:0.1", "unknown learning-rate schedule 'cosin'. Did you mean 'cosine'"),
+        (0.0, "below 1e30, not 0.0"),
+        ("-0.1", "below 1e30, not -0.1"),
+        ("nan", "below 1e30, not nan"),
+        ("inf", "below 1e30, not inf"),
+        ("theorem:10,2", "0 < rho_c <= rho_s, not 10.0 and 2.0"),
+    ],
+)
+def test_unreadable_rates_are_refused_with_what_was_written(spec, says):
+    with pytest.raises(SalfError, match=says):
+        schedule(spec, 10)

@@ -1,0 +1,304 @@
+"""Who is asked, and with which batch: fair, and each user's own affair.
+
+Chi-square tests reject fair draws with probability 1e-4; seeds are fixed.
+"""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from reference import (
+    ANY_WORLD,
+    assert_close,
+    copy_of,
+    data,
+    gradients,
+    simulate,
+    small_mlp,
+    small_normed,
+)
+from salf.common.errors import SalfError
+from salf.core.arrivals import Arrivals
+from salf.core.draws import Keyed
+from salf.data import OwnData, Partitioned, Samples
+from salf.data.sampling import Batches, Cohort
+from salf.engines import ENGINES
+from salf.methods import METHODS, method
+from salf.worlds.depth import Mixture, PerUser, Uniform
+
+ALPHA = 1e-4
+NOBODY = np.empty(0, np.int64)
+
+
+def split_of(*sizes):
+    """Users with so many samples; a sample's label is its number."""
+    count = sum(sizes)
+    samples = Samples(torch.arange(count)[:, None].double(), torch.arange(count))
+    return Partitioned(samples, np.split(np.arange(count), np.cumsum(sizes)[:-1]))
+
+
+# ---- batches --------------------------------------------------------------------------------
+
+
+def test_a_batch_is_of_the_users_own_samples_and_all_of_them_if_they_are_fewer():
+    shares = split_of(9, 3, 20)
+    batches = Batches(shares, 5)
+    assert batches.sizes(np.arange(3)).tolist() == [5, 3, 5]
+    for t in range(1, 50):
+        rows = batches.of_round(Keyed(1, t), np.arange(3))
+        _, labels = rows(np.array([0, 2]))
+        first, second = labels.tolist()[:5], labels.tolist()[5:]
+        assert len(set(first)) == len(set(second)) == 5
+        assert set(first) <= set(range(9))
+        assert set(second) <= set(range(12, 32))
+        assert sorted(rows(np.array([1]))[1].tolist()) == [9, 10, 11]
+
+
+def test_a_users_batch_depends_on_nobody_else_and_differs_by_round_and_step():
+    shares = split_of(30, 30, 30)
+    batches, draws = Batches(shares, 4), Keyed(1, 1)
+    rows, two = batches.of_round(draws, np.arange(3)), np.array([2])
+    together = rows(np.arange(3))[1].reshape(3, 4)
+    assert rows(two)[1].tolist() == together[2].tolist()
+    assert rows(np.array([2, 0]))[1].tolist() == [*together[2].tolist(), *together[0].tolist()]
+    alone = batches.of_round(draws, two)
+    assert alone(two)[1].tolist() == together[2].tolist()
+    assert alone(two, step=2)[1].tolist() == rows(two, step=2)[1].tolist()
+    assert alone(two, step=2)[1].tolist() != together[2].tolist()
+    assert batches.of_round(Keyed(1, 2), two)(two)[1].tolist() != together[2].tolist()
+
+
+def test_a_batch_size_below_1_is_refused():
+    with pytest.raises(SalfError, match="batch size must be at least 1, not 0"):
+        Batches(split_of(3), 0)
+
+
+# ---- cohorts --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_every_cohort_is_equally_likely(seed):
+    number = {chosen: i for i, chosen in enumerate(combinations(range(6), 2))}
+    cohort = Cohort(6, 2)
+    drawn = [tuple(cohort.draw(Keyed(seed, t), NOBODY).tolist()) for t in range(1, 3001)]
+    counts = np.bincount([number[each] for each in drawn], minlength=len(number))
+    assert stats.chisquare(counts).pvalue > ALPHA
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_cohort_by_weight_draws_users_one_after_the_other_in_proportion_to_it(seed):
+    """Two of four: P({a, b}) = w_a/W w_b/(W - w_a) + w_b/W w_a/(W - w_b)."""
+    weights = np.array([1.0, 2.0, 3.0, 6.0])
+    total = weights.sum()
+    pairs = list(combinations(range(4), 2))
+    wanted = [
+        weights[a] * weights[b] / total * (1 / (total - weights[a]) + 1 / (total - weights[b]))
+        for a, b in pairs
+    ]
+    cohort = Cohort(4, 2, weights)
+    drawn = [tuple(cohort.draw(Keyed(seed, t), NOBODY).tolist()) for t in range(1, 3001)]
+    counts = np.array([drawn.count(pair) for pair in pairs])
+    assert counts.sum() == 3000
+    assert stats.chisquare(counts, np.array(wanted) * 3000).pvalue > ALPHA
+
+
+@pytest.mark.parametrize("weights", [None, np.arange(1.0, 9.0)])
+def test_busy_users_are_asked_only_if_there_are_too_few_others(weights):
+    cohort = Cohort(8, 3, weights)
+    for t in range(1, 100):
+        asked = cohort.draw(Keyed(0, t), np.array([1, 4]))
+        assert len(set(asked.tolist())) == 3
+        assert not {1, 4} & set(asked.tolist())
+        assert (np.diff(asked) > 0).all()
+    asked = cohort.draw(Keyed(0, 1), np.arange(6))
+    assert len(set(asked.tolist())) == 3
+    assert {6, 7} <= set(asked.tolist())
+
+
+def test_without_a_smaller_cohort_everybody_is_asked():
+    assert Cohort(4, 4).draw(Keyed(0, 1), np.array([2])).tolist() == [0, 1, 2, 3]
+
+
+def test_the_mixtures_ratio_is_of_the_cohort_and_p_l_is_given_the_cohort():
+    law, cohort = Mixture(100, 3, 0.5), np.array([3, 50, 70, 99])
+    for t in range(1, 30):
+        arrived = law.draw(Keyed(0, t), cohort)
+        assert arrived.user.tolist() == cohort.tolist()
+        assert arrived.straggler.sum() == 2
+    assert Mixture(100, 3, 0.9).unreached(cohort[:1]).tolist() == pytest.approx([0.75, 0.5, 0.25])
+    np.testing.assert_allclose(Uniform(100, 3).unreached(cohort), (1 - np.arange(1, 4) / 4) ** 4)
+    chances = np.array([[0.5, 0.5], [0.9, 0.1], [0.2, 0.8]])
+    np.testing.assert_allclose(PerUser(chances).unreached(np.array([0, 2])), [0.5 * 0.8])
+
+
+@pytest.mark.parametrize("law", [Uniform(12, 3), Mixture(12, 3, 0.75)], ids=["uniform", "mixture"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_given_the_cohort_salf_is_fedavg_over_it_on_average(law, seed):
+    """E[c[l, u] | cohort] = 1/K for every user of it; each mean within 4.5 standard errors."""
+    cohort, rounds = np.array([1, 4, 8, 11]), 5_000
+    p = law.unreached(cohort)
+    c = np.array(
+        [method("salf").weights(law.draw(Keyed(seed, t), cohort), p) for t in range(1, rounds + 1)]
+    )
+    error = c.std(0) / np.sqrt(rounds)
+    assert (np.abs(c.mean(0) - 1 / 4) < 4.5 * error).all()
+    everybody = law.unreached(np.arange(12))
+    if everybody.any():  # p_l of all users instead would leave the first layer short
+        assert (c.mean(0)[0] * (1 - p[0]) / (1 - everybody[0]) < 1 / 4 - 4.5 * error[0]).all()
+
+
+# ---- whole rounds ---------------------------------------------------------------------------
+
+SIZES = (9, 2, 5, 1, 9, 3, 9, 4)
+METHODS_AND_AVERAGES = [
+    (name, average)
+    for name in ANY_WORLD
+    for average in ("reached", "all")
+    if average == "reached" or not (METHODS[name].averages_itself or METHODS[name].waits)
+]
+
+
+def unequal(make=small_mlp, **options):
+    inputs, labels = data(sum(SIZES), 1, (4,) if make is small_mlp else (2, 4, 4))
+    shares = np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1])
+    return simulate(
+        make(),
+        options.pop("name", "salf"),
+        options.pop("law", Mixture(len(SIZES), 3, 0.6)),
+        (inputs, labels),
+        shares,
+        momentum=0.5,
+        batch=4,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("by_samples", [False, True], ids=["equally", "by samples"])
+@pytest.mark.parametrize("cohort", [None, 5])
+@pytest.mark.parametrize("make", [small_mlp, small_normed])
+@pytest.mark.parametrize(("name", "average"), METHODS_AND_AVERAGES)
+def test_the_engines_agree_on_cohorts_with_unequal_batches(name, average, make, cohort, by_samples):
+    options = {"average": average} if name != "fedavg" else {}
+    ends, rows = {}, {}
+    for engine, chunk_bytes in (("loop", 0), ("fused", 1), ("fused", 2**28), ("grouped", 2**28)):
+        more = {"chunk_bytes": chunk_bytes} if chunk_bytes else {}
+        sim = unequal(
+            make,
+            name=name,
+            engine=engine,
+            cohort=cohort,
+            by_samples=by_samples,
+            options=options,
+            **more,
+        )
+        rows[engine, chunk_bytes] = [sim.step() for _ in range(8)]
+        ends[engine, chunk_bytes] = copy_of(sim.model)
+    wanted, rounds = ends.pop(("loop", 0)), rows.pop(("loop", 0))
+    assert max(row.reached[-1] for row in rounds) <= (cohort or 8) + (8 if name == "asyncfl" else 0)
+    for key, found in ends.items():
+        assert_close(found, wanted, 1e-10)
+        assert [row.reached for row in rows[key]] == [row.reached for row in rounds]
+        for row, other in zip(rows[key], rounds, strict=True):
+            assert row.train_loss == pytest.approx(other.train_loss, rel=1e-10, nan_ok=True)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_fedavg_by_samples_is_the_gradient_of_the_mean_over_all_samples(engine):
+    """With whole shares as batches; written without the library."""
+    inputs, labels = data(sum(SIZES), 1, (4,))
+    model = small_mlp()
+    shares = np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1])
+    sim = simulate(
+        model,
+        "fedavg",
+        Mixture(len(SIZES), 3, 0.5),
+        (inputs, labels),
+        shares,
+        rate=0.1,
+        batch=100,
+        engine=engine,
+        by_samples=True,
+    )
+    before = copy_of(model)
+    found = gradients(model, inputs, labels)  # of the mean over all samples
+    sim.step()
+    wanted = {name: before[name] - 0.1 * found[name] for name in before}
+    assert_close(copy_of(model), wanted, 1e-12)
+
+
+def test_weights_scale_the_shares_and_what_they_are_divided_by():
+    arrived = Arrivals.at(np.array([1, 2, 3]))
+    weighed = Arrivals(
+        arrived.user, arrived.depth, arrived.straggler, arrived.age, np.array([1.0, 3.0, 6.0]), 3
+    )
+    p = np.array([0.5, 0.0])
+    np.testing.assert_allclose(method("salf").weights(weighed, p), [[2, 0, 0], [1 / 4, 3 / 4, 0]])
+    np.testing.assert_allclose(
+        method("salf", average="all").weights(weighed, p), [[0.1, 0, 0], [0.1, 0.3, 0]]
+    )
+    np.testing.assert_allclose(method("drop").weights(weighed, p), [[1, 0, 0], [1, 0, 0]])
+    finished = Arrivals.at(np.ones(3, np.int64))
+    for name in ("fedavg", "drop", "asyncfl"):
+        c = method(name).weights(
+            Arrivals(
+                finished.user, finished.depth, finished.straggler, finished.age, weighed.weight, 3
+            ),
+            p,
+        )
+        np.testing.assert_allclose(c, [[0.1, 0.3, 0.6]] * 2)
+
+
+def test_heterofl_averages_each_entry_over_the_weights_of_its_holders():
+    """Entries that only full-width users hold: the weighted mean over these alone."""
+    law = Mixture(len(SIZES), 3, 0.5)
+    inputs, labels = data(sum(SIZES), 1, (4,))
+    shares = np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1])
+    sim = unequal(name="heterofl", law=law, engine="loop", by_samples=True)
+    sim.batches.batch_size = 100
+    before = copy_of(sim.model)
+    full = np.flatnonzero(~law.draw(Keyed(0, 1), np.arange(len(SIZES))).straggler)
+    sim.step()
+    twin = small_mlp()
+    weighed = sum(
+        SIZES[user] * gradients(twin, inputs[shares[user]], labels[shares[user]])["0.weight"][-1]
+        for user in full
+    ) / sum(SIZES[user] for user in full)
+    found = (before["0.weight"] - copy_of(sim.model)["0.weight"])[-1] / 0.1
+    torch.testing.assert_close(found, weighed, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ANY_WORLD)
+def test_a_resumed_simulation_of_cohorts_continues_exactly(name):
+    whole, first, second = (unequal(name=name, cohort=3, engine="fused") for _ in range(3))
+    for _ in range(6):
+        whole.step()
+    for _ in range(3):
+        first.step()
+    second.model.load_state_dict(first.model.state_dict())
+    second.server.load_state(first.server.state)
+    second.t, second.memory, second.old = first.t, first.memory, first.old
+    second.pipeline.load_state(*first.pipeline.state())
+    for _ in range(3):
+        second.step()
+    for key, value in copy_of(whole.model).items():
+        assert torch.equal(copy_of(second.model)[key], value)
+
+
+def test_only_the_users_asked_make_their_data():
+    made = []
+
+    def make(user):
+        made.append(user)
+        generator = torch.Generator().manual_seed(user)
+        return torch.randn(3, 4, generator=generator).double(), torch.tensor([0, 1, 2])
+
+    users = 10**6
+    shares = OwnData(make, users)
+    assert len(shares) == users
+    batches = Batches(shares, 2)
+    asked = Cohort(users, 5).draw(Keyed(0, 1), NOBODY)
+    batches.of_round(Keyed(0, 1), asked)(asked)
+    assert sorted(made) == asked.tolist()  # once each

@@ -1,0 +1,204 @@
+"""What somebody asks for is done, or refused in one sentence: never another thing in silence."""
+
+import os
+import signal
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import salf
+import salf.live
+from command import salf as command
+from salf.methods.drop import Drop
+from salf.methods.salf import SALF
+from salf.runs import training as training_module
+from salf.runs.folder import RunFolder
+from salf.runs.live_config import LiveConfig
+from salf.runs.presets import load_config, read_toml
+from salf.worlds.base import World
+
+DATA = torch.randn(60, 4), torch.randint(0, 3, (60,))
+SMALL = {"users": 3, "rounds": 2, "batch_size": 4, "threads": 1}
+
+
+def net():
+    return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"method": Drop}, r"method= takes a name or an object .*, not the class Drop"),
+        ({"method": None}, "method= takes a name or an object .*, not None"),
+        ({"depth": None}, "depth= takes a name or an object .*, not None"),
+        ({"deadline": "50ms"}, "deadline needs a fleet"),
+        ({"backend": "flower"}, "unknown setting 'backend'"),
+    ],
+)
+def test_train_takes_what_it_can_use_and_refuses_the_rest(arguments, said):
+    with pytest.raises(salf.SalfError, match=said):
+        salf.train(net(), DATA, **SMALL, **arguments)
+
+
+@pytest.mark.parametrize("name", ["run", "compare"])
+def test_the_config_of_a_live_run_is_not_simulated_with_made_up_depths(tmp_path, name):
+    config = salf.live.config(salf.PRESETS["digits-mlp"], deadline="50ms")
+    (tmp_path / "live.toml").write_text(config.to_toml())
+    done = command(name, "live.toml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "this is the config of a live run: use `salf live` or `salf replay`" in done.stderr
+
+
+def test_a_misspelt_setting_is_a_sentence_wherever_settings_are_given():
+    for give in (
+        lambda: salf.PRESETS["digits-mlp"].changed(roundz=3),
+        lambda: salf.live.config(salf.PRESETS["digits-mlp"], dealine="50ms"),
+    ):
+        with pytest.raises(salf.SalfError, match="Did you mean"):
+            give()
+
+
+OWN = """
+from dataclasses import dataclass
+from salf.methods.salf import SALF
+
+@dataclass(frozen=True)
+class Part(SALF):
+    keep_part: float | None = 0.5
+
+class Crowd(SALF):
+    def share(self, arrived, layers):
+        share = super().share(arrived, layers)
+        return share / max(1, arrived.users)
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "ownoptions.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    yield tmp_path
+    sys.modules.pop("ownoptions", None)
+
+
+def test_an_option_set_to_none_is_kept_where_the_default_is_another(own):
+    config = salf.Config(method="ownoptions:Part", options={"keep-part": "none"})
+    assert config.make_method().keep_part is None
+    assert read_toml(config.to_toml()) == config
+    assert salf.method("ownoptions:Part", keep_part=1.0).keep_part == 1.0
+
+
+def test_a_share_that_depends_on_other_users_is_refused(own):
+    with pytest.raises(salf.SalfError, match="share must depend on each user's own entry only"):
+        salf.train(net(), DATA, method="ownoptions:Crowd", **SMALL)
+
+
+def test_a_live_run_that_fails_before_its_first_round_leaves_its_folder_free(tmp_path):
+    asked = ["live", "digits-mlp", "--deadline", "50ms", "--address", "127.0.0.1:1", "--out", "r"]
+    for users in ("3", "4"):
+        done = command(*asked, "--users", users, cwd=tmp_path)
+        assert "nothing answers at 127.0.0.1:1" in done.stderr
+
+
+def test_live_takes_the_users_of_a_file_and_few_of_a_preset(tmp_path):
+    from salf.cli.live import _live_config
+
+    path = tmp_path / "own.toml"
+    path.write_text('data = "digits"\nusers = 20\n')
+    assert _live_config(str(path), {"deadline": "50ms"}, None).users == 20
+    assert _live_config("digits-mlp", {"deadline": "50ms"}, None).users == 8
+
+
+def test_the_history_of_a_finished_live_run_has_every_user_s_depth(tmp_path):
+    row = salf.core.rows.Row(1, 0.5, (1, 1), depths={"user-1": 1}, unreached=(0.0, 0.0))
+    folder = RunFolder(tmp_path)
+    salf.core.rows.append(folder.rounds, row)
+    folder.write_metrics([row])
+    summary = {"test": {"accuracy": 0.5}, "engine": "ray", "why": "", "stopped": False, "loss": ""}
+    assert folder.history(summary).rows[0].depths == {"user-1": 1}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends a signal to itself")
+def test_ctrl_c_during_the_last_evaluation_is_not_lost(tmp_path, monkeypatch):
+    before = training_module.Training.tested
+
+    def interrupted(self):
+        signal.raise_signal(signal.SIGINT)
+        return before(self)
+
+    monkeypatch.setattr(training_module.Training, "tested", interrupted)
+    config = salf.Config(data="digits", **SMALL)
+    with pytest.raises(KeyboardInterrupt):
+        salf.run(config, tmp_path / "r")
+    assert RunFolder(tmp_path / "r").finished(config) is not None
+
+
+def test_a_run_that_was_stopped_can_be_given_more_rounds(tmp_path):
+    def stop(row, model):
+        raise salf.StopTraining
+
+    config = salf.Config(data="digits", **(SMALL | {"rounds": 4}))
+    assert len(salf.run(config, tmp_path / "r", on_round=stop).history.rows) == 1
+    assert len(salf.run(config, tmp_path / "r", resume=True).history.rows) == 1  # it has ended
+    more = config.changed(rounds=6)
+    assert len(salf.run(more, tmp_path / "r", resume=True).history.rows) == 6
+    assert not isinstance(load_config(str(tmp_path / "r" / "config.toml")), LiveConfig)
+
+
+class Odd(World):
+    """Two users and two layers, and one thing wrong."""
+
+    users, layers = 3, 2
+
+    def __init__(self, arrived, unreached=(0.0, 0.0)):
+        self.arrived, self.chances = arrived, unreached
+
+    def arrivals(self, t, draws, users, memory):
+        return self.arrived, memory
+
+    def unreached(self, t, users, memory):
+        return self.chances
+
+
+ONES = np.ones(3, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("world", "said"),
+    [
+        (Odd(ONES), "Odd must return salf.Arrivals, not a ndarray"),
+        (
+            Odd(replace(salf.Arrivals.at(ONES), depth=[1, 1, 1])),
+            "must return depth as an array of shape",
+        ),
+        (Odd(salf.Arrivals.at(ONES), (0.0,)), "unreached must return 2 probabilities"),
+    ],
+)
+def test_a_world_that_gives_something_else_is_refused_in_a_sentence(world, said):
+    with pytest.raises(salf.SalfError, match=said):
+        salf.train(net(), DATA, depth=world, **SMALL)
+
+
+def test_a_model_that_was_not_kept_is_said():
+    class Old(Odd):
+        def arrivals(self, t, draws, users, memory):
+            age = np.array([0, 0, t - 1])
+            return salf.Arrivals.at(ONES, age=age), memory
+
+    with pytest.raises(salf.SalfError, match="the model of round 1, which was not kept"):
+        salf.train(net(), DATA, depth=Old(None), method=SALF(), **SMALL)
+
+
+def test_two_methods_of_one_name_can_be_told_apart(own):
+    from salf.report import names
+
+    (own / "ownoptions.py").write_text(
+        "from salf.methods.salf import SALF as Base\nclass SALF(Base):\n    pass\n"
+    )
+    assert names.method("salf") == "SALF"
+    assert names.method("ownoptions:SALF") == "ownoptions:SALF"

@@ -1,0 +1,369 @@
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import salf
+from salf.methods import Method
+from salf.runs.config import Config
+from salf.runs.federation import from_config
+from salf.worlds.depth import fixed
+
+
+@pytest.fixture
+def points():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 900)
+    x = rng.normal(size=(900, 8))
+    x[np.arange(900), y] += 3
+    return torch.tensor(x, dtype=torch.float32), torch.tensor(y)
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+SMALL = {"users": 6, "rounds": 40, "lr": 0.2, "batch_size": 8}
+
+
+def test_own_model_and_tensors_are_trained_in_place_and_give_a_history(points):
+    x, y = points
+    model = net()
+    before = [parameter.clone() for parameter in model.parameters()]
+    history = salf.train(model, (x[:700], y[:700]), test=(x[700:], y[700:]), **SMALL)
+    assert history.test_accuracy > 0.9
+    assert len(history.rows) == 40
+    assert history.curve[-1][0] == 40
+    assert history.best_accuracy == max(value for _, value in history.curve)
+    moved = [not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
+    assert all(moved)
+    with torch.no_grad():
+        accuracy = (model(x[700:]).argmax(1) == y[700:]).double().mean().item()
+    assert accuracy == pytest.approx(history.test_accuracy)
+
+
+def test_a_module_that_is_no_sequential_trains_on_the_loop_engine(points):
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head, self.stem, self.body = nn.Linear(16, 3), nn.Linear(8, 16), nn.Linear(16, 16)
+
+        def forward(self, x):
+            h = torch.relu(self.stem(x))
+            return self.head(h + torch.relu(self.body(h)))
+
+    x, y = points
+    history = salf.train(Residual(), (x[:700], y[:700]), test=(x[700:], y[700:]), **SMALL)
+    assert history.test_accuracy > 0.9
+    assert len(history.rows[0].reached) == 3
+
+
+def test_the_history_says_which_engine_ran_and_why(points):
+    class Net(nn.Module):
+        def __init__(self, mixes=False):
+            super().__init__()
+            self.net = net()
+            self.mixes = mixes
+
+        def forward(self, x):
+            return self.net(x - x.mean(0) if self.mixes else x)
+
+    settings = {**SMALL, "rounds": 1}
+    fused = salf.train(net(), points, **settings)
+    assert (fused.engine, fused.why) == ("fused", "the model is a plain nn.Sequential")
+    grouped = salf.train(Net(), points, **settings)
+    assert (grouped.engine, grouped.why) == (
+        "grouped",
+        "Net keeps the rows of different users apart",
+    )
+    loop = salf.train(Net(mixes=True), points, **settings)
+    assert (loop.engine, loop.why) == (
+        "loop",
+        "Net mixes the rows of different users, so users are computed one at a time",
+    )
+    asked = salf.train(net(), points, engine="loop", **settings)
+    assert (asked.engine, asked.why) == ("loop", "requested")
+
+
+def test_layers_can_be_given_by_name(points):
+    x, y = points
+    history = salf.train(net(), (x, y), layers=[("0", "2")], **SMALL)
+    assert len(history.rows[0].reached) == 1
+    assert history.test_accuracy is None  # no test data were given
+
+
+def test_a_split_can_be_given_by_index_and_is_used_exactly(points):
+    x, y = points
+    poisoned = y.clone()
+    poisoned[300:] = 0  # samples that no user is given must not matter
+    shares = [list(range(start, start + 50)) for start in range(0, 300, 50)]
+    runs = []
+    for labels in (y, poisoned):
+        model = net()
+        salf.train(model, (x, labels), split=shares, **SMALL)
+        runs.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert torch.equal(*runs)
+
+
+SHARES = [list(range(start, start + 50)) for start in range(0, 300, 50)]
+
+
+def test_with_a_split_by_index_the_curve_is_on_the_test_data(points):
+    x, y = points
+    settings = {**SMALL, "eval_every": 10}
+    history = salf.train(
+        net(), (x[:700], y[:700]), test=(x[700:], y[700:]), split=SHARES, **settings
+    )
+    assert [t for t, _ in history.curve] == [10, 20, 30, 40]
+    assert history.curve[-1] == (40, history.test_accuracy)
+
+
+def test_without_a_validation_part_the_curve_is_on_the_test_data(points):
+    x, y = points
+    settings = {**SMALL, "validation": 0, "eval_every": 20}
+    history = salf.train(net(), (x[:700], y[:700]), test=(x[700:], y[700:]), **settings)
+    assert [t for t, _ in history.curve] == [20, 40]
+    assert history.curve[-1] == (40, history.test_accuracy)
+
+
+def test_with_a_validation_part_the_curve_is_on_that(points):
+    """Test labels that are all wrong must not show in the curve."""
+    x, y = points
+    history = salf.train(net(), (x[:700], y[:700]), test=(x[700:], (y[700:] + 1) % 3), **SMALL)
+    assert history.curve[-1][1] > 0.8
+    assert history.test_accuracy < 0.2
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        (
+            {"validation": 0.2},
+            "validation data cannot be held out from a split .* pass them as test=",
+        ),
+        ({"eval_every": 5}, "eval_every needs test= to evaluate on"),
+    ],
+)
+def test_a_split_by_index_refuses_settings_that_it_would_ignore(points, setting, says):
+    with pytest.raises(salf.SalfError, match=says):
+        salf.train(net(), points, split=SHARES, **SMALL, **setting)
+
+
+def test_a_split_by_index_without_test_data_has_no_curve(points):
+    history = salf.train(net(), points, split=SHARES, **SMALL)
+    assert history.curve == []
+    assert len(history.rows) == 40
+
+
+def test_numpy_arrays_of_double_precision_train_a_model_of_single_precision(points):
+    x, y = points
+    x, target = x.numpy().astype(float), y.numpy().astype(float)[:, None]
+    assert salf.train(net(), (x, y.numpy()), test=(x, y.numpy()), **SMALL).test_accuracy > 0.9
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 1))
+    history = salf.train(model, (x, target), loss=nn.MSELoss(), **{**SMALL, "lr": 0.01})
+    assert history.rows[-1].train_loss < history.rows[0].train_loss
+
+
+@pytest.mark.parametrize(
+    ("outputs", "labels", "loss", "says"),
+    [
+        (
+            1,
+            lambda y: y.float(),
+            {},
+            r"labels are floating-point numbers: pass a loss .*MSELoss\(\)",
+        ),
+        (3, lambda y: y[:, None], {}, r"Flatten the labels: labels\.reshape\(-1\)"),
+        (1, lambda y: y.float(), {"loss": nn.MSELoss()}, r"\(8, 1\) and .* \(8,\)\. Give them the"),
+        (2, lambda y: y, {"loss": nn.CrossEntropyLoss()}, "Target 2 is out of bounds"),
+        (3, lambda y: [str(each) for each in y.tolist()], {}, "labels are text"),
+    ],
+)
+def test_labels_that_do_not_fit_the_loss_are_one_sentence(points, outputs, labels, loss, says):
+    x, y = points
+    y = y.sort().values  # the first batch has no label 2
+    with pytest.raises(salf.SalfError, match=says):
+        salf.train(nn.Sequential(nn.Linear(8, outputs)), (x, labels(y)), **loss, **SMALL)
+
+
+def test_a_model_that_returns_several_outputs_in_training_only_is_one_sentence(points):
+    class Auxiliary(nn.Linear):
+        def forward(self, x):
+            return (super().forward(x), x) if self.training else super().forward(x)
+
+    with pytest.raises(salf.SalfError, match="must return one tensor"):
+        salf.train(Auxiliary(8, 3), points, **SMALL)
+
+
+def test_regression_with_a_loss_of_ones_own(points):
+    x, _ = points
+    y = x @ torch.linspace(-1, 1, 8)
+
+    def squared_error(outputs, targets):
+        return F.mse_loss(outputs.squeeze(1), targets, reduction="none")
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 1))
+    history = salf.train(model, (x, y), loss=squared_error, **{**SMALL, "lr": 0.05})
+    assert history.rows[-1].train_loss < history.rows[0].train_loss / 10
+    assert history.test_accuracy is None
+
+
+def test_on_round_sees_every_round(points):
+    seen = []
+    model = net()
+    salf.train(model, points, on_round=lambda *given: seen.append(given), **SMALL)
+    assert [row.round for row, _ in seen] == list(range(1, 41))
+    assert all(trained is model for _, trained in seen)
+
+
+def test_on_round_can_stop_a_run_and_what_there_is_is_kept(points):
+    x, y = points
+
+    def stop_when_good_enough(row, model):
+        if row.accuracy is not None and row.accuracy > 0.8:
+            raise salf.StopTraining
+
+    settings = {**SMALL, "eval_every": 1}
+    whole = salf.train(net(), (x[:700], y[:700]), test=(x[700:], y[700:]), **settings)
+    cut = salf.train(
+        net(),
+        (x[:700], y[:700]),
+        test=(x[700:], y[700:]),
+        on_round=stop_when_good_enough,
+        **settings,
+    )
+    assert cut.stopped
+    assert not whole.stopped
+    assert 1 <= len(cut.rows) < 40
+    assert cut.curve == whole.curve[: len(cut.rows)]
+    assert cut.curve[-1][1] > 0.8
+    assert cut.test_accuracy is not None
+
+
+def test_unknown_settings_name_the_nearest(points):
+    with pytest.raises(salf.SalfError, match="Did you mean 'stragglers'"):
+        salf.train(net(), points, straglers=0.5)
+
+
+def test_a_model_that_does_not_fit_is_one_sentence(points):
+    with pytest.raises(salf.SalfError, match="does not fit a batch of shape 8x8"):
+        salf.train(nn.Sequential(nn.Linear(9, 3)), points, **SMALL)
+    with pytest.raises(salf.SalfError, match="the data have 3 classes"):
+        salf.train(nn.Sequential(nn.Linear(8, 2)), points, **SMALL)
+
+
+def test_forgotten_labels_are_one_sentence(points):
+    x, y = points
+    for test in (x, x[:2], (x,), (x, y, y)):
+        with pytest.raises(salf.SalfError, match=r"test data must be a pair \(inputs, labels\)"):
+            salf.train(net(), points, test=test, **SMALL)
+    with pytest.raises(salf.SalfError, match=r"training data must be a pair .* not a Tensor"):
+        salf.train(net(), x, **SMALL)
+
+
+def test_more_users_than_samples_is_one_sentence(points):
+    with pytest.raises(salf.SalfError, match="users"):
+        salf.train(net(), points, **{**SMALL, "users": 10_000})
+
+
+def test_training_and_validation_data_are_disjoint_and_complete():
+    training = from_config(Config(data="synthetic", users=6, rounds=1, batch_size=4))
+    assert training.validation is not None
+    assert len(training.validation) == 1000
+    assert len(training.simulation.data.samples) == 5000
+    rows = torch.cat([training.simulation.data.samples.inputs, training.validation.inputs])
+    assert len({row.numpy().tobytes() for row in rows}) == 6000
+
+
+def test_evaluation_keeps_to_a_part_of_the_work_by_default():
+    training = from_config(Config(data="synthetic", users=10, rounds=1, batch_size=10))
+    assert training.eval_every == 10  # 1,000 held-out rows, 100 trained rows a round
+
+
+def test_with_no_stragglers_salf_drop_and_fedavg_are_one():
+    finals = []
+    for method in ("fedavg", "drop", "salf"):
+        config = Config(
+            data="synthetic", method=method, stragglers=0.0, users=5, rounds=5, batch_size=4
+        )
+        training = from_config(config)
+        list(training.rows(5))
+        weights = training.simulation.model.parameters()
+        finals.append(torch.cat([parameter.detach().flatten() for parameter in weights]))
+    assert torch.equal(finals[0], finals[1])
+    assert torch.equal(finals[0], finals[2])
+
+
+def test_a_distribution_of_depth_can_be_given(points):
+    nobody_reaches_layer_1 = fixed([2] * 6, layers=2)
+    model = net()
+    before = model[0].weight.clone()
+    history = salf.train(model, points, depth=nobody_reaches_layer_1, **SMALL)
+    assert torch.equal(model[0].weight, before)
+    assert {row.reached for row in history.rows} == {(0, 6)}
+
+
+def test_a_method_of_ones_own_needs_no_place_in_the_package(points):
+    @dataclass(frozen=True)
+    class Nobody(Method):
+        name = "nobody"
+
+        def share(self, arrived, layers):
+            return np.zeros((layers, arrived.users))
+
+        def divisor(self, closing):
+            return np.ones(len(closing.reached))
+
+    model = net()
+    before = model[2].weight.clone()
+    history = salf.train(model, points, method=Nobody(), **SMALL)
+    assert torch.equal(model[2].weight, before)
+    assert {row.reached for row in history.rows} == {(0, 0)}
+
+
+@pytest.mark.parametrize(
+    ("function", "wrong", "says"),
+    [
+        ("share", lambda shape: np.ones(shape[1]), r"share must return .* \(2, 6\), not \(6,\)"),
+        ("share", lambda shape: np.ones(shape), "share must be 0 in layers not reached"),
+        ("share", lambda shape: -np.ones(shape), "share must return finite and at least 0"),
+        ("divisor", np.ones, r"divisor must return .* \(2,\), not \(2, 6\)"),
+        ("divisor", lambda shape: np.zeros(2), "divisor must return finite and positive"),
+    ],
+)
+def test_a_method_that_returns_wrong_weights_is_one_sentence(points, function, wrong, says):
+    @dataclass(frozen=True)
+    class Wrong(Method):
+        def share(self, arrived, layers):
+            right = arrived.reach(layers).astype(float)
+            return wrong(right.shape) if function == "share" else right
+
+        def divisor(self, closing):
+            return wrong((2, 6)) if function == "divisor" else np.ones(2)
+
+    with pytest.raises(salf.SalfError, match=f"Wrong.{says}"):
+        salf.train(net(), points, method=Wrong(), depth=fixed([2] * 6, layers=2), **SMALL)
+
+
+def test_what_contradicts_itself_is_refused(points):
+    shares = [list(range(50)), list(range(50, 100))]
+    with pytest.raises(salf.SalfError, match="the split is for 2 users, but users is 6"):
+        salf.train(net(), points, split=shares, **SMALL)
+    with pytest.raises(salf.SalfError, match="set it there"):
+        salf.train(net(), points, method=salf.method("salf"), average="all", **SMALL)
+
+
+def test_accuracy_counts_labels_not_samples():
+    """As in segmentation, where a sample has many labels."""
+    x = torch.randn(60, 1, 4, 4)
+    model = nn.Sequential(nn.Conv2d(1, 2, 1))
+    history = salf.train(
+        model, (x, (x[:, 0] > 0).long()), test=(x, (x[:, 0] > 0).long()), users=3, rounds=30, lr=0.5
+    )
+    assert 0.9 < history.test_accuracy <= 1

@@ -1,0 +1,43 @@
+"""Three users whose times can be worked out by hand."""
+
+import numpy as np
+
+from salf.core.draws import Keyed
+from salf.worlds.fleet.cost import Cost
+from salf.worlds.fleet.deadlines import Constant
+from salf.worlds.fleet.devices import Fleet
+from salf.worlds.fleet.timing import Timing
+from salf.worlds.fleet.world import OnFleet
+
+# Two layers. A row costs 3 until layer 2 is done (2 forward, 1 backward), then 2 for layer 1.
+COST = Cost(
+    forward=np.array([1.0, 1.0]), backward=np.array([2.0, 1.0]), bytes=np.array([20.0, 10.0])
+)
+# Layer 2 after 0.6, 1.2 and 3 s, all after 1, 2 and 5 s.
+SPEEDS = [5.0, 2.5, 1.0]
+EVERYBODY = np.arange(3)
+
+
+def timing(speeds=SPEEDS, rows=1, steps=1, **fleet):
+    devices = Fleet.of(speeds, **fleet).devices
+    return Timing(
+        devices,
+        COST,
+        lambda users: np.full(len(users), rows),
+        lambda users: np.full(len(users), steps),
+    )
+
+
+def world(deadline=2.0, narrow=None, **settings):
+    limit = Constant(deadline) if isinstance(deadline, float) else deadline
+    return OnFleet(timing(**settings), limit, narrow)
+
+
+def rounds(world, count, users=EVERYBODY, seed=0):
+    """The arrivals of the first rounds."""
+    memory = world.start()
+    found = []
+    for t in range(1, count + 1):
+        arrived, memory = world.arrivals(t, Keyed(seed, t), users, memory)
+        found.append(world.checked(arrived, t))
+    return found, memory

@@ -1,0 +1,165 @@
+"""When devices are available. Shares are tested with 4.5 standard errors unless said otherwise."""
+
+import numpy as np
+import pytest
+
+from salf.common.errors import SalfError
+from salf.worlds.fleet import availability
+from salf.worlds.fleet.availability import DAY, Always, DayAndNight, Intervals, markov, sessions
+
+MANY = 4_000
+
+
+def share(available, time, devices=MANY):
+    who = np.arange(devices)
+    return float((available.next_available(who, np.full(devices, float(time))) == time).mean())
+
+
+def near(found, wanted, devices=MANY):
+    assert abs(found - wanted) <= 4.5 * np.sqrt(wanted * (1 - wanted) / devices), (found, wanted)
+
+
+def test_always_is_now():
+    assert Always().next_available(np.arange(2), np.array([3.0, 4.0])).tolist() == [3.0, 4.0]
+
+
+def test_intervals_by_hand():
+    own = Intervals({0: [(1, 2), (4, 6)], 1: [(0, 3)]})
+    who, at = np.array([0, 0, 0, 1, 1, 2]), np.array([0.0, 1.5, 2.0, 2.0, 3.0, 0.0])
+    assert own.next_available(who, at).tolist() == [1, 1.5, 4, 2, np.inf, np.inf]
+    assert own.active(np.array([0, 1, 2]), 0.0, 5.0).tolist() == [2, 3, 0]
+    # Of user 0's work, 1 s is done at 2, 2 s at 5, and 4 s never.
+    assert own.elapsed(np.array([0]), 0.0, np.array([[1.0, 2.0, 4.0]])).tolist() == [[2, 5, np.inf]]
+
+
+def test_intervals_repeat_after_their_period():
+    own = Intervals({0: [(1, 2)]}, period=10)
+    at = np.array([0.0, 2.0, 11.5, 25.0])
+    assert own.next_available(np.zeros(4, int), at).tolist() == [1, 11, 11.5, 31]
+    assert own.elapsed(np.array([0]), 0.0, np.array([[2.5]])).tolist() == [[21.5]]
+
+
+def test_intervals_from_a_file(tmp_path):
+    (tmp_path / "a.csv").write_text("device,start,end\n0,5,6\n0,1,2\n1,0,9\n")
+    own = Intervals.csv(tmp_path / "a.csv")
+    assert own.next_available(np.array([0, 0]), np.array([0.0, 3.0])).tolist() == [1, 5]
+    (tmp_path / "b.csv").write_text("who,start\n0,5\n")
+    with pytest.raises(SalfError, match="must have the columns device, start and end"):
+        Intervals.csv(tmp_path / "b.csv")
+
+
+@pytest.mark.parametrize("wrong", [[(2, 1)], [(0, 2), (1, 3)], []])
+def test_intervals_that_cannot_be_are_refused(wrong):
+    with pytest.raises(SalfError, match="intervals of device 3"):
+        Intervals({3: wrong})
+
+
+def test_day_and_night_gives_every_device_its_share_of_each_day():
+    available, who = DayAndNight(share=0.25), np.arange(50)
+    for start in (0.0, 7.3 * DAY):
+        np.testing.assert_allclose(available.active(who, start, DAY), 0.25 * DAY)
+
+
+def test_most_devices_are_available_at_night():
+    night, day = share(DayAndNight(), 2 * 3600), share(DayAndNight(), 14 * 3600)
+    assert night > 0.9
+    assert day < 0.05
+    assert share(DayAndNight(), 2 * 3600 + 3 * DAY) == night
+
+
+@pytest.mark.parametrize("time", [0.0, 50.0, 5_000.0])
+@pytest.mark.parametrize(
+    ("available", "wanted"), [(markov(60, 240), 0.2), (sessions(0.3, 20.0, 1.0), 0.3)]
+)
+def test_devices_come_and_go_and_are_in_equilibrium_from_the_start(available, wanted, time):
+    near(share(available, time), wanted)
+
+
+def test_the_time_available_is_the_share_of_the_time():
+    """The mean over 2,000 devices and 6,000 s is within 5 % of its expectation."""
+    active = markov(60, 240, seed=3).active(np.arange(2_000), 0.0, 6_000.0)
+    assert active.mean() == pytest.approx(1_200, rel=0.05)
+
+
+def test_sessions_have_their_median_and_phones_are_rarely_available():
+    """The median of new sessions: 4.5 standard errors of a share of a half."""
+    available, who = sessions(), np.arange(MANY)
+    near(share(available, 0.0), 0.095)
+    _, closes = available.window(who, np.zeros(MANY))
+    opens, ends = available.window(who, closes)
+    near(float((ends - opens < 181).mean()), 0.5)
+
+
+def test_what_a_device_does_depends_on_nobody_else_and_not_on_who_asked_before():
+    available = markov(10, 30, seed=5)
+    alone = available.window(np.array([7]), np.array([444.0]))
+    together = available.window(np.arange(20), np.full(20, 444.0))
+    assert (alone[0][0], alone[1][0]) == (together[0][7], together[1][7])
+    again = markov(10, 30, seed=5).window(np.array([7]), np.array([444.0]))
+    assert again == alone
+    assert markov(10, 30, seed=6).window(np.array([7]), np.array([444.0])) != alone
+
+
+def test_later_times_are_not_looked_for_from_the_beginning(monkeypatch):
+    """The cycles of 10,000 s are 250 blocks; the next times are in the last ones."""
+    available, drawn = markov(1, 0.25, seed=5), []
+    lengths = type(available)._lengths
+
+    def counted(self, devices, blocks):
+        drawn.append(self)
+        return lengths(self, devices, blocks)
+
+    monkeypatch.setattr(type(available), "_lengths", counted)
+    who, work = np.arange(3), np.full((3, 2), 5.0)
+    available.elapsed(who, 10_000.0, work)
+    for start in (10_010.0, 10_020.0, 10_015.0, 10_080.0):  # also a little back
+        drawn.clear()
+        found = available.elapsed(who, start, work)
+        assert len(drawn) < 60  # two or three for each session of 1 s
+        other = markov(1, 0.25, seed=5)
+        np.testing.assert_array_equal(found, other.elapsed(who, start, work))
+        assert sum(each is other for each in drawn) > 200
+
+
+def test_windows_follow_each_other_without_overlap():
+    for available in (markov(10, 30), sessions(0.2, 5.0, 2.0), DayAndNight(period=100, spread=9)):
+        who, now = np.arange(40), np.zeros(40)
+        for _ in range(60):
+            opens, closes = available.window(who, now)
+            assert (opens >= now).all()
+            assert (closes > opens).all()
+            inside = (opens + closes) / 2
+            np.testing.assert_array_equal(available.next_available(who, inside), inside)
+            now = closes
+
+
+def test_users_have_the_availability_of_their_devices():
+    own = Intervals({0: [(0, 1)], 1: [(5, 6)]}).of(np.array([1, 0]))
+    assert own.next_available(np.array([0, 1]), np.zeros(2)).tolist() == [5, 0]
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"),
+    [("always", Always), ("day-night", DayAndNight), ("sessions", availability.OnAndOff)],
+)
+def test_availability_as_people_write_it(spec, kind):
+    assert isinstance(availability.parse(spec), kind)
+
+
+@pytest.mark.parametrize("spec", ["sometimes", "markov", "markov:1", "markov:0,5", "none.csv"])
+def test_availability_that_cannot_be_read_is_refused(spec):
+    with pytest.raises(SalfError):
+        availability.parse(spec)
+
+
+def test_windows_of_a_period_are_never_over_when_they_begin():
+    """Sums of times are rounded: 2,000 windows asked for at the end of another, none is empty."""
+    rng = np.random.default_rng(0)
+    for _ in range(2_000):
+        end = float(rng.uniform(0.01, 0.1))
+        own = Intervals({0: [(0.0, end)]}, period=0.1)
+        now = float(rng.integers(1, 10**6)) * 0.1 + end
+        opens, closes = own.window(np.array([0]), np.array([now]))
+        assert closes[0] > opens[0] >= now
+    stuck = Intervals({0: [(0.0, 0.08207566808041056)]}, 0.1)
+    assert np.isfinite(stuck.elapsed(np.array([0]), 87499.28, np.array([[0.05]]))).all()

@@ -1,0 +1,220 @@
+"""Fleets by name, by hand and from files, and who gets which device."""
+
+import pickle
+
+import numpy as np
+import pytest
+from torch import nn
+
+import salf
+from salf.common.errors import SalfError
+from salf.core.draws import Keyed
+from salf.core.layers import Layers
+from salf.worlds.fleet.cost import Cost
+from salf.worlds.fleet.jitter import ExponentialLayers, Steady
+from salf.worlds.fleet.named import parse
+
+
+def quantiles(values, at=(5, 50, 95)):
+    return np.percentile(values, at)
+
+
+def test_a_named_fleet_is_a_function_of_its_seed_and_a_device_of_its_number():
+    small, large = salf.Fleet("phones", users=3, seed=4), salf.Fleet("phones", users=50, seed=4)
+    np.testing.assert_array_equal(small.devices.speed, large.devices.speed[:3])
+    np.testing.assert_array_equal(small.devices.up, large.devices.up[:3])
+    assert not np.array_equal(
+        salf.Fleet("phones", users=3, seed=5).devices.speed, small.devices.speed
+    )
+
+
+def test_phones_have_the_documented_laws():
+    """20,000 devices: quantiles within 4 % (over 4.5 standard errors of the 5th and 95th)."""
+    devices = salf.Fleet("phones", users=20_000).devices
+    z = 1.6449
+    wanted = 1e6 * np.exp(0.93 * np.array([-z, 0, z]))
+    np.testing.assert_allclose(quantiles(devices.speed), wanted, rtol=0.06)
+    np.testing.assert_allclose(
+        quantiles(devices.up), 1e3 * np.exp(8.04 + 0.68 * np.array([-z, 0, z])), rtol=0.05
+    )
+    np.testing.assert_allclose(
+        quantiles(devices.down), 1e3 * np.exp(8.55 + 0.47 * np.array([-z, 0, z])), rtol=0.04
+    )
+    together = np.corrcoef(np.log([devices.speed, devices.up, devices.down]))
+    assert np.abs(together[np.triu_indices(3, 1)]).max() < 4.5 / np.sqrt(20_000)
+
+
+def test_edge_devices_are_of_four_classes():
+    speed = salf.Fleet("edge", users=20_000).devices.speed
+    found = {value: float((speed == value).mean()) for value in np.unique(speed)}
+    assert found == pytest.approx({25e6: 0.4, 5e6: 0.2, 2.5e6: 0.2, 1.25e6: 0.2}, abs=0.016)
+
+
+def test_options_of_a_named_fleet():
+    fast = parse("phones:speed=1e7,jitter=0", 30, seed=0)
+    np.testing.assert_allclose(
+        fast.devices.speed, 10 * salf.Fleet("phones", users=30).devices.speed
+    )
+    assert isinstance(fast.devices.jitter, Steady)
+    seeded = parse("phones:seed=7", 30, seed=0)
+    np.testing.assert_array_equal(
+        seeded.devices.speed, salf.Fleet("phones", users=30, seed=7).devices.speed
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("phone", "unknown fleet 'phone'"),
+        ("phones:colour=3", "unknown option of the fleet 'phones' 'colour'"),
+        ("phones:speed=fast", "write options of a fleet as in"),
+        ("nowhere.csv", "cannot read the fleet"),
+        ("phones:speed=-1", "speed must be positive"),
+    ],
+)
+def test_fleets_that_cannot_be_are_refused(spec, said):
+    with pytest.raises(SalfError, match=said):
+        parse(spec, 3, seed=0)
+
+
+def test_a_fleet_by_hand():
+    fleet = salf.Fleet.of([1e6, 2e6], up=5.0, latency=[0.1, 0.2])
+    assert (len(fleet), fleet.devices.up.tolist()) == (2, [5.0, 5.0])
+    assert np.isinf(fleet.devices.down).all()
+    with pytest.raises(SalfError, match="one for each of the 2 devices"):
+        salf.Fleet.of([1e6, 2e6], up=[1.0, 2.0, 3.0])
+    for wrong in ({"speed": [0.0]}, {"speed": []}, {"speed": [1.0], "latency": -1.0}):
+        with pytest.raises(SalfError):
+            salf.Fleet.of(**wrong)
+
+
+def test_a_fleet_from_a_file_and_users_in_turn(tmp_path):
+    path = tmp_path / "fleet.csv"
+    path.write_text("name,speed,up,jitter\na,1e6,1000,0.1\nb,2e6,,0\n")
+    fleet = salf.Fleet.csv(path, users=5)
+    assert fleet.devices.speed.tolist() == [1e6, 2e6, 1e6, 2e6, 1e6]
+    assert fleet.devices.up.tolist() == [1000, np.inf, 1000, np.inf, 1000]
+    factors = fleet.devices.jitter.factor(Keyed(0, 1), np.arange(5))
+    assert (factors == 1).tolist() == [False, True, False, True, False]
+    np.testing.assert_array_equal(salf.Fleet(str(path), users=5).devices.speed, fleet.devices.speed)
+    with pytest.raises(SalfError, match="has 2 devices for 1 users: set users to 2"):
+        salf.Fleet(str(path), users=1)
+
+
+def test_an_error_inside_a_named_fleet_is_not_taken_for_a_wrong_option(monkeypatch):
+    with pytest.raises(SalfError, match="the option speed of the fleet 'phones' must be"):
+        salf.Fleet("phones", users=2, speed="fast")
+
+    def broken(users, seed, speed=1.0):
+        raise TypeError("a bug")
+
+    monkeypatch.setitem(salf.worlds.fleet.named.NAMED, "phones", broken)
+    with pytest.raises(TypeError, match="a bug"):
+        salf.Fleet("phones", users=2, speed=1.0)
+
+
+def test_a_device_of_which_nobody_says_when_it_is_available_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("device,start,end\n0,0,9\n2,0,9\n")
+    with pytest.raises(SalfError, match="2 of 4 devices have no intervals, such as device 1"):
+        parse("lab", 4, seed=0, available=str(tmp_path / "a.csv"))
+
+
+def test_recorded_times_from_a_file(tmp_path):
+    path = tmp_path / "recorded.csv"
+    lines = ["device,round,stage,seconds"]
+    for t, (first, second) in enumerate([(0.1, 0.3), (0.2, 0.4), (0.2, 0.2)], 1):
+        lines += [f"0,{t},1,{first}", f"0,{t},2,{second}"]
+    path.write_text("\n".join(lines) + "\n")
+    devices = salf.Fleet.csv(path).devices
+    nominal = np.full((1, 2), 1 / devices.speed[0])
+    assert nominal.sum() == pytest.approx(0.4)  # the median round
+    chance = devices.jitter.chance(nominal, np.array([[0.15, 0.45]]), np.array([0]))
+    np.testing.assert_allclose(chance, [[1 / 3, 2 / 3]])
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "speed\n", "name,up\na,3\n", "speed\nfast\n", "device,round,stage,seconds\n1,1,1,2\n"],
+)
+def test_files_that_are_no_fleet_are_refused(tmp_path, content):
+    (tmp_path / "f.csv").write_text(content)
+    with pytest.raises(SalfError):
+        salf.Fleet.csv(tmp_path / "f.csv")
+
+
+def test_slow_devices_hold_the_first_labels_or_the_fewest_samples():
+    fleet = salf.Fleet.of([3.0, 1.0, 2.0])
+    assert fleet.paired("random").devices.speed.tolist() == [3, 1, 2]
+    by_label = fleet.paired("labels", dominant=np.array([5, 9, 0]))
+    assert by_label.devices.speed.tolist() == [2, 3, 1]
+    by_size = fleet.paired("size", sizes=np.array([10, 20, 30]))
+    assert by_size.devices.speed.tolist() == [1, 2, 3]
+
+
+def test_the_slowest_tenth_is_somebody():
+    assert salf.Fleet.of([3.0, 1.0, 2.0]).slowest().tolist() == [1]
+    assert len(salf.Fleet("phones", users=40).slowest()) == 4
+
+
+def test_slow_classes_count_layers_and_go_by_label():
+    devices = salf.Fleet("slow-classes", users=5).devices
+    assert (devices.counted, devices.pair) == ("layers", "labels")
+    assert isinstance(devices.jitter, ExponentialLayers)
+
+
+def test_work_is_counted_on_the_module():
+    """A row of a linear layer costs its weights, forward and back, and once more below it."""
+    net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    import torch
+
+    example = torch.zeros(5, 4)
+    cost = Cost.of(net, Layers.of(net, None, example), example)
+    assert cost.forward.tolist() == [12, 6]
+    assert cost.backward.tolist() == [12, 12]
+    assert cost.bytes.tolist() == [4 * 15, 4 * 8]
+
+
+def test_a_model_without_products_is_refused():
+    import torch
+
+    class Scale(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self, x):
+            return x * self.weight
+
+    net, example = Scale(), torch.ones(2, 3)
+    with pytest.raises(SalfError, match="no multiply-adds are counted"):
+        Cost.of(net, Layers.of(net, ["weight"], example), example).counted_as(
+            salf.Fleet.of([1.0]).devices
+        )
+    cost = Cost.of(net, Layers.of(net, ["weight"], example), example)
+    assert cost.counted_as(salf.Fleet.of([1.0], counted="layers").devices).backward.sum() > 0
+
+
+def test_a_million_devices_are_made_and_one_is_looked_at():
+    fleet = salf.Fleet("phones", users=1_000_000)
+    assert len(fleet) == 1_000_000
+    assert "1000000 devices" in repr(fleet)
+
+
+def test_a_preview_by_hand():
+    """Speeds 10 and 1 a second; 24 multiply-adds a row, one row: done after 4.8 and 48 s."""
+    net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    seen = salf.Fleet.of([10.0, 1.0]).preview(net, deadline=10.0, batch_size=1)
+    # forward 18, backward 12 of layer 2 and 12 of layer 1: 30 and 42.
+    np.testing.assert_allclose(seen.expected, [4.2, 42])
+    assert seen.reach.tolist() == [[1, 0], [1, 0]]
+    assert seen.depths.tolist() == [0.5, 0, 0.5]
+    assert seen.unreached.tolist() == [0, 0]
+    assert seen.waiting.tolist() == pytest.approx([42] * 200)
+    assert "waits for all users takes 42 s on average" in str(seen)
+
+
+def test_fleets_can_be_pickled():
+    fleet = salf.Fleet("phones", users=4)
+    np.testing.assert_array_equal(
+        pickle.loads(pickle.dumps(fleet)).devices.speed, fleet.devices.speed
+    )

@@ -1,0 +1,120 @@
+"""Laws of times against their closed forms.
+
+Each comparison of a drawn share with a chance allows 4.5 standard errors, which a right law exceeds
+with a chance of about 7e-6.
+"""
+
+import numpy as np
+import pytest
+
+from salf.common.errors import SalfError
+from salf.core.draws import Keyed, KeyedRounds, Purpose, Unkeyed
+from salf.worlds.fleet.jitter import (
+    ExponentialLayers,
+    LogNormal,
+    ShiftedExponential,
+    Steady,
+    Traces,
+)
+
+DRAWS = 40_000
+NOMINAL = np.array([0.5, 0.5, 0.5])
+BUDGETS = np.array([0.3, 0.9, 1.2, 1.7, 2.5, 4.0])
+
+
+def close(share, chance, draws=DRAWS):
+    error = 4.5 * np.sqrt(np.clip(chance * (1 - chance), 1e-4, None) / draws)
+    assert (np.abs(share - chance) <= error).all(), (share, chance)
+
+
+@pytest.mark.parametrize(
+    "law",
+    [LogNormal(0.4), LogNormal(np.full(DRAWS, 0.4)), ShiftedExponential(0.5), ExponentialLayers()],
+)
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_stages_are_complete_as_often_as_the_closed_form_says(law, budget):
+    users, nominal = np.arange(DRAWS), np.tile(NOMINAL, (DRAWS, 1))
+    complete = law.complete(nominal, Keyed(3, 1), users)
+    assert (np.diff(complete, axis=1) >= 0).all()
+    chance = law.chance(nominal[:1], np.full((1, 3), budget), users[:1])
+    close((complete <= budget).mean(axis=0), chance[0])
+
+
+def test_the_chances_by_hand():
+    one, nominal = np.array([0]), NOMINAL[None]
+    budget = np.full((1, 3), 1.2)
+    # P(Poisson(2.4) >= k): 1 - e^-2.4, 1 - e^-2.4 (1 + 2.4), 1 - e^-2.4 (1 + 2.4 + 2.88)
+    e = np.exp(-2.4)
+    np.testing.assert_allclose(
+        ExponentialLayers().chance(nominal, budget, one)[0], [1 - e, 1 - 3.4 * e, 1 - 6.28 * e]
+    )
+    shifted = ShiftedExponential(0.5).chance(nominal, budget, one)[0]
+    np.testing.assert_allclose(shifted, [1 - np.exp(-2.8), 1 - np.exp(-0.4), 0], atol=1e-15)
+    assert LogNormal(0.4).chance(nominal, np.array([[0.5, 1.0, 1.5]]), one)[0] == pytest.approx(0.5)
+    assert Steady().chance(nominal, np.array([[0.5, 0.9, -1.0]]), one)[0].tolist() == [1, 0, 0]
+
+
+def test_erlang_chances_hold_for_long_budgets_and_many_layers():
+    nominal, one = np.full((1, 60), 0.01), np.array([0])
+    chance = ExponentialLayers().chance(nominal, np.full((1, 60), 100.0), one)
+    assert chance == pytest.approx(1)
+    none = ExponentialLayers().chance(nominal, np.full((1, 60), -1.0), one)
+    assert not none.any()
+
+
+def test_without_spread_a_log_normal_device_is_steady():
+    nominal, one = NOMINAL[None], np.array([0])
+    budget = np.array([[0.5, 0.9, 1.6]])
+    assert LogNormal(0.0).chance(nominal, budget, one)[0].tolist() == [1, 0, 1]
+
+
+def test_a_negative_control_is_rejected():
+    """The tolerance would notice a spread of 0.46 in place of 0.4."""
+    users, nominal = np.arange(DRAWS), np.tile(NOMINAL, (DRAWS, 1))
+    complete = LogNormal(0.46).complete(nominal, Keyed(3, 1), users)
+    chance = LogNormal(0.4).chance(nominal[:1], np.full((1, 3), 0.9), users[:1])
+    with pytest.raises(AssertionError):
+        close((complete <= 0.9).mean(axis=0), chance[0])
+
+
+def test_recorded_rounds_are_drawn_alike_and_give_their_shares():
+    record = np.array([[0.1, 0.2], [0.2, 0.6], [0.4, 0.4]])
+    law, users = Traces((record,) * 3000), np.arange(3000)
+    nominal = np.full((3000, 2), 0.4)  # 0.8 s is the median of the rounds
+    complete = law.complete(nominal, Keyed(0, 1), users)
+    assert {tuple(np.round(row, 9)) for row in complete} == {(0.1, 0.3), (0.2, 0.8), (0.4, 0.8)}
+    chance = law.chance(nominal[:1], np.array([[0.3, 0.5]]), users[:1])[0]
+    np.testing.assert_allclose(chance, [2 / 3, 1 / 3])
+    close((complete <= [0.3, 0.5]).mean(axis=0), chance, 3000)
+
+
+def test_draws_of_many_rounds_are_those_of_each():
+    users = np.arange(5)
+    together = KeyedRounds(9, np.repeat([4, 5], 5)).uniform(np.tile(users, 2), Purpose.JITTER, 3)
+    each = [Keyed(9, t).uniform(users, Purpose.JITTER, 3) for t in (4, 5)]
+    np.testing.assert_array_equal(together, np.concatenate(each))
+
+
+def test_laws_draw_without_keys_too():
+    nominal = np.tile(NOMINAL, (1000, 1))
+    complete = ShiftedExponential(0.5).complete(
+        nominal, Unkeyed(np.random.default_rng(0)), np.zeros(1000, np.int64)
+    )
+    assert len(np.unique(complete[:, 0])) == 1000
+
+
+@pytest.mark.parametrize("make", [lambda: LogNormal(-0.1), lambda: ShiftedExponential(0.0)])
+def test_spreads_that_cannot_be_are_refused(make):
+    with pytest.raises(SalfError):
+        make()
+
+
+def test_users_recorded_together_are_not_independent():
+    """Both have the fast round or the slow one: nobody is in time in half of the rounds."""
+    record = np.array([[0.1, 0.1], [1.0, 1.0]])
+    law = Traces((record, record), (np.zeros(2), np.zeros(2)))
+    both, nominal = np.arange(2), np.full((2, 2), np.median(record.sum(axis=1)) / 2)
+    budget = np.full((2, 2), 0.5)
+    count = law.in_time(nominal, budget, both)
+    assert [(count == users).mean() for users in (0, 1, 2)] == [0.5, 0.0, 0.5]
+    assert Traces((record, record)).in_time(nominal, budget, both) is None

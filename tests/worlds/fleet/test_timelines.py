@@ -1,0 +1,293 @@
+"""Timelines of three users, worked out by hand, for every rule by which a round ends."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from by_hand import COST, EVERYBODY, rounds, timing, world
+
+from salf.common.errors import SalfError
+from salf.core.draws import Keyed
+from salf.methods import method
+from salf.worlds.fleet.availability import Intervals
+from salf.worlds.fleet.cost import Cost, equal_time
+from salf.worlds.fleet.deadlines import DeadlineSchedule
+from salf.worlds.fleet.jitter import ExponentialLayers, LogNormal
+from salf.worlds.fleet.timing import Timing
+
+
+def test_a_round_ends_at_its_deadline_and_who_is_done_just_then_is_in_time():
+    (first, second), memory = rounds(world(2.0), 2)
+    assert first.depth.tolist() == [1, 1, 3]  # user 1 is done after 2 s exactly
+    assert first.straggler.tolist() == [False, False, True]
+    assert (first.spent.seconds, first.spent.clock) == (2.0, 2.0)
+    assert second.spent.clock == 4.0
+    assert memory[0, 0] == 4.0
+
+
+def test_a_user_that_is_cut_off_has_its_last_layers():
+    ((arrived,), _) = rounds(world(3.5), 1)
+    assert arrived.depth.tolist() == [1, 1, 2]
+
+
+def test_a_round_ends_early_when_all_are_there():
+    ((arrived,), _) = rounds(world(7.0), 1)
+    assert arrived.depth.tolist() == [1, 1, 1]
+    assert arrived.spent.seconds == 5.0
+    assert arrived.spent.waited.tolist() == [4.0, 3.0, 0.0]
+
+
+def test_what_is_done_by_the_deadline_and_what_of_it_counts():
+    ((arrived,), _) = rounds(world(2.0), 1)
+    assert arrived.spent.work.tolist() == [5.0, 5.0, 2.0]  # user 2: 2 s at speed 1
+    assert arrived.spent.counted.tolist() == [5.0, 5.0, 0.0]
+    assert arrived.spent.waited.tolist() == [1.0, 0.0, 0.0]
+    # 30 bytes down each, and up what was reached.
+    assert arrived.spent.bytes.tolist() == [60.0, 60.0, 30.0]
+    ((late,), _) = rounds(world(4.0), 1)
+    assert late.spent.work.tolist() == [5.0, 5.0, 4.0]
+    assert late.spent.counted.tolist() == [5.0, 5.0, 3.0]
+    assert late.spent.bytes.tolist() == [60.0, 60.0, 40.0]
+
+
+def test_fedavg_ends_with_the_slowest():
+    waiting = method("fedavg").world(world(2.0))
+    (first, second), _ = rounds(waiting, 2)
+    assert first.depth.tolist() == [1, 1, 1]
+    assert (first.spent.seconds, second.spent.clock) == (5.0, 10.0)
+    assert first.spent.waited.tolist() == [4.0, 3.0, 0.0]
+    assert waiting.unreached(1, EVERYBODY, waiting.start()).tolist() == [0, 0]
+
+
+def test_fedavg_needs_no_deadline_and_others_say_that_they_do():
+    (first,), _ = rounds(method("fedavg").world(world(None)), 1)
+    assert first.spent.seconds == 5.0
+    with pytest.raises(SalfError, match="this method needs a deadline"):
+        world(None).start()
+
+
+def test_a_schedule_gives_each_round_its_deadline():
+    arrived, memory = rounds(world(DeadlineSchedule((0.5, 1.0, 3.0))), 4)
+    assert [a.depth.tolist() for a in arrived] == [[3, 3, 3], [1, 3, 3], [1, 1, 2], [1, 1, 2]]
+    assert memory[0, 0] == 7.5
+
+
+def test_local_steps_take_their_time_and_a_user_is_stopped_in_one_of_them():
+    """Two steps: done after 2, 4 and 10 s. After 3.5 s user 1 is in its second, past layer 2."""
+    ((arrived,), _) = rounds(world(3.5, steps=2), 1)
+    assert arrived.steps.tolist() == [2, 2, 1]
+    assert arrived.depth.tolist() == [1, 2, 2]
+    assert arrived.finished.tolist() == [True, False, False]
+    ((later,), _) = rounds(world(5.5, steps=2), 1)
+    assert (later.steps.tolist(), later.depth.tolist()) == ([2, 2, 1], [1, 1, 1])
+    assert later.finished.tolist() == [True, True, False]
+
+
+def test_larger_batches_take_longer():
+    ((arrived,), _) = rounds(world(4.0, rows=2), 1)
+    assert arrived.depth.tolist() == [1, 1, 3]
+
+
+def test_what_was_reached_must_be_uploaded_by_the_deadline():
+    """Up 20 bytes/s: layer 2 takes 0.5 s, both 1.5 s. Down 60 bytes/s: 0.5 s. Latency 0.1 twice.
+
+    User 0 has uploaded layer 2 after 0.7 + 0.6 + 0.5 = 1.8 s and all after 0.7 + 1 + 1.5 = 3.2 s;
+    user 1 after 2.4 and 4.2 s.
+    """
+    links = {"up": 20.0, "down": 60.0, "latency": 0.1}
+    for deadline, depths in (
+        (1.7, [3, 3, 3]),
+        (2.0, [2, 3, 3]),
+        (2.5, [2, 2, 3]),
+        (3.5, [1, 2, 3]),
+    ):
+        ((arrived,), _) = rounds(world(deadline, **links), 1)
+        assert arrived.depth.tolist() == depths, deadline
+    ((all_done,), _) = rounds(method("fedavg").world(world(None, **links)), 1)
+    assert all_done.spent.seconds == pytest.approx(0.7 + 5 + 1.5)
+
+
+def test_a_device_pauses_while_it_is_not_available():
+    """User 0 is away from 0.5 to 1.5 s, so it is done after 2 s; user 1 comes after 1 s, at 3."""
+    away = Intervals({0: [(0, 0.5), (1.5, 100)], 1: [(1, 100)], 2: [(0, 100)]})
+    ((arrived,), _) = rounds(world(2.5, availability=away), 1)
+    assert arrived.depth.tolist() == [1, 2, 3]
+    (first, second), _ = rounds(method("fedavg").world(world(None, availability=away)), 2)
+    assert (first.spent.seconds, second.spent.clock) == (5.0, 10.0)
+    chances = world(2.5, availability=away)
+    assert chances.reach(1, EVERYBODY, chances.start()).tolist() == [[1, 0, 0], [1, 1, 0]]
+
+
+def test_waiting_for_a_user_that_never_comes_back_is_refused():
+    gone = Intervals({0: [(0, 100)], 1: [(0, 100)], 2: [(0, 2)]})
+    with pytest.raises(SalfError, match="never available again"):
+        rounds(method("fedavg").world(world(None, availability=gone)), 1)
+
+
+def test_asyncfl_on_the_clock_delivers_in_the_round_in_which_a_user_is_done():
+    """Deadline 2: user 2 begins in round 1 and is done after 5 s, in round 3, two rounds later."""
+    late = method("asyncfl").world(world(2.0))
+    arrived, memory = rounds(late, 4)
+    assert [a.user.tolist() for a in arrived] == [[0, 1, 2], [0, 1], [0, 1, 2], [0, 1, 2]]
+    assert [a.depth.tolist() for a in arrived] == [[1, 1, 3], [1, 1], [1, 1, 1], [1, 1, 3]]
+    assert arrived[2].age.tolist() == [0, 0, 2]
+    assert [a.spent.clock for a in arrived] == [2.0, 4.0, 6.0, 8.0]
+    # Begun again in round 4, at 6 s.
+    assert memory[:, 3].tolist() == [4.0, 11.0]
+    assert late.busy(5, memory).tolist() == [2]
+    assert late.models_in_use(memory) == {4}
+
+
+def test_the_model_of_a_user_that_never_comes_back_is_not_kept():
+    gone = Intervals({0: [(0, 100)], 1: [(0, 100)], 2: [(0, 2)]})
+    late = method("asyncfl").world(world(2.0, availability=gone))
+    _, memory = rounds(late, 3)
+    assert late.busy(4, memory).tolist() == [2]
+    assert late.models_in_use(memory) == set()
+
+
+def test_asyncfl_ends_a_round_early_when_all_who_are_at_work_have_delivered():
+    arrived, _ = rounds(method("asyncfl").world(world(9.0)), 2)
+    assert [a.spent.clock for a in arrived] == [5.0, 10.0]
+
+
+def test_a_buffer_takes_a_step_after_so_many_updates_in_the_order_of_their_times():
+    """Users are done every 1, 2 and 5 s. At 2 s, users 0 and 1 tie: the lower number is first."""
+    arrived, _ = rounds(method("asyncfl", buffer=1).world(world(2.0)), 4)
+    delivered = [a.user[a.depth == 1].tolist() for a in arrived]
+    assert delivered == [[0], [0], [1], [0]]
+    assert [a.spent.clock for a in arrived] == [1.0, 2.0, 2.0, 3.0]
+    # User 1 was given the model of step 1 and delivers in step 3; user 0 begins in step 3 at 2 s.
+    assert [a.age[a.depth == 1].tolist() for a in arrived] == [[0], [0], [2], [1]]
+
+
+def test_a_buffer_of_two_waits_for_the_second():
+    arrived, _ = rounds(method("asyncfl", buffer=2).world(world(2.0)), 3)
+    assert [a.user[a.depth == 1].tolist() for a in arrived] == [[0, 1], [0, 1], [0, 2]]
+    assert [a.spent.clock for a in arrived] == [2.0, 4.0, 5.0]
+    assert arrived[2].age[arrived[2].depth == 1].tolist() == [0, 2]
+
+
+def test_a_cohort_keeps_as_many_users_at_work():
+    buffered = method("asyncfl", buffer=1).world(world(2.0))
+    memory = buffered.start()
+    for t in range(1, 20):
+        arrived, memory = buffered.arrivals(t, Keyed(0, t), np.array([0, 2]), memory)
+        assert len(buffered.busy(t, memory)) == 1  # of two at work one has delivered
+        assert (arrived.depth == 1).sum() == 1
+
+
+def test_a_buffer_without_a_clock_says_what_it_needs():
+    from salf.worlds.base import AtDeadline
+    from salf.worlds.depth import Uniform
+
+    with pytest.raises(SalfError, match="needs a clock"):
+        method("asyncfl", buffer=3).world(AtDeadline(Uniform(3, 2)))
+
+
+def test_heterofl_gives_slow_devices_a_narrow_network_and_loses_those_who_are_late_all_the_same():
+    """A quarter of the work: user 1 is done after 0.5 s, user 2 after 1.25 s."""
+    narrow = Cost(COST.forward / 4, COST.backward / 4, COST.bytes / 4)
+
+    def of_width(width):
+        full = timing()
+        return Timing(full.devices, narrow, full.rows, full.planned)
+
+    for deadline, depths, slow, seconds in (
+        (1.5, [1, 1, 1], [False, True, True], 1.25),
+        (1.2, [1, 1, 3], [False, True, True], 1.2),
+        (2.0, [1, 1, 1], [False, False, True], 2.0),
+    ):
+        ((arrived,), _) = rounds(method("heterofl").world(world(deadline, of_width)), 1)
+        assert arrived.depth.tolist() == depths
+        assert arrived.straggler.tolist() == slow
+        assert arrived.spent.seconds == seconds
+    assert arrived.spent.work.tolist() == [5.0, 5.0, 1.25]
+
+
+def test_nobody_asked_takes_the_whole_round():
+    ((arrived,), memory) = rounds(world(2.0), 1, users=EVERYBODY[:0])
+    assert (arrived.users, memory[0, 0]) == (0, 2.0)
+
+
+def test_times_are_a_function_of_seed_user_and_round():
+    times = timing(jitter=LogNormal(0.3))
+    alone = times.round(Keyed(7, 5), np.array([1]), 0.0).done
+    others = times.round(Keyed(7, 5), EVERYBODY, 100.0).done  # drawn ahead, for many rounds
+    np.testing.assert_array_equal(alone[0], others[1])
+    assert not np.array_equal(times.round(Keyed(7, 6), EVERYBODY, 0.0).done, others)
+    assert not np.array_equal(times.round(Keyed(8, 5), EVERYBODY, 0.0).done, others)
+    np.testing.assert_array_equal(times.round(Keyed(7, 5), EVERYBODY, 0.0).done, others)
+
+
+def test_users_may_be_in_any_order():
+    times = timing(jitter=LogNormal(0.3))
+    in_order = times.round(Keyed(7, 5), EVERYBODY, 0.0).done
+    reversed_ = times.round(Keyed(7, 5), EVERYBODY[::-1].copy(), 0.0).done
+    np.testing.assert_array_equal(reversed_, in_order[::-1])
+    reach = times.reach_always(EVERYBODY, 2.0)
+    np.testing.assert_array_equal(times.reach_always(EVERYBODY[::-1].copy(), 2.0), reach[:, ::-1])
+
+
+@dataclass(frozen=True)
+class OwnLaw(ExponentialLayers):
+    """Without chances, which counts how often it is drawn."""
+
+    drawn: list = field(default_factory=list)
+
+    def complete(self, nominal, draws, users):
+        self.drawn.append(len(users))
+        return super().complete(nominal, draws, users)
+
+    def chance(self, nominal, budget, users):
+        return None
+
+
+@pytest.mark.parametrize(("law", "near"), [(ExponentialLayers(), 0.009), (OwnLaw(), 0.035)])
+def test_chances_without_a_closed_form_are_simulated(law, near):
+    """Stages of 0.6 and 0.4 s in the mean: the sum of two exponential times of different means.
+
+    All users are alike but for their speed; `near` is 4.5 standard errors.
+    """
+    times = timing(jitter=law)
+    for speed, user in ((5.0, 0), (1.0, 2)):
+        reach = times.reach_always(EVERYBODY, 1.5 * 5 / speed)
+        a, b, x = 1 / 0.6, 1 / 0.4, 1.5
+        both = 1 - (b * np.exp(-a * x) - a * np.exp(-b * x)) / (b - a)
+        assert reach[1, user] == pytest.approx(1 - np.exp(-a * x), abs=near)
+        assert reach[0, user] == pytest.approx(both, abs=near)
+
+
+def test_what_is_drawn_for_chances_serves_all_deadlines():
+    law = OwnLaw()
+    times = timing(jitter=law)
+    times.reach_always(EVERYBODY, 1.5)
+    drawn = len(law.drawn)
+    times.reach_always(EVERYBODY, 2.5)
+    assert len(law.drawn) == drawn > 0
+
+
+def test_short_times_are_told_apart():
+    """Layers of 1 and 9 ns do not take equally long."""
+    nominal = np.array([[1e-9, 9e-9]])
+    chance = ExponentialLayers().chance(nominal, np.full((1, 2), 1e-9), np.arange(1))
+    assert chance[0, 0] == pytest.approx(1 - np.exp(-1), abs=0.009)
+    assert chance[0, 1] == pytest.approx(1 - (9 * np.exp(-1 / 9) - np.exp(-1)) / 8, abs=0.009)
+
+
+def test_equal_time_batches_take_all_users_as_long():
+    devices = timing().devices
+    # The median device takes 16 x 5 / 2.5 = 32 s; so do 32 rows at speed 5 and 6.4 at speed 1.
+    assert equal_time(devices, COST, 16).tolist() == [32, 16, 6]
+    # Within 8 s there are 8, 4 and 1.6 rows.
+    assert equal_time(devices, COST, 16, seconds=8.0).tolist() == [8, 4, 2]
+    assert equal_time(devices, COST, 16, steps=4, seconds=8.0).tolist() == [2, 1, 1]
+    fast = timing(speeds=[1000.0, 1.0, 1.0]).devices
+    assert equal_time(fast, COST, 16).tolist() == [64, 16, 16]  # at most four times as many
+
+
+def test_equal_time_batches_leave_time_for_the_link():
+    """Down and up take 30/60 + 30/20 = 2 s: of 8 s there are 6 left."""
+    devices = timing(up=20.0, down=60.0).devices
+    assert equal_time(devices, COST, 16, seconds=8.0).tolist() == [6, 3, 1]
+    assert equal_time(devices, COST, 16, seconds=1.0).tolist() == [1, 1, 1]
