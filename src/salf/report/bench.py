@@ -7,22 +7,21 @@ from shlex import join
 from rich.console import Console
 
 from salf.bench import ranking
-from salf.bench.results import Outcome, Row, to_csv
-from salf.bench.suite import REFERENCE, Cell, Suite
+from salf.bench.results import BenchRow, CellResult, to_csv
+from salf.bench.suite import REFERENCE, BenchCell, Suite
 from salf.common.files import write_whole
 from salf.common.intervals import Interval, over_seeds
 from salf.report import names
 from salf.report.bench_charts import accuracy_map, curves
 from salf.report.page import Block, Chart, Code, Page, Section
-from salf.report.tables import Cell as Entry
-from salf.report.tables import Table
+from salf.report.tables import Cell, Table
 from salf.runs.clocked import SHARE
 
 NONE, PAGE, CSV = "–", "report.html", "results.csv"
-Show = Callable[[Outcome], str]
+Show = Callable[[CellResult], str]
 
 
-def print_tables(suite: Suite, rows: Sequence[Row], console: Console) -> None:
+def print_tables(suite: Suite, rows: Sequence[BenchRow], console: Console) -> None:
     """Print the ranks, the accuracies and the reasons for missing results."""
     fold = console.is_terminal
     for table in (ranks(suite, rows), *(accuracies(suite, rows, data) for data in suite.data)):
@@ -33,7 +32,7 @@ def print_tables(suite: Suite, rows: Sequence[Row], console: Console) -> None:
 
 
 def write_files(
-    suite: Suite, rows: Sequence[Row], out: Path, command: Sequence[str], *, drawn: bool
+    suite: Suite, rows: Sequence[BenchRow], out: Path, command: Sequence[str], *, drawn: bool
 ) -> list[Path]:
     """Write results.csv and, if it can be drawn, the page."""
     files = {out / CSV: to_csv(suite, rows)}
@@ -44,7 +43,7 @@ def write_files(
     return list(files)
 
 
-def ranks(suite: Suite, rows: Sequence[Row]) -> Table:
+def ranks(suite: Suite, rows: Sequence[BenchRow]) -> Table:
     """The mean rank over all cells, and over those of each scenario."""
     means = ranking.mean_ranks(rows, suite)
     by_scenario = {
@@ -58,10 +57,10 @@ def ranks(suite: Suite, rows: Sequence[Row]) -> Table:
         some = f" (of {count})" if mean is not None and count < most else ""
         body.append(
             [
-                Entry(name(row)),
-                Entry(NONE if mean is None else f"{mean:.1f}{some}"),
+                Cell(name(row)),
+                Cell(NONE if mean is None else f"{mean:.1f}{some}"),
                 *(
-                    Entry(NONE if (found := each.get(row.name)) is None else f"{found[0]:.3g}")
+                    Cell(NONE if (found := each.get(row.name)) is None else f"{found[0]:.3g}")
                     for each in by_scenario.values()
                 ),
             ]
@@ -70,14 +69,14 @@ def ranks(suite: Suite, rows: Sequence[Row]) -> Table:
     return Table(["Method", "Mean rank", *titles], body, "Rank by accuracy at the budget")
 
 
-def accuracies(suite: Suite, rows: Sequence[Row], data: str) -> Table:
+def accuracies(suite: Suite, rows: Sequence[BenchRow], data: str) -> Table:
     """The accuracy at the budget, methods by scenarios; the best of each scenario is bold."""
     return _by_scenario(
         suite, rows, data, accuracy, f"Test accuracy at the budget, {names.data(data)}", _best
     )
 
 
-def name(row: Row) -> str:
+def name(row: BenchRow) -> str:
     """A row's method as people write it."""
     entrant = row.entrant
     rest = row.name.removeprefix(entrant.method)
@@ -87,7 +86,7 @@ def name(row: Row) -> str:
     return shown + (" (waits)" if names.waits(entrant.method) else "")
 
 
-def accuracy(outcome: Outcome) -> str:
+def accuracy(outcome: CellResult) -> str:
     """`0.912 ±0.004`, or that some of the runs have no result."""
     if outcome.failed:
         return "failed"
@@ -96,30 +95,30 @@ def accuracy(outcome: Outcome) -> str:
 
 def _by_scenario(
     suite: Suite,
-    rows: Sequence[Row],
+    rows: Sequence[BenchRow],
     data: str,
     show: Show,
     caption: str,
-    best: Callable[[Sequence[Row], Cell], set[str]] = lambda rows, cell: set(),
+    best: Callable[[Sequence[BenchRow], BenchCell], set[str]] = lambda rows, cell: set(),
 ) -> Table:
     cells = [cell for cell in suite.cells if cell.data == data]
     first = {cell.key: best(rows, cell) for cell in cells}
     body = [
         [
-            Entry(name(row)),
-            *(Entry(_shown(row, cell, show), bold=row.name in first[cell.key]) for cell in cells),
+            Cell(name(row)),
+            *(Cell(_shown(row, cell, show), bold=row.name in first[cell.key]) for cell in cells),
         ]
         for row in ranking.ordered(rows, suite)
     ]
     return Table(["Method", *(cell.scenario.title for cell in cells)], body, caption)
 
 
-def _shown(row: Row, cell: Cell, show: Show) -> str:
+def _shown(row: BenchRow, cell: BenchCell, show: Show) -> str:
     outcome = row.cells.get(cell.key)
     return NONE if outcome is None or outcome.refused else show(outcome)
 
 
-def _best(rows: Sequence[Row], cell: Cell) -> set[str]:
+def _best(rows: Sequence[BenchRow], cell: BenchCell) -> set[str]:
     found = ranking.in_cell(rows, cell)
     top = min(found.values(), default=None)
     return {row for row, rank in found.items() if rank == top and len(found) > 1}
@@ -129,11 +128,11 @@ def _spread(found: Interval | None) -> str:
     return NONE if found is None else str(found)
 
 
-def _slowest(outcome: Outcome) -> str:
+def _slowest(outcome: CellResult) -> str:
     return _spread(outcome.over_seeds("slowest"))
 
 
-def _to_target(outcome: Outcome) -> str:
+def _to_target(outcome: CellResult) -> str:
     """The mean time, if all seeds reached the target; else how many did."""
     if all(run.target is None for run in outcome.runs):
         return NONE
@@ -153,17 +152,17 @@ def _number(found: Interval) -> str:
     return f"{found.mean:.3g}" + ("" if found.half is None else f" ±{found.half:.2g}")
 
 
-def _lost(outcome: Outcome) -> str:
+def _lost(outcome: CellResult) -> str:
     work, sent = outcome.over_seeds("lost_work"), outcome.over_seeds("lost_bytes")
     return NONE if work is None or sent is None else f"{work.mean:.0%} / {sent.mean:.0%}"
 
 
-def _rate(outcome: Outcome) -> str:
+def _rate(outcome: CellResult) -> str:
     measured = any(value is not None for value in outcome.tuning.values())
     return f"{outcome.lr:g}" if measured else NONE
 
 
-def notes(suite: Suite, rows: Sequence[Row]) -> list[str]:
+def notes(suite: Suite, rows: Sequence[BenchRow]) -> list[str]:
     """What the tables show."""
     return [
         f"{over_seeds(len(suite.seeds)).capitalize()}. Each method uses the best of the learning "
@@ -175,7 +174,7 @@ def notes(suite: Suite, rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def gaps(suite: Suite, rows: Sequence[Row]) -> list[str]:
+def gaps(suite: Suite, rows: Sequence[BenchRow]) -> list[str]:
     """Where methods have no result, and why."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
@@ -194,14 +193,7 @@ def gaps(suite: Suite, rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def markdown(suite: Suite, rows: Sequence[Row]) -> str:
-    """The tables for the docs."""
-    tables = [ranks(suite, rows), *(accuracies(suite, rows, data) for data in suite.data)]
-    said = [*notes(suite, rows), *(f"- {gap}" for gap in gaps(suite, rows))]
-    return "\n".join([*(table.markdown() for table in tables), *said]) + "\n"
-
-
-def page(suite: Suite, rows: Sequence[Row], command: Sequence[str]) -> Page:
+def page(suite: Suite, rows: Sequence[BenchRow], command: Sequence[str]) -> Page:
     """The whole page."""
     shown = ranking.ordered([row for row in rows if row.entrant is not REFERENCE], suite)
     data = names.listed([names.data(each) for each in suite.data])
@@ -225,7 +217,7 @@ def page(suite: Suite, rows: Sequence[Row], command: Sequence[str]) -> Page:
     )
 
 
-def _of_data(suite: Suite, rows: Sequence[Row], data: str) -> list[Section]:
+def _of_data(suite: Suite, rows: Sequence[BenchRow], data: str) -> list[Section]:
     title = names.data(data)
     target = f"{SHARE:.0%}".replace("%", " %")
 
@@ -286,7 +278,7 @@ def _scenarios(suite: Suite) -> list[Block]:
     return found
 
 
-def _again(suite: Suite, rows: Sequence[Row], command: Sequence[str]) -> list[Block]:
+def _again(suite: Suite, rows: Sequence[BenchRow], command: Sequence[str]) -> list[Block]:
     made = sorted({f"{key} {value}" for row in rows for key, value in row.made_with.items()})
     return [
         Code(join(["salf", *command])),
