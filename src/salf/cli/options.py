@@ -11,7 +11,8 @@ import typer
 
 from salf.common.errors import SalfError
 from salf.methods import METHODS
-from salf.runs.config import Config, refuse_deadline
+from salf.runs.config import Config
+from salf.runs.settings import refuse_deadline
 
 
 def option(*names: str, help: str, **more: Any) -> Any:
