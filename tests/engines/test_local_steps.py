@@ -26,7 +26,7 @@ from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals
 from salf.core.draws import Keyed
 from salf.core.layers import Layers
-from salf.data import Samples, Split
+from salf.data import Partitioned, Samples
 from salf.data.sampling import Batches, LocalWork, places
 from salf.engines import LoopEngine, StackedEngine, engine
 from salf.methods import Group, Plan, method
@@ -241,7 +241,7 @@ def test_the_engines_agree_over_rounds_with_local_steps(name, local, chunk_bytes
 
 def test_an_epoch_passes_through_every_sample_once():
     numbers = torch.arange(9.0)
-    shares = Split(Samples(numbers, numbers), [np.arange(4), np.arange(4, 9)])
+    shares = Partitioned(Samples(numbers, numbers), [np.arange(4), np.arange(4, 9)])
     users = np.arange(2)
     assert LocalWork(epochs=2).planned(shares.sizes(users), 2).tolist() == [4, 6]
     rows = Batches(shares, 2, epochs=2).of_round(Keyed(0, 1), users)

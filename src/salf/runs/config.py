@@ -48,6 +48,15 @@ class Config(Settings):
         "Which users have the slow devices: random (for a file: in its order) | labels "
         "(users of the first classes) | size (users with few samples); default: the fleet's.",
     )
+    attack: str = setting(
+        "",
+        "What bad users send, to test --robust: flip | random | constant | large-first. A number "
+        "sets the norm: flip:2 sends twice that of an honest gradient (default: 45 times; "
+        "large-first: 100 times).",
+    )
+    attackers: int = setting(
+        1, "Number of users that attack, with --attack; these are the last users."
+    )
     seconds: float | None = setting(
         None,
         "With a fleet, the simulated time after which a run ends; --rounds, if also given, is then "
@@ -80,6 +89,11 @@ class Config(Settings):
             raise SalfError("cohort_by needs a cohort, such as cohort=100.")
         self._check_clock()
         worlds.check(self.depth, self.users, self.stragglers)
+        if self.attack:
+            from salf.stages.attacks import Attack, Attackers
+
+            if (attack := Attack.parse(self.attack)) is not None:
+                Attackers(attack, self.users, self.attackers)
         if self.engine != "auto":
             from salf import engines
 

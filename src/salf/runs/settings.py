@@ -100,21 +100,13 @@ class Settings:
         "How the updates of a layer are combined if some users may send bad ones: none (the "
         "method's mean) | trimmed (the mean without the values farthest from the median) | median "
         "| clip (norms are clipped to the median norm) | auto (none; in live runs, trimmed on "
-        "Flower and if users join from other machines)",
+        "Flower and if users join from other machines). Bad updates that do not stand out get "
+        "through.",
     )
     tolerate: int = setting(
         1,
         "Number of bad users that --robust tolerates; it needs at least 2 x this number + 1 users.",
         least=1,
-    )
-    attack: str = setting(
-        "",
-        "What bad users send, to test --robust: flip | random | constant | large-first. A number "
-        "sets the norm: flip:2 sends twice that of an honest gradient (default: 45 times; "
-        "large-first: 100 times).",
-    )
-    attackers: int = setting(
-        1, "Number of users that attack, with --attack; these are the last users."
     )
     rounds: int = setting(Unset(250), "Number of rounds.")
     lr: float | str = setting(
@@ -189,7 +181,7 @@ class Settings:
         self.check_reach(made)
 
     def _check_robust(self) -> None:
-        """Enough users for a majority, and attacks that there are."""
+        """Refuse too few users for a majority."""
         if (rule := self.make_robust()) is not None and self.users < rule.needed:
             raise SalfError(
                 f"to tolerate {self.tolerate} of its users, robust={self.robust!r} needs at least "
@@ -199,11 +191,6 @@ class Settings:
             from salf.core.compression import Compression
 
             Compression.parse(self.compress)
-        if self.attack:
-            from salf.stages.attacks import Attack, Attackers
-
-            if (attack := Attack.parse(self.attack)) is not None:
-                Attackers(attack, self.users, self.attackers)
 
     def check_reach(self, method: Method) -> None:
         """Refuse to learn what the method does not use."""

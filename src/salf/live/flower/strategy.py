@@ -83,9 +83,9 @@ class SALF(FedAvg):
     Trust and size:
 
     - `max_norm`: bounds the norm of each layer's gradient; by default the bound is learned.
-    - `robust`: how layers are combined so that `tolerate` bad nodes cannot control them:
-      "trimmed", "median", "clip", or "none" if all nodes are trusted. It needs at least
-      2 `tolerate` + 1 nodes and holds the updates of a round in memory.
+    - `robust`: how layers are combined so that `tolerate` nodes whose gradients stand out cannot
+      control them: "trimmed", "median", "clip", or "none" if all nodes are trusted. It needs at
+      least 2 `tolerate` + 1 nodes and holds the updates of a round in memory.
     - `compress`: how nodes compress updates: "fp16", "qsgd:4" or "topk:0.1".
 
     Files and evaluation:
@@ -164,7 +164,8 @@ class SALF(FedAvg):
 
     def _needed(self) -> int:
         """How many nodes the robust rule needs."""
-        return 0 if self.server.robust is None else self.server.robust.needed
+        robust = self.server.pipeline.stages.robust
+        return 0 if robust is None else robust.needed
 
     def summary(self) -> None:
         """Log summary configuration of the strategy."""
@@ -174,7 +175,7 @@ class SALF(FedAvg):
         log(INFO, "\t├──> Rounds:")
         log(INFO, "\t│\t├──Method: %s", self.server.method.name)
         log(INFO, "\t│\t├──Deadline: %s", waits or f"{self._described()} | grace period: {grace}")
-        rule = self.server.robust
+        rule = self.server.pipeline.stages.robust
         log(INFO, "\t│\t├──Robust: %s", rule or "none: all nodes are trusted")
         log(INFO, "\t│\t├──Layers: %d (%s)", len(names), ", ".join(names))
         log(INFO, "\t│\t└──State: %s", self.state or "not kept")
