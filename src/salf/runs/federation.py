@@ -218,5 +218,5 @@ def _device(name: str) -> torch.device:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
         first = str(error).splitlines()[0].split(". ")[0].rstrip(".")
-        raise SalfError(f"the device {name!r} cannot be used: {first}. Use --device cpu.") from None
+        raise SalfError(f"the device {name!r} cannot be used: {first}. Use device='cpu'.") from None
     return device

@@ -113,8 +113,8 @@ def run_all(
                 on_progress(sum(parts), sum(job.work for job in jobs.values()))
     except BrokenProcessPool:
         raise SalfError(
-            "a process died (killed, or out of memory). Repeat a command with --out to "
-            "continue it; fewer --workers need less memory."
+            "a process died (killed, or out of memory). With out=, repeat it to "
+            "continue; fewer workers= need less memory."
         ) from None
     except BaseException:
         stop.set()
