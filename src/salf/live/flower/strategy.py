@@ -29,7 +29,8 @@ from salf.core.schedules import Schedule
 from salf.core.server import SGD, Optimiser
 from salf.live.flower.link import GridLink, update_of
 from salf.live.flower.mail import Mail
-from salf.live.rounds import Grace, Rounds, Task
+from salf.live.rounds import Grace, Rounds
+from salf.live.task import Task
 from salf.live.server import LiveServer
 from salf.live.tmax import TMax, check_deadline
 from salf.live.update import Rejected, size_of
@@ -305,8 +306,7 @@ class SALF(FedAvg):
             "local-steps": task.steps,
             "local-rate": task.rate,
             "step-seconds": task.step_seconds,
-            "proximal": task.proximal,
-            "whole-steps": task.whole_steps,
+            "method": task.method,
             "compress": self.compress,
         }
         sent = ConfigRecord(
