@@ -245,7 +245,7 @@ def test_rank_correlation_against_scipy():
         ({}, {"given": {"G2": 1.0}}, "G2"),
         ({}, {"given": {"g2": -1.0}}, "g2 must be finite and not negative"),
         ({}, {"deadlines": [60.0]}, "within the budget of 30 s"),
-        ({"seconds": 0.001}, {}, "Use more seconds or a faster fleet"),
+        ({"fleet": "edge", "seconds": 1e-6}, {}, "Use more seconds or a faster fleet"),
         ({"users": 1}, {}, "at least 2 users"),
     ],
 )

@@ -1,4 +1,7 @@
-"""Robust aggregation: a step that a few bad users cannot take where they want.
+"""Robust aggregation: a step that a few users whose updates stand out cannot control.
+
+A bad user that stays within the spread of the others' updates gets through
+(docs/robust.md#what-gets-through).
 
 The step of layer l is normally sum_u c[l, u] g_u. With a rule that tolerates f attackers it is
 

@@ -84,9 +84,9 @@ class SALF(FedAvg):
     Trust and size:
 
     - `max_norm`: bounds the norm of each layer's gradient; by default the bound is learned.
-    - `robust`: how layers are combined so that `tolerate` bad nodes cannot control them:
-      "trimmed", "median", "clip", or "none" if all nodes are trusted. It needs at least
-      2 `tolerate` + 1 nodes and holds the updates of a round in memory.
+    - `robust`: how layers are combined so that `tolerate` nodes whose gradients stand out cannot
+      control them: "trimmed", "median", "clip", or "none" if all nodes are trusted. It needs at
+      least 2 `tolerate` + 1 nodes and holds the updates of a round in memory.
     - `compress`: how nodes compress updates: "fp16", "qsgd:4" or "topk:0.1".
 
     Files and evaluation:

@@ -9,10 +9,10 @@ import numpy as np
 from salf.core.arrivals import Floats, Ints
 from salf.core.draws import Keyed
 from salf.core.rows import Row
+from salf.live.measure import Measured, from_rows
+from salf.live.replays import recorded
 from salf.runs.folder import CONFIG
-from salf.runs.measure import Measured, from_rows
 from salf.runs.presets import load_config
-from salf.runs.replay import recorded
 from salf.worlds.fleet.cost import Cost
 from salf.worlds.fleet.deadlines import DeadlineSchedule
 from salf.worlds.fleet.timing import Timing

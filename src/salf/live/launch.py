@@ -15,13 +15,13 @@ from typing import Any
 
 from salf.common.errors import SalfError
 from salf.common.files import temporary_folder
+from salf.live.serve import Nobody, Watcher, serve
 from salf.live.slow import slowness
+from salf.live.users import make_user, user_name
 from salf.runs.federation import from_config
 from salf.runs.folder import LOG, RunFolder
 from salf.runs.live_config import LiveConfig
-from salf.runs.live_users import make_user, user_name
 from salf.runs.run import Result, complete
-from salf.runs.serving import Nobody, Watcher, serve
 from salf.runs.training import OnRound, Training
 from salf.stages.robust import Robust
 
@@ -139,7 +139,7 @@ def _run(
 
 def _on_flower(config: LiveConfig, folder: RunFolder, watcher: Watcher) -> dict[str, Any]:
     import salf.live.flower  # noqa: F401  (which says it in a sentence if Flower is not there)
-    from salf.runs.flower_app import run_here
+    from salf.live.flower.app import run_here
 
     return run_here(config, folder, watcher)
 

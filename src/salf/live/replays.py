@@ -15,10 +15,10 @@ from salf.core import rows as records
 from salf.core.arrivals import Arrivals, Floats
 from salf.core.rows import Row
 from salf.data.sampling import Batches
+from salf.live.users import user_name
 from salf.runs.config import Config
 from salf.runs.federation import from_config
 from salf.runs.folder import CONFIG, MODEL, ROUNDS
-from salf.runs.live_users import user_name
 from salf.runs.presets import load_config
 from salf.runs.training import History, OnRound, run_rounds
 from salf.simulation import Simulation

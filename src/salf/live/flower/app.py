@@ -22,19 +22,18 @@ from salf.common.files import temporary_folder, write_whole
 from salf.core import rows as records
 from salf.core import schedules
 from salf.core.rows import Row
-from salf.flower import SALF
-from salf.flower import train as answer
+from salf.live.flower.client import train as answer
 from salf.live.flower.local import LocalFederation
 from salf.live.flower.parent import end_with_parent
-from salf.live.flower.strategy import WAITING
+from salf.live.flower.strategy import SALF, WAITING
+from salf.live.serve import Watcher, finish, server_settings
 from salf.live.server import saved_round
 from salf.live.slow import slowness
+from salf.live.users import make_share, user_name
 from salf.runs.federation import from_config
 from salf.runs.folder import RunFolder, without_last_evaluation
 from salf.runs.live_config import LiveConfig
-from salf.runs.live_users import make_share, user_name
 from salf.runs.presets import read_toml
-from salf.runs.serving import Watcher, finish, server_settings
 
 log = logging.getLogger("salf.live")
 

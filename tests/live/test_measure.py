@@ -9,11 +9,11 @@ import salf
 from salf.common.errors import SalfError
 from salf.core.draws import Keyed
 from salf.core.rows import Row, append, read
-from salf.runs.agreement import agreement, measure
+from salf.live.agreement import agreement, measure
+from salf.live.measure import from_rows
 from salf.runs.config import Config
 from salf.runs.folder import CONFIG, ROUNDS
 from salf.runs.live_config import LiveConfig
-from salf.runs.measure import from_rows
 from salf.worlds.fleet.cost import Cost
 from salf.worlds.fleet.deadlines import Constant
 from salf.worlds.fleet.devices import Fleet

@@ -10,20 +10,20 @@ import interrupted
 from salf.common.errors import SalfError
 from salf.core import rows as record
 from salf.core.draws import Keyed
+from salf.live import launch as live_module
 from salf.live.batches import OwnBatch
+from salf.live.launch import Joining, run, trusting
+from salf.live.replays import replay
 from salf.live.rounds import Answer
+from salf.live.serve import serve
 from salf.live.update import encode
 from salf.live.user import User
-from salf.runs import live as live_module
+from salf.live.users import make_share, make_user, user_name
 from salf.runs.config import Config
 from salf.runs.federation import from_config
 from salf.runs.folder import ROUNDS, RunFolder
-from salf.runs.live import Joining, run, trusting
 from salf.runs.live_config import LiveConfig
-from salf.runs.live_users import make_share, make_user, user_name
-from salf.runs.replay import replay
 from salf.runs.run import run as simulate
-from salf.runs.serving import serve
 from salf.runs.training import StopTraining
 from salf.stages.attacks import Attack
 
