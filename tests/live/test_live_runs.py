@@ -110,16 +110,7 @@ class Here:
             step = int(rng.integers(1, task.steps + 1))
             user.backpropagation.left = step if stops else -1
             user.backpropagation.depth = depth
-            update = user.train(
-                task.round,
-                None,
-                task.weights,
-                task.steps,
-                task.rate,
-                task.step_seconds,
-                task.proximal,
-                task.whole_steps,
-            )
+            update = user.train(replace(task, deadline=None))
             self.answers.append(Answer(name, task.round, encode(user.packed(update))))
 
     def awaited(self):

@@ -9,6 +9,7 @@ from salf.common.errors import SalfError
 from salf.core.layers import Layers
 from salf.live.inspection import Inspection
 from salf.live.server import LiveServer
+from salf.live.task import Task
 from salf.live.update import decode, decode_model, encode, encode_model, size_of
 from salf.live.user import User, take_over
 
@@ -113,7 +114,9 @@ def test_a_variance_stays_positive_though_steps_are_divided_by_1_minus_p(momentu
 def test_taking_over_the_model_counts_against_the_deadline():
     model = network()
     weights = weights_of(network())
-    assert user(model, now=Clock()).train(Task(1, 1.0, weights)).depth == 3  # a look before, one after
+    assert (
+        user(model, now=Clock()).train(Task(1, 1.0, weights)).depth == 3
+    )  # a look before, one after
     update = user(model, now=Clock()).train(Task(1, 100.0, weights))
     assert update.depth == 1
     assert update.seconds > 2

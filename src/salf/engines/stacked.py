@@ -138,8 +138,8 @@ class StackedEngine(Engine):
             stack = self.stack(own, active) if step == 1 else own
             gradients, losses = self._gradients(users[:active], step, network, stack, rows)
             total += float((losses / losses.new_tensor(steps[:active])).sum())
-            gradients = self._by_rule(users[:active], step, gradients, sums, network)
-            for name, gradient in gradients.items():
+            changed = self._by_rule(users[:active], step, gradients, sums, network)
+            for name, gradient in changed.items():
                 if step == 1:
                     own[name] = torch.sub(own[name], gradient[:going_on], alpha=network.rate)
                 else:

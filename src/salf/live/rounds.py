@@ -7,12 +7,10 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 from typing import Protocol
-
-from torch import Tensor
 
 from salf.common.errors import SalfError
 from salf.core.rows import Row
@@ -20,7 +18,6 @@ from salf.live.server import LiveServer
 from salf.live.task import Task
 from salf.live.tmax import TMax
 from salf.live.update import Rejected, Update
-from salf.methods import to_wire
 from salf.worlds.fleet.deadlines import Auto, Deadline
 
 log = logging.getLogger("salf.live")
@@ -155,7 +152,7 @@ class Rounds:
         # is the users', whatever a step took.
         until = began + limit - min(self._usual_closing(), grace)
         fixed = not isinstance(self.t_max.deadline, Auto)
-        self.link.send(self._task(fixed), users)
+        self.link.send(self.server.task(self.deadline, fixed), users)
         asked = set(self.link.awaited())  # not those who are still busy with another round
         for answers, arrived in late:
             self._take(answers, arrived)
@@ -169,21 +166,6 @@ class Rounds:
         self._slow_down_if_all_failed(row, asked, failed)
         self._say_if_nobody_gets_anywhere(row)
         return replace(row, seconds=closed - began, limit=limit if isfinite(limit) else None)
-
-    def _task(self, fixed: bool) -> Task:
-        """What users are asked in the round that is open; `fixed` if the deadline is not adapted."""
-        server, t = self.server, self.server.t + 1
-        # If both followed each other, users would end with batches of one row.
-        step_seconds = server.step_seconds(self.deadline if fixed else None)
-        return Task(
-            t,
-            self.deadline,
-            server.weights,
-            server.local_steps,
-            server.server.local_rate(t),
-            step_seconds,
-            to_wire(server.method),
-        )
 
     def _choose(self) -> Collection[str]:
         """Who is asked in the next round."""

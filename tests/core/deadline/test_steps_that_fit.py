@@ -10,6 +10,7 @@ from reference import assert_close, copy_of, gradients
 from salf.core.layers import Layers
 from salf.live.inspection import Inspection
 from salf.live.server import LiveServer
+from salf.live.task import Task
 from salf.live.update import decode, encode, size_of
 from salf.live.user import User
 
