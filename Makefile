@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-fast lint bench bench-live clean
+.PHONY: demo test test-fast lint bench bench-live reproduce clean
 
 demo: $(READY)
 	$(BIN)/salf demo
@@ -36,6 +36,10 @@ bench: $(READY)
 bench-live: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/deadlines.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/live.py
+
+# The paper's items at the quick size, about 40 minutes on two cores; python -m reproduction --help.
+reproduce: $(READY)
+	$(BIN)/python -m reproduction
 
 # The constraints pin what is installed; torch above all, whose other builds bring gigabytes.
 $(READY): pyproject.toml constraints.txt

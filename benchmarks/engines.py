@@ -34,7 +34,7 @@ from salf.common import memory
 from salf.core.draws import Keyed
 from salf.core.layers import Layers
 from salf.core.server import SGD
-from salf.data import Samples, Split
+from salf.data import Partitioned, Samples
 from salf.data.sampling import Batches
 from salf.engines import engine as make_engine
 from salf.methods import method
@@ -168,7 +168,7 @@ def federation(
 ) -> Simulation:
     example, _ = samples.rows(torch.arange(BATCH))
     layers = Layers.of(model, example=example)
-    shares = Split(samples, np.array_split(np.arange(len(samples)), users))
+    shares = Partitioned(samples, np.array_split(np.arange(len(samples)), users))
     world = AtDeadline(Mixture(users, len(layers), ratio))
     engine = make_engine(kind, model, layers, example=example)
     server = SGD(MOMENTUM)
@@ -177,7 +177,7 @@ def federation(
 
 def plain_step(model: nn.Module, samples: Samples, users: int) -> Callable[[], None]:
     """Ordinary training on all users' rows, drawn and gathered as the simulation does."""
-    shares = Split(samples, np.array_split(np.arange(len(samples)), users))
+    shares = Partitioned(samples, np.array_split(np.arange(len(samples)), users))
     batches, everybody, rounds = Batches(shares, BATCH), np.arange(users), count(1)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
 

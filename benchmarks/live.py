@@ -22,14 +22,14 @@ from torch import nn
 from salf.core.layers import Layers
 from salf.live.cluster import cluster
 from salf.live.rounds import Grace, Rounds
+from salf.live.serve import make_server
 from salf.live.server import LiveServer, Row
 from salf.live.slow import slowness
 from salf.live.update import Update, encode_model
+from salf.live.users import make_user, user_name
 from salf.runs.federation import from_config
 from salf.runs.live_config import live
-from salf.runs.live_users import make_user, user_name
 from salf.runs.presets import PRESETS
-from salf.runs.serving import make_server
 
 USERS, DEADLINE = 8, 0.05
 WARM_UP = 20  # rounds that wake everything up

@@ -16,7 +16,7 @@ import torch
 
 from salf.common import memory
 from salf.core.layers import Layers
-from salf.data import Samples, Split
+from salf.data import Partitioned, Samples
 from salf.data.sampling import LocalWork
 from salf.engines import Engine, StackedEngine
 from salf.engines import engine as make_engine
@@ -34,7 +34,7 @@ def simulation(engine: Engine, users: int, steps: int) -> Simulation:
     rng = np.random.default_rng(0)
     pixels = torch.from_numpy(rng.integers(0, 256, (SAMPLES, 1, 28, 28), dtype=np.uint8))
     samples = Samples(pixels, torch.from_numpy(rng.integers(0, 10, SAMPLES)))
-    shares = Split(samples, np.array_split(np.arange(SAMPLES), users))
+    shares = Partitioned(samples, np.array_split(np.arange(SAMPLES), users))
     world, local = AtDeadline(Mixture(users, len(engine.layers), 0.0)), LocalWork(steps)
     return Simulation(
         engine, method("fedavg"), world, shares, lambda t: 0.01, None, BATCH, local=local

@@ -15,7 +15,7 @@ import torch
 
 from salf.common import memory
 from salf.core.layers import Layers
-from salf.data import Samples, Split
+from salf.data import Partitioned, Samples
 from salf.engines import FusedEngine
 from salf.methods import method
 from salf.models import cnn
@@ -38,7 +38,7 @@ def main() -> None:
     pixels = torch.from_numpy(rng.integers(0, 256, (SAMPLES, 1, 28, 28), dtype=np.uint8))
     samples = Samples(pixels, torch.from_numpy(rng.integers(0, 10, SAMPLES)))
     # Each user has 64 samples; with so many users they share some.
-    shares = Split(samples, [(np.arange(64) + 6 * user) % SAMPLES for user in range(users)])
+    shares = Partitioned(samples, [(np.arange(64) + 6 * user) % SAMPLES for user in range(users)])
     print(f"before the round: {peak():.2f} GiB at most")
     weights = []
     for chunk_bytes in (None, 256 * 2**20):

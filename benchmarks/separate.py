@@ -22,7 +22,7 @@ from salf.common import memory
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.layers import Layers
 from salf.core.server import SGD
-from salf.data import Samples, Split
+from salf.data import Partitioned, Samples
 from salf.engines import engine as make_engine
 from salf.methods import method
 from salf.simulation import Simulation
@@ -44,7 +44,7 @@ def federation(
 ) -> Simulation:
     net = start_of(model)
     layers = Layers.of(net)
-    shares = Split(samples, np.array_split(np.arange(len(samples)), USERS))
+    shares = Partitioned(samples, np.array_split(np.arange(len(samples)), USERS))
     world = AtDeadline(Mixture(USERS, len(layers), ratio))
     engine = make_engine(kind, net, layers)
     return cls(engine, method(name), world, shares, lambda t: LR, SGD(MOMENTUM), BATCH)

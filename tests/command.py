@@ -12,7 +12,7 @@ import torch
 from salf import cli
 
 
-def salf(*arguments, cwd):
+def salf(*arguments, cwd, main=cli.main):
     """What `salf ARGUMENTS` prints and returns in the folder `cwd`."""
     out, errors = io.StringIO(), io.StringIO()
     modules, threads = set(sys.modules), torch.get_num_threads()
@@ -25,7 +25,7 @@ def salf(*arguments, cwd):
         redirect_stderr(errors),
     ):
         try:
-            cli.main()
+            main()
             code = 0
         except SystemExit as end:
             code = end.code or 0

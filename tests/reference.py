@@ -13,7 +13,7 @@ from salf.core.arrivals import Arrivals
 from salf.core.draws import Keyed, Unkeyed
 from salf.core.layers import Layers
 from salf.core.server import SGD
-from salf.data import Samples, Split
+from salf.data import Partitioned, Samples
 from salf.data.sampling import ONE_STEP, Cohort
 from salf.engines import ENGINES, cross_entropy
 from salf.methods import METHODS, Group, method
@@ -174,7 +174,7 @@ def simulate(
         made,
         rule,
         AtDeadline(depth),
-        Split(Samples(*samples), shares),
+        Partitioned(Samples(*samples), shares),
         lambda t: rate,
         SGD(momentum),
         batch,

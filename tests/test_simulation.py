@@ -23,7 +23,7 @@ from reference import (
 from salf import evaluation
 from salf.common.errors import SalfError, TrainingDiverged
 from salf.core.layers import Layers
-from salf.data import Samples, Split
+from salf.data import Partitioned, Samples
 from salf.engines import ENGINES
 from salf.evaluation import evaluate
 from salf.methods import method
@@ -130,13 +130,13 @@ def test_all_methods_see_the_same_batches():
     seen = {}
     for name in ANY_WORLD:
         sim = simulation(name=name)
-        rows, drawn = sim.shares.rows, seen.setdefault(name, {})
+        rows, drawn = sim.data.rows, seen.setdefault(name, {})
 
         def noting(users, places, rows=rows, drawn=drawn, sim=sim):
             drawn |= {(sim.t, user): own.tolist() for user, own in zip(users, places, strict=True)}
             return rows(users, places)
 
-        sim.shares.rows = noting
+        sim.data.rows = noting
         for _ in range(4):
             sim.step()
     for name in ANY_WORLD:
@@ -152,24 +152,24 @@ def test_measuring_accuracy_between_rounds_changes_nothing(make):
         sim = simulation(make=make, engine=engine)
         for _ in range(4):
             sim.step()
-            evaluate(sim.engine, sim.shares.samples)
+            evaluate(sim.engine, sim.data.samples)
         assert_same(copy_of(sim.model), plain)
 
 
 def test_accuracy_is_the_share_of_right_labels_in_evaluation_mode(monkeypatch):
     sim = simulation(make=small_normed)
     sim.step()
-    inputs, labels = sim.shares.samples.rows()
+    inputs, labels = sim.data.samples.rows()
     twin = small_normed().eval()
     twin.load_state_dict(sim.model.state_dict())
     wanted = (twin(inputs).argmax(1) == labels).double().mean().item()
     for rows in (7, 1000):
         monkeypatch.setattr(evaluation, "ROWS_AT_ONCE", rows)
-        found = evaluate(sim.engine, sim.shares.samples)
+        found = evaluate(sim.engine, sim.data.samples)
         assert found["accuracy"] == pytest.approx(wanted)
         assert found["loss"] == pytest.approx(F.cross_entropy(twin(inputs), labels).item())
     fused = ENGINES["fused"](sim.model, sim.engine.layers)
-    assert evaluate(fused, sim.shares.samples)["accuracy"] == pytest.approx(wanted)
+    assert evaluate(fused, sim.data.samples)["accuracy"] == pytest.approx(wanted)
 
 
 def test_the_reach_of_a_record_is_that_of_the_depths():
@@ -295,7 +295,7 @@ def test_the_schedule_is_asked_for_the_round_from_1_on():
         engine,
         method("fedavg"),
         AtDeadline(Mixture(2, 3, 0.0)),
-        Split(Samples(*data(2, 2, (4,))), equal_shares(2, 2)),
+        Partitioned(Samples(*data(2, 2, (4,))), equal_shares(2, 2)),
         lambda t: asked.append(t) or 0.1,
         batch_size=2,
     )

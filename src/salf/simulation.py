@@ -14,20 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from salf.common.errors import SalfError, TrainingDiverged
-from salf.core.aggregate import LayerwiseAggregate, User
+from salf.core.aggregate import User
 from salf.core.arrivals import Arrivals, Floats, Ints
-from salf.core.compression import Compressed, Compression, Residuals
 from salf.core.draws import Keyed
 from salf.core.rows import Row, timed
 from salf.core.schedules import Schedule
 from salf.core.server import SGD, Optimiser, Server
-from salf.data import Shares
+from salf.data import UsersData
 from salf.data.sampling import ONE_STEP, Batches, Cohort, LocalWork
-from salf.engines import Engine, RoundResult
+from salf.engines import Engine, LocalSteps, RoundResult
 from salf.methods import Method, Plan
-from salf.stages.attacks import Attacked, Attackers
-from salf.stages.known import KnownUsers
-from salf.stages.robust import Robust
+from salf.stages.pipeline import Pipeline, Stages
 from salf.stages.voice import Voice
 from salf.worlds.base import World
 
@@ -35,12 +32,11 @@ ROUNDING = 1e-9  # of a sum of many times, relative to it
 
 
 class Simulation:
-    """U users, their shares of the data, one method and one server.
+    """U users, their parts of the data, one method and one server.
 
     `batch_size` is one number for all users, or one per user. With a `cohort`, only the users drawn
     for a round are asked. Users count equally or, with `by_samples`, in proportion to their number
-    of samples. `robust` combines the updates of a layer so that a few attackers among the users
-    cannot control it. `compression` compresses the users' updates.
+    of samples. `stages` are what updates pass on their way into the step.
     """
 
     def __init__(
@@ -48,7 +44,7 @@ class Simulation:
         engine: Engine,
         method: Method,
         world: World,
-        shares: Shares,
+        data: UsersData,
         schedule: Schedule,
         optimiser: Optimiser | None = None,
         batch_size: int | Ints = 16,
@@ -56,15 +52,12 @@ class Simulation:
         cohort: Cohort | None = None,
         by_samples: bool = False,
         local: LocalWork = ONE_STEP,
-        counted: bool = False,
-        robust: Robust | None = None,
-        attackers: Attackers | None = None,
-        compression: Compression | None = None,
+        stages: Stages | None = None,
     ) -> None:
-        if len(shares) != world.users or len(engine.layers) != world.layers:
+        if len(data) != world.users or len(engine.layers) != world.layers:
             raise SalfError(
                 f"the depths are for {world.users} users and {world.layers} layers, not for "
-                f"{len(shares)} and {len(engine.layers)}."
+                f"{len(data)} and {len(engine.layers)}."
             )
         if method.average_models and not isinstance(optimiser, SGD | None):
             raise SalfError(f"{method.name} averages old models, which needs server 'sgd'.")
@@ -73,32 +66,24 @@ class Simulation:
         self.engine = engine
         self.method = method
         self.world = method.world(world)
-        self.shares = shares
-        self.batches = Batches(shares, batch_size, local.epochs)
+        self.data = data
+        self.batches = Batches(data, batch_size, local.epochs)
         self.local = local
         self.planned = self.batches.steps(local)  # how many local steps users are to do in a round
-        self.cohort = cohort or Cohort(len(shares), len(shares))
+        self.cohort = cohort or Cohort(len(data), len(data))
         self.by_samples = by_samples
         self.seed = seed
         self.server = Server(engine.weights, schedule, optimiser, local.rate)
         self.t = 0  # rounds done
-        self.known = KnownUsers(method, engine.layers, engine.weights, counted)
+        self.stages = stages or Stages()
+        self.pipeline = Pipeline(self.stages, method, engine.layers, engine.weights, seed)
         # The weight of all users, asked or not, which only methods with memory ask for.
-        self.everybody = float(len(shares))
-        if by_samples and self.known.recall is not None:
-            self.everybody = float(shares.sizes(np.arange(len(shares))).sum())
+        self.everybody = float(len(data))
+        if by_samples and self.pipeline.recall is not None:
+            self.everybody = float(data.sizes(np.arange(len(data))).sum())
         self.asks = bool(method.weighs_by or method.recalled)  # for anything about its users
-        self.robust, self.attackers = robust, attackers
-        self.residuals: Residuals | None = None
-        if compression is not None:
-            if compression.remembers and method.narrows:
-                raise SalfError(
-                    f"the users' networks change in {method.name}, so they cannot add what they "
-                    "did not send to the next update: use --compress fp16 or qsgd."
-                )
-            self.residuals = Residuals(compression, engine.layers, seed)
         self._last: tuple[tuple[bytes, int], Plan, int] | None = None  # for what, when
-        self.voice = Voice(len(shares))
+        self.voice = Voice(len(data))
         self.memory = self.world.start()
         self.old: dict[int, dict[str, Tensor]] = {}  # models users still compute on, by round
 
@@ -137,10 +122,10 @@ class Simulation:
             unreached = self.world.unreached_in_steps(t, asked, self.planned(asked), self.memory)
         else:
             unreached = self.world.checked_unreached(t, asked, self.memory)
-        if self.attackers is not None:
-            arrived = self.attackers.arrived(arrived)
+        if self.stages.attackers is not None:
+            arrived = self.stages.attackers.arrived(arrived)
         if self.by_samples:
-            arrived = replace(arrived, weight=self.shares.sizes(arrived.user).astype(float))
+            arrived = replace(arrived, weight=self.data.sizes(arrived.user).astype(float))
         if self.asks:
             arrived = self._with_what_is_known(t, arrived)
         plan = self._plan(t, arrived, unreached)
@@ -154,14 +139,15 @@ class Simulation:
         computing = np.concatenate([asked[:0], *(group.users for group in plan.groups)])
         rows = self.batches.of_round(draws, computing)
         with seeded(draws.torch_seed):
-            result = self.engine.round(
-                plan, t, self.old, rows, self.server.local_rate, self._aggregate(t, arrived)
-            )
+            aggregate = self.pipeline.open(t, self.everybody, self._own_weights(arrived))
+            rule = self.method.local_rule(int(arrived.planned.max(initial=1)))
+            local = LocalSteps(self.server.local_rate, rule)
+            result = self.engine.round(plan, t, self.old, rows, local, aggregate)
         self._check_finite(result, t)
-        self.voice.hear(plan, t, self.known.recall, self.everybody)
+        self.voice.hear(plan, t, self.pipeline.recall, self.everybody)
         if self.asks:
             part = self.method.counts(arrived, self.world.layers)
-            self.known.learn(t, arrived.user, part, arrived.weight)
+            self.pipeline.close(t, arrived.user, part, arrived.weight)
 
         in_use = self.world.models_in_use(memory)
         if t in in_use:
@@ -195,30 +181,20 @@ class Simulation:
 
     def _with_what_is_known(self, t: int, arrived: Arrivals) -> Arrivals:
         """The arrivals with what the method asks for about their users."""
-        users, chance = arrived.user, self.known.chance(arrived.user)
+        users, chance = arrived.user, self.pipeline.chance(arrived.user)
         if self.method.weighs_by == "reach" and chance is None:
             if self.local.several:
                 chance = self.world.reach_in_steps(t, users, arrived.planned, self.memory)
             else:
                 chance = self.world.reach(t, users, self.memory)
-        interval = self.known.interval(users)
+        interval = self.pipeline.interval(users)
         return replace(arrived, chance=chance, interval=interval, everybody=self.everybody)
 
-    def _aggregate(self, t: int, arrived: Arrivals) -> LayerwiseAggregate:
-        """What the updates of round t go into."""
-        layers, weights = self.engine.layers, self.engine.weights
-        if self.robust is None:
-            separate = self.known.recall is not None
-            sums = LayerwiseAggregate(layers, weights, separate)
-        else:
-            sums = self.robust.begin(layers, weights)
-        own: dict[User, float] = {}
-        if self.by_samples:
-            own.update(zip(arrived.user.tolist(), arrived.weight.tolist(), strict=True))
-        found = self.known.aggregate(t, sums, self.everybody, own)
-        if self.residuals is not None:
-            found = Compressed(found, self.residuals, t)
-        return found if self.attackers is None else Attacked(found, self.attackers, layers, t)
+    def _own_weights(self, arrived: Arrivals) -> dict[User, float]:
+        """The weights of users that do not weigh 1."""
+        if not self.by_samples:
+            return {}
+        return dict(zip(arrived.user.tolist(), arrived.weight.tolist(), strict=True))
 
     def _towards_old_models(self, plan: Plan, t: int) -> dict[str, Tensor]:
         """sum_u c[l, u] (w_old - w): what averaging old models adds to averaging differences."""

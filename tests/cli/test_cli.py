@@ -199,7 +199,6 @@ def test_without_a_command_there_is_help_and_nothing_else(tmp_path):
         ("run mnist-mlp", "Nothing was saved"),
         ("compare --out c", "Repeat the command to continue"),
         ("compare", "Nothing was saved"),
-        ("reproduce", "Repeat the command to continue"),
     ],
 )
 def test_what_is_said_after_ctrl_c_fits_the_command(arguments, says):
@@ -259,35 +258,6 @@ def test_ctrl_c_and_sigterm_keep_the_run_and_say_how_to_continue(tmp_path, numbe
     assert process.returncode == 128 + number
     assert errors == "salf: stopped. Repeat the command with --resume to continue.\n"
     assert (tmp_path / "r" / "model.safetensors").exists()
-
-
-@pytest.mark.slow
-def test_reproduce_prints_verdicts_and_leaves_a_page(tmp_path, no_processes):
-    done = salf("reproduce", "lemma1", "--out", "r", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "lemma1 is done (holds: 3)" in done.stderr
-    assert "holds: “the cardinality of the set [U^l]" in done.stdout
-    assert "wrote r/reproduction.html in " in done.stdout
-    for name in ("lemma1.csv", "figures/lemma1.png", "figures/lemma1.svg", "reproduction.md"):
-        assert (tmp_path / "r" / name).stat().st_size > 500
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["lema1"], "Did you mean 'lemma1'"),
-        (["lemma9"], "unknown item 'lemma9'. Allowed: all"),  # three are near: no guess
-        (["lemma1", "--size", "papers"], "Did you mean 'paper'"),
-        (["lemma1", "--data-dir", "nowhere"], "the data folder nowhere does not exist"),
-        (["lemma1", "--seeds", "0"], "seeds"),
-    ],
-)
-def test_reproduce_says_what_is_wrong_in_a_sentence(tmp_path, arguments, told):
-    done = salf("reproduce", *arguments, "--out", "r", cwd=tmp_path)
-    assert done.returncode == 2
-    assert told in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert not (tmp_path / "r").exists()
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ def test_without_the_report_extra_there_are_tables(tmp_path, monkeypatch):
         ([*FLEET, "--deadlines", "30s"], "within the budget of 20 s"),
         ([*FLEET, "--g2", "nan"], "g2 must be finite and not negative"),
         ([*FLEET, "--rho-c", "3", "--rho-s", "1"], "0 < rho_c <= rho_s"),
-        (["--fleet", "slow-classes", "--seconds", "0.001"], "Use more seconds"),
+        (["--fleet", "edge", "--seconds", "1e-6"], "Use more seconds"),
         ([*FLEET, "--bound", "loose"], "loose"),
     ],
 )

@@ -8,11 +8,12 @@ import torch
 
 import interrupted
 from salf.common.errors import SalfError
-from salf.core.compression import Compression, Residuals, Sender, unpacked, upload_bytes
+from salf.core.compression import Compression, Sender, unpacked, upload_bytes
 from salf.core.draws import Keyed
 from salf.core.layers import Layer, Layers
 from salf.runs.presets import PRESETS
 from salf.runs.run import Stopped, run
+from salf.stages.compressed import Residuals
 
 LAYERS = Layers([Layer("a", ("a.w", "a.b"), ("a.mean",)), Layer("b", ("b.w",))])
 LIKE = {
@@ -199,4 +200,4 @@ def test_only_topk_keeps_something():
     for text, kept in (("fp16", 0), ("topk:0.5", 2)):
         residuals = Residuals(Compression.parse(text), LAYERS, 0)
         residuals.sent(update(), 3, 1)
-        assert len(residuals.state()) == kept
+        assert len(residuals.state()[1]) == kept

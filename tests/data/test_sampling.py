@@ -23,7 +23,7 @@ from reference import (
 from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals
 from salf.core.draws import Keyed
-from salf.data import Own, Samples, Split
+from salf.data import OwnData, Partitioned, Samples
 from salf.data.sampling import Batches, Cohort
 from salf.engines import ENGINES
 from salf.methods import METHODS, method
@@ -37,7 +37,7 @@ def split_of(*sizes):
     """Users with so many samples; a sample's label is its number."""
     count = sum(sizes)
     samples = Samples(torch.arange(count)[:, None].double(), torch.arange(count))
-    return Split(samples, np.split(np.arange(count), np.cumsum(sizes)[:-1]))
+    return Partitioned(samples, np.split(np.arange(count), np.cumsum(sizes)[:-1]))
 
 
 # ---- batches --------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ def test_a_resumed_simulation_of_cohorts_continues_exactly(name):
     second.model.load_state_dict(first.model.state_dict())
     second.server.load_state(first.server.state)
     second.t, second.memory, second.old = first.t, first.memory, first.old
-    second.known.load_state(*first.known.state())
+    second.pipeline.load_state(*first.pipeline.state())
     for _ in range(3):
         second.step()
     for key, value in copy_of(whole.model).items():
@@ -296,7 +296,7 @@ def test_only_the_users_asked_make_their_data():
         return torch.randn(3, 4, generator=generator).double(), torch.tensor([0, 1, 2])
 
     users = 10**6
-    shares = Own(make, users)
+    shares = OwnData(make, users)
     assert len(shares) == users
     batches = Batches(shares, 2)
     asked = Cohort(users, 5).draw(Keyed(0, 1), NOBODY)

@@ -20,7 +20,7 @@ from reference import (
 from salf.common.errors import SalfError
 from salf.core.layers import Layers
 from salf.core.server import SGD
-from salf.data import Samples, Split
+from salf.data import Partitioned, Samples
 from salf.data.sampling import Cohort
 from salf.engines import ENGINES, GroupedEngine, LoopEngine, engine
 from salf.methods import METHODS, Group, Plan, method
@@ -47,7 +47,7 @@ def trained(kind, name, of_method="salf", rounds=3, unequal=False, **options):
         made or engine("auto", model, layers, example=inputs[:8]),
         method(of_method),
         AtDeadline(Mixture(USERS, len(layers), 0.7)),
-        Split(Samples(inputs, labels), shares),
+        Partitioned(Samples(inputs, labels), shares),
         lambda t: 0.1,
         SGD(0.5),
         4 if unequal else 3,

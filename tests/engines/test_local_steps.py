@@ -26,9 +26,9 @@ from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals
 from salf.core.draws import Keyed
 from salf.core.layers import Layers
-from salf.data import Samples, Split
+from salf.data import Partitioned, Samples
 from salf.data.sampling import Batches, LocalWork, places
-from salf.engines import LoopEngine, StackedEngine, engine
+from salf.engines import LocalSteps, LoopEngine, StackedEngine, engine
 from salf.methods import Group, Plan, method
 from salf.models import build
 from salf.worlds.base import AtDeadline
@@ -90,11 +90,11 @@ def test_a_user_stopped_in_step_k_at_depth_d_delivers_the_formula(make, shape, s
     plan = method("salf").plan(1, arrived, np.zeros(3))
     wanted = delivered(model, layers, rows, 0, steps, depth)
     before = copy_of(model)
-    found = LoopEngine(model, layers).round(plan, 1, {}, rows, lambda t: RATE)
+    found = LoopEngine(model, layers).round(plan, 1, {}, rows, LocalSteps(lambda t: RATE))
     assert_close(found.step.values, wanted, 1e-12)
     assert_same(copy_of(model), before)
     if make is small_mlp:
-        stacked = StackedEngine(model, layers).round(plan, 1, {}, rows, lambda t: RATE)
+        stacked = StackedEngine(model, layers).round(plan, 1, {}, rows, LocalSteps(lambda t: RATE))
         assert_close(stacked.step.values, wanted, 1e-12)
         assert stacked.loss == pytest.approx(found.loss, rel=1e-12)
 
@@ -106,7 +106,7 @@ def test_one_local_step_needs_no_rate_and_is_the_round_without_local_steps():
     plan = method("salf").plan(1, arrived, np.zeros(3))
     bare = Plan((Group(plan.groups[0].users, plan.groups[0].weights, 1),))
     made = LoopEngine(model, Layers.of(model))
-    with_rate = made.round(plan, 1, {}, rows, lambda t: RATE).step.values
+    with_rate = made.round(plan, 1, {}, rows, LocalSteps(lambda t: RATE)).step.values
     assert_same(with_rate, made.round(bare, 1, {}, rows).step.values)
 
 
@@ -241,7 +241,7 @@ def test_the_engines_agree_over_rounds_with_local_steps(name, local, chunk_bytes
 
 def test_an_epoch_passes_through_every_sample_once():
     numbers = torch.arange(9.0)
-    shares = Split(Samples(numbers, numbers), [np.arange(4), np.arange(4, 9)])
+    shares = Partitioned(Samples(numbers, numbers), [np.arange(4), np.arange(4, 9)])
     users = np.arange(2)
     assert LocalWork(epochs=2).planned(shares.sizes(users), 2).tolist() == [4, 6]
     rows = Batches(shares, 2, epochs=2).of_round(Keyed(0, 1), users)

@@ -13,7 +13,7 @@ from salf.live.reach import ReachEstimate, UserReach
 from salf.live.rounds import Answer, Grace, Rounds
 from salf.live.server import LiveServer
 from salf.live.update import Rejected
-from salf.worlds.fleet.deadlines import Auto, Schedule
+from salf.worlds.fleet.deadlines import Auto, DeadlineSchedule
 
 LAYERS = 4
 MESSAGES = 0.01  # seconds
@@ -171,7 +171,7 @@ def test_t_max_and_what_was_learned_survive_a_restart(tmp_path):
 
 def test_a_schedule_is_kept_live():
     link = Devices(SPEEDS)
-    rounds = federation(link, Schedule((0.1, 0.2, 0.3)))
+    rounds = federation(link, DeadlineSchedule((0.1, 0.2, 0.3)))
     assert [rounds.next().deadline for _ in range(4)] == [0.1, 0.2, 0.3, 0.3]
 
 

@@ -34,17 +34,17 @@ from hypothesis import strategies as st
 from salf.common.errors import SalfError
 from salf.core import rows as records
 from salf.flower import SALF, train
+from salf.live.flower import app as flower_app
 from salf.live.flower import mail, strategy
+from salf.live.flower.app import Added
 from salf.live.flower.client import RESIDUALS, TIMES
 from salf.live.flower.link import update_of
+from salf.live.serve import Nobody
 from salf.live.server import saved_round
 from salf.live.tmax import FIRST
 from salf.live.update import Rejected
-from salf.runs import flower_app
-from salf.runs.flower_app import Added
 from salf.runs.folder import RunFolder
 from salf.runs.live_config import LiveConfig
-from salf.runs.serving import Nobody
 from salf.worlds.fleet.deadlines import Auto, Constant
 
 LR = 0.5
@@ -266,9 +266,9 @@ def test_how_reach_is_found_is_a_setting_of_the_strategy_and_of_the_command(tmp_
     for (deadline, reach), wanted in learns.items():
         made = salf(unreached=None, deadline=deadline, reach=reach)
         assert (made.server.user_reach is not None) == wanted
+    from salf.live.serve import server_settings
     from salf.runs.federation import from_config
     from salf.runs.live_config import LiveConfig
-    from salf.runs.serving import server_settings
 
     for reach in ("known", "learned"):
         settings = {"data": "digits", "users": 3, "deadline": 1.0, "backend": "flower"}

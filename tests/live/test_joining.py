@@ -3,8 +3,8 @@
 import pytest
 
 from salf.common.errors import SalfError
-from salf.runs import live
-from salf.runs.live import Joining
+from salf.live import launch as live
+from salf.live.launch import Joining
 
 
 @pytest.mark.parametrize(

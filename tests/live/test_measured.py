@@ -5,8 +5,8 @@ import pytest
 pytest.importorskip("ray", reason="needs salf[ray]")
 
 from command import salf as command
-from salf.runs.agreement import measure
-from salf.runs.live import run
+from salf.live.agreement import measure
+from salf.live.launch import run
 from salf.runs.live_config import LiveConfig
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]

@@ -54,8 +54,8 @@ class Liar:
     def __init__(self, user: User, change):
         self.user, self.change = user, change
 
-    def train(self, *task):
-        return self.change(self.user.train(*task))
+    def train(self, task):
+        return self.change(self.user.train(task))
 
     def packed(self, update: Update) -> Update:
         return update
@@ -296,7 +296,7 @@ def test_a_server_that_is_terminated_killed_or_loses_ray_goes_on_after_the_last_
 
     # The simulator gets to the same model with the recorded depths: nothing was lost or repeated,
     # and live users compute what simulated ones do.
-    from salf.runs.replay import replay
+    from salf.live.replays import replay
 
     summary = json.loads((folder / "summary.json").read_text())
     replayed = replay(folder)

@@ -6,7 +6,7 @@ from torch import nn
 
 from salf.core.layers import Layers
 from salf.core.server import SGD
-from salf.data import Samples, Split
+from salf.data import Partitioned, Samples
 from salf.data.sampling import LocalWork
 from salf.engines import ENGINES
 from salf.methods import method
@@ -38,7 +38,7 @@ def simulation(name, targets, world, rate, steps=1, engine="loop", client_rate=N
         ENGINES[engine](model, Layers.of(model), half_square),
         method(name, **options),
         world,
-        Split(samples, [np.array([u]) for u in range(users)]),
+        Partitioned(samples, [np.array([u]) for u in range(users)]),
         lambda t: rate,
         SGD(0.0),
         batch_size=1,

@@ -9,9 +9,9 @@ import pytest
 
 from command import salf
 from salf.core.rows import Row, append
+from salf.live.agreement import Agreement, measure
 from salf.report.agreement import figure, page
 from salf.report.live.run import LiveRun
-from salf.runs.agreement import Agreement, measure
 from salf.runs.folder import CONFIG, ROUNDS
 from salf.runs.live_config import LiveConfig
 

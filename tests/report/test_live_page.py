@@ -11,6 +11,7 @@ from salf.cli import main
 from salf.common.files import write_whole
 from salf.core import rows
 from salf.core.rows import Row
+from salf.live.serve import finish
 from salf.report import Chart, Table, names, write_live_page
 from salf.report.live import LiveRun, page
 from salf.report.live.charts import OVER, curve, durations, layers, progress, shown_users
@@ -19,7 +20,6 @@ from salf.runs.federation import from_config
 from salf.runs.folder import CONFIG, ROUNDS, SUMMARY, RunFolder
 from salf.runs.live_config import live
 from salf.runs.run import run as simulate
-from salf.runs.serving import finish
 
 SIMULATED = Config(data="synthetic", model="mlp", users=3, rounds=4, threads=1)
 CONFIG_OF_ALL = live(SIMULATED, deadline=0.05, slow="0.34x8")  # user-1 of three
@@ -413,7 +413,7 @@ def test_a_run_that_is_stopped_says_how_to_see_it(tmp_path, monkeypatch, capsys)
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("salf.runs.live._run", stop)
+    monkeypatch.setattr("salf.live.launch._run", stop)
     assert salf(monkeypatch, *command) == 130
     assert f"salf page {tmp_path} creates a page from the rounds so far." in capsys.readouterr().err
     (tmp_path / ROUNDS).unlink()

@@ -17,6 +17,7 @@ from salf.runs.compare import Case, Comparison
 from salf.runs.config import Config
 from salf.runs.run import Result
 from salf.runs.training import History
+from salf.worlds.fleet.named import assumed
 
 BASE = Config(users=4, fleet="phones", deadline=0.065, seconds=40.0, rounds=0)
 
@@ -91,7 +92,7 @@ def test_headings_name_the_fleet_and_the_deadline_instead_of_stragglers(compared
 
 
 def test_words_say_who_is_faster_who_is_worse_and_who_never_gets_there(compared):
-    salf, against_drop, equal_time, drop = seconds.sentences(compared)
+    salf, against_drop, equal_time, drop, caveat = seconds.sentences(compared)
     assert salf == (
         "SALF reaches 95 % of FedAvg's final accuracy 4 times as fast as FedAvg (10 s against "
         "40 s); at the end its test accuracy is 0.025 lower than that of FedAvg, and its "
@@ -104,6 +105,7 @@ def test_words_say_who_is_faster_who_is_worse_and_who_never_gets_there(compared)
         "seed)"
     )
     assert drop.startswith("Drop does not reach 95 % of FedAvg's final accuracy; at the end")
+    assert caveat.startswith("Device speeds of the fleet phones are assumed, more than a thousand")
     assert salf in printed(compared)
 
 
@@ -115,7 +117,7 @@ def test_who_takes_longer_than_fedavg_is_said_to():
             case("salf"): [timed("salf", [0.1, 0.8], 0.8)],
         },
     )
-    (sentence,) = seconds.sentences(slow)
+    sentence, _ = seconds.sentences(slow)
     assert "takes 2 times as long as FedAvg to reach 95 % of FedAvg's final accuracy" in sentence
     assert "its test accuracy is the same as that of FedAvg" in sentence
 
@@ -212,3 +214,9 @@ def test_numbers_of_a_table_are_plain(times, said):
 
 def test_a_ratio_of_times_is_plain():
     assert [seconds._number(x, 2) for x in (1.26, 9.4, 12.3, 120.0)] == ["1.3", "9.4", "12", "120"]
+
+
+def test_assumed_speeds_are_said_of_named_fleets_only():
+    assert "the fleet phones are assumed, more than a thousand times slower" in assumed("phones")
+    assert assumed("edge:mean=0.4").startswith("Device speeds of the fleet edge are assumed, with")
+    assert assumed("phones:speed=1e10") == assumed("devices.csv") == assumed("mypkg:Fleet") == ""

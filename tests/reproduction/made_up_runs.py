@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+from reproduction.item import Found, Task, label
 from salf.core.rows import Row
-from salf.reproduction.item import Found, Task, label
 from salf.runs.config import Config
 from salf.runs.run import Result
 from salf.runs.training import History

@@ -1,8 +1,8 @@
 import pytest
 
-from salf.reproduction.brief import combined, topics
-from salf.reproduction.texts import TEXTS, finding
-from salf.reproduction.verdicts import Check, Finding, Verdict, of_a_part
+from reproduction.brief import combined, topics
+from reproduction.texts import TEXTS, finding
+from reproduction.verdicts import Check, Finding, Verdict, of_a_part
 
 GOOD, BAD, OPEN = Check("a", True), Check("b", False), Check("c", None)
 HOLDS, IN_PART, FAILS, UNDECIDED, NOT_TESTED = Verdict

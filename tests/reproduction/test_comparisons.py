@@ -3,7 +3,7 @@
 import pytest
 from scipy import stats
 
-from salf.reproduction.comparisons import (
+from reproduction.comparisons import (
     Measured,
     as_good,
     better,
@@ -11,7 +11,7 @@ from salf.reproduction.comparisons import (
     far_apart,
     within_the_interval,
 )
-from salf.reproduction.verdicts import Verdict, judge
+from reproduction.verdicts import Verdict, judge
 
 WIDE = (-0.1, 0.0, 0.1)
 

@@ -6,11 +6,11 @@ import pytest
 import vl_convert
 from made_up_runs import found
 
-from salf.reproduction.convergence import CNN, MLP, findings
-from salf.reproduction.curves import Course, points
-from salf.reproduction.item import label
-from salf.reproduction.sizes import AVERAGES, METHODS, QUICK
-from salf.reproduction.verdicts import Verdict
+from reproduction.convergence import CNN, MLP, findings
+from reproduction.curves import Course, points
+from reproduction.item import label
+from reproduction.sizes import AVERAGES, METHODS, QUICK
+from reproduction.verdicts import Verdict
 
 HOLDS, IN_PART, FAILS = Verdict.HOLDS, Verdict.IN_PART, Verdict.FAILS
 UNDECIDED = Verdict.UNDECIDED

@@ -7,14 +7,14 @@ import pytest
 import vl_convert
 from made_up_runs import found
 
+from reproduction.deadlines import FLEET, passes, straggler_share
+from reproduction.item import label
+from reproduction.latency import Latency
+from reproduction.latency_claims import PLACES, PUBLISHED, WITH_DEADLINE, Panel, findings
+from reproduction.sizes import AVERAGES, QUICK
+from reproduction.verdicts import Verdict
 from salf.core.draws import Keyed
 from salf.report.tables import Table
-from salf.reproduction.deadlines import FLEET, passes, straggler_share
-from salf.reproduction.item import label
-from salf.reproduction.latency import Latency
-from salf.reproduction.latency_claims import PLACES, PUBLISHED, WITH_DEADLINE, Panel, findings
-from salf.reproduction.sizes import AVERAGES, QUICK
-from salf.reproduction.verdicts import Verdict
 from salf.runs.config import Config
 from salf.runs.federation import from_config
 from salf.runs.run import run

@@ -10,6 +10,11 @@ import torch
 from scipy import stats
 
 from reference import draw_all, gradients, unreached
+from reproduction import lemma1, lemma2, lemma3
+from reproduction.item import Found, label
+from reproduction.lemmas import errors_allowed, inner_products, rounds_of, weights_of
+from reproduction.sizes import QUICK
+from reproduction.verdicts import Verdict
 from salf.core.arrivals import Arrivals
 from salf.core.draws import Unkeyed
 from salf.core.layers import Layers
@@ -17,11 +22,6 @@ from salf.data import split, synthetic
 from salf.data.sampling import places
 from salf.methods.drop import Drop
 from salf.methods.salf import SALF
-from salf.reproduction import lemma1, lemma2, lemma3
-from salf.reproduction.item import Found, label
-from salf.reproduction.lemmas import errors_allowed, inner_products, rounds_of, weights_of
-from salf.reproduction.sizes import QUICK
-from salf.reproduction.verdicts import Verdict
 from salf.worlds.depth import Uniform
 
 TINY = replace(

@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from salf.cli.reproduction import NAMES
+from reproduction.items import ITEMS
+from reproduction.reproduce import PAGE, STATE, TEXT, reproduce
+from reproduction.sizes import QUICK, Settings
+from reproduction.verdicts import Verdict
 from salf.common.errors import SalfError
-from salf.reproduction.items import ITEMS
-from salf.reproduction.reproduce import PAGE, STATE, TEXT, reproduce
-from salf.reproduction.sizes import QUICK, Settings
-from salf.reproduction.verdicts import Verdict
 from salf.runs.config import Config
 from salf.runs.folder import RunFolder
 
@@ -103,7 +102,7 @@ def test_the_page_and_the_text_have_every_item_and_every_claim(done):
             assert finding.reason in text
     assert page.count('<div class="statement ') == text.count("\n- **")
     assert page.count('<div class="chart">') == len(ITEMS)
-    assert "salf reproduce table1" in text
+    assert "python -m reproduction table1" in text
     assert str(out) not in page + text
 
 
@@ -126,7 +125,7 @@ def test_the_same_call_again_computes_nothing_and_gives_the_same_page(done, tiny
     def never(*arguments, **more):
         raise AssertionError("there is nothing left to run")
 
-    monkeypatch.setattr("salf.reproduction.reproduce.run_all", never)
+    monkeypatch.setattr("reproduction.reproduce.run_all", never)
     reproduce(["all"], tiny, out, seeds=2)
     assert ((out / PAGE).read_text(), (out / TEXT).read_text()) == before
 
@@ -151,7 +150,7 @@ def test_an_item_made_at_another_size_keeps_the_others_on_the_page(copied, tiny,
     larger = replace(tiny, name="larger", draws=400)
     seen, told = [], []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("salf.reproduction.reproduce.SIZES", {"tiny": tiny})
+        patch.setattr("reproduction.reproduce.SIZES", {"tiny": tiny})
         reproduce(
             ["lemma1"],
             larger,
@@ -183,7 +182,7 @@ def test_an_item_without_its_data_stays_on_the_page_if_it_was_made_before(
     lacking = replace(tiny, name="lacking", configs={**tiny.configs, "vgg11": gone})
     both = {"tiny": tiny, "lacking": lacking}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("salf.reproduction.reproduce.SIZES", both)
+        patch.setattr("reproduction.reproduce.SIZES", both)
         made = reproduce(["fig-vgg", "lemma1"], lacking, copied, workers=1)
     assert "nowhere" in made.skipped["fig-vgg"]
     assert sections(copied) == list(ITEMS)
@@ -211,7 +210,7 @@ def test_runs_that_diverge_are_said_and_not_tried_again(tiny, tmp_path, monkeypa
     assert reproduce(["lemma1"], diverging, tmp_path, workers=1).diverged == {}
     text = (tmp_path / TEXT).read_text()
     assert told in text
-    monkeypatch.setattr("salf.reproduction.reproduce.run_all", None)  # nothing is left to do
+    monkeypatch.setattr("reproduction.reproduce.run_all", None)  # nothing is left to do
     again = reproduce(["fig-mlp"], diverging, tmp_path)
     assert again.diverged == made.diverged
     assert (tmp_path / TEXT).read_text() == text
@@ -290,10 +289,6 @@ def test_a_data_folder_is_for_the_data_that_are_in_it(tiny, tmp_path):
     assert sized.configs["vgg11"].data_dir == str(tmp_path)
 
 
-def test_the_command_names_the_items_there_are():
-    assert list(ITEMS) == list(NAMES)
-
-
 def test_an_unknown_item_is_a_sentence(tiny, tmp_path):
     with pytest.raises(SalfError, match=r"tabel1.*table1"):
         reproduce(["tabel1"], tiny, tmp_path)
@@ -312,8 +307,8 @@ def test_items_without_their_data_are_left_out_and_the_rest_is_made(tiny, tmp_pa
 
 
 def test_listing_the_tasks_of_an_item_does_no_work(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr("salf.reproduction.item.Measurement.__call__", None)
-    monkeypatch.setattr("salf.reproduction.reproduce.write_whole", None)
+    monkeypatch.setattr("reproduction.item.Measurement.__call__", None)
+    monkeypatch.setattr("reproduction.reproduce.write_whole", None)
     for item in ITEMS.values():
         assert item.tasks(tiny)
     assert list(tmp_path.iterdir()) == []

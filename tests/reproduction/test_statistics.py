@@ -1,8 +1,8 @@
 import pytest
 from scipy import stats
 
+from reproduction.statistics import against, paired
 from salf.common.intervals import interval
-from salf.reproduction.statistics import against, paired
 
 
 def test_the_interval_is_students():

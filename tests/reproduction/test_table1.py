@@ -2,13 +2,13 @@
 
 import numpy as np
 
+from reproduction import paper
+from reproduction.sizes import AVERAGES, METHODS, RATIOS
+from reproduction.table1 import _far_apart, _far_off, _tables
+from reproduction.table1_claims import MODELS, Cells, findings
+from reproduction.texts import TEXTS
+from reproduction.verdicts import Verdict
 from salf.report.tables import Table
-from salf.reproduction import paper
-from salf.reproduction.sizes import AVERAGES, METHODS, RATIOS
-from salf.reproduction.table1 import _far_apart, _far_off, _tables
-from salf.reproduction.table1_claims import MODELS, Cells, findings
-from salf.reproduction.texts import TEXTS
-from salf.reproduction.verdicts import Verdict
 
 REASONS = TEXTS["table1"]["reasons"]
 NOISE = (-0.001, 0.0, 0.001)

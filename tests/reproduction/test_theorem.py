@@ -9,19 +9,19 @@ import pytest
 import torch
 from torch import nn
 
+from reproduction import theorem
+from reproduction.item import Found, label
+from reproduction.ridge import Ridge, from_images, trajectories
+from reproduction.sizes import QUICK
+from reproduction.verdicts import Verdict
 from salf.common.intervals import interval
 from salf.core.draws import Keyed
 from salf.core.layers import Layers
 from salf.core.schedules import theorem_rate
-from salf.data import Parts, Samples, Split, synthetic
+from salf.data import Partition, Partitioned, Samples, synthetic
 from salf.data.sampling import places
 from salf.engines import LoopEngine
 from salf.methods import method
-from salf.reproduction import theorem
-from salf.reproduction.item import Found, label
-from salf.reproduction.ridge import Ridge, from_images, trajectories
-from salf.reproduction.sizes import QUICK
-from salf.reproduction.verdicts import Verdict
 from salf.simulation import Simulation
 from salf.worlds.base import AtDeadline
 from salf.worlds.depth import Uniform
@@ -44,7 +44,7 @@ def ridge():
     rng = np.random.default_rng(0)
     inputs = rng.normal(size=(16, 6)) * np.linspace(0.5, 1.5, 6)
     shares = [np.arange(5), np.arange(5, 10), np.arange(10, 16)]
-    return Ridge(inputs, rng.normal(size=16), Parts.of(shares), ridge=0.3, batch_size=2)
+    return Ridge(inputs, rng.normal(size=16), Partition.of(shares), ridge=0.3, batch_size=2)
 
 
 def objective(ridge, share, w):
@@ -181,7 +181,7 @@ def test_a_trajectory_is_that_of_the_simulation_with_its_seed(ridge, name):
         LoopEngine(model, Layers.of(model, [f"blocks.{i}" for i in range(layers)]), loss),
         method(name),
         AtDeadline(Uniform(3, layers)),
-        Split(
+        Partitioned(
             Samples(torch.from_numpy(ridge.inputs), torch.from_numpy(ridge.targets)), ridge.shares
         ),
         theorem_rate(*ridge.rho),

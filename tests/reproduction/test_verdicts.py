@@ -1,4 +1,4 @@
-from salf.reproduction.verdicts import Check, Verdict, judge, of_a_part
+from reproduction.verdicts import Check, Verdict, judge, of_a_part
 
 
 def test_a_claim_holds_if_all_checks_passed():

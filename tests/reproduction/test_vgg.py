@@ -4,11 +4,11 @@ import pytest
 import vl_convert
 from made_up_runs import found
 
-from salf.reproduction.curves import Course
-from salf.reproduction.item import label
-from salf.reproduction.sizes import AVERAGES, MEDIUM, PAPER, QUICK
-from salf.reproduction.verdicts import Verdict
-from salf.reproduction.vgg import (
+from reproduction.curves import Course
+from reproduction.item import label
+from reproduction.sizes import AVERAGES, MEDIUM, PAPER, QUICK
+from reproduction.verdicts import Verdict
+from reproduction.vgg import (
     AT_90,
     BY_SHARE,
     SHARES,

@@ -17,7 +17,7 @@ from salf.theory import Federation
 from salf.theory.planning import theorem_spread
 from salf.worlds.fleet.availability import markov
 from salf.worlds.fleet.cost import Cost
-from salf.worlds.fleet.deadlines import Schedule
+from salf.worlds.fleet.deadlines import DeadlineSchedule
 from salf.worlds.fleet.devices import Fleet
 from salf.worlds.fleet.jitter import Traces
 from salf.worlds.fleet.timing import Timing
@@ -194,7 +194,7 @@ def test_the_search_is_reproducible_and_measures_what_a_run_reaches(searched):
 
 def test_the_plan_is_a_schedule_that_a_run_reads(searched, tmp_path):
     (tmp_path / "plan.csv").write_text(searched.schedule_csv())
-    schedule = Schedule.csv(tmp_path / "plan.csv")
+    schedule = DeadlineSchedule.csv(tmp_path / "plan.csv")
     assert schedule.seconds == searched.schedule
     config = TINY.changed(
         deadline=str(tmp_path / "plan.csv"), batch_size=searched.offer.batch_size, seconds=30.0
@@ -245,7 +245,7 @@ def test_rank_correlation_against_scipy():
         ({}, {"given": {"G2": 1.0}}, "G2"),
         ({}, {"given": {"g2": -1.0}}, "g2 must be finite and not negative"),
         ({}, {"deadlines": [60.0]}, "within the budget of 30 s"),
-        ({"seconds": 0.001}, {}, "Use more seconds or a faster fleet"),
+        ({"fleet": "edge", "seconds": 1e-6}, {}, "Use more seconds or a faster fleet"),
         ({"users": 1}, {}, "at least 2 users"),
     ],
 )

@@ -276,8 +276,8 @@ def test_training_and_validation_data_are_disjoint_and_complete():
     training = from_config(Config(data="synthetic", users=6, rounds=1, batch_size=4))
     assert training.validation is not None
     assert len(training.validation) == 1000
-    assert len(training.simulation.shares.samples) == 5000
-    rows = torch.cat([training.simulation.shares.samples.inputs, training.validation.inputs])
+    assert len(training.simulation.data.samples) == 5000
+    rows = torch.cat([training.simulation.data.samples.inputs, training.validation.inputs])
     assert len({row.numpy().tobytes() for row in rows}) == 6000
 
 

@@ -17,7 +17,7 @@ from salf.runs.config import Config
 from salf.runs.presets import PRESETS
 from salf.runs.run import run
 from salf.stages.attacks import Attack
-from salf.stages.robust import Robust, Sent, _capped
+from salf.stages.robust import Robust, RobustAggregate, Sent, Votes, _capped
 
 LAYERS = Layers([Layer("a", ("a.w",), ("a.mean", "a.count")), Layer("b", ("b.w",))])
 LIKE = {
@@ -34,7 +34,7 @@ def of(name, *values):
 
 def combined(rule, updates, weights=None, attackers=1, divisor=None, robust=None):
     """The step of users with these updates, each of the same weight in all layers."""
-    found = (robust or Robust(rule, attackers)).begin(LAYERS, LIKE)
+    found = RobustAggregate(robust or Votes(Robust(rule, attackers)), LAYERS, LIKE)
     weights = [1 / len(updates)] * len(updates) if weights is None else weights
     for user, (update, weight) in enumerate(zip(updates, weights, strict=True)):
         found.add(update, [weight] * 2, user=user)
@@ -112,7 +112,7 @@ def test_a_user_that_pretends_to_be_rare_gets_no_more_by_its_weight_than_the_med
 
 def sent_by(robust, users, weight=1.0):
     """The step of a round in which these users send these numbers of layer b."""
-    found = robust.begin(LAYERS, LIKE)
+    found = RobustAggregate(robust, LAYERS, LIKE)
     for user, number in users.items():
         found.add(of("b.w", number, 0.0), [weight] * 2, user=user)
     return found.total([weight * len(users)] * 2).values.get("b.w", [None])[0]
@@ -120,7 +120,7 @@ def sent_by(robust, users, weight=1.0):
 
 @pytest.mark.parametrize("rule", ["trimmed", "median", "clip"])
 def test_a_layer_stays_until_enough_users_have_ever_sent_it(rule):
-    robust = Robust(rule)
+    robust = Votes(Robust(rule))
     assert sent_by(robust, {"a": 1.0}) is None
     assert sent_by(robust, {"a": 5.0}) is None  # it has one vote, however often it sends
     assert sent_by(robust, {"b": 4.0}) is None
@@ -130,7 +130,7 @@ def test_a_layer_stays_until_enough_users_have_ever_sent_it(rule):
 
 @pytest.mark.parametrize("rule", ["trimmed", "median", "clip"])
 def test_a_lone_update_is_compared_with_what_other_users_last_sent(rule):
-    robust = Robust(rule)
+    robust = Votes(Robust(rule))
     sent_by(robust, {"a": 1.0, "b": 2.0, "c": 3.0})
     assert sent_by(robust, {"d": -45.0}) is None  # the furthest of four
     assert sent_by(robust, {"a": 4.0}) == 3.5  # now d is; clipped to the median of 2, 3, 4, 45
@@ -140,7 +140,7 @@ def test_a_lone_update_is_compared_with_what_other_users_last_sent(rule):
 
 
 def test_few_updates_are_compared_with_the_latest_of_other_users():
-    robust = Robust("trimmed")
+    robust = Votes(Robust("trimmed"))
     sent_by(robust, dict.fromkeys(range(7), 100.0))
     for t in range(7):
         sent_by(robust, {f"later {t}": 1.0})
@@ -151,17 +151,17 @@ def test_few_updates_are_compared_with_the_latest_of_other_users():
 
 def test_a_user_with_larger_updates_is_clipped_and_not_silenced():
     """Twice the local steps, or half the batch: larger, in the same direction."""
-    robust = Robust("trimmed")
+    robust = Votes(Robust("trimmed"))
     sent_by(robust, {0: 1.0, 1: 1.1, 2: 0.9, 3: 1.2})
     assert float(sent_by(robust, {4: 2.0})) == pytest.approx(1.1)
     assert sent_by(robust, {5: 20.0}) is None
 
 
 def test_among_few_updates_one_that_moves_only_buffers_is_left_out():
-    robust = Robust("trimmed")
+    robust = Votes(Robust("trimmed"))
 
     def sent(users):
-        found = robust.begin(LAYERS, LIKE)
+        found = RobustAggregate(robust, LAYERS, LIKE)
         for user, (gradient, mean) in users.items():
             update = {**of("a.w", gradient, gradient, gradient), **of("a.mean", mean, mean)}
             found.add({**update, "a.count": torch.tensor(1)}, [1.0] * 2, user=user)
@@ -175,28 +175,28 @@ def test_among_few_updates_one_that_moves_only_buffers_is_left_out():
 
 def test_a_frozen_layer_with_buffers_is_no_obstacle():
     like = {**LIKE, "a.w": torch.zeros(3, dtype=torch.float64)}
-    robust, found = Robust("trimmed"), None
+    robust, found = Votes(Robust("trimmed")), None
     for user in range(4):
-        found = robust.begin(LAYERS, like)
+        found = RobustAggregate(robust, LAYERS, like)
         found.add({**of("a.mean", 1.0, 1.0 + user), "a.count": torch.tensor(1)}, user=user)
         found = found.total([1.0] * 2).values
     assert found == {} or found["a.mean"].shape == (2,)
 
 
 def test_among_few_narrow_networks_an_entry_that_hardly_anybody_held_stays():
-    robust, narrow = Robust("trimmed"), {"b.w": (slice(1),)}
+    robust, narrow = Votes(Robust("trimmed")), {"b.w": (slice(1),)}
     for user in range(4):
-        found = robust.begin(LAYERS, LIKE)
+        found = RobustAggregate(robust, LAYERS, LIKE)
         found.add(of("b.w", 1.0 + user / 10), [1.0] * 2, held=narrow, user=user)
         found.average()
-    found = robust.begin(LAYERS, LIKE)
+    found = RobustAggregate(robust, LAYERS, LIKE)
     found.add(of("b.w", 1.15, 0.1), [1.0] * 2, user=9)
     step = found.average()
     assert step.held["b.w"].tolist() == [True, False]
 
 
 def test_what_is_kept_is_in_a_checkpoint():
-    robust, other = Robust("trimmed"), Robust("trimmed")
+    robust, other = Votes(Robust("trimmed")), Votes(Robust("trimmed"))
     sent_by(robust, {0: 1.0, 1: 2.0, 2: 3.0})
     sent_by(robust, {0: 2.0})
     kept, tensors = robust.state()
@@ -225,7 +225,7 @@ def test_buffers_are_combined_too_and_counters_are_as_always():
 
 @pytest.mark.parametrize("rule", ["trimmed", "median", "clip"])
 def test_an_entry_that_few_networks_hold_does_not_move(rule):
-    found = Robust(rule).begin(LAYERS, LIKE)
+    found = RobustAggregate(Votes(Robust(rule)), LAYERS, LIKE)
     for user in range(3):
         found.add(of("b.w", 2.0, 2.0), [1.0] * 2, user=user)
     narrow = {"b.w": (slice(1),)}
@@ -233,7 +233,7 @@ def test_an_entry_that_few_networks_hold_does_not_move(rule):
     step = found.average()
     assert step.values["b.w"].tolist() == pytest.approx([2.0, 2.0])
     assert step.held == {}
-    few = Robust(rule).begin(LAYERS, LIKE)
+    few = RobustAggregate(Votes(Robust(rule)), LAYERS, LIKE)
     few.add(of("b.w", 2.0, 2.0), [1.0] * 2, user=0)
     for user in (1, 2):
         few.add(of("b.w", 2.0), [1.0] * 2, held=narrow, user=user)

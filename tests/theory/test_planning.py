@@ -63,7 +63,7 @@ def test_users_that_differ_by_enumeration():
 
 def test_spreads_by_hand():
     law = np.array([[0.25, 0.5, 0.25]])  # two users, each with chance 1/2
-    assert theorem_spread(law) == pytest.approx(8 * 1.25 / 0.5)
+    assert theorem_spread(law) == pytest.approx(8 * 1.25 / 0.75)
     # p + (1-p)^-2 (P(1) (8 (1 - 1/2) + p^2) + P(2) p^2)
     assert sharp_spread(law) == pytest.approx(0.25 + (0.5 * (4 + 0.0625) + 0.25 * 0.0625) / 0.5625)
     everybody = np.array([[0.0, 0.0, 1.0]])
@@ -71,9 +71,26 @@ def test_spreads_by_hand():
     assert sharp_spread(everybody) == 0  # no deadline, no spread
 
 
+def test_the_constant_of_the_papers_formula_by_hand():
+    """Two users and two layers under AS4: p_1 = (2/3)^2 = 4/9 and p_2 = (1/3)^2 = 1/9."""
+    law = count_law(np.array([[1 / 3, 1 / 3], [2 / 3, 2 / 3]]))
+    # 4U/(U-1) = 8; (1 + 4/9)/(1 - 4/9) = 13/5; (1 + 1/9)/(1 - 1/9) = 5/4.
+    assert theorem_spread(law) == pytest.approx(8 * (13 / 5 + 5 / 4))  # 30.8
+    # [C_constant]: both layers with p_1.
+    assert Federation(2, 2).spread == pytest.approx(8 * 2 * 13 / 5)  # 41.6
+
+
+def test_a_layer_may_be_reached_in_less_than_half_of_the_rounds():
+    law = np.array([[0.9, 0.05, 0.05], [0.5, 0.25, 0.25]])
+    assert theorem_spread(law) == pytest.approx(8 * (1.9 / 0.1 + 1.5 / 0.5))
+    # p + (1-p)^-2 (P(1) (4 + p^2) + P(2) p^2), of both layers
+    first, second = 0.9 + (0.05 * 4 + 0.1 * 0.81) / 0.01, 0.5 + (0.25 * 4 + 0.5 * 0.25) / 0.25
+    assert sharp_spread(law) == pytest.approx(first + second)
+
+
 @pytest.mark.parametrize("spread", [theorem_spread, sharp_spread])
-def test_no_spread_where_nobody_reaches_a_layer_with_chance_one_half(spread):
-    assert spread(np.array([[0.5, 0.25, 0.25], [0.0, 0.5, 0.5]])) == np.inf
+def test_no_spread_where_nobody_ever_reaches_a_layer(spread):
+    assert spread(np.array([[1.0, 0.0, 0.0], [0.0, 0.5, 0.5]])) == np.inf
 
 
 def test_the_sharp_spread_is_never_larger():
@@ -225,9 +242,23 @@ def test_rounds_that_end_early_cost_what_they_last():
     assert made.best_schedule().bound <= problem().best_schedule().bound
 
 
-def test_a_budget_too_short_for_the_bound_is_a_sentence():
-    with pytest.raises(SalfError, match=r"not defined within 0.01 s.*Use more seconds"):
-        problem(0.01)
+def test_a_budget_within_which_nobody_reaches_a_layer_is_a_sentence():
+    with pytest.raises(SalfError, match=r"not defined within 1 s.*p_l = 1.*Use more seconds"):
+        TradeOff.of(lambda T: 10.0 if T >= 1.5 else np.inf, lambda T: T, 1.0)
+
+
+def test_a_short_budget_is_spent_on_one_round():
+    """In 0.01 s a user hardly ever reaches the first layer, and the bound is defined."""
+    made = problem(0.01)
+    assert made.best_constant().rounds == 1
+    np.testing.assert_allclose(made.best_schedule().deadlines, 0.01)
+
+
+def test_a_deadline_at_which_nobody_comes_in_most_rounds_is_looked_at():
+    made = problem(G2=1e-4)  # noise hardly counts, so that many short rounds are best
+    deadline = made.best_constant().deadlines[0]
+    assert count_law(erlang_reach(deadline))[0, 0] > 0.5  # p_1
+    assert made.best_constant().bound < made.bound_at(1.0)
 
 
 def test_a_learning_rate_too_large_for_the_bound_is_a_sentence():

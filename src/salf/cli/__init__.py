@@ -17,7 +17,6 @@ from salf.cli import (
     live,
     plan,
     recorded,
-    reproduction,
     run,
     theory,
 )
@@ -58,7 +57,6 @@ for command in (
     plan.plan,
     bench.bench,
     attacks.attacks,
-    reproduction.reproduce,
     live.live,
     recorded.page,
     live.join,
@@ -76,11 +74,14 @@ INTERRUPTED = 130  # the exit code of a program stopped by Ctrl-C
 UsageError: Any = typer.BadParameter.__bases__[0]
 
 
-def main() -> None:
-    """Run the command line. What a person can mend is one sentence and exit code 2."""
+def main(command: typer.Typer = app, *, continues: bool = False) -> None:
+    """Run the command line. What a person can mend is one sentence and exit code 2.
+
+    With `continues`, the command goes on where it was stopped when it is repeated.
+    """
     try:
         with sigterm_as_exit():
-            code = app(standalone_mode=False)
+            code = command(standalone_mode=False)
     except SalfError as error:
         _fail(str(error))
     except OSError as error:  # a disk that is full, a folder that may not be written to
@@ -92,7 +93,8 @@ def main() -> None:
     except SystemExit as ended:
         code = ended.code
     if code in (INTERRUPTED, TERMINATED):  # typer may return the former instead of raising
-        say(f"salf: stopped.{_how_to_continue(sys.argv[1:])}")
+        how = " Repeat the command to continue." if continues else _how_to_continue(sys.argv[1:])
+        say(f"salf: stopped.{how}")
     raise SystemExit(code)
 
 
@@ -110,7 +112,7 @@ def _what_to_give(error: Any) -> str:
 def _how_to_continue(arguments: Sequence[str]) -> str:
     command = next((word for word in arguments if not word.startswith("-")), "")
     kept = any(word.partition("=")[0] == "--out" for word in arguments)
-    if command in ("reproduce", "demo", "bench") or (kept and command in ("compare", "attacks")):
+    if command in ("demo", "bench") or (kept and command in ("compare", "attacks")):
         return " Repeat the command to continue."
     if command not in ("run", "live", "compare"):
         return ""

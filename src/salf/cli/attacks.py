@@ -41,7 +41,8 @@ def attacks(
     """Test the rules of --robust against attacks, and print the accuracies as a table.
 
     A preset has 8 users here unless you set --users; --attackers (1) of them attack. Attackers
-    always send all layers.
+    always send all layers. These attacks are crude: updates that stay within the spread of the
+    others' get through (docs/robust.md).
 
     Examples:
 

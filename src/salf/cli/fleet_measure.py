@@ -35,8 +35,8 @@ def measure(
 
         salf run mnist-cnn --fleet runs/live/fleet.csv --users 8 --deadline 50ms
     """
+    from salf.live.agreement import measure as measured_of
     from salf.report.agreement import write_agreement
-    from salf.runs.agreement import measure as measured_of
 
     path = out or folder / "fleet.csv"
     if path.suffix != ".csv":  # which --fleet knows files by

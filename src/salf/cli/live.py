@@ -71,7 +71,7 @@ def live(
 
         salf replay runs/live    (replay the recorded depths in the simulator)
     """
-    from salf.runs.live import Joining, run
+    from salf.live.launch import Joining, run
 
     if resume and out is None:
         raise SalfError("--resume needs --out, the folder of the run to continue.")
@@ -132,7 +132,7 @@ class Screen:
     def begin(self, config: LiveConfig, layers: Sequence[str]) -> None:
         """The federation is put together."""
         from salf.live.slow import slowness
-        from salf.runs.live_users import user_name
+        from salf.live.users import user_name
 
         slow = enumerate(slowness(config.slow, config.users), 1)
         factors = {user_name(number): factor for number, factor in slow}
@@ -219,7 +219,7 @@ def join(
         salf join mnist-cnn --address 192.168.1.10:6379 --share 7/8
     """
     from salf.live.cluster import Pulse, cluster
-    from salf.runs.live_users import make_user, user_name
+    from salf.live.users import make_user, user_name
 
     if not share:
         raise SalfError("salf join needs --share: for example, 7/8 for user 7 of the server's 8.")

@@ -35,8 +35,8 @@ def replay(
 
         salf replay runs/live
     """
+    from salf.live.replays import recorded, replay
     from salf.runs.folder import RunFolder
-    from salf.runs.replay import recorded, replay
 
     with progress_bar() as progress:
         task = progress.add_task("replaying", total=len(recorded(folder)))

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from salf.common.errors import SalfError
-from salf.core.aggregate import Changing, LayerwiseAggregate, PerLayer, Update, User
+from salf.core.aggregate import Update
 from salf.core.draws import Keyed, Purpose
 from salf.core.layers import Layers
 
@@ -176,53 +176,6 @@ def unpacked(
         for name, value in zip(names, torch.split(vector, sizes), strict=True):
             found[name] = value.view(like[name].shape)
     return found
-
-
-class Residuals:
-    """The users of a simulation as senders; those who took part, with what they have not sent."""
-
-    def __init__(self, compression: Compression, layers: Layers, seed: int) -> None:
-        self.compression, self.layers, self.seed = compression, layers, seed
-        self._senders: dict[int, Sender] = {}
-
-    def sent(self, update: Update, user: int, t: int) -> dict[str, Tensor]:
-        """What the server gets of a user's update of round t."""
-        sender = self._senders.get(user)
-        if sender is None:
-            sender = Sender(self.compression, self.layers, self.seed, user)
-            if self.compression.remembers:
-                self._senders[user] = sender
-        return unpacked(sender.packed(update, t), self.compression, self.layers, update)
-
-    def state(self) -> dict[str, Tensor]:
-        """What a checkpoint has to keep."""
-        return {
-            f"{user}/{index}": residual
-            for user, sender in self._senders.items()
-            for index, residual in sender.residuals.items()
-        }
-
-    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Continue with what users of another simulation had not sent."""
-        for key, residual in tensors.items():
-            user, index = map(int, key.split("/"))
-            if user not in self._senders:
-                self._senders[user] = Sender(self.compression, self.layers, self.seed, user)
-            self._senders[user].residuals[index] = residual
-
-
-class Compressed(Changing):
-    """An aggregate that gets updates as they are after compression."""
-
-    def __init__(self, inner: LayerwiseAggregate, residuals: Residuals, t: int) -> None:
-        super().__init__(inner)
-        self._residuals, self._t = residuals, t
-
-    def changed(self, update: Update, weights: PerLayer | None, user: User) -> Update:
-        """What arrives of the user's update. Layers that do not count are not sent."""
-        index_of = self._residuals.layers.index_of
-        counting = {n: v for n, v in update.items() if weights is None or weights[index_of[n]]}
-        return self._residuals.sent(counting, int(user), self._t)
 
 
 def upload_bytes(

@@ -30,7 +30,7 @@ class Purpose(IntEnum):
     BATCH = 0
     DEPTH = 1
     COHORT = 2
-    SHARE = 3
+    PART = 3
     STEP = 4
     EPOCH = 5
     DEVICE = 6

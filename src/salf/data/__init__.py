@@ -3,16 +3,16 @@
 from salf.data.generated import synthetic
 from salf.data.loading import example, load, placed
 from salf.data.samples import DataSet, Samples, from_tensors
-from salf.data.shares import Own, Parts, Shares, Split, joined, some
 from salf.data.splits import given, holdout, split
+from salf.data.users_data import OwnData, Partition, Partitioned, UsersData, joined, some
 
 __all__ = [
     "DataSet",
-    "Own",
-    "Parts",
+    "OwnData",
+    "Partition",
+    "Partitioned",
     "Samples",
-    "Shares",
-    "Split",
+    "UsersData",
     "example",
     "from_tensors",
     "given",

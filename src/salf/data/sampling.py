@@ -9,7 +9,7 @@ from torch import Tensor
 from salf.common.errors import SalfError
 from salf.core.arrivals import Floats, Ints
 from salf.core.draws import Draws, Keyed, Purpose, distinct
-from salf.data import Shares
+from salf.data import UsersData
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class Cohort:
 
 @dataclass(frozen=True)
 class LocalWork:
-    """What every user does in a round: local steps, or epochs through its share.
+    """What every user does in a round: local steps, or epochs through its part.
 
     `rate` is the users' own learning rate; by default they use the server's.
     """
@@ -65,24 +65,24 @@ ONE_STEP = LocalWork()
 
 
 class Batches:
-    """Mini-batches from every user's share, without replacement: all of it if it is smaller.
+    """Mini-batches from every user's part, without replacement: all of it if it is smaller.
 
     The batch size is one for all users, or one for each. With `epochs`, local steps pass through
-    permutations of the share instead; the last batch of each may be smaller.
+    permutations of the part instead; the last batch of each may be smaller.
     """
 
-    def __init__(self, shares: Shares, batch_size: int | Ints, epochs: int = 0) -> None:
+    def __init__(self, data: UsersData, batch_size: int | Ints, epochs: int = 0) -> None:
         if np.min(batch_size) < 1:
             raise SalfError(f"the batch size must be at least 1, not {np.min(batch_size)}.")
-        self.shares, self.batch_size, self.epochs = shares, batch_size, epochs
+        self.data, self.batch_size, self.epochs = data, batch_size, epochs
 
     def sizes(self, users: Ints) -> Ints:
         """How many rows these users' first batches have."""
-        return np.minimum(self.wanted(users), self.shares.sizes(users))
+        return np.minimum(self.wanted(users), self.data.sizes(users))
 
     def usual_sizes(self, users: Ints) -> Floats:
         """How many rows a local step of these users has on average."""
-        held = self.shares.sizes(users)
+        held = self.data.sizes(users)
         if not self.epochs:
             return np.asarray(self.sizes(users), np.float64)
         return np.asarray(held / -(-held // self.wanted(users)))
@@ -93,7 +93,7 @@ class Batches:
 
     def steps(self, local: LocalWork) -> Callable[[Ints], Ints]:
         """How many local steps users are to do in a round, as a function of the users."""
-        return lambda users: local.planned(self.shares.sizes(users), self.wanted(users))
+        return lambda users: local.planned(self.data.sizes(users), self.wanted(users))
 
     def of_round(self, draws: Draws, users: Ints) -> "RoundBatches":
         """The batches of a round's users."""
@@ -109,21 +109,21 @@ class RoundBatches:
 
     def __init__(self, batches: Batches, draws: Draws, users: Ints) -> None:
         self._batches, self._draws, self._users = batches, draws, np.sort(users)
-        self._held = batches.shares.sizes(self._users)
+        self._held = batches.data.sizes(self._users)
         self._drawn: dict[int, tuple[Ints, Ints]] = {}
 
     def __call__(self, users: Ints, step: int = 1) -> tuple[Tensor, Tensor]:
         """The rows of users with equally many in a local step, one user after the other."""
         at = np.searchsorted(self._users, users)
         found, sizes = self._of_step(step)
-        return self._batches.shares.rows(users, found[at, : sizes[at[0]]])
+        return self._batches.data.rows(users, found[at, : sizes[at[0]]])
 
     def sizes(self, users: Ints, step: int = 1) -> Ints:
         """How many rows each of these users has in a local step."""
         return self._of_step(step)[1][np.searchsorted(self._users, users)]
 
     def _of_step(self, step: int) -> tuple[Ints, Ints]:
-        """Where in their shares all users' rows are, and how many each has."""
+        """Where in their parts all users' rows are, and how many each has."""
         if step not in self._drawn:
             size, held = self._batches.wanted(self._users), self._held
             if self._batches.epochs:
@@ -150,7 +150,7 @@ class RoundBatches:
 
 
 def places(draws: Draws, users: Ints, sizes: Ints, batch_size: int, step: int = 1) -> Ints:
-    """Where in their shares, of these sizes, the rows of the users' batches are: [users, rows].
+    """Where in their parts, of these sizes, the rows of the users' batches are: [users, rows].
 
     They are uniform, without replacement; a user has the same ones whoever else takes part.
     """
@@ -159,7 +159,7 @@ def places(draws: Draws, users: Ints, sizes: Ints, batch_size: int, step: int = 
 
 
 def epoch_places(draws: Draws, user: int, size: int, batch_size: int, step: int) -> Ints:
-    """The same for one user whose local steps pass through its share, in a new order each epoch."""
+    """The same for one user whose local steps pass through its part, in a new order each epoch."""
     epoch, batch = divmod(step - 1, -(-size // batch_size))
     numbers = draws.uniform(np.array([user]), Purpose.EPOCH, size, epoch + 1)[0]
     order = np.argsort(numbers, kind="stable")

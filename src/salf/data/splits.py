@@ -7,10 +7,10 @@ import numpy as np
 from torch import Tensor
 
 from salf.common.errors import SalfError, unknown
-from salf.data.shares import Index, Parts, SharedParts
+from salf.data.users_data import DrawnPartition, Index, Partition
 
 
-def split(spec: str, labels: Tensor, users: int, rng: np.random.Generator) -> Parts:
+def split(spec: str, labels: Tensor, users: int, rng: np.random.Generator) -> Partition:
     """Split the samples among users: the sorted indices of each user's samples.
 
     `iid`              at random.
@@ -19,7 +19,7 @@ def split(spec: str, labels: Tensor, users: int, rng: np.random.Generator) -> Pa
     `shards:K`         sorted by label, cut into K pieces per user, assigned at random.
     `shared:K`         K at random for each user; several users, or none, may hold a sample.
 
-    All but the last give each sample to one user, and shares are equal to within one sample (to
+    All but the last give each sample to one user, and parts are equal to within one sample (to
     within K for shards), because the paper's analysis takes users' data sets to be of one size.
     """
     name, _, value = spec.partition(":")
@@ -30,7 +30,7 @@ def split(spec: str, labels: Tensor, users: int, rng: np.random.Generator) -> Pa
         size = _whole(spec, value, "shared:100")
         if size > count:
             raise SalfError(f"the split {spec!r} needs {size} samples, but there are {count}.")
-        return SharedParts(users, count, size, key=int(rng.integers(2**63)))
+        return DrawnPartition(users, count, size, key=int(rng.integers(2**63)))
     if users > count:
         raise SalfError(
             f"{users} users cannot share {count} samples; use at most {count} users, or the split "
@@ -40,56 +40,56 @@ def split(spec: str, labels: Tensor, users: int, rng: np.random.Generator) -> Pa
         return _iid(count, users, rng)
     if name == "dirichlet":
         alpha = _number(spec, value, "dirichlet:0.5")
-        shares = _dirichlet(_classes(spec, labels), users, alpha, rng)
+        parts = _dirichlet(_classes(spec, labels), users, alpha, rng)
     elif name == "shards":
         pieces = _whole(spec, value, "shards:2")
-        shares = _shards(_classes(spec, labels), users, pieces, rng)
+        parts = _shards(_classes(spec, labels), users, pieces, rng)
     else:
         raise unknown("split", spec, ["iid", "dirichlet:ALPHA", "shards:K", "shared:K"])
-    return Parts.of([np.sort(share) for share in shares])
+    return Partition.of([np.sort(part) for part in parts])
 
 
-def given(indices: Sequence[Sequence[int]], samples: int) -> Parts:
+def given(indices: Sequence[Sequence[int]], samples: int) -> Partition:
     """Use a split made elsewhere: the indices of each user's samples. Users may share samples."""
     if len(indices) == 0:
         raise SalfError("the split has no users.")
-    shares = []
+    parts = []
     for user, listed in enumerate(indices):
-        share = np.asarray(listed)
-        if share.ndim != 1 or len(share) == 0:
+        part = np.asarray(listed)
+        if part.ndim != 1 or len(part) == 0:
             raise SalfError(f"user {user} needs a list of at least one sample.")
-        if not np.issubdtype(share.dtype, np.integer):
+        if not np.issubdtype(part.dtype, np.integer):
             raise SalfError(f"the samples of user {user} must be integers.")
-        outside = share[(share < 0) | (share >= samples)]
+        outside = part[(part < 0) | (part >= samples)]
         if len(outside):
             raise SalfError(
                 f"user {user} has sample {outside[0]}, but samples are numbered 0 to {samples - 1}."
             )
-        shares.append(np.sort(share.astype(np.int64)))
-    return Parts.of(shares)
+        parts.append(np.sort(part.astype(np.int64)))
+    return Partition.of(parts)
 
 
-def holdout(count: int, share: float, rng: np.random.Generator) -> tuple[Index, Index]:
-    """Keep a share of `count` samples back for validation: (kept, held) indices, both sorted."""
-    if not 0 <= share < 1:
-        raise SalfError(f"the share to hold out must be at least 0 and below 1, not {share}.")
-    held = round(count * share)
+def holdout(count: int, fraction: float, rng: np.random.Generator) -> tuple[Index, Index]:
+    """Keep a fraction of `count` samples back for validation: (kept, held) indices, both sorted."""
+    if not 0 <= fraction < 1:
+        raise SalfError(f"the share to hold out must be at least 0 and below 1, not {fraction}.")
+    held = round(count * fraction)
     if held >= count:
-        raise SalfError(f"holding out {share} of {count} samples leaves none.")
+        raise SalfError(f"holding out {fraction} of {count} samples leaves none.")
     order = rng.permutation(count)
     return np.sort(order[held:]), np.sort(order[:held])
 
 
-def _iid(count: int, users: int, rng: np.random.Generator) -> Parts:
+def _iid(count: int, users: int, rng: np.random.Generator) -> Partition:
     order = rng.permutation(count)
     sizes = np.full(users, count // users)
     sizes[: count % users] += 1
     owner = np.repeat(np.arange(users), sizes)
-    return Parts(order[np.lexsort((order, owner))], sizes)
+    return Partition(order[np.lexsort((order, owner))], sizes)
 
 
 def _dirichlet(classes: Index, users: int, alpha: float, rng: np.random.Generator) -> list[Index]:
-    """Give each user a class mix drawn from Dirichlet(alpha, ..., alpha), and an equal share.
+    """Give each user a class mix drawn from Dirichlet(alpha, ..., alpha), and an equal part.
 
     Users ask for samples by their mix, in waves. A class asked for more than it has left is shared
     out by lot, and who went short asks again among the classes that are left. A wave satisfies

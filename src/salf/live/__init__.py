@@ -1,17 +1,24 @@
 """Real deadlines on real processes; `salf.live.run` does what `salf live` does."""
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-# What is public here lives with the experiments, which build on this package: so it is loaded when
-# it is used, and not before.
+if TYPE_CHECKING:
+    from salf.live.launch import Joining, run
+    from salf.live.replays import replay
+    from salf.runs.live_config import LiveConfig
+    from salf.runs.live_config import live as config
+
+# Loaded when it is used, because a user's process needs little of it.
 _HOMES = {
     "LiveConfig": ("salf.runs.live_config", "LiveConfig"),
-    "Joining": ("salf.runs.live", "Joining"),
+    "Joining": ("salf.live.launch", "Joining"),
     "config": ("salf.runs.live_config", "live"),
-    "replay": ("salf.runs.replay", "replay"),
-    "run": ("salf.runs.live", "run"),
+    "replay": ("salf.live.replays", "replay"),
+    "run": ("salf.live.launch", "run"),
 }
+
+__all__ = ["Joining", "LiveConfig", "config", "replay", "run"]
 
 
 def __getattr__(name: str) -> Any:

@@ -20,7 +20,7 @@ from salf.common.errors import SalfError, TrainingDiverged
 from salf.core import checkpoint
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.arrivals import Arrivals, Closing, Floats
-from salf.core.compression import Compression, unpacked
+from salf.core.compression import Compression
 from salf.core.layers import Layers
 from salf.core.rows import Row
 from salf.core.schedules import Schedule
@@ -28,11 +28,12 @@ from salf.core.server import Optimiser, Server
 from salf.live.batches import common_time
 from salf.live.inspection import Inspection, TooLarge
 from salf.live.reach import ReachEstimate, UserReach
+from salf.live.task import Task
 from salf.live.update import Rejected, Update, decode, size_of
-from salf.methods import Method
+from salf.methods import Method, to_wire
 from salf.methods import method as make_method
 from salf.methods.base import mean_steps
-from salf.stages.known import KnownUsers
+from salf.stages.pipeline import Pipeline, Stages
 from salf.stages.robust import Robust
 
 log = logging.getLogger("salf.live")
@@ -126,17 +127,20 @@ class LiveServer:
         self.given_unreached = None if unreached is None else np.asarray(unreached, np.float64)
         self.reach = ReachEstimate(len(layers))
         # Reach that is not learned from depths and deadlines is counted.
-        self.known = KnownUsers(self.method, layers, self.weights, reach != "learned")
+        stages = Stages(
+            None if robust == "none" else Robust(robust, tolerate),
+            Compression.parse(compress),
+            count_reach=reach != "learned",
+        )
+        self.pipeline = Pipeline(stages, self.method, layers, self.weights)
         self.names: dict[str, None] = {}  # of all users that were ever asked, in order
-        stages = np.ones(len(layers)) if work is None else np.asarray(work, np.float64)
-        self.done_after = stages.cumsum() / stages.sum()  # the part of the work
+        each = np.ones(len(layers)) if work is None else np.asarray(work, np.float64)
+        self.done_after = each.cumsum() / each.sum()  # the part of the work
         self.user_reach = UserReach(self.done_after) if reach == "learned" else None
         self.equal_time = equal_time
         self.paces: dict[str, float] = {}  # seconds a row takes each user, if they choose batches
         self.t_max = 0.0  # that a deadline which is adapted is at; 0 until it is found
         self.t = 0  # rounds closed
-        self.robust = None if robust == "none" else Robust(robust, tolerate)
-        self.compression = Compression.parse(compress)
         self._round: OpenRound | None = None
         self._size = size_of(self.weights)
 
@@ -155,12 +159,8 @@ class LiveServer:
         if self._round is not None:
             raise SalfError(f"round {self.t + 1} is already open.")
         self.names |= dict.fromkeys(users)
-        separate = self.known.recall is not None
-        sums = LayerwiseAggregate(self.layers, self.weights, separate)
-        if self.robust is not None:
-            sums = self.robust.begin(self.layers, self.weights)
         self._round = OpenRound(
-            self.known.aggregate(self.t + 1, sums, len(self.names)),
+            self.pipeline.open(self.t + 1, len(self.names)),
             dict.fromkeys(users, len(self.layers) + 1),
             dict.fromkeys(users, (1, self.local_steps)),
             np.zeros(len(self.layers)),
@@ -169,6 +169,14 @@ class LiveServer:
             deadline,
         )
         return self.t + 1
+
+    def task(self, deadline: float | None, fixed: bool = True) -> Task:
+        """What users are asked in the next round; `fixed` if the deadline is not adapted."""
+        t = self.t + 1
+        # If both followed each other, users would end with batches of one row.
+        step_seconds = self.step_seconds(deadline if fixed else None)
+        rate, method = self.server.local_rate(t), to_wire(self.method)
+        return Task(t, deadline, self.weights, self.local_steps, rate, step_seconds, method)
 
     def step_seconds(self, deadline: float | None) -> float:
         """What a step is to take users who choose their batches; 0 if that is unknown."""
@@ -204,7 +212,7 @@ class LiveServer:
             if user in self.round.answered:
                 raise Rejected("this user has already sent an update in this round")
             self.round.bytes += sum(tensor.nbytes for tensor in update.tensors.values())
-            update = self._unpacked(update)
+            update = self._received(update)
             self.inspection.check(update, t)
         except TooLarge as reason:
             self._reject(user, str(reason))
@@ -219,12 +227,11 @@ class LiveServer:
             self.round.unsure.append(update)
         return update
 
-    def _unpacked(self, update: Update) -> Update:
-        if self.compression is None:
+    def _received(self, update: Update) -> Update:
+        if self.pipeline.stages.compression is None:
             return update
-        trained = {name: w for name, w in self.weights.items() if w.requires_grad}
         try:
-            tensors = unpacked(update.tensors, self.compression, self.layers, trained)
+            tensors = dict(self.pipeline.received(update.tensors))
         except ValueError as error:
             raise Rejected(f"wrong compression: {error}") from None
         return replace(update, tensors=tensors)
@@ -318,14 +325,12 @@ class LiveServer:
             "paces": self.paces,
         }
         groups = {"weights": self.weights, **self.server.state}
-        known_groups, state["known"] = self.known.state()
-        groups |= known_groups
+        kept, state["kept"] = self.pipeline.state()
+        groups |= kept
         state["names"] = list(self.names)
         if self.user_reach is not None:
             state["users"], state["reference"], known = self.user_reach.state()
             groups["user_reach"] = {"known": torch.from_numpy(known)}
-        if self.robust is not None:
-            state["votes"], groups["votes"] = self.robust.state()
         checkpoint.write(path, groups, state)
 
     def restore(self, path: Path) -> None:
@@ -344,13 +349,11 @@ class LiveServer:
             if self.user_reach is not None:
                 known = groups.pop("user_reach")["known"].numpy()
                 self.user_reach.load_state(state["users"], float(state["reference"]), known)
-            self.t_max, self.paces = float(state.get("t_max", 0.0)), dict(state.get("paces", {}))
-            self.known.load_state(groups, state.get("known", {}))
-            self.names = dict.fromkeys(state.get("names", ()))
+            self.t_max, self.paces = float(state["t_max"]), dict(state["paces"])
+            self.pipeline.load_state(groups, state["kept"])
+            self.names = dict.fromkeys(state["names"])
             self.server.load_state(groups)
             self.inspection.load_state(state["norms"])
-            if self.robust is not None:
-                self.robust.load_state(state.get("votes", []), groups.pop("votes", {}))
             self.reach.rounds, self.t = float(state["rounds"]), int(state["round"])
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
             raise checkpoint.unreadable(path, error) from None
@@ -385,7 +388,7 @@ class LiveServer:
             self.round.losses.append(update.loss)
         if (chance := self._chance(update.user)) is not None:
             self.round.reach[update.user] = tuple(chance[:, 0].tolist())
-        arrived = replace(arrived, chance=chance, interval=self.known.interval([update.user]))
+        arrived = replace(arrived, chance=chance, interval=self.pipeline.interval([update.user]))
         share = self.method.checked_share(arrived, len(self.layers))[:, 0]
         self.round.aggregate.add(update.tensors, share, user=update.user)
         self.round.shares += share
@@ -398,7 +401,7 @@ class LiveServer:
         if self.method.weighs_by != "reach":
             return None
         if self.user_reach is None:
-            return self.known.chance([user])
+            return self.pipeline.chance([user])
         if self.round.deadline is None:  # all users have the time they need
             return np.ones((len(self.layers), 1))
         return self.user_reach.reach([user], self.round.deadline)
@@ -410,7 +413,7 @@ class LiveServer:
         depths = np.array([self.round.depths[user] for user in users], np.int64)
         steps = np.array([self.round.steps[user] for user in users], np.int64).reshape(-1, 2)
         arrived = Arrivals.at(depths, steps=steps[:, 0], planned=steps[:, 1])
-        self.known.learn(t, users, self.method.counts(arrived, len(self.layers)))
+        self.pipeline.close(t, users, self.method.counts(arrived, len(self.layers)))
 
     def _check_finite(self, moved: Collection[str], t: int) -> None:
         """Good updates may still add up to a model that overflows."""

@@ -5,14 +5,15 @@ by as much more of it as the device is slower. It is real work, and it happens b
 as the layers' own does, not in a pause afterwards.
 """
 
-import re
 import time
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from salf.common.errors import SalfError
+from salf.runs.live_config import slowness
+
+__all__ = ["Slowdown", "slowness"]
 
 _SIDE = 48  # of the matrices multiplied: some microseconds each
 
@@ -50,25 +51,3 @@ class Slowdown:
             while (now := time.thread_time()) < until:
                 torch.mm(self._matrix, self._matrix, out=self._product)
         self._mark = now
-
-
-def slowness(spec: str, users: int) -> list[float]:
-    """How slow each user is made: `0.5x8` is half of them 8 times as slow; several with commas."""
-    factors = [1.0] * users
-    first = 0
-    for part in filter(None, (part.strip() for part in spec.split(","))):
-        match = re.fullmatch(r"(\d*\.?\d+)x(\d*\.?\d+)", part)
-        if match is None:
-            raise SalfError(
-                f"cannot read {part!r}: write SHARExFACTOR, such as 0.5x8 to make half of the "
-                "users 8 times slower."
-            )
-        share, factor = float(match[1]), float(match[2])
-        if share > 1 or factor < 1:
-            raise SalfError(f"in {part!r} the share must be at most 1, and the factor at least 1.")
-        count = int(share * users + 0.5)
-        if first + count > users:
-            raise SalfError(f"{spec!r} slows down more users than the {users} there are.")
-        factors[first : first + count] = [factor] * count
-        first += count
-    return factors

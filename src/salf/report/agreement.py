@@ -9,6 +9,7 @@ import numpy as np
 
 from salf.common.files import write_whole
 from salf.core.arrivals import Floats
+from salf.live.agreement import Agreement
 from salf.report import names
 from salf.report.extra import check_extra, optional
 from salf.report.live.run import LiveRun
@@ -26,7 +27,6 @@ from salf.report.style import (
     thinned,
 )
 from salf.report.tables import Table
-from salf.runs.agreement import Agreement
 
 LIVE, SIMULATED = "live", "simulated"
 _COLOURS = {LIVE: INK, SIMULATED: "#D55E00"}

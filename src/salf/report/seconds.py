@@ -10,6 +10,7 @@ from salf.report.tables import Cell, Table
 from salf.runs.clocked import NOBODY, SHARE, Clocked, nobody_is_cut_off
 from salf.runs.compare import Case, Comparison
 from salf.runs.training import SLOWEST
+from salf.worlds.fleet.named import assumed
 
 TO_TARGET = "Seconds to target"
 COLUMNS = (
@@ -111,8 +112,8 @@ def notes(comparison: Comparison) -> list[str]:
 
 
 def sentences(comparison: Comparison) -> list[str]:
-    """The results in words: every method compared with the one that waits."""
-    found = []
+    """The results in words: every method compared with the one that waits, and a caveat."""
+    found: list[str] = []
     for case in comparison.results:
         waiting = comparison.waiting(case)
         if waiting is None:
@@ -122,7 +123,8 @@ def sentences(comparison: Comparison) -> list[str]:
             rivals += [replace(case, method=method) for method in (waiting.method, "drop")]
         known = [each for each in dict.fromkeys(rivals) if each in comparison.results]
         found += [_against(comparison, case, rival) for rival in known if rival != case]
-    return found
+    caveat = assumed(comparison.base.fleet)
+    return [*found, caveat] if caveat else found
 
 
 def _against(comparison: Comparison, case: Case, other: Case) -> str:

@@ -71,7 +71,7 @@ def estimate(training: Training, given: Mapping[str, float]) -> Estimates:
         if not 0 <= value < inf:
             raise SalfError(f"{name} must be finite and not negative, not {value}.")
     simulation = training.simulation
-    users = evenly(np.arange(len(simulation.shares)), USERS)
+    users = evenly(np.arange(len(simulation.data)), USERS)
     rows = np.array([simulation.batches.sizes(users[i : i + 1])[0] for i in range(len(users))])
     gradients = np.empty((len(users), BATCHES), object)
     losses = []

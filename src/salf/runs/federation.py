@@ -19,7 +19,7 @@ from salf.core.inputs import takes_several
 from salf.core.layers import Layers, Prefixes
 from salf.core.narrow import narrowed
 from salf.core.schedules import Schedule
-from salf.data import DataSet, Samples, Shares, Split, given, holdout, load, some, split
+from salf.data import DataSet, Partitioned, Samples, UsersData, given, holdout, load, some, split
 from salf.data.sampling import Batches, Cohort, LocalWork
 from salf.engines import Loss, cross_entropy
 from salf.engines import engine as make_engine
@@ -34,6 +34,7 @@ from salf.runs.on_fleet import batch_sizes, paired, world_of
 from salf.runs.training import Training
 from salf.simulation import Simulation
 from salf.stages.attacks import Attack, Attackers
+from salf.stages.pipeline import Stages
 from salf.worlds import base as worlds
 from salf.worlds.base import AtDeadline, World
 from salf.worlds.depth import DepthDistribution
@@ -78,7 +79,7 @@ def assemble(
     *,
     method: Method | None = None,
     indices: Sequence[Sequence[int]] | None = None,
-    shares: Shares | None = None,
+    users_data: UsersData | None = None,
     layers: Sequence[Prefixes] | None = None,
     world: DepthDistribution | World | None = None,
     fleet: Fleet | None = None,
@@ -90,7 +91,7 @@ def assemble(
 ) -> Training:
     """Put a federation together; what is not given is made from the config.
 
-    With `shares`, the training data of `data` are an example of what users have.
+    With `users_data`, the training data of `data` are an example of what users have.
     """
     check_metrics(metrics or {})
     device = _device(config.device)
@@ -104,17 +105,19 @@ def assemble(
 
     rng = np.random.default_rng([config.seed, 0])  # rounds are numbered from 1
     # Indices are the caller's own and may name any sample, so then nothing is held back.
-    own = shares is not None or indices is not None
+    own = users_data is not None or indices is not None
     kept, held = holdout(len(data.train), 0.0 if own else config.validation, rng)
-    if shares is None:
+    if users_data is None:
         train = data.train.subset(kept)
         if indices is None:
-            shares = Split(train, split(config.split, train.labels, config.users, rng))
+            users_data = Partitioned(train, split(config.split, train.labels, config.users, rng))
         else:
-            shares = Split(train, given(indices, len(train)))
-    shares = shares.to(device, dtype)
-    if isinstance(shares, Split):  # whose sizes are known: batch norm refuses a single row
-        smallest = int(shares.sizes(np.arange(len(shares))).min())
+            users_data = Partitioned(train, given(indices, len(train)))
+    users_data = users_data.to(device, dtype)
+    if isinstance(
+        users_data, Partitioned
+    ):  # whose sizes are known: batch norm refuses a single row
+        smallest = int(users_data.sizes(np.arange(len(users_data))).min())
         check_fit(model, example, classes, model_name, min(smallest, config.batch_size))
     seen_as = Layers.of(model, layers or config.given_layers(), example)
     local = LocalWork(config.local_steps, config.local_epochs, config.client_lr)
@@ -122,7 +125,7 @@ def assemble(
     made = method or config.make_method()
     compression = Compression.parse(config.compress)
     if world is None and config.fleet:
-        fleet = paired(config, fleet, shares)
+        fleet = paired(config, fleet, users_data)
         cost_of = partial(Cost.of, layers=seen_as, example=example, compression=compression)
         cost = cost_of(model)
         batch_size = batch_sizes(config, made, fleet.devices, cost, local)
@@ -133,28 +136,30 @@ def assemble(
             fleet.devices,
             cost,
             lambda width: cost_of(narrowed(model, width)),
-            Batches(shares, batch_size, local.epochs),
+            Batches(users_data, batch_size, local.epochs),
             local,
         )
     elif world is None:
-        world = worlds.parse(config.depth, len(shares), len(seen_as), config.stragglers)
+        world = worlds.parse(config.depth, len(users_data), len(seen_as), config.stragglers)
     attack = Attack.parse(config.attack, config.seed)
     simulation = Simulation(
         make_engine(config.engine, model, seen_as, loss, example, local.several or made.more_steps),
         made,
         world if isinstance(world, World) else AtDeadline(world),
-        shares,
+        users_data,
         schedule or schedules.schedule(config.lr, config.rounds or 1),
         config.make_optimiser(),
         batch_size,
         config.seed,
-        _cohort(config, shares),
+        _cohort(config, users_data),
         config.weigh == "samples",
         local,
-        config.reach == "counted",
-        config.make_robust(),
-        None if attack is None else Attackers(attack, len(shares), config.attackers),
-        compression,
+        Stages(
+            config.make_robust(),
+            compression,
+            None if attack is None else Attackers(attack, len(users_data), config.attackers),
+            config.reach == "counted",
+        ),
     )
     test = data.test.to(device, dtype) if tested else None
     watched = data.train.subset(held).to(device, dtype) if len(held) else test
@@ -166,7 +171,7 @@ def assemble(
         data.source,
         metrics or {},
         config.eval_interval(),
-        some(shares, SLOWEST_ROWS, evenly(fleet.slowest(), 500)) if fleet and tested else None,
+        some(users_data, SLOWEST_ROWS, evenly(fleet.slowest(), 500)) if fleet and tested else None,
     )
 
 
@@ -191,11 +196,11 @@ def _cheap_interval(simulation: Simulation, watched: Samples | None, batch_size:
     return max(1, ceil(measured / rows))
 
 
-def _cohort(config: Config, shares: Shares) -> Cohort:
-    users = len(shares)
+def _cohort(config: Config, users_data: UsersData) -> Cohort:
+    users = len(users_data)
     weights = None
     if config.cohort_by == "samples":
-        weights = shares.sizes(np.arange(users)).astype(float)
+        weights = users_data.sizes(np.arange(users)).astype(float)
     return Cohort(users, config.cohort_size(), weights)
 
 

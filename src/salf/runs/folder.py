@@ -24,7 +24,7 @@ from salf.common.files import delete_left_over, locked, whole_file, write_whole
 from salf.core import rows as records
 from salf.core.layers import sent_bytes
 from salf.core.rows import Row
-from salf.data import Split
+from salf.data import Partitioned
 from salf.runs.config import Config
 from salf.runs.live_config import LiveConfig
 from salf.runs.presets import load_config
@@ -217,8 +217,8 @@ def _voice(simulation: Simulation) -> dict[str, Any] | None:
         return None
     found: dict[str, Any] = {"users": [round(share, 6) for share in shares.tolist()]}
     found |= {"classes": [], "data": []}
-    split = simulation.shares
-    if isinstance(split, Split) and split.has_classes:
+    split = simulation.data
+    if isinstance(split, Partitioned) and split.has_classes:
         mixes = split.label_mixes()
         sizes = split.sizes(np.arange(len(shares))).astype(np.float64)
         found["classes"] = np.round(shares @ mixes, 6).tolist()
@@ -228,7 +228,7 @@ def _voice(simulation: Simulation) -> dict[str, Any] | None:
 
 def _remembered(simulation: Simulation) -> dict[str, Any]:
     """What a method with memory keeps of its users on the server."""
-    recall = simulation.known.recall
+    recall = simulation.pipeline.recall
     return {} if recall is None else {"remembered": {"users": recall.users, "bytes": recall.bytes}}
 
 

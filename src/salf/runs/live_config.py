@@ -1,6 +1,8 @@
 """The settings of a live run: those of any run, and those of real users with a real clock."""
 
+import re
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Literal
 
 from salf import methods
@@ -32,23 +34,21 @@ class LiveConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        from salf.live.inspection import check_max_norm
-        from salf.live.rounds import Grace
-        from salf.live.slow import slowness
-
         if self.fleet:
             raise SalfError("a live run has no simulated devices: leave out --fleet.")
         self.make_deadline()
-        check_max_norm(self.max_norm)
-        Grace(self.grace)  # which checks it
+        if self.max_norm is not None and not self.max_norm > 0:
+            raise SalfError(f"the largest allowed norm must be positive, not {self.max_norm}.")
+        if self.grace is not None and not 0 <= self.grace < inf:
+            raise SalfError(f"the grace period must be at least 0 seconds, not {self.grace}.")
         slowness(self.slow, self.users)
         if self.weigh != "equally" or self.cohort_by != "uniform":
             raise SalfError(
                 "a live server does not know how many samples its users have: weigh and cohort-by "
                 "cannot be samples."
             )
-        if self.attack and self.compress and self.backend == "flower":
-            raise SalfError("on Flower, --attack and --compress cannot be combined: leave one out.")
+        if self.attack:
+            raise SalfError("attackers are simulated only: leave out attack (see salf attacks).")
         method = methods.find(self.method)
         if method.simulated_only:
             raise SalfError(f"{method.name} runs in the simulator only: {method.simulated_only}.")
@@ -76,3 +76,25 @@ def live(config: Config, **settings: Any) -> LiveConfig:
     given = {name: value for name, value in settings.items() if value is not None}
     check_names(given, LiveConfig)
     return LiveConfig(**{**config.table(), **given})
+
+
+def slowness(spec: str, users: int) -> list[float]:
+    """How slow each user is made: `0.5x8` is half of them 8 times as slow; several with commas."""
+    factors = [1.0] * users
+    first = 0
+    for part in filter(None, (part.strip() for part in spec.split(","))):
+        match = re.fullmatch(r"(\d*\.?\d+)x(\d*\.?\d+)", part)
+        if match is None:
+            raise SalfError(
+                f"cannot read {part!r}: write SHARExFACTOR, such as 0.5x8 to make half of the "
+                "users 8 times slower."
+            )
+        share, factor = float(match[1]), float(match[2])
+        if share > 1 or factor < 1:
+            raise SalfError(f"in {part!r} the share must be at most 1, and the factor at least 1.")
+        count = int(share * users + 0.5)
+        if first + count > users:
+            raise SalfError(f"{spec!r} slows down more users than the {users} there are.")
+        factors[first : first + count] = [factor] * count
+        first += count
+    return factors

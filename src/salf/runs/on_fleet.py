@@ -6,49 +6,49 @@ import numpy as np
 
 from salf.common.errors import SalfError
 from salf.core.arrivals import Ints
-from salf.data import Shares, Split
+from salf.data import Partitioned, UsersData
 from salf.data.sampling import Batches, LocalWork
 from salf.methods import Method
 from salf.runs.config import Config
 from salf.worlds.fleet import deadlines
 from salf.worlds.fleet import named as fleets
+from salf.worlds.fleet.by_labels import ByLabels
 from salf.worlds.fleet.cost import Cost, equal_time
 from salf.worlds.fleet.devices import Devices, Fleet
 from salf.worlds.fleet.learned import LearnedReach
-from salf.worlds.fleet.participation import ByLabels
 from salf.worlds.fleet.timing import Timing
 from salf.worlds.fleet.world import OnFleet
 
 
-def paired(config: Config, fleet: Fleet | None, shares: Shares) -> Fleet:
+def paired(config: Config, fleet: Fleet | None, data: UsersData) -> Fleet:
     """The fleet of a config, or the one given, with its devices dealt to the users."""
     if fleet is None:
-        fleet = fleets.parse(config.fleet, len(shares), config.seed, config.availability)
-    elif len(fleet) != len(shares):
-        raise SalfError(f"the fleet has {len(fleet)} devices, but there are {len(shares)} users.")
-    fleet = _dealt(config, fleet, shares)
+        fleet = fleets.parse(config.fleet, len(data), config.seed, config.availability)
+    elif len(fleet) != len(data):
+        raise SalfError(f"the fleet has {len(fleet)} devices, but there are {len(data)} users.")
+    fleet = _dealt(config, fleet, data)
     available = fleet.devices.availability
     if not isinstance(available, ByLabels):
         return fleet
-    if not isinstance(shares, Split):
+    if not isinstance(data, Partitioned):
         raise SalfError("participation by labels needs one data set that is split among the users.")
-    return fleets.with_availability(fleet, available.of_users(shares.label_mixes()))
+    return fleets.with_availability(fleet, available.of_users(data.label_mixes()))
 
 
-def _dealt(config: Config, fleet: Fleet, shares: Shares) -> Fleet:
+def _dealt(config: Config, fleet: Fleet, data: UsersData) -> Fleet:
     """The devices in the order of the users who get them."""
     how = config.pair or fleet.devices.pair
     if how == "random":
         return fleet
-    if not isinstance(shares, Split):
+    if not isinstance(data, Partitioned):
         raise SalfError(
             f"pair {how!r} needs one data set that is split among the users, not users' own "
             "data: order the fleet's devices yourself."
         )
-    everybody = np.arange(len(shares))
+    everybody = np.arange(len(data))
     if how == "size":
-        return fleet.paired(how, sizes=shares.sizes(everybody))
-    return fleet.paired(how, dominant=shares.usual_labels(everybody))
+        return fleet.paired(how, sizes=data.sizes(everybody))
+    return fleet.paired(how, dominant=data.usual_labels(everybody))
 
 
 def batch_sizes(

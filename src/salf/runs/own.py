@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from salf.common.errors import SalfError
 from salf.core.layers import Prefixes
 from salf.core.schedules import Schedule
-from salf.data import DataSet, Own, Shares, Split, from_tensors, joined, some
+from salf.data import DataSet, OwnData, Partitioned, UsersData, from_tensors, joined, some
 from salf.engines import Loss, cross_entropy
 from salf.evaluation import Metric
 from salf.methods import Method
@@ -131,9 +131,9 @@ def own_federation(
     **settings: Any,
 ) -> tuple[Config, Callable[[Config], Training]]:
     """The config of a federation of Python objects, and what makes it; see `salf.train`."""
-    made, shares, tested = _of_data(data, test, split, settings.get("users"))
-    if shares is not None:
-        settings["users"] = len(shares)
+    made, users_data, tested = _of_data(data, test, split, settings.get("users"))
+    if users_data is not None:
+        settings["users"] = len(users_data)
     _check_kinds(method=method, depth=depth, fleet=fleet)
     if fleet and (not isinstance(depth, str) or depth != "mixture" or "stragglers" in settings):
         raise SalfError(
@@ -155,7 +155,7 @@ def own_federation(
     indices = None if isinstance(split, str) else split
     if indices is not None and config.users != len(indices):
         raise SalfError(f"the split is for {len(indices)} users, but users is {config.users}.")
-    if indices is not None or shares is not None:
+    if indices is not None or users_data is not None:
         _check_evaluation(settings, tested)
     if isinstance(method, Method) and config.average not in ("reached", method.average):
         raise SalfError(f"the method given has average={method.average!r}; set it there.")
@@ -167,7 +167,7 @@ def own_federation(
         made,
         method=method if isinstance(method, Method) else None,
         indices=indices,
-        shares=shares,
+        users_data=users_data,
         layers=None if isinstance(layers, str) else layers,
         world=None if isinstance(depth, str) else depth,
         fleet=None if isinstance(fleet, str) else fleet,
@@ -181,7 +181,7 @@ def own_federation(
 
 def _of_data(
     data: Any, test: tuple[Any, Any] | None, split: Any, users: int | None
-) -> tuple[DataSet, Shares | None, bool]:
+) -> tuple[DataSet, UsersData | None, bool]:
     """The data set, what each user has if that is known, and whether there are test data.
 
     The data set of users with data of their own is an example of what they have.
@@ -190,12 +190,12 @@ def _of_data(
         if test is not None:
             raise SalfError("a data set has its own test data: leave out test=.")
         return data, None, True
-    if (shares := _of_users(data, users)) is not None:
+    if (users_data := _of_users(data, users)) is not None:
         if not isinstance(split, str) or split != "iid":
             raise SalfError("split= does not apply to users' own data: leave it out.")
-        seen = shares.samples if isinstance(shares, Split) else some(shares, 64)
+        seen = users_data.samples if isinstance(users_data, Partitioned) else some(users_data, 64)
         data = (seen.inputs, seen.labels)
-    return from_tensors(data, data if test is None else test), shares, test is not None
+    return from_tensors(data, data if test is None else test), users_data, test is not None
 
 
 def _check_kinds(**objects: object) -> None:
@@ -218,20 +218,20 @@ def _of_fleet(fleet: str | Fleet, settings: Mapping[str, Any]) -> dict[str, Any]
     return {"fleet": fleets.GIVEN, "users": len(fleet)}
 
 
-def _of_users(data: Any, users: int | None) -> Shares | None:
+def _of_users(data: Any, users: int | None) -> UsersData | None:
     """What each user has; None if the data are yet to be shared out."""
     if isinstance(data, list) and data:
         pairs = all(isinstance(each, tuple) and len(each) == 2 for each in data)
         if pairs or all(isinstance(each, Dataset) for each in data):
             if users not in (None, len(data)):
                 raise SalfError(f"the data are for {len(data)} users, but users is {users}.")
-            return joined(data) if pairs else Own(data.__getitem__, len(data))
+            return joined(data) if pairs else OwnData(data.__getitem__, len(data))
     if callable(data) and not isinstance(data, Dataset):
         if users is None:
             raise SalfError(
                 "data is a function of the user's number: pass the number of users as users=."
             )
-        return Own(data, users)
+        return OwnData(data, users)
     return None
 
 

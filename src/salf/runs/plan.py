@@ -98,7 +98,8 @@ class Planned:
         searched = [float(each.deadline or 0) for each in self.tried]
         offered = [offer.deadline for offer in self.offers.values()]
         ends = [*searched, *offered]
-        first = min(*ends, *(o.problem.trade.deadlines[0] for o in self.offers.values()))
+        shortest = min(o.problem.trade.deadlines[0] for o in self.offers.values())
+        first = min(*ends, max(shortest, min(offered) / 4))
         last = min(self.budget, max(*ends, 4 * max(offered)))
         points = sorted({*np.geomspace(first, last, CURVE).tolist(), *ends})
         records: list[dict[str, Any]] = []

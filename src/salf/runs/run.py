@@ -187,13 +187,9 @@ def save(folder: RunFolder, simulation: Simulation, rows: list[Row]) -> None:
     groups["world"] = {"memory": torch.from_numpy(simulation.memory)}
     groups["voice"] = {"total": torch.from_numpy(simulation.voice.total)}
     engine = {"name": simulation.engine.name, "why": simulation.engine.why}
-    known, users = simulation.known.state()
-    groups |= known
-    if simulation.residuals is not None:
-        groups["residuals"] = simulation.residuals.state()
-    if simulation.robust is not None:
-        users["votes"], groups["votes"] = simulation.robust.state()
-    state = {"rows": [to_table(row) for row in rows], "engine": engine, "users": users}
+    kept, plain = simulation.pipeline.state()
+    groups |= kept
+    state = {"rows": [to_table(row) for row in rows], "engine": engine, "kept": plain}
     checkpoint.write(folder.checkpoint, groups, state)
     folder.write_metrics(rows)
 
@@ -214,13 +210,7 @@ def restore(folder: RunFolder, training: Training) -> list[Row]:
             simulation.server.load_state({slot: groups.pop(slot, {}) for slot in kept})
             simulation.memory = np.asarray(groups.pop("world")["memory"].numpy())
             simulation.voice.total = np.array(groups.pop("voice")["total"].numpy())
-            simulation.known.load_state(groups, state.get("users", {}))
-            if simulation.residuals is not None:
-                simulation.residuals.load_state(groups.pop("residuals", {}))
-            if simulation.robust is not None:
-                simulation.robust.load_state(
-                    state["users"].get("votes", []), groups.pop("votes", {})
-                )
+            simulation.pipeline.load_state(groups, state["kept"])
             for group, tensors in groups.items():
                 old = simulation.old[int(group.removeprefix("old-"))] = snapshot(weights)
                 for name, tensor in tensors.items():

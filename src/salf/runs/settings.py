@@ -121,7 +121,8 @@ class Settings:
         "How the updates of a layer are combined if some users may send bad ones: none (the "
         "method's mean) | trimmed (the mean without the values farthest from the median) | median "
         "| clip (norms are clipped to the median norm) | auto (none; in live runs, trimmed on "
-        "Flower and if users join from other machines)",
+        "Flower and if users join from other machines). Bad updates that do not stand out get "
+        "through.",
     )
     tolerate: int = setting(
         1,

@@ -1,4 +1,4 @@
-"""Users that attack: what they send in place of their gradients, simulated and live.
+"""Users that attack: what they send in place of their gradients, in the simulator.
 
 An attacker knows its own honest gradient, and so about how large everybody's are. It sends all
 layers in every round, since nothing keeps it from making them up. Buffers it sends as they are.
@@ -76,12 +76,11 @@ class Attack:
 
 @dataclass(frozen=True)
 class Attackers:
-    """The last `count` of the users attack; with `makes_up`, also layers they did not reach."""
+    """The last `count` of the users attack, also in layers that they did not reach."""
 
     attack: Attack
     users: int
     count: int = 1
-    makes_up: bool = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= self.users:
@@ -93,8 +92,6 @@ class Attackers:
 
     def arrived(self, arrived: Arrivals) -> Arrivals:
         """The arrivals with all layers of the attackers that were asked."""
-        if not self.makes_up:
-            return arrived
         bad = arrived.user >= self.users - self.count
         return replace(
             arrived,

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from salf.core.aggregate import User
 from salf.core.arrivals import Bools, Floats, Ints
@@ -60,17 +62,17 @@ class Participation:
         self.length[rows] += np.where(ends, away, 0)
         self.away[rows] = np.where(ends, 0, away)
 
-    def state(self) -> tuple[list[User], dict[str, Floats]]:
-        """What was learned: the users, and arrays with a row for each."""
-        return list(self._row), {name: getattr(self, name) for name in _ARRAYS}
+    def state(self) -> tuple[list[User], dict[str, Tensor]]:
+        """The users known, and tensors with a row for each."""
+        return list(self._row), {name: torch.from_numpy(getattr(self, name)) for name in _ARRAYS}
 
-    def load_state(self, users: Sequence[User], arrays: Mapping[str, Any]) -> None:
+    def load_state(self, users: Sequence[User], arrays: Mapping[str, Tensor]) -> None:
         """Continue with what another server learned."""
         self._row = {user: row for row, user in enumerate(users)}
         for name in _ARRAYS:
             if arrays[name].shape != (len(users), getattr(self, name).shape[1]):
                 raise ValueError("the recorded participation is of other users or layers")
-            setattr(self, name, np.array(arrays[name], np.float64))
+            setattr(self, name, np.array(arrays[name].numpy(), np.float64))
 
     def _of(self, users: Iterable[Any], known: Floats) -> Floats:
         """The entries of these users; 0 for those not known."""

@@ -1,4 +1,7 @@
-"""Robust aggregation: a step that a few bad users cannot take where they want.
+"""Robust aggregation: a step that a few users whose updates stand out cannot control.
+
+A bad user that stays within the spread of the others' updates gets through
+(docs/robust.md#what-gets-through).
 
 The step of layer l is normally sum_u c[l, u] g_u. With a rule that tolerates f attackers it is
 
@@ -50,19 +53,12 @@ class Sent:
     partial: bool = False
 
 
-@dataclass
+@dataclass(frozen=True)
 class Robust:
-    """A rule, how many attackers it tolerates, and the votes kept from round to round.
-
-    It takes the memory of every update of a round, users times the model instead of one model, and
-    of `votes` more.
-    """
+    """A rule, and how many attackers it tolerates."""
 
     rule: str
     attackers: int = 1
-    # By layer, from 0, and user: the latest updates, newest first, for rounds in which few users
-    # send the layer.
-    kept: dict[int, dict[User, Sent]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.rule not in RULES[1:]:
@@ -86,17 +82,27 @@ class Robust:
         """How many users' updates are compared, old ones included, if there are as many."""
         return 4 * self.attackers + 3
 
-    def begin(self, layers: Layers, like: Mapping[str, Tensor]) -> "RobustAggregate":
-        """The aggregate of a round."""
-        return RobustAggregate(self, layers, like)
+
+@dataclass
+class Votes:
+    """The votes that a rule keeps from round to round.
+
+    It takes the memory of every update of a round, users times the model instead of one model, and
+    of `rule.votes` more.
+    """
+
+    rule: Robust
+    # By layer, from 0, and user: the latest updates, newest first, for rounds in which few users
+    # send the layer.
+    kept: dict[int, dict[User, Sent]] = field(default_factory=dict)
 
     def keep(self, index: int, now: Mapping[User, Sent], old: Mapping[User, Sent]) -> None:
         """Keep the latest votes on a layer, each user's last."""
         # In the order of the users, which a replay has too, unlike that in which updates came.
-        newest = sorted(now, key=lambda user: (len(str(user)), user))[: self.votes]
+        newest = sorted(now, key=lambda user: (len(str(user)), user))[: self.rule.votes]
         # Copies, because an engine may use the memory of its gradients again.
         votes = {user: _copied(now[user]) for user in newest} | dict(old)
-        self.kept[index] = dict(islice(votes.items(), self.votes))
+        self.kept[index] = dict(islice(votes.items(), self.rule.votes))
 
     def state(self) -> tuple[list[list[Any]], dict[str, Tensor]]:
         """What is kept: a list of plain values, and tensors named by their place in that list."""
@@ -122,9 +128,9 @@ class Robust:
 class RobustAggregate(LayerwiseAggregate):
     """Every user's layers by themselves, until they are combined."""
 
-    def __init__(self, robust: Robust, layers: Layers, like: Mapping[str, Tensor]) -> None:
+    def __init__(self, votes: Votes, layers: Layers, like: Mapping[str, Tensor]) -> None:
         super().__init__(layers, like, separate=True)
-        self._robust = robust
+        self._votes, self._robust = votes, votes.rule
         self._sent: dict[int, dict[User, Sent]] = {}  # in this round
 
     def add(
@@ -174,8 +180,8 @@ class RobustAggregate(LayerwiseAggregate):
         for index, sent in self._sent.items():
             by = 1.0 if divisor is None else float(divisor[index])
             now = {u: replace(each, weight=each.weight / by) for u, each in sent.items()}
-            old = {u: each for u, each in robust.kept.get(index, {}).items() if u not in now}
-            robust.keep(index, now, old)
+            old = {u: each for u, each in self._votes.kept.get(index, {}).items() if u not in now}
+            self._votes.keep(index, now, old)
             fresh, reached = _capped(list(now.values())), float(1 - p[index])
             if len(fresh) >= robust.needed:
                 self._combine(step, fresh, robust.rule, robust.needed, reached, entrywise)

@@ -31,13 +31,12 @@ class Federation:
 
     @property
     def spread(self) -> float:
-        """C / G^2 [C_constant]: 4 U L / (U - 1) * (1 + p_1) / (1 - p_1).
+        """C / G^2 [C_constant]: L times that of layer 1, whose p_l is the largest.
 
         p_1 = (1 - 1/(L+1))^U, the chance that nobody reaches the first layer.
         """
         reached = -expm1(self.users * log1p(-1 / (self.layers + 1)))  # 1 - p_1, however small
-        over_users = 4 * self.users * self.layers / (self.users - 1)
-        return over_users * (2 - reached) / reached
+        return self.layers * layer_spread(self.users, reached)
 
 
 @dataclass(frozen=True)
@@ -72,6 +71,14 @@ class Constants:
     def C(self, federation: Federation) -> float:
         """[C_constant]: what the deadline costs."""
         return _finite("C", self.G2 * federation.spread)
+
+
+def layer_spread(users: int, reached: float) -> float:
+    """A layer's part of C / G^2, in the proof of Lemma 3: 4 U / (U - 1) * (1 + p_l) / (1 - p_l).
+
+    `reached` is 1 - p_l. If it is 0, nobody ever reaches the layer and there is no bound: inf.
+    """
+    return 4 * users / (users - 1) * (2 - reached) / reached if reached else inf
 
 
 def variance_bound(federation: Federation, eta: float, G2: float) -> float:

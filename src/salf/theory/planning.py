@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from salf.common.errors import SalfError
 from salf.core.schedules import Schedule, theorem_rate
-from salf.theory.bounds import Constants, Federation
+from salf.theory.bounds import Constants, Federation, layer_spread
 
 Floats = npt.NDArray[np.float64]
 
@@ -33,6 +33,7 @@ POINTS = 160  # deadlines at which the law is looked at
 BISECTIONS = 40
 MOST_ROUNDS = 100_000
 FEWEST = 1e-9  # of the budget: no deadline is shorter
+RAREST = 1e-4  # deadlines with which a layer is reached in fewer rounds are not looked at
 CLOSE = 1e-9  # what is as close as this is equal: deadlines are found by bisection
 
 
@@ -52,28 +53,27 @@ def count_law(reach: Floats) -> Floats:
 
 
 def theorem_spread(law: Floats) -> float:
-    """C_t / G^2 as ADEL-FL has it: 4U/(U-1) sum_l (1 + p_l)/(1 - 2 p_l); inf if a p_l >= 1/2.
+    """C_t / G^2, the sum over layers in the proof of Lemma 3: 4U/(U-1) sum_l (1 + p_l)/(1 - p_l).
 
-    With all p_l at their largest, and 1 - p_l below the line, it is the theorem's [C_constant].
+    With all p_l at their largest it is the theorem's [C_constant]. inf if a p_l is 1. (The authors'
+    script for ADEL-FL has 1 - 2 p_l below the line.)
     """
-    p, users = law[:, 0], law.shape[1] - 1
-    if (p >= 0.5).any():
-        return np.inf
-    return float(4 * users / (users - 1) * ((1 + p) / (1 - 2 * p)).sum())
+    users, reached = law.shape[1] - 1, law[:, 1:].sum(axis=1)
+    return sum(layer_spread(users, each) for each in reached.tolist())
 
 
 def sharp_spread(law: Floats) -> float:
     """The same before the proof of Lemma 3 drops |U^l| [second_summond_bound].
 
     sum_l p_l + (1-p_l)^-2 sum_K P(|U^l| = K) (4U/(U-1) (1/K - 1/U) + p_l^2): it rewards a layer
-    for every user that reaches it, not only for the first. inf where `theorem_spread` is.
+    for every user that reaches it, not only for the first. inf if a p_l is 1.
     """
-    p, users = law[:, 0], law.shape[1] - 1
-    if (p >= 0.5).any():
+    p, users, reached = law[:, 0], law.shape[1] - 1, law[:, 1:].sum(axis=1)
+    if not reached.all():
         return np.inf
     each = 4 * users / (users - 1) * (1 / np.arange(1, users + 1) - 1 / users)
-    reached = (law[:, 1:] * (each + p[:, None] ** 2)).sum(axis=1)
-    return float((p + reached / (1 - p) ** 2).sum())
+    noise = (law[:, 1:] * (each + p[:, None] ** 2)).sum(axis=1)
+    return float((p + noise / reached**2).sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,14 +92,14 @@ class TradeOff:
         budget: float,
         points: int = POINTS,
     ) -> "TradeOff":
-        """Look at deadlines from the shortest for which the bound is defined up to the budget."""
+        """Look at deadlines from the shortest that is worth it (`RAREST`) up to the budget."""
         last = spread(budget)
         if not np.isfinite(last):
             raise SalfError(
-                f"the bound is not defined within {budget:g} s: with probability 1/2 or more "
-                "nobody reaches some layer (p_l >= 1/2). Use more seconds or a faster fleet."
+                f"the bound is not defined within {budget:g} s: nobody ever reaches some layer "
+                "(p_l = 1). Use more seconds or a faster fleet."
             )
-        least = first_time(lambda T: np.isfinite(spread(T)), budget)
+        least = first_time(lambda T: spread(T) <= max(last, 4 / RAREST), budget)
         flat = first_time(lambda T: spread(T) <= last * (1 + 1e-6) + 1e-9, budget, least)
         # Beyond `flat` a deadline costs more and gives nothing: a few are there for the curve.
         flat = max(flat, least * (1 + CLOSE))
@@ -233,7 +233,8 @@ class Problem:
 
         def spent(price: float) -> Floats:
             # Every round buys the edges that are worth more than they cost.
-            return np.asarray(s[np.searchsorted(-slopes, -price / weights, side="left")])
+            with np.errstate(over="ignore"):  # a round that hardly counts buys none
+                return np.asarray(s[np.searchsorted(-slopes, -price / weights, side="left")])
 
         if rounds * s[0] > self.budget * (1 + CLOSE):
             raise SalfError(f"{rounds} rounds do not fit in {self.budget:g} s.")

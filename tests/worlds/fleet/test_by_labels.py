@@ -1,21 +1,21 @@
-"""Participation by labels. Shares are tested with 4.5 standard errors: an error rate below 1e-5."""
+"""Participation by labels. Errors are below 4.5 standard errors: an error rate below 1e-5."""
 
 import numpy as np
 import pytest
 
 from salf.common.errors import SalfError
 from salf.data.samples import Samples
-from salf.data.shares import Split
+from salf.data.users_data import Partitioned
 from salf.runs.config import Config
 from salf.runs.federation import from_config
 from salf.worlds.fleet import availability
+from salf.worlds.fleet.by_labels import ByLabels, SlotAvailability
 from salf.worlds.fleet.devices import Fleet
-from salf.worlds.fleet.participation import ByLabels, Participation
 
 
 def test_every_device_is_available_in_its_share_of_the_slots():
     chances, slots = np.array([0.1, 0.5, 1.0]), 20_000
-    available = Participation(chances, slot=2.0, seed=3)
+    available = SlotAvailability(chances, slot=2.0, seed=3)
     for device, chance in enumerate(chances):
         starts = 2.0 * np.arange(slots)
         now = available.next_available(np.full(slots, device), starts) == starts
@@ -23,7 +23,7 @@ def test_every_device_is_available_in_its_share_of_the_slots():
 
 
 def test_a_window_is_one_slot_and_what_happened_does_not_depend_on_when_it_is_asked():
-    available, who = Participation(np.array([0.05]), slot=2.0), np.array([0])
+    available, who = SlotAvailability(np.array([0.05]), slot=2.0), np.array([0])
     opens, closes = available.window(who, np.array([0.0]))
     assert closes - opens == 2
     assert opens % 2 == 0
@@ -44,7 +44,7 @@ def test_chances_follow_from_the_labels():
 
 
 def test_the_least_available_count_as_the_slowest():
-    fleet = Fleet.of([1.0, 1.0, 5.0], availability=Participation(np.array([0.5, 0.9, 0.1]), 1.0))
+    fleet = Fleet.of([1.0, 1.0, 5.0], availability=SlotAvailability(np.array([0.5, 0.9, 0.1]), 1.0))
     assert fleet.slowest(0.4).tolist() == [2]
 
 
@@ -52,7 +52,7 @@ def test_label_mixes_are_shares_of_each_users_samples():
     import torch
 
     samples = Samples(torch.zeros(4, 1), torch.tensor([0, 1, 1, 2]))
-    mixes = Split(samples, [np.array([0, 1]), np.array([2, 3])]).label_mixes()
+    mixes = Partitioned(samples, [np.array([0, 1]), np.array([2, 3])]).label_mixes()
     assert mixes.tolist() == [[0.5, 0.5, 0], [0, 0.5, 0.5]]
 
 
@@ -84,7 +84,7 @@ def test_in_a_run_who_holds_what_decides_who_takes_part(pair):
     training = from_config(config)
     simulation = training.simulation
     chances = simulation.world.timing.devices.availability.chances
-    expected = ByLabels(0.3, 1.0, 0).of_users(simulation.shares.label_mixes()).chances
+    expected = ByLabels(0.3, 1.0, 0).of_users(simulation.data.label_mixes()).chances
     np.testing.assert_array_equal(chances, expected)
     reached = [row.reached[0] for row in training.rows(0, 200.0)]
     error = np.sqrt((chances * (1 - chances)).sum() / len(reached))

@@ -11,7 +11,7 @@ from salf.common.errors import SalfError
 from salf.core.draws import Keyed
 from salf.core.layers import Layers
 from salf.worlds.fleet.cost import Cost
-from salf.worlds.fleet.jitter import PerLayer, Steady
+from salf.worlds.fleet.jitter import ExponentialLayers, Steady
 from salf.worlds.fleet.named import parse
 
 
@@ -159,7 +159,7 @@ def test_the_slowest_tenth_is_somebody():
 def test_slow_classes_count_layers_and_go_by_label():
     devices = salf.Fleet("slow-classes", users=5).devices
     assert (devices.counted, devices.pair) == ("layers", "labels")
-    assert isinstance(devices.jitter, PerLayer)
+    assert isinstance(devices.jitter, ExponentialLayers)
 
 
 def test_work_is_counted_on_the_module():

@@ -9,7 +9,13 @@ import pytest
 
 from salf.common.errors import SalfError
 from salf.core.draws import Keyed, KeyedRounds, Purpose, Unkeyed
-from salf.worlds.fleet.jitter import LogNormal, PerLayer, ShiftedExponential, Steady, Traces
+from salf.worlds.fleet.jitter import (
+    ExponentialLayers,
+    LogNormal,
+    ShiftedExponential,
+    Steady,
+    Traces,
+)
 
 DRAWS = 40_000
 NOMINAL = np.array([0.5, 0.5, 0.5])
@@ -22,7 +28,8 @@ def close(share, chance, draws=DRAWS):
 
 
 @pytest.mark.parametrize(
-    "law", [LogNormal(0.4), LogNormal(np.full(DRAWS, 0.4)), ShiftedExponential(0.5), PerLayer()]
+    "law",
+    [LogNormal(0.4), LogNormal(np.full(DRAWS, 0.4)), ShiftedExponential(0.5), ExponentialLayers()],
 )
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_stages_are_complete_as_often_as_the_closed_form_says(law, budget):
@@ -39,7 +46,7 @@ def test_the_chances_by_hand():
     # P(Poisson(2.4) >= k): 1 - e^-2.4, 1 - e^-2.4 (1 + 2.4), 1 - e^-2.4 (1 + 2.4 + 2.88)
     e = np.exp(-2.4)
     np.testing.assert_allclose(
-        PerLayer().chance(nominal, budget, one)[0], [1 - e, 1 - 3.4 * e, 1 - 6.28 * e]
+        ExponentialLayers().chance(nominal, budget, one)[0], [1 - e, 1 - 3.4 * e, 1 - 6.28 * e]
     )
     shifted = ShiftedExponential(0.5).chance(nominal, budget, one)[0]
     np.testing.assert_allclose(shifted, [1 - np.exp(-2.8), 1 - np.exp(-0.4), 0], atol=1e-15)
@@ -49,9 +56,9 @@ def test_the_chances_by_hand():
 
 def test_erlang_chances_hold_for_long_budgets_and_many_layers():
     nominal, one = np.full((1, 60), 0.01), np.array([0])
-    chance = PerLayer().chance(nominal, np.full((1, 60), 100.0), one)
+    chance = ExponentialLayers().chance(nominal, np.full((1, 60), 100.0), one)
     assert chance == pytest.approx(1)
-    none = PerLayer().chance(nominal, np.full((1, 60), -1.0), one)
+    none = ExponentialLayers().chance(nominal, np.full((1, 60), -1.0), one)
     assert not none.any()
 
 

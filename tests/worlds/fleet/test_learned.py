@@ -11,7 +11,7 @@ from salf.core.draws import Keyed
 from salf.runs.config import Config
 from salf.worlds.fleet.cost import Cost
 from salf.worlds.fleet.devices import Fleet
-from salf.worlds.fleet.jitter import LogNormal, PerLayer, ShiftedExponential
+from salf.worlds.fleet.jitter import ExponentialLayers, LogNormal, ShiftedExponential
 from salf.worlds.fleet.learned import LearnedReach
 from salf.worlds.fleet.timing import Timing
 
@@ -49,7 +49,7 @@ def learned(times, deadlines, rounds=400, nominal=None, **settings):
     return model, known
 
 
-@pytest.mark.parametrize("law", [LogNormal(0.3), ShiftedExponential(0.5), PerLayer()])
+@pytest.mark.parametrize("law", [LogNormal(0.3), ShiftedExponential(0.5), ExponentialLayers()])
 @pytest.mark.parametrize("seconds", [3.0, 6.0])
 def test_it_converges_to_the_truth(law, seconds):
     # 400 observations of a user: a share of 1/2 has a standard error of 0.025.
@@ -63,7 +63,7 @@ def test_it_converges_to_the_truth(law, seconds):
     assert before.mean() > 2 * error.mean()  # it did learn
 
 
-@pytest.mark.parametrize("law", [LogNormal(0.3), PerLayer()])
+@pytest.mark.parametrize("law", [LogNormal(0.3), ExponentialLayers()])
 def test_it_predicts_deadlines_that_were_not_tried(law):
     times = timing(law)
     model, known = learned(times, [4.0], memory=1.0)
@@ -147,7 +147,7 @@ def test_old_observations_fade():
 
 
 def test_p_l_is_the_product_over_users_and_reach_falls_towards_the_first_layer():
-    model, known = learned(timing(PerLayer()), [3.0], 50)
+    model, known = learned(timing(ExponentialLayers()), [3.0], 50)
     reach = model.reach(known, EVERYBODY, 3.0)
     assert reach.shape == (LAYERS, USERS)
     assert (np.diff(reach, axis=0) >= -1e-12).all()
@@ -156,9 +156,9 @@ def test_p_l_is_the_product_over_users_and_reach_falls_towards_the_first_layer()
 
 
 def test_users_in_parts_are_computed_as_all_at_once(monkeypatch):
-    whole, known = learned(timing(PerLayer()), [3.0], 5)
+    whole, known = learned(timing(ExponentialLayers()), [3.0], 5)
     monkeypatch.setattr("salf.worlds.fleet.learned.AT_ONCE", 1)
-    parts, known_in_parts = learned(timing(PerLayer()), [3.0], 5)
+    parts, known_in_parts = learned(timing(ExponentialLayers()), [3.0], 5)
     np.testing.assert_array_equal(known, known_in_parts)
     np.testing.assert_allclose(
         whole.reach(known, EVERYBODY, 3.0), parts.reach(known, EVERYBODY, 3.0), rtol=1e-12
@@ -175,7 +175,7 @@ def test_a_constant_deadline_is_computed_once_for_all_parts(monkeypatch):
         return compute(self, users, seconds)
 
     monkeypatch.setattr(LearnedReach, "_compute_chances", counted)
-    model, known = learned(timing(PerLayer()), [3.0], 5)
+    model, known = learned(timing(ExponentialLayers()), [3.0], 5)
     model.reach(known, EVERYBODY, 3.0)
     assert len(computed) == USERS
 

@@ -11,8 +11,8 @@ from salf.core.draws import Keyed
 from salf.methods import method
 from salf.worlds.fleet.availability import Intervals
 from salf.worlds.fleet.cost import Cost, equal_time
-from salf.worlds.fleet.deadlines import Schedule
-from salf.worlds.fleet.jitter import LogNormal, PerLayer
+from salf.worlds.fleet.deadlines import DeadlineSchedule
+from salf.worlds.fleet.jitter import ExponentialLayers, LogNormal
 from salf.worlds.fleet.timing import Timing
 
 
@@ -67,7 +67,7 @@ def test_fedavg_needs_no_deadline_and_others_say_that_they_do():
 
 
 def test_a_schedule_gives_each_round_its_deadline():
-    arrived, memory = rounds(world(Schedule((0.5, 1.0, 3.0))), 4)
+    arrived, memory = rounds(world(DeadlineSchedule((0.5, 1.0, 3.0))), 4)
     assert [a.depth.tolist() for a in arrived] == [[3, 3, 3], [1, 3, 3], [1, 1, 2], [1, 1, 2]]
     assert memory[0, 0] == 7.5
 
@@ -230,7 +230,7 @@ def test_users_may_be_in_any_order():
 
 
 @dataclass(frozen=True)
-class OwnLaw(PerLayer):
+class OwnLaw(ExponentialLayers):
     """Without chances, which counts how often it is drawn."""
 
     drawn: list = field(default_factory=list)
@@ -243,7 +243,7 @@ class OwnLaw(PerLayer):
         return None
 
 
-@pytest.mark.parametrize(("law", "near"), [(PerLayer(), 0.009), (OwnLaw(), 0.035)])
+@pytest.mark.parametrize(("law", "near"), [(ExponentialLayers(), 0.009), (OwnLaw(), 0.035)])
 def test_chances_without_a_closed_form_are_simulated(law, near):
     """Stages of 0.6 and 0.4 s in the mean: the sum of two exponential times of different means.
 
@@ -270,7 +270,7 @@ def test_what_is_drawn_for_chances_serves_all_deadlines():
 def test_short_times_are_told_apart():
     """Layers of 1 and 9 ns do not take equally long."""
     nominal = np.array([[1e-9, 9e-9]])
-    chance = PerLayer().chance(nominal, np.full((1, 2), 1e-9), np.arange(1))
+    chance = ExponentialLayers().chance(nominal, np.full((1, 2), 1e-9), np.arange(1))
     assert chance[0, 0] == pytest.approx(1 - np.exp(-1), abs=0.009)
     assert chance[0, 1] == pytest.approx(1 - (9 * np.exp(-1 / 9) - np.exp(-1)) / 8, abs=0.009)
 

@@ -29,8 +29,9 @@ from salf.core.schedules import Schedule
 from salf.core.server import SGD, Optimiser
 from salf.live.flower.link import GridLink, update_of
 from salf.live.flower.mail import Mail
-from salf.live.rounds import Grace, Rounds, Task
+from salf.live.rounds import Grace, Rounds
 from salf.live.server import LiveServer
+from salf.live.task import Task
 from salf.live.tmax import TMax, check_deadline
 from salf.live.update import Rejected, size_of
 from salf.methods import Method
@@ -83,9 +84,9 @@ class SALF(FedAvg):
     Trust and size:
 
     - `max_norm`: bounds the norm of each layer's gradient; by default the bound is learned.
-    - `robust`: how layers are combined so that `tolerate` bad nodes cannot control them:
-      "trimmed", "median", "clip", or "none" if all nodes are trusted. It needs at least
-      2 `tolerate` + 1 nodes and holds the updates of a round in memory.
+    - `robust`: how layers are combined so that `tolerate` nodes whose gradients stand out cannot
+      control them: "trimmed", "median", "clip", or "none" if all nodes are trusted. It needs at
+      least 2 `tolerate` + 1 nodes and holds the updates of a round in memory.
     - `compress`: how nodes compress updates: "fp16", "qsgd:4" or "topk:0.1".
 
     Files and evaluation:
@@ -164,7 +165,8 @@ class SALF(FedAvg):
 
     def _needed(self) -> int:
         """How many nodes the robust rule needs."""
-        return 0 if self.server.robust is None else self.server.robust.needed
+        robust = self.server.pipeline.stages.robust
+        return 0 if robust is None else robust.needed
 
     def summary(self) -> None:
         """Log summary configuration of the strategy."""
@@ -174,7 +176,7 @@ class SALF(FedAvg):
         log(INFO, "\t├──> Rounds:")
         log(INFO, "\t│\t├──Method: %s", self.server.method.name)
         log(INFO, "\t│\t├──Deadline: %s", waits or f"{self._described()} | grace period: {grace}")
-        rule = self.server.robust
+        rule = self.server.pipeline.stages.robust
         log(INFO, "\t│\t├──Robust: %s", rule or "none: all nodes are trusted")
         log(INFO, "\t│\t├──Layers: %d (%s)", len(names), ", ".join(names))
         log(INFO, "\t│\t└──State: %s", self.state or "not kept")
@@ -237,7 +239,7 @@ class SALF(FedAvg):
         deadline = self._t_max.seconds(self.server.t + 1)
         self.server.open([str(node) for node in nodes], None if self._t_max.trying else deadline)
         fixed = not isinstance(self._t_max.deadline, Auto)
-        return self._messages(Task.of(self.server, deadline, fixed), nodes, config, 3600)
+        return self._messages(self.server.task(deadline, fixed), nodes, config, 3600)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -304,8 +306,7 @@ class SALF(FedAvg):
             "local-steps": task.steps,
             "local-rate": task.rate,
             "step-seconds": task.step_seconds,
-            "proximal": task.proximal,
-            "whole-steps": task.whole_steps,
+            "method": task.method,
             "compress": self.compress,
         }
         sent = ConfigRecord(

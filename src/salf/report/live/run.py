@@ -11,10 +11,10 @@ from salf.common.errors import SalfError
 from salf.core import rows
 from salf.core.rows import Row
 from salf.live.slow import slowness
+from salf.live.users import user_name
 from salf.report import names
 from salf.runs.folder import CONFIG, RunFolder
 from salf.runs.live_config import LiveConfig
-from salf.runs.live_users import user_name
 from salf.runs.presets import load_config
 
 # Numbers that are others in every round, though the reason is the same.

@@ -322,7 +322,7 @@ def parse(spec: str, seed: int = 0) -> Availability:
         on, off = _two(rest, f"the mean seconds on and off as in markov:600,3000, not {spec!r}")
         return markov(on, off, seed)
     if kind == "by-labels":
-        from salf.worlds.fleet.participation import ByLabels  # which builds on this module
+        from salf.worlds.fleet.by_labels import ByLabels  # which builds on this module
 
         what = "the mean share of users and the seconds of a slot as in by-labels:0.1,1"
         mean, slot = _two(rest, f"{what}, not {spec!r}")

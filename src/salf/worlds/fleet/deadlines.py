@@ -48,7 +48,7 @@ class Constant(Deadline):
 
 
 @dataclass(frozen=True)
-class Schedule(Deadline):
+class DeadlineSchedule(Deadline):
     """T_1, T_2, ...; the last one for all rounds after it."""
 
     seconds: tuple[float, ...]
@@ -64,7 +64,7 @@ class Schedule(Deadline):
         return self.seconds[min(t, len(self.seconds)) - 1]
 
     @classmethod
-    def csv(cls, path: Path | str) -> "Schedule":
+    def csv(cls, path: Path | str) -> "DeadlineSchedule":
         """From the column `deadline` of a file, in seconds, a line per round."""
         try:
             with Path(path).open(encoding="utf-8", newline="") as stream:
@@ -116,7 +116,7 @@ def parse(setting: float | str) -> Deadline:
         return Constant(float(setting))
     kind, _, value = setting.partition(":")
     if kind != "auto":
-        return Schedule.csv(setting)
+        return DeadlineSchedule.csv(setting)
     try:
         reach = float(value) if value else REACH
     except ValueError:

@@ -141,7 +141,7 @@ class UniformPace(Paced):
 
 
 @dataclass(frozen=True)
-class PerLayer(Jitter):
+class ExponentialLayers(Jitter):
     """Every layer takes an exponential time of its own, independently, of its nominal mean."""
 
     def complete(self, nominal: Floats, draws: Draws, users: Ints) -> Floats:

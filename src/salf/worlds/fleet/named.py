@@ -15,7 +15,13 @@ from salf.core.arrivals import Floats
 from salf.core.draws import Keyed, Purpose
 from salf.worlds.fleet import availability
 from salf.worlds.fleet.devices import Devices, Fleet, drawn_normal
-from salf.worlds.fleet.jitter import Jitter, LogNormal, PerLayer, ShiftedExponential, Steady
+from salf.worlds.fleet.jitter import (
+    ExponentialLayers,
+    Jitter,
+    LogNormal,
+    ShiftedExponential,
+    Steady,
+)
 
 KB = 1e3
 
@@ -26,8 +32,8 @@ def phones(
     """Log-normal speeds and links of phones; a phone's own times hardly vary.
 
     The spread of the speeds is that of phones' processors. Their median, in multiply-adds a second,
-    is a scale: with it a batch of the paper's MLP takes the median phone 0.8 s, about what a batch
-    of a CNN took when measured on phones.
+    is assumed: with it a batch of the paper's MLP takes the median phone 0.8 s. Phones measured in
+    training were more than a thousand times as fast, with a fixed cost per step.
     """
     z = drawn_normal(seed, users, 3)
     return Devices(
@@ -59,7 +65,7 @@ def slow_classes(users: int, seed: int, speed: float = 1.0, sigma: float = 0.93)
     Every layer takes an exponential time, of mean 1 s on the median device.
     """
     (z,) = drawn_normal(seed, users, 1)
-    made = _without_links(speed * np.exp(sigma * z), PerLayer())
+    made = _without_links(speed * np.exp(sigma * z), ExponentialLayers())
     return Devices(
         made.speed,
         made.up,
@@ -125,6 +131,18 @@ def parse(spec: str, users: int, seed: int, available: str = "always") -> Fleet:
 def with_availability(fleet: Fleet, available: availability.Availability) -> Fleet:
     """The same devices, which are not always available."""
     return Fleet.made(fleet.name, replace(fleet.devices, availability=available))
+
+
+def assumed(spec: str) -> str:
+    """What to know about times on a named fleet whose speed was not given; empty for others."""
+    name, _, options = spec.partition(":")
+    if name not in NAMED or "speed=" in options:
+        return ""
+    slow = ", more than a thousand times slower than measured phones" if name == "phones" else ""
+    return (
+        f"Device speeds of the fleet {name} are assumed{slow}, with no fixed cost per step; ratios "
+        "of times will change."
+    )
 
 
 def check(spec: str) -> None:

@@ -1,0 +1,259 @@
+"""Every user's data, made when it is needed: parts of one data set, or data of the user's own."""
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from salf.common.errors import SalfError
+from salf.core.draws import Keyed, Purpose, distinct
+from salf.core.inputs import cat
+from salf.data.samples import Samples, samples_of
+
+Index = NDArray[np.int64]
+
+
+class Partition:
+    """The indices of every user's samples, in one array however many users there are."""
+
+    def __init__(self, indices: Index, sizes: Index) -> None:
+        self._indices, self._sizes = indices, sizes
+        self._starts = np.cumsum(sizes) - sizes
+
+    @classmethod
+    def of(cls, parts: "Partition | Sequence[Index]") -> "Partition":
+        """From one array of indices per user."""
+        if isinstance(parts, Partition):
+            return parts
+        return cls(np.concatenate(parts), np.array([len(part) for part in parts]))
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def __iter__(self) -> Iterator[Index]:
+        return (self[user] for user in range(len(self)))
+
+    def __getitem__(self, user: int) -> Index:
+        start = self._starts[user]
+        return self._indices[start : start + self._sizes[user]]
+
+    def sizes(self, users: Index) -> Index:
+        """How many samples these users have."""
+        return np.asarray(self._sizes[users])
+
+    def at(self, users: Index, places: Index) -> Index:
+        """The samples at these places of the users' parts, [users, places]."""
+        return np.asarray(self._indices[self._starts[users][:, None] + places])
+
+
+class DrawnPartition(Partition):
+    """`size` of `count` samples for each user, drawn when needed; users may share samples."""
+
+    def __init__(self, users: int, count: int, size: int, key: int) -> None:
+        self._users, self._count, self._size, self._draws = users, count, size, Keyed(key, 0)
+
+    def __len__(self) -> int:
+        return self._users
+
+    def __getitem__(self, user: int) -> Index:
+        return np.sort(self.at(np.array([user]), np.arange(self._size)[None])[0])
+
+    def sizes(self, users: Index) -> Index:
+        """The same for every user."""
+        return np.full(len(users), self._size)
+
+    def at(self, users: Index, places: Index) -> Index:
+        """The samples at these places of the users' parts, [users, places]."""
+        uniforms = self._draws.uniform(users, Purpose.PART, self._size)
+        held = distinct(uniforms, np.full(len(users), self._count))
+        return np.take_along_axis(held, places, axis=1)
+
+
+class UsersData(ABC):
+    """The data of all users."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many users there are."""
+
+    @abstractmethod
+    def sizes(self, users: Index) -> Index:
+        """How many samples these users have."""
+
+    @abstractmethod
+    def rows(self, users: Index, places: Index) -> tuple[Tensor, Tensor]:
+        """Inputs and targets at these places of the users' data, [users, places], users in turn."""
+
+    @abstractmethod
+    def to(self, device: torch.device, dtype: torch.dtype | None) -> "UsersData":
+        """The same on `device`, and what is floating point as `dtype`."""
+
+    @abstractmethod
+    def own(self, user: int) -> Samples:
+        """All samples of one user."""
+
+
+class Partitioned(UsersData):
+    """Users that hold parts of one data set."""
+
+    def __init__(self, samples: Samples, parts: Partition | Sequence[Index]) -> None:
+        self.samples, self.parts = samples, Partition.of(parts)
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def sizes(self, users: Index) -> Index:
+        """How many samples these users have."""
+        return self.parts.sizes(users)
+
+    def rows(self, users: Index, places: Index) -> tuple[Tensor, Tensor]:
+        """Inputs and targets at these places of the users' parts."""
+        index = torch.from_numpy(self.parts.at(users, places).reshape(-1))
+        return self.samples.rows(index.to(self.samples.inputs.device))
+
+    def to(self, device: torch.device, dtype: torch.dtype | None) -> "Partitioned":
+        """The same on `device`, and what is floating point as `dtype`."""
+        return Partitioned(self.samples.to(device, dtype), self.parts)
+
+    def usual_labels(self, users: Index) -> Index:
+        """The most frequent label of each of these users."""
+        labels = self.samples.labels
+        if not self.has_classes:
+            raise SalfError("pairing devices with labels needs one class label per sample.")
+        return np.array([int(labels[self.parts[user]].mode().values) for user in users.tolist()])
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether a sample has one class label."""
+        labels = self.samples.labels
+        return labels.dim() == 1 and not labels.is_floating_point()
+
+    def label_mixes(self) -> NDArray[np.float64]:
+        """The share of each class in every user's samples: [users, classes]."""
+        labels = self.samples.labels
+        if not self.has_classes:
+            raise SalfError("participation by labels needs one class label per sample.")
+        classes = int(labels.max()) + 1
+        counts = [torch.bincount(labels[part], minlength=classes).numpy() for part in self.parts]
+        return np.array([count / count.sum() for count in counts])
+
+    def own(self, user: int) -> Samples:
+        """The samples of one user, still as stored."""
+        return self.samples.subset(self.parts[user])
+
+
+class OwnData(UsersData):
+    """Users that each have data of their own: `make(user)` gives it, for users 0, 1, ...
+
+    It is a pair (inputs, labels) or a `torch.utils.data.Dataset` of such pairs. What was made last
+    is kept, so that it is made once a round.
+    """
+
+    KEPT = 10_000  # users
+
+    def __init__(
+        self,
+        make: Callable[[int], Any],
+        users: int,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self._make, self._users = make, users
+        self._device, self._dtype = device or torch.device("cpu"), dtype
+        self._made: OrderedDict[int, Any] = OrderedDict()
+
+    def __len__(self) -> int:
+        return self._users
+
+    def sizes(self, users: Index) -> Index:
+        """How many samples these users have."""
+        return np.array([len(self._of(user)) for user in users.tolist()], np.int64)
+
+    def rows(self, users: Index, places: Index) -> tuple[Tensor, Tensor]:
+        """Inputs and targets at these places of the users' data."""
+        of_users = [self._at(*each) for each in zip(users.tolist(), places, strict=True)]
+        inputs, labels = (cat(each) for each in zip(*of_users, strict=True))
+        return inputs, labels
+
+    def to(self, device: torch.device, dtype: torch.dtype | None) -> "OwnData":
+        """The same on `device`, and what is floating point as `dtype`."""
+        return OwnData(self._make, self._users, device, dtype)
+
+    def own(self, user: int) -> Samples:
+        """All samples of one user."""
+        return Samples(*self._at(user, np.arange(len(self._of(user)))))
+
+    def _at(self, user: int, places: Index) -> tuple[Tensor, Tensor]:
+        data = self._of(user)
+        if isinstance(data, Samples):
+            return data.rows(torch.from_numpy(places).to(self._device))
+        items = [data[place] for place in places.tolist()]
+        if not all(isinstance(item, tuple | list) and len(item) == 2 for item in items):
+            raise SalfError(f"user {user}'s data set must return a pair (input, label) per sample.")
+        inputs, labels = zip(*items, strict=True)
+        drawn = samples_of(f"user {user}'s", (_batch(inputs), _batch(labels)))
+        return drawn.to(self._device, self._dtype).rows()
+
+    def _of(self, user: int) -> Any:
+        if user not in self._made:
+            self._made[user] = self._checked(user, self._make(user))
+            if len(self._made) > self.KEPT:
+                self._made.popitem(last=False)
+        return self._made[user]
+
+    def _checked(self, user: int, data: Any) -> Any:
+        if isinstance(data, tuple | list):
+            data = samples_of(f"user {user}'s", data).to(self._device, self._dtype)
+        elif not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+            raise SalfError(
+                f"user {user}'s data are a {type(data).__name__}: pass a pair (inputs, labels), or "
+                "a torch.utils.data.Dataset with __len__ and __getitem__."
+            )
+        if len(data) == 0:
+            raise SalfError(f"user {user} has no samples; leave it out.")
+        return data
+
+
+def some(data: UsersData, count: int, users: Index | None = None) -> Samples:
+    """About `count` samples of these users, by default of the first few, who stand for all."""
+    users = np.arange(min(8, len(data))) if users is None else users
+    each = -(-count // len(users))
+    pairs = [
+        data.rows(np.array([user]), np.arange(min(size, each))[None])
+        for user, size in zip(users.tolist(), data.sizes(users).tolist(), strict=True)
+    ]
+    inputs, labels = (cat(half) for half in zip(*pairs, strict=True))
+    return Samples(inputs, labels)
+
+
+def _batch(rows: Sequence[Any]) -> Any:
+    """One array of the rows, or one for each of several inputs."""
+    first = rows[0]
+    if isinstance(first, Mapping):
+        return {key: _batch([row[key] for row in rows]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(_batch(each) for each in zip(*rows, strict=True))
+    return torch.stack([torch.as_tensor(row) for row in rows])
+
+
+def joined(pairs: Sequence[Any]) -> Partitioned:
+    """Users with a pair (inputs, targets) each, as parts of one data set."""
+    of_users = [samples_of(f"user {user}'s", pair) for user, pair in enumerate(pairs)]
+    for user, each in enumerate(of_users):
+        if each.shape != of_users[0].shape or each.labels.shape[1:] != of_users[0].labels.shape[1:]:
+            raise SalfError(
+                f"samples of user {user} have shape {each.shape} and labels "
+                f"{tuple(each.labels.shape[1:])}, but those of user 0 have {of_users[0].shape} and "
+                f"{tuple(of_users[0].labels.shape[1:])}; they must be the same."
+            )
+        if len(each) == 0:
+            raise SalfError(f"user {user} has no samples; leave it out.")
+    sizes = np.array([len(each) for each in of_users])
+    inputs = cat([each.inputs for each in of_users])
+    labels = torch.cat([each.labels for each in of_users])
+    return Partitioned(Samples(inputs, labels), Partition(np.arange(len(inputs)), sizes))

@@ -1,0 +1,172 @@
+"""The server of a live run: its rounds, who looks on, and what they leave."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from salf.common.errors import SalfError
+from salf.core import rows as records
+from salf.core import schedules
+from salf.core.rows import Row
+from salf.data import some
+from salf.live.rounds import Grace, Link, Rounds
+from salf.live.server import LiveServer
+from salf.runs.federation import from_config
+from salf.runs.folder import RunFolder, summarise, without_last_evaluation
+from salf.runs.live_config import LiveConfig
+from salf.runs.run import Result
+from salf.runs.training import History, OnRound, Training, ends_run
+from salf.worlds.fleet.cost import Cost
+
+log = logging.getLogger("salf.live")
+
+
+class Watcher(Protocol):
+    """Somebody who looks on, such as the command line."""
+
+    def begin(self, config: LiveConfig, layers: Sequence[str]) -> None:
+        """The federation is put together."""
+
+    def status(self, text: str) -> None:
+        """What is being prepared; empty when that is over."""
+
+    def round(self, row: Row) -> None:
+        """A round is closed."""
+
+    def say(self, text: str) -> None:
+        """Something to know, such as for whom the server waits."""
+
+
+class Nobody:
+    """A watcher that writes to the log what should be known."""
+
+    def begin(self, config: LiveConfig, layers: Sequence[str]) -> None:
+        """Nothing to show."""
+
+    def status(self, text: str) -> None:
+        """Nothing to show."""
+
+    def round(self, row: Row) -> None:
+        """Nothing to show."""
+
+    def say(self, text: str) -> None:
+        """Log it."""
+        log.warning("%s", text)
+
+
+def serve(
+    config: LiveConfig,
+    link: Link,
+    folder: RunFolder | None = None,
+    *,
+    training: Training | None = None,
+    on_round: OnRound | None = None,
+    watcher: Watcher | None = None,
+) -> Result:
+    """Train with the users at the other end of the link.
+
+    With a folder, every closed round is kept there, and a run that was stopped continues after the
+    last of them.
+    """
+    training, watcher = training or from_config(config), watcher or Nobody()
+    simulation = training.simulation
+    server = make_server(config, training)
+    rows: list[Row] = []
+    if folder is not None:
+        server.restore(folder.checkpoint)
+        rows = without_last_evaluation(records.resume(folder.rounds, server.t), training)
+        records.rewrite(folder.rounds, rows)
+    rounds = Rounds(
+        server,
+        link,
+        config.make_deadline(),
+        Grace(config.grace),
+        cohort=None if config.cohort == "all" else config.cohort_size(),
+        seed=config.seed,
+        on_wait=watcher.say,
+    )
+    stopped = False
+    while server.t < config.rounds and not stopped:
+        row = training.measured(rounds.next(), config.rounds)
+        rows.append(row)
+        if folder is not None:  # the state comes last: a round that it does not have is run again
+            records.append(folder.rounds, row)
+            server.save(folder.checkpoint)
+        watcher.round(row)
+        stopped = ends_run(on_round, row, simulation.model)
+    return finish(config, training, rows, folder, stopped)
+
+
+def make_server(config: LiveConfig, training: Training) -> LiveServer:
+    """The server of a live run."""
+    simulation, settings = training.simulation, server_settings(config, training)
+    schedule = schedules.schedule(config.lr, config.rounds)
+    return LiveServer(simulation.model, simulation.engine.layers, schedule, **settings)
+
+
+def server_settings(config: LiveConfig, training: Training) -> dict[str, Any]:
+    """What the server is told by the config, on Ray as on Flower."""
+    return {
+        "method": config.make_method(),
+        "optimiser": config.make_optimiser(),
+        "max_norm": config.max_norm,
+        "local_steps": int(training.simulation.planned(np.arange(config.users)).max()),
+        "client_lr": config.client_lr,
+        "reach": "learned" if config.learns_reach else "counted",
+        "work": _stage_work(training),
+        "equal_time": config.batch_size if config.equal_time() else None,
+        "robust": "none" if config.robust == "auto" else config.robust,
+        "tolerate": config.tolerate,
+        "compress": config.compress,
+    }
+
+
+def _stage_work(training: Training) -> list[float] | None:
+    """The work of each stage of backpropagation; None where it cannot be counted."""
+    simulation = training.simulation
+    example, _ = some(simulation.data, 8).rows()
+    try:
+        stages = Cost.of(simulation.model, simulation.engine.layers, example).stages()
+    except SalfError:
+        return None
+    return [float(work) for work in stages]
+
+
+def finish(
+    config: LiveConfig,
+    training: Training,
+    rows: Sequence[Row],
+    folder: RunFolder | None,
+    stopped: bool = False,
+) -> Result:
+    """What a live run leaves when its rounds are over."""
+    history = History(
+        tuple(rows), training.tested(), config.backend, "users are real processes", stopped
+    )
+    summary = summarise(config, history, training) | _counted(config, rows)
+    if folder is not None:
+        folder.finish(training.simulation.model, rows, summary)
+    return Result(config, history, summary)
+
+
+def _counted(config: LiveConfig, rows: Sequence[Row]) -> dict[str, Any]:
+    """What only live runs have: how far users came, and how rounds kept their limit."""
+    answers = [(row, user) for row in rows for user in row.depths]
+    asked = max(1, len(answers))
+    finished = sum(row.finished(user) for row, user in answers)
+    delivered = sum(row.delivered(user) for row, user in answers)
+    limited = [row for row in rows if row.limit is not None]
+    in_time = sum(row.seconds <= (row.limit or 0.0) for row in limited)
+    return {
+        "deadline": config.deadline,
+        "finished": finished / asked,
+        "partial": (delivered - finished) / asked,
+        "nothing": (len(answers) - delivered) / asked,
+        "late": sum(row.late for row in rows),
+        "rejected": sum(len(row.rejected) for row in rows),
+        "bytes": sum(row.bytes for row in rows),
+        "empty": sum(not any(row.reached) for row in rows),  # rounds in which nobody came anywhere
+        "rounds_in_time": in_time / len(limited) if limited else None,
+    }

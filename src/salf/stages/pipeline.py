@@ -1,0 +1,160 @@
+"""The stages that an update passes at the server, put together in one place.
+
+Simulator and live server open a round here, put the updates of its users into the aggregate that
+they get, and close it. An update passes, in this order,
+
+- the attack, if its user is a simulated attacker,
+- compression and decompression (live, users compress and the server decompresses: `received`),
+- memory: what is new in it compared with the user's last one, or stand-ins for absent users,
+- the robust rule, or the plain mean.
+
+For some of these the server keeps something of each user from round to round. That, too, is here,
+with one state for checkpoints.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from salf.common.errors import SalfError
+from salf.core.aggregate import LayerwiseAggregate, Update, User
+from salf.core.arrivals import Bools, Floats, Ints
+from salf.core.compression import Compression, unpacked
+from salf.core.layers import Layers
+from salf.methods import Method
+from salf.stages.attacks import Attacked, Attackers
+from salf.stages.compressed import Compressed, Residuals
+from salf.stages.participation import Participation
+from salf.stages.recall import Recall, Remembering, StandIns
+from salf.stages.robust import Robust, RobustAggregate, Votes
+
+Users = Sequence[User] | Ints
+State = tuple[dict[str, dict[str, Tensor]], dict[str, Any]]  # groups of tensors, and plain values
+
+
+class Kept(Protocol):
+    """Something that the server keeps of each user from round to round."""
+
+    def state(self) -> tuple[list[Any], dict[str, Tensor]]:
+        """Plain values, such as the users' names, and tensors."""
+
+    def load_state(self, plain: Any, tensors: Mapping[str, Tensor], /) -> None:
+        """Continue with the state of another one."""
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The stages of a run beside the method's own; by default there are none.
+
+    With `count_reach`, a method that weighs users by their reach gets the share of rounds in which
+    each took part.
+    """
+
+    robust: Robust | None = None
+    compression: Compression | None = None
+    attackers: Attackers | None = None  # simulated ones
+    count_reach: bool = False
+
+
+class Pipeline:
+    """The stages of one run, and what they keep of its users."""
+
+    def __init__(
+        self,
+        stages: Stages,
+        method: Method,
+        layers: Layers,
+        weights: Mapping[str, Tensor],
+        seed: int | None = None,
+    ) -> None:
+        """With the `seed` of a simulation, its users' side of compression is run here, too."""
+        self.method, self.stages = method, stages
+        self._layers, self._weights = layers, weights
+        by, rule = method.weighs_by, method.recalled
+        counts = by == "intervals" or (by == "reach" and stages.count_reach)
+        self.participation = Participation(len(layers), method.longest_interval) if counts else None
+        self.recall = None if rule is None else Recall(layers, weights, rule)
+        self.votes = None if stages.robust is None else Votes(stages.robust)
+        self.residuals: Residuals | None = None
+        if (compression := stages.compression) is not None and seed is not None:
+            if compression.remembers and method.narrows:
+                raise SalfError(
+                    f"the users' networks change in {method.name}, so they cannot add what they "
+                    "did not send to the next update: use --compress fp16 or qsgd."
+                )
+            self.residuals = Residuals(compression, layers, seed)
+
+    def open(
+        self, t: int, everybody: float, own: Mapping[User, float] | None = None
+    ) -> LayerwiseAggregate:
+        """The aggregate of round t, to which users' updates are added.
+
+        `everybody` is the weight of all users, `own` those of users that do not weigh 1.
+        """
+        layers, weights = self._layers, self._weights
+        found = LayerwiseAggregate(layers, weights, separate=self.recall is not None)
+        if self.votes is not None:
+            found = RobustAggregate(self.votes, layers, weights)
+        if self.recall is not None:
+            if self.recall.rule.stands_in:
+                found = StandIns(found, self.recall, t, own or {})
+            else:
+                found = Remembering(found, self.recall, t, everybody)
+        if self.residuals is not None:
+            found = Compressed(found, self.residuals, t)
+        if self.stages.attackers is not None:
+            found = Attacked(found, self.stages.attackers, layers, t)
+        return found
+
+    def received(self, sent: Update) -> Update:
+        """A live user's update, decompressed; ValueError if it cannot be."""
+        assert self.stages.compression is not None
+        trained = {name: w for name, w in self._weights.items() if w.requires_grad}
+        return unpacked(sent, self.stages.compression, self._layers, trained)
+
+    def close(self, t: int, users: Users, part: Bools, weights: Floats | None = None) -> None:
+        """Learn from round t: its users were asked, and took part in layers, [L, users]."""
+        if self.participation is not None:
+            self.participation.learn(users, part)
+        if self.recall is not None:
+            names = users.tolist() if isinstance(users, np.ndarray) else users
+            by_user = {} if weights is None else dict(zip(names, weights.tolist(), strict=True))
+            self.recall.learn(t, by_user)
+
+    def chance(self, users: Users) -> Floats | None:
+        """The reach of these users, [L, users]; None if it is not counted here."""
+        if self.participation is None or self.method.weighs_by != "reach":
+            return None
+        return self.participation.reach(users)
+
+    def interval(self, users: Users) -> Floats | None:
+        """FedAU's intervals of these users, [L, users]; None if the method does not use them."""
+        if self.participation is None or self.method.weighs_by != "intervals":
+            return None
+        return self.participation.intervals(users)
+
+    @property
+    def kept(self) -> dict[str, Kept]:
+        """What is kept of the users, by name."""
+        kept: dict[str, Kept | None] = {
+            "participation": self.participation,
+            "recall": self.recall,
+            "votes": self.votes,
+            "residuals": self.residuals,
+        }
+        return {name: each for name, each in kept.items() if each is not None}
+
+    def state(self) -> State:
+        states = {name: each.state() for name, each in self.kept.items()}
+        return (
+            {name: tensors for name, (_, tensors) in states.items()},
+            {name: plain for name, (plain, _) in states.items()},
+        )
+
+    def load_state(self, groups: dict[str, dict[str, Tensor]], plain: Mapping[str, Any]) -> None:
+        """Continue with the state of another one; its groups are taken out of `groups`."""
+        for name, each in self.kept.items():
+            each.load_state(plain[name], groups.pop(name, {}))

@@ -1,0 +1,448 @@
+"""Live runs with users in this process: what they leave, and that the simulator agrees."""
+
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+import torch
+
+import interrupted
+from salf.common.errors import SalfError
+from salf.core import rows as record
+from salf.core.draws import Keyed
+from salf.live import launch as live_module
+from salf.live.batches import OwnBatch
+from salf.live.launch import Joining, run, trusting
+from salf.live.replays import replay
+from salf.live.rounds import Answer
+from salf.live.serve import serve
+from salf.live.update import encode
+from salf.live.user import User
+from salf.live.users import make_share, make_user, user_name
+from salf.runs.config import Config
+from salf.runs.federation import from_config
+from salf.runs.folder import ROUNDS, RunFolder
+from salf.runs.live_config import LiveConfig
+from salf.runs.run import run as simulate
+from salf.runs.training import StopTraining
+from salf.stages.attacks import Attack
+
+SMALL = LiveConfig(
+    data="synthetic",
+    model="mlp",
+    users=4,
+    rounds=6,
+    batch_size=4,
+    lr=0.1,
+    eval_every=3,
+    threads=1,
+    deadline=10.0,
+    grace=1.0,
+)
+METHOD = """
+from dataclasses import dataclass
+import numpy as np
+from salf import Method
+
+@dataclass(frozen=True)
+class Halves(Method):
+    louder: bool = False
+
+    def share(self, arrived, layers):
+        half = arrived.depth <= (layers + 1) / 2
+        return (arrived.reach(layers) & half) * (2.0 if self.louder else 1.0)
+
+    def divisor(self, closing):
+        return np.maximum(closing.shares, 1.0)
+"""
+NET = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self, shape, classes):
+        super().__init__(
+            nn.Conv2d(shape[0], 4, 3, 2, bias=False), nn.BatchNorm2d(4), nn.Tanh(),
+            nn.Flatten(), nn.LazyLinear(classes),
+        )
+
+
+class Adapted(nn.Sequential):
+    def __init__(self, shape, classes):
+        super().__init__(
+            nn.Conv2d(shape[0], 4, 3, 2, bias=False), nn.BatchNorm2d(4), nn.Tanh(),
+            nn.Flatten(), nn.LazyLinear(16), nn.Tanh(), nn.LazyLinear(classes),
+        )
+        self[0].requires_grad_(False)
+        self[1].requires_grad_(False)
+"""
+
+
+class Stopping:
+    """Backpropagation that stops at a given depth of a given local step."""
+
+    def __init__(self, real):
+        self.real, self.layers, self.times = real, real.layers, real.times
+        self.left, self.depth = 1, 1
+
+    def within(self, deadline, loss, more=False):
+        found = self.real.within(None, loss)
+        self.left -= 1
+        if self.left:
+            return found
+        kept = {n for layer in self.layers.reached(self.depth) for n in layer.parameters}
+        gradients = {n: g for n, g in found.gradients.items() if n in kept}
+        return replace(found, depth=self.depth, gradients=gradients)
+
+
+class Here:
+    """Users in this process, who stop at depths drawn for every round; some never answer."""
+
+    def __init__(self, config):
+        self.config = config
+        self.members = {user_name(n): make_user(config, n) for n in range(1, config.users + 1)}
+        self.answers = []
+        for user in self.members.values():
+            user.backpropagation = Stopping(user.backpropagation)
+
+    def users(self):
+        return set(self.members)
+
+    free = users
+
+    def send(self, task, users):
+        layers = next(iter(self.members.values())).backpropagation.layers
+        rng = np.random.default_rng([7, task.round])
+        for name, user in sorted(self.members.items()):
+            depth = int(rng.integers(1, len(layers) + 2))
+            if rng.random() < 0.2 or name not in users:
+                continue  # lost on the way, or not asked
+            stops = task.deadline is not None
+            step = int(rng.integers(1, task.steps + 1))
+            user.backpropagation.left = step if stops else -1
+            user.backpropagation.depth = depth
+            update = user.train(replace(task, deadline=None))
+            self.answers.append(Answer(name, task.round, encode(user.packed(update))))
+
+    def awaited(self):
+        return {answer.user for answer in self.answers}
+
+    def receive(self, seconds):
+        answers, self.answers = self.answers, []
+        return answers
+
+
+@pytest.fixture(autouse=True)
+def users_in_this_process(monkeypatch):
+    """Instead of Ray: all else is what `salf live` does."""
+
+    def serve_here(config, training, folder, joining, on_round, watcher):
+        link = Here(config)
+        return serve(config, link, folder, training=training, on_round=on_round, watcher=watcher)
+
+    monkeypatch.setattr(live_module, "_on_ray", serve_here)
+
+
+def live(config, path, resume=False, on_round=None):
+    return run(config, path, resume=resume, on_round=on_round).summary
+
+
+@pytest.mark.parametrize("average", ["reached", "all"])
+@pytest.mark.parametrize("method", ["salf", "drop", "fedavg", "ownmethod:Halves"])
+@pytest.mark.parametrize("model", ["mlp", "cnn", "bnnet:Net", "bnnet:Adapted"])
+def test_the_simulator_gets_to_the_same_model_with_the_recorded_depths(
+    tmp_path, monkeypatch, method, model, average
+):
+    (tmp_path / "bnnet.py").write_text(NET)
+    (tmp_path / "ownmethod.py").write_text(METHOD)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = SMALL.changed(method=method, model=model, momentum=0.5, average=average)
+    summary = live(config, tmp_path / "run")
+    replayed = replay(tmp_path / "run")
+    assert replayed.history.test_accuracy == pytest.approx(summary["test_accuracy"], abs=0.002)
+    assert replayed.distance < 5e-3  # rounding, and a unit that it switches on or off
+    rows = record.read(tmp_path / "run" / ROUNDS)
+    assert [row.reached for row in rows] == [row.reached for row in replayed.history.rows]
+    depths = {depth for row in rows for depth in row.depths.values()}
+    assert len(depths) > 1  # there was something to agree about
+
+
+@pytest.mark.parametrize("method", ["salf", "fedavg"])
+@pytest.mark.parametrize("average", ["reached", "all"])
+def test_a_run_of_cohorts_asks_as_many_users_and_is_replayed(tmp_path, method, average):
+    config = SMALL.changed(method=method, cohort=2, average=average, batch_size=2000)
+    live(config, tmp_path / "run")
+    rows = record.read(tmp_path / "run" / ROUNDS)
+    assert {len(row.depths) for row in rows} == {2}
+    assert len({tuple(row.depths) for row in rows}) > 1
+    replayed = replay(tmp_path / "run")
+    assert replayed.distance < 1e-4
+    assert [row.reached for row in rows] == [row.reached for row in replayed.history.rows]
+
+
+@pytest.mark.parametrize(
+    "work", [{"local_steps": 3}, {"local_epochs": 1, "batch_size": 200}], ids=str
+)
+@pytest.mark.parametrize("method", ["salf", "drop", "fedavg", "fedprox", "fednova"])
+def test_local_steps_replay_to_the_same_model(tmp_path, method, work):
+    config = SMALL.changed(method=method, lr=0.01, client_lr=0.05, server="yogi", **work)
+    live(config, tmp_path / "run")
+    replayed = replay(tmp_path / "run")
+    assert replayed.distance < 5e-3
+    rows = record.read(tmp_path / "run" / ROUNDS)
+    assert [row.reached for row in rows] == [row.reached for row in replayed.history.rows]
+    steps = {begun for row in rows for begun, _ in row.steps.values()}
+    assert max(steps) > 1
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("salf-recall", {"batches": "equal"}),
+        ("mifa", {}),
+        ("fedau", {}),
+        ("inverse", {}),
+        ("inverse", {"reach": "learned"}),
+        ("fedstale", {"reach": "learned"}),
+    ],
+)
+def test_what_the_server_knows_of_users_is_replayed(tmp_path, method, settings):
+    live(SMALL.changed(method=method, momentum=0.5, **settings), tmp_path / "run")
+    replayed = replay(tmp_path / "run")
+    assert replayed.distance < 5e-3
+    rows = record.read(tmp_path / "run" / ROUNDS)
+    assert [row.reached for row in rows] == [row.reached for row in replayed.history.rows]
+    if settings.get("reach") or method == "inverse":
+        chances = {chance for row in rows for reach in row.reach.values() for chance in reach}
+        assert len(chances) > 1  # shares differed
+
+
+@pytest.mark.parametrize("method", ["salf-recall", "fedau", "inverse"])
+def test_a_server_started_again_knows_its_users(tmp_path, method):
+    config = SMALL.changed(method=method, batches="equal", rounds=6)
+    live(config.changed(rounds=3), tmp_path / "run")
+    live(config, tmp_path / "run", resume=True)
+    assert replay(tmp_path / "run").distance < 5e-3
+
+
+@pytest.mark.parametrize("work", [{}, {"local_steps": 2}], ids=str)
+def test_batches_that_users_chose_are_recorded_and_replayed(tmp_path, monkeypatch, work):
+    def fit(self, seconds, backpropagation):  # the made-up speed of this machine
+        self.rows = 1 + (self.rows * 7 + 5) % 13
+
+    monkeypatch.setattr(OwnBatch, "fit", fit)
+    live(SMALL.changed(batches="equal-time", **work), tmp_path / "run")
+    rows = record.read(tmp_path / "run" / ROUNDS)
+    assert len({size for row in rows for size in row.rows.values()}) > 3
+    assert replay(tmp_path / "run").distance < 1e-3
+    record.rewrite(tmp_path / "run" / ROUNDS, [replace(row, rows={}) for row in rows])
+    assert replay(tmp_path / "run").distance > 5e-3  # with other batches it is another model
+
+
+@pytest.mark.parametrize("rule", ["trimmed", "median", "clip"])
+def test_robust_rules_replay_to_the_same_model(tmp_path, rule):
+    config = SMALL.changed(robust=rule, users=6)
+    live(config, tmp_path / "run")
+    replayed = replay(tmp_path / "run")
+    assert replayed.distance < 1e-3
+    rows = record.read(tmp_path / "run" / ROUNDS)
+    assert [row.reached for row in rows] == [row.reached for row in replayed.history.rows]
+    assert any(0 < row.reached[0] < 3 for row in rows)  # and layer 1 had to wait
+
+
+@pytest.mark.parametrize("attack", ["flip", "random", "constant", "large-first"])
+def test_one_attacker_of_eight_costs_a_live_run_little(monkeypatch, attack):
+    """Users stop at any depth alike, or are not heard, so few reach the first layer."""
+    config = SMALL.changed(data="digits", users=8, rounds=120, batch_size=16, eval_every=120)
+    honest = run(config.changed(robust="none")).summary["test_accuracy"]
+    attacks, packed = Attack.parse(attack), User.packed
+
+    def sent(user, update):
+        if user.name != "user-8":
+            return packed(user, update)
+        layers = user.backpropagation.layers
+        made = attacks.sent(update.tensors, layers, update.round, 7)
+        return packed(user, replace(update, tensors=made))
+
+    monkeypatch.setattr(User, "packed", sent)
+    attacked = run(config.changed(robust="trimmed")).summary["test_accuracy"]
+    assert attacked >= honest - 0.05
+
+
+@pytest.mark.parametrize("compress", ["fp16", "qsgd:4", "topk:0.2"])
+def test_compressed_updates_replay_to_the_same_model(tmp_path, compress):
+    live(SMALL.changed(compress=compress), tmp_path / "run")
+    assert replay(tmp_path / "run").distance < 1e-3
+    plain = SMALL.changed(compress="")
+    (tmp_path / "run" / "config.toml").write_text(plain.to_toml())
+    assert replay(tmp_path / "run").distance > 1e-5  # it was another model
+
+
+def test_users_are_trusted_where_the_server_starts_them_and_nowhere_else():
+    said = []
+    here, cluster = Joining(), Joining(address="10.0.0.1:6379")
+    assert trusting(SMALL, here, said.append).robust == "none"
+    assert trusting(SMALL, cluster, said.append).robust == "trimmed"
+    assert trusting(SMALL.changed(backend="flower"), here, said.append).robust == "trimmed"
+    assert trusting(SMALL.changed(robust="clip"), here, said.append).robust == "clip"
+    assert not said
+    assert trusting(SMALL.changed(users=2), cluster, said.append).robust == "none"
+    assert "takes at least 3 users, and there are 2" in said[0]
+
+
+def test_batches_in_equal_time_are_for_steps_and_not_for_epochs():
+    with pytest.raises(SalfError, match="use --local-steps"):
+        SMALL.changed(batches="equal-time", local_epochs=1)
+
+
+def test_the_replay_of_another_run_is_far_away(tmp_path):
+    live(SMALL, tmp_path / "run")
+    rows = record.read(tmp_path / "run" / ROUNDS)
+    turned = [replace(row, depths=dict.fromkeys(row.depths, 2)) for row in rows]
+    record.rewrite(tmp_path / "run" / ROUNDS, turned)
+    assert replay(tmp_path / "run").distance > 5e-2
+
+
+def test_a_folder_of_a_run_that_is_not_live_is_left_alone(tmp_path):
+    simulated = Config(data="synthetic", users=4, rounds=1, batch_size=4, threads=1)
+    simulate(simulated, tmp_path)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(SalfError, match="contains a simulated run"):
+        live(SMALL.changed(rounds=1), tmp_path, resume=True)
+    assert sorted(tmp_path.iterdir()) == before
+    live(SMALL.changed(rounds=1), tmp_path / "live")
+    with pytest.raises(SalfError, match="contains a live run"):
+        simulate(simulated, tmp_path / "live", resume=True)
+
+
+def test_a_live_run_leaves_what_a_simulated_one_leaves_and_its_record(tmp_path):
+    simulate(Config(data="synthetic", users=4, rounds=1, batch_size=4, threads=1), tmp_path / "a")
+    live(SMALL.changed(rounds=1), tmp_path / "b")
+    simulated, real = ({path.name for path in (tmp_path / name).iterdir()} for name in "ab")
+    assert real - simulated <= {"rounds.jsonl", "live.log"}
+    assert simulated <= real
+    both = (RunFolder(tmp_path / name).summary() for name in "ab")
+    simulated, real = (set(summary) for summary in both)
+    assert simulated <= real
+
+
+def test_on_round_can_stop_a_live_run_which_is_then_finished(tmp_path):
+    summary = live(SMALL, tmp_path / "run", on_round=interrupted.at(2, StopTraining))
+    assert (summary["rounds"], summary["stopped"]) == (2, True)
+    assert live(SMALL, tmp_path / "run", resume=True) == summary
+
+
+def test_a_finished_live_run_is_given_more_rounds(tmp_path):
+    live(SMALL.changed(rounds=4), tmp_path / "run")
+    live(SMALL, tmp_path / "run", resume=True)
+    live(SMALL, tmp_path / "whole")
+    assert rows_of(tmp_path / "run") == rows_of(tmp_path / "whole")
+
+
+class Killed(Exception):
+    pass
+
+
+def test_a_server_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path):
+    config = SMALL.changed(momentum=0.5)
+    live(config, tmp_path / "whole")
+    with pytest.raises(Killed):
+        live(config, tmp_path / "parts", on_round=interrupted.at(4, Killed))
+    live(config, tmp_path / "parts", resume=True)
+    assert rows_of(tmp_path / "parts") == rows_of(tmp_path / "whole")
+    one, other = ((tmp_path / run / "model.safetensors").read_bytes() for run in ("whole", "parts"))
+    assert one == other
+
+
+def rows_of(folder):
+    timeless = {"seconds": 0, "stages": {}, "arrived": {}}
+    return [asdict(row) | timeless for row in record.read(folder / ROUNDS)]
+
+
+def test_a_round_that_was_written_but_not_kept_is_run_again(tmp_path):
+    """The server was killed between the two."""
+
+    with pytest.raises(Killed):
+        live(SMALL, tmp_path / "run", on_round=interrupted.at(3, Killed))
+    path = tmp_path / "run" / ROUNDS
+    record.append(path, replace(record.read(path)[-1], round=4))
+    with path.open("a") as stream:
+        stream.write('{"round": 5, "de')
+    live(SMALL, tmp_path / "run", resume=True)
+    live(SMALL, tmp_path / "whole")
+    assert rows_of(tmp_path / "run") == rows_of(tmp_path / "whole")
+
+
+def test_rounds_that_are_gone_are_not_made_up(tmp_path):
+    with pytest.raises(Killed):
+        live(SMALL, tmp_path / "run", on_round=interrupted.at(3, Killed))
+    record.rewrite(tmp_path / "run" / ROUNDS, record.read(tmp_path / "run" / ROUNDS)[:1])
+    with pytest.raises(SalfError, match="does not contain all rounds up to 3"):
+        live(SMALL, tmp_path / "run", resume=True)
+
+
+def test_a_folder_with_another_run_is_refused(tmp_path):
+    live(SMALL, tmp_path)
+    with pytest.raises(SalfError, match=r"already contains this run. Add --resume"):
+        live(SMALL, tmp_path)
+    with pytest.raises(SalfError, match=r"different config .it differs in deadline, lr"):
+        live(SMALL.changed(lr=0.2, deadline=1.0), tmp_path, resume=True)
+
+
+def test_what_was_not_used_is_in_the_log_of_the_run(tmp_path, monkeypatch):
+    real = Here.receive
+    monkeypatch.setattr(
+        Here,
+        "receive",
+        lambda link, seconds: [
+            Answer(answer.user, answer.round, b"rubbish") for answer in real(link, seconds)
+        ],
+    )
+    live(SMALL.changed(rounds=1), tmp_path)
+    (row,) = record.read(tmp_path / ROUNDS)
+    assert len(row.rejected) >= 1
+    text = (tmp_path / "live.log").read_text()
+    for user, reason in row.rejected:
+        assert f"rejected update from {user}: {reason}" in text
+
+
+def test_users_have_shares_of_their_own_and_the_simulators_batches():
+    training = from_config(SMALL)
+    users, held = np.arange(4), training.simulation.data
+    shares = [make_share(SMALL, number) for number in range(1, 5)]
+    sizes = [len(share.samples) for share in shares]
+    assert sizes == held.sizes(users).tolist()
+    inputs, labels = training.simulation.batches.of_round(Keyed(SMALL.seed, 3), users)(users)
+    own_inputs, own_labels = (
+        torch.cat(half) for half in zip(*(s.batch(3) for s in shares), strict=True)
+    )
+    assert torch.equal(inputs, own_inputs)
+    assert torch.equal(labels, own_labels)
+
+
+def test_what_torch_draws_is_each_users_own_in_each_round_and_the_same_every_time():
+    def drawn(number, round):
+        with make_share(SMALL, number).draws(round):
+            return float(torch.rand(()))
+
+    assert drawn(1, 5) == drawn(1, 5)
+    assert len({drawn(number, round) for number in (1, 2) for round in (5, 6)}) == 4
+
+
+def test_what_a_live_federation_does_not_have_is_refused_in_a_sentence(tmp_path):
+    with pytest.raises(SalfError, match="heterofl runs in the simulator only: its stragglers"):
+        SMALL.changed(method="heterofl")
+    with pytest.raises(SalfError, match="asyncfl runs in the simulator only: its users deliver"):
+        SMALL.changed(method="asyncfl")
+    with pytest.raises(SalfError, match="a live run needs a deadline"):
+        LiveConfig()
+    with pytest.raises(SalfError, match="contains no live run"):
+        replay(tmp_path)
+
+
+def test_a_run_with_strangers_is_not_replayed(tmp_path):
+    live(SMALL, tmp_path)
+    path = tmp_path / ROUNDS
+    rows = record.read(path)
+    record.rewrite(path, [replace(rows[0], depths={"phone": 1}), *rows[1:]])
+    with pytest.raises(SalfError, match="'phone' took part with data of its own"):
+        replay(tmp_path)
