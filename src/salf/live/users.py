@@ -104,4 +104,5 @@ def make_user(config: Config, number: int, slow: float = 1.0) -> User:
         steps=share.steps,
         batch=own,
         sender=sender,
+        method=config.make_method(),
     )
