@@ -22,7 +22,7 @@ from salf.core.schedules import Schedule
 from salf.core.server import SGD, Optimiser, Server
 from salf.data import UsersData
 from salf.data.sampling import ONE_STEP, Batches, Cohort, LocalWork
-from salf.engines import Engine, RoundResult
+from salf.engines import Engine, LocalSteps, RoundResult
 from salf.methods import Method, Plan
 from salf.stages.pipeline import Pipeline, Stages
 from salf.stages.voice import Voice
@@ -140,7 +140,9 @@ class Simulation:
         rows = self.batches.of_round(draws, computing)
         with seeded(draws.torch_seed):
             aggregate = self.pipeline.open(t, self.everybody, self._own_weights(arrived))
-            result = self.engine.round(plan, t, self.old, rows, self.server.local_rate, aggregate)
+            rule = self.method.local_rule(int(arrived.planned.max(initial=1)))
+            local = LocalSteps(self.server.local_rate, rule)
+            result = self.engine.round(plan, t, self.old, rows, local, aggregate)
         self._check_finite(result, t)
         self.voice.hear(plan, t, self.pipeline.recall, self.everybody)
         if self.asks:

@@ -63,6 +63,16 @@ class Net(nn.Sequential):
             nn.Conv2d(shape[0], 4, 3, 2, bias=False), nn.BatchNorm2d(4), nn.Tanh(),
             nn.Flatten(), nn.LazyLinear(classes),
         )
+
+
+class Adapted(nn.Sequential):
+    def __init__(self, shape, classes):
+        super().__init__(
+            nn.Conv2d(shape[0], 4, 3, 2, bias=False), nn.BatchNorm2d(4), nn.Tanh(),
+            nn.Flatten(), nn.LazyLinear(16), nn.Tanh(), nn.LazyLinear(classes),
+        )
+        self[0].requires_grad_(False)
+        self[1].requires_grad_(False)
 """
 
 
@@ -109,16 +119,7 @@ class Here:
             step = int(rng.integers(1, task.steps + 1))
             user.backpropagation.left = step if stops else -1
             user.backpropagation.depth = depth
-            update = user.train(
-                task.round,
-                None,
-                task.weights,
-                task.steps,
-                task.rate,
-                task.step_seconds,
-                task.proximal,
-                task.whole_steps,
-            )
+            update = user.train(replace(task, deadline=None))
             self.answers.append(Answer(name, task.round, encode(user.packed(update))))
 
     def awaited(self):
@@ -146,7 +147,7 @@ def live(config, path, resume=False, on_round=None):
 
 @pytest.mark.parametrize("average", ["reached", "all"])
 @pytest.mark.parametrize("method", ["salf", "drop", "fedavg", "ownmethod:Halves"])
-@pytest.mark.parametrize("model", ["mlp", "cnn", "bnnet:Net"])
+@pytest.mark.parametrize("model", ["mlp", "cnn", "bnnet:Net", "bnnet:Adapted"])
 def test_the_simulator_gets_to_the_same_model_with_the_recorded_depths(
     tmp_path, monkeypatch, method, model, average
 ):

@@ -28,8 +28,9 @@ from salf.core.server import Optimiser, Server
 from salf.live.batches import common_time
 from salf.live.inspection import Inspection, TooLarge
 from salf.live.reach import ReachEstimate, UserReach
+from salf.live.task import Task
 from salf.live.update import Rejected, Update, decode, size_of
-from salf.methods import Method
+from salf.methods import Method, to_wire
 from salf.methods import method as make_method
 from salf.methods.base import mean_steps
 from salf.stages.pipeline import Pipeline, Stages
@@ -168,6 +169,14 @@ class LiveServer:
             deadline,
         )
         return self.t + 1
+
+    def task(self, deadline: float | None, fixed: bool = True) -> Task:
+        """What users are asked in the next round; `fixed` if the deadline is not adapted."""
+        t = self.t + 1
+        # If both followed each other, users would end with batches of one row.
+        step_seconds = self.step_seconds(deadline if fixed else None)
+        rate, method = self.server.local_rate(t), to_wire(self.method)
+        return Task(t, deadline, self.weights, self.local_steps, rate, step_seconds, method)
 
     def step_seconds(self, deadline: float | None) -> float:
         """What a step is to take users who choose their batches; 0 if that is unknown."""

@@ -105,4 +105,5 @@ def make_user(config: Config | LiveConfig, number: int, slow: float = 1.0) -> Us
         steps=share.steps,
         batch=own,
         sender=sender,
+        method=config.make_method(),
     )

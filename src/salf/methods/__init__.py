@@ -2,9 +2,11 @@
 
 import importlib
 import inspect
+import json
 import pkgutil
 from collections.abc import Mapping
 from dataclasses import fields
+from importlib.metadata import entry_points
 
 from salf.common import registry
 from salf.common.errors import SalfError
@@ -57,4 +59,39 @@ def named(method: Method) -> str:
     return name
 
 
-__all__ = ["METHODS", "Average", "Group", "Method", "Plan", "Recalled", "find", "method", "named"]
+def to_wire(method: Method) -> str:
+    """A method and its options for its users; "" if they need not know it."""
+    if not method.changes_users:
+        return ""
+    options = {option.name: getattr(method, option.name) for option in fields(method)}
+    return json.dumps({"name": method.name, "options": options})
+
+
+def from_wire(text: str) -> Method:
+    """The method a server names, if this user has it by name: nothing is imported for a server."""
+    try:
+        about = json.loads(text)
+        name, options = str(about["name"]), dict(about["options"])
+    except (ValueError, KeyError, TypeError):
+        raise SalfError("the server's method cannot be read: update salf.") from None
+    if name not in METHODS and name not in entry_points(group=GROUP).names:
+        raise SalfError(
+            f"the server's method, {name!r}, changes local steps and is not installed here: pass "
+            "it as method=..., the object that the server has."
+        )
+    return make(find(name), options)
+
+
+__all__ = [
+    "METHODS",
+    "Average",
+    "Group",
+    "Method",
+    "Plan",
+    "Recalled",
+    "find",
+    "from_wire",
+    "method",
+    "named",
+    "to_wire",
+]

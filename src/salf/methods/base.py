@@ -16,6 +16,7 @@ import numpy as np
 from salf.common.errors import SalfError, unknown
 from salf.common.options import converted
 from salf.core.arrivals import Arrivals, Bools, Closing, Floats, Ints
+from salf.core.local import LocalRule
 from salf.worlds.base import World
 
 Average = Literal["reached", "all"]
@@ -54,13 +55,12 @@ class Plan:
 
     With `entrywise`, each entry of a parameter is averaged over the users whose network holds it.
     With `average_models`, users on older models contribute those models themselves, not only the
-    difference they made to them. `proximal` is mu of the term mu (w - w_t) in local steps.
+    difference they made to them.
     """
 
     groups: tuple[Group, ...]
     entrywise: bool = False
     average_models: bool = False
-    proximal: float = 0.0
     shift: int = 0  # the unit of hidden layers at which narrower networks begin
 
     def later(self, rounds: int) -> "Plan":
@@ -103,7 +103,6 @@ class Method(ABC):
     averages_itself: ClassVar[bool] = False  # whether it has no choice of `average`
     simulated_only: ClassVar[str] = ""  # why it cannot run live, if it cannot
     needs_clock: ClassVar[bool] = False  # whether it runs on a fleet only
-    whole_steps: ClassVar[bool] = False  # whether layers of a step that was stopped do not count
     rolls: ClassVar[bool] = False  # whether the narrower network is another part in every round
     more_steps: ClassVar[bool] = False  # whether users may take more local steps than planned
     # What of each user `share` asks for: `arrived.chance`, `arrived.interval`, or nothing.
@@ -141,13 +140,22 @@ class Method(ABC):
 
     def gradients(self, arrived: Arrivals, layers: int) -> Ints:
         """How many local steps' gradients of every layer count, for every user: [L, users]."""
-        found = arrived.gradients(layers)
-        return np.tile(found.min(axis=0), (layers, 1)) if self.whole_steps else found
+        return arrived.gradients(layers)
+
+    def local_rule(self, steps: int) -> LocalRule | None:
+        """How users' local steps are changed, if they do at most so many; None if not at all."""
+        return None
+
+    def takes_whole_steps(self, layers: int) -> bool:
+        """Whether layers of a further step that was stopped do not count."""
+        stopped = Arrivals.at(np.array([2]), steps=np.array([2]), planned=np.array([2]))
+        return layers > 1 and int(self.gradients(stopped, layers).max()) < 2
 
     @property
-    def proximal(self) -> float:
-        """mu of FedProx: local steps follow the gradient of F(w) + mu/2 ||w - w_t||^2."""
-        return 0.0
+    def changes_users(self) -> bool:
+        """Whether users must know the method to do what it asks of them."""
+        cls = type(self)
+        return cls.local_rule is not Method.local_rule or cls.gradients is not Method.gradients
 
     @property
     def has_deadline(self) -> bool:
@@ -249,7 +257,7 @@ class Method(ABC):
 
     def _plan_of(self, t: int, groups: Sequence[Group]) -> Plan:
         shift = t - 1 if self.rolls else 0
-        return Plan(tuple(groups), self.entrywise, self.average_models, self.proximal, shift)
+        return Plan(tuple(groups), self.entrywise, self.average_models, shift)
 
     def checked_share(self, arrived: Arrivals, layers: int) -> Floats:
         """`share`, or an error that says what is wrong with it."""

@@ -214,8 +214,8 @@ def _of_fleet(fleet: str | Fleet, settings: Mapping[str, Any]) -> dict[str, Any]
         return {}
     if isinstance(fleet, str):
         return {"fleet": fleet}
-    if "availability" in settings:
-        raise SalfError("the fleet given has its own availability: leave out availability=.")
+    if "availability" in settings and not fleet.devices.availability.always:
+        raise SalfError("the fleet given has an availability of its own: leave out availability=.")
     return {"fleet": fleets.GIVEN, "users": len(fleet)}
 
 

@@ -196,7 +196,7 @@ def train(msg: Message, context: Context) -> Message:
     def batch(rows: int | None = None) -> Any:
         return share.batch(round, next(steps), rows)
 
-    own |= {"seed": config.seed, "number": number - 1}
+    own |= {"seed": config.seed, "number": number - 1, "method": config.make_method()}
     with share.draws(round):
         return answer(share.model, batch, msg, context, steps=share.steps, **own)
 
