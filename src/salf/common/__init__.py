@@ -1,1 +1,1 @@
-"""Small helpers that know nothing of federated learning: errors, files, names, options, the process."""
+"""Small helpers that know nothing of federated learning: errors, files, options, the process."""
