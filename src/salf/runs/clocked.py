@@ -59,7 +59,7 @@ def seconds_to(curve: Sequence[tuple[float, float]], target: float) -> float | N
 
 def nobody_is_cut_off(config: Config, history: History) -> bool:
     """Whether every round ended before its deadline, because everybody was done."""
-    if not config.fleet or config.deadline is None or not config.make_method().has_deadline:
+    if not config.fleet or config.deadline is None or not config.make_method().asks.deadline:
         return False
     deadline = parse(config.deadline)
     if isinstance(deadline, Auto):  # which finds one that cuts users off
