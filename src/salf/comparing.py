@@ -176,6 +176,7 @@ def compare(
     if not results:
         raise TrainingDiverged("no run finished: " + " ".join(failures.values()))
     base = next(iter(done.values())).config
+    assert isinstance(base, Config)
     compared = Compared(base, results, failures, target)
     if out is not None:
         compared.save(out)

@@ -287,7 +287,7 @@ def test_a_comparison_that_is_terminated_or_killed_leaves_no_processes(tmp_path)
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["live"], "a live run needs a deadline: add --deadline"),
+        (["live"], "a live run needs a deadline: set one, such as --deadline 50ms"),
         (["live", "--deadline", "50"], "a time needs a unit"),
         (["live", "--deadline", "0ms"], "the deadline must be a positive time"),
         (["live", "--deadline", "50ms", "--slow", "8"], "write SHARExFACTOR"),

@@ -35,7 +35,6 @@ SMALL = LiveConfig(
     batch_size=4,
     lr=0.1,
     eval_every=3,
-    threads=1,
     deadline=10.0,
     grace=1.0,
 )
@@ -290,7 +289,7 @@ def test_users_are_trusted_where_the_server_starts_them_and_nowhere_else():
 
 
 def test_batches_in_equal_time_are_for_steps_and_not_for_epochs():
-    with pytest.raises(SalfError, match="use --local-steps"):
+    with pytest.raises(SalfError, match="use local_steps="):
         SMALL.changed(batches="equal-time", local_epochs=1)
 
 
@@ -322,7 +321,7 @@ def test_a_live_run_leaves_what_a_simulated_one_leaves_and_its_record(tmp_path):
     assert simulated <= real
     both = (RunFolder(tmp_path / name).summary() for name in "ab")
     simulated, real = (set(summary) for summary in both)
-    assert simulated <= real
+    assert simulated - {"stragglers"} <= real
 
 
 def test_on_round_can_stop_a_live_run_which_is_then_finished(tmp_path):
@@ -382,7 +381,7 @@ def test_rounds_that_are_gone_are_not_made_up(tmp_path):
 
 def test_a_folder_with_another_run_is_refused(tmp_path):
     live(SMALL, tmp_path)
-    with pytest.raises(SalfError, match=r"already contains this run. Add --resume"):
+    with pytest.raises(SalfError, match=r"already contains this run. Give resume=True"):
         live(SMALL, tmp_path)
     with pytest.raises(SalfError, match=r"different config .it differs in deadline, lr"):
         live(SMALL.changed(lr=0.2, deadline=1.0), tmp_path, resume=True)
@@ -406,7 +405,7 @@ def test_what_was_not_used_is_in_the_log_of_the_run(tmp_path, monkeypatch):
 
 
 def test_users_have_shares_of_their_own_and_the_simulators_batches():
-    training = from_config(SMALL)
+    training = from_config(SMALL.simulated())
     users, held = np.arange(4), training.simulation.data
     shares = [make_share(SMALL, number) for number in range(1, 5)]
     sizes = [len(share.samples) for share in shares]

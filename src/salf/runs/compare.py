@@ -154,7 +154,7 @@ def compare(
         )
     if not has_ratio(base.depth) and len(ratios) > 1:
         raise SalfError(
-            "ratios of stragglers belong to --depth mixture and have no effect with --depth "
+            "ratios of stragglers belong to depth='mixture' and have no effect with depth "
             f"{base.depth}: pass only one."
         )
     _check_options(options or {}, wanted)
@@ -163,7 +163,7 @@ def compare(
     for config in jobs.values():
         config.check_deadline()
     if base.reach == "learned" and all(config.reach == "known" for config in jobs.values()):
-        raise SalfError("none of these methods uses p_l: leave out reach.")
+        raise SalfError("none of these methods uses p_l: leave out reach=.")
     # Once here, so that data are fetched once and what is wrong with them is said once.
     load_data(base, report)
     # A method that waits for everybody gives one result whatever the ratio of stragglers is.
@@ -186,7 +186,7 @@ def check_goal(goal: float | None, fleet: object) -> None:
     if goal is None:
         return
     if not fleet:
-        raise SalfError("a target needs the simulated clock of a fleet, such as --fleet phones.")
+        raise SalfError("a target needs the simulated clock of a fleet, such as fleet='phones'.")
     if not 0 < goal <= 1:
         raise SalfError(f"the target is an accuracy above 0 and at most 1, not {goal}.")
 

@@ -27,8 +27,7 @@ from salf.engines.losses import checked as checked_loss
 from salf.evaluation import Metric
 from salf.evaluation import check_names as check_metrics
 from salf.methods import Method
-from salf.models import build
-from salf.models.build import check_fit
+from salf.models import build, check_fit
 from salf.runs.config import Config
 from salf.runs.on_fleet import batch_sizes, paired, world_of
 from salf.runs.training import Training
@@ -220,5 +219,5 @@ def _device(name: str) -> torch.device:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
         first = str(error).splitlines()[0].split(". ")[0].rstrip(".")
-        raise SalfError(f"the device {name!r} cannot be used: {first}. Use --device cpu.") from None
+        raise SalfError(f"the device {name!r} cannot be used: {first}. Use device='cpu'.") from None
     return device

@@ -83,7 +83,7 @@ class Pipeline:
             if compression.remembers and method.asks.narrows:
                 raise SalfError(
                     f"the users' networks change in {method.name}, so they cannot add what they "
-                    "did not send to the next update: use --compress fp16 or qsgd."
+                    "did not send to the next update: use compress='fp16' or qsgd."
                 )
             self.residuals = Residuals(compression, layers, seed)
 

@@ -149,7 +149,7 @@ def main(grid: Grid, context: Context) -> None:
     end_with_parent()
     config = _read(context)
     folder = RunFolder(str(context.run_config["folder"]))
-    training = from_config(config)
+    training = from_config(config.simulated())
     simulation = training.simulation
     if rows := records.read(folder.rounds):
         records.rewrite(folder.rounds, without_last_evaluation(rows, training))
