@@ -142,7 +142,9 @@ def assemble(
         world = worlds.parse(config.depth, len(users_data), len(seen_as), config.stragglers)
     attack = Attack.parse(config.attack, config.seed)
     simulation = Simulation(
-        make_engine(config.engine, model, seen_as, loss, example, local.several or made.more_steps),
+        make_engine(
+            config.engine, model, seen_as, loss, example, local.several or made.asks.more_steps
+        ),
         made,
         world if isinstance(world, World) else AtDeadline(world),
         users_data,
