@@ -404,7 +404,7 @@ def finished(path):
         **{"finished": 0.5, "partial": 0.25, "nothing": 0.25, "empty": 0},
         **{"late": 0, "rejected": 0, "rounds_in_time": 1.0},
     }
-    folder_of(path, [row(1)], CONFIG_OF_ALL.changed(rounds=1), summary=summary)
+    folder_of(path, [row(1)], CONFIG_OF_ALL.changed(rounds=1, robust="none"), summary=summary)
     RunFolder(path).write_metrics([row(1)])
     return ["live", path / CONFIG, "--users", 3, "--out", path, "--resume"]
 
@@ -425,7 +425,7 @@ def test_a_run_that_is_stopped_says_how_to_see_it(tmp_path, monkeypatch, capsys)
 
 
 def test_the_summary_of_a_live_run_has_the_names_of_its_layers():
-    training = from_config(CONFIG_OF_ALL)
+    training = from_config(CONFIG_OF_ALL.simulated())
     summary = finish(CONFIG_OF_ALL, training, [row(1)], None).summary
     assert summary["layers"] == [layer.name for layer in training.simulation.engine.layers]
     assert len(summary["layers"]) == 3

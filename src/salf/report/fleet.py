@@ -62,7 +62,7 @@ def page(preview: Preview, config: Config, command: Sequence[str]) -> Page:
         "The share of users that have uploaded each layer by a deadline. The vertical line is "
         "this preview's deadline.",
     )
-    finish = [[f"{part:.0%}", names.duration(preview.deadline_to_finish(part))] for part in FINISH]
+    finish = [[f"{part:.0%}", _by(preview, part)] for part in FINISH]
     by_user = Chart(
         spec(_map(preview)),
         "The probability that each user reaches each layer, fastest user first.",
@@ -104,8 +104,18 @@ def _told(preview: Preview) -> list[str]:
         f"and {preview.depths[-1]:.0%} complete no layer.",
     ]
     if not preview.one_round:
-        said.append("Devices are not always available, so probabilities are averages over a week.")
+        said.append(
+            "Devices are not always available, so probabilities are averages over rounds that "
+            "begin at different times."
+        )
     return said
+
+
+def _by(preview: Preview, part: float) -> str:
+    seconds = preview.deadline_to_finish(part)
+    if seconds is None:
+        return f"more than {names.duration(float(preview.deadlines[-1]))}"
+    return names.duration(seconds)
 
 
 def _layers(preview: Preview) -> list[str]:
