@@ -22,7 +22,6 @@ _DATA = {
     "fashion-mnist": "Fashion-MNIST",
     "cifar10": "CIFAR-10",
     "digits": "digits (8x8 images)",
-    "tensors": "tensors in memory",
 }
 # Okabe and Ito's colours, which people with any kind of colour vision can tell apart. A method
 # has the same one in every chart, and SALF the one that stands out most.
