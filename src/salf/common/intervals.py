@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from math import sqrt
 from statistics import mean, stdev
 
@@ -49,12 +48,7 @@ def interval(values: Sequence[float]) -> Interval:
     centre = mean(values)  # exact, unlike fmean: of equal values it is that value
     if len(values) < 2:
         return Interval(centre, None)
-    return Interval(centre, student_t(len(values) - 1) * stdev(values) / sqrt(len(values)))
+    from scipy.special import stdtrit  # slow to import: only where there are several seeds
 
-
-@cache
-def student_t(freedom: int) -> float:
-    """The t that a Student variable exceeds in absolute value with chance 1 - CONFIDENCE."""
-    from scipy.special import stdtrit  # only where there are several seeds
-
-    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+    t = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
+    return Interval(centre, t * stdev(values) / sqrt(len(values)))
