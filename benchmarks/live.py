@@ -109,7 +109,7 @@ def ray_alone(count: int) -> list[float]:
 def in_time(count: int) -> list[Row]:
     preset = PRESETS["mnist-cnn"]
     config = live(preset, users=USERS, data="synthetic", rounds=count, deadline=DEADLINE)
-    training = from_config(config)
+    training = from_config(config.simulated())
     factors = slowness("0.5x8", USERS)
     with cluster():
         from salf.live import ray

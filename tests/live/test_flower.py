@@ -273,7 +273,7 @@ def test_how_reach_is_found_is_a_setting_of_the_strategy_and_of_the_command(tmp_
     for reach in ("known", "learned"):
         settings = {"data": "digits", "users": 3, "deadline": 1.0, "backend": "flower"}
         config = LiveConfig(**settings, reach=reach)
-        found = server_settings(config, from_config(config))["reach"]
+        found = server_settings(config, from_config(config.simulated()))["reach"]
         assert found == ("learned" if reach == "learned" else "counted")
 
 

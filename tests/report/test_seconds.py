@@ -9,8 +9,8 @@ from test_charts import records
 from test_comparison import bold, texts
 
 from salf.core.rows import Row
-from salf.report import charts, print_tables, seconds, write_report
-from salf.report.comparison import page, tables
+from salf.report import charts, seconds
+from salf.report.comparison import page, print_tables, tables, write_report
 from salf.report.panels import Panels
 from salf.runs.clocked import Clocked
 from salf.runs.compare import Case, Comparison
@@ -139,7 +139,7 @@ def test_a_given_target_needs_no_fedavg():
     assert "at or above an accuracy of 0.6." in printed(Comparison(BASE, alone, goal=0.6))
     without = Comparison(BASE, alone)
     assert texts(tables(without)[0])[0][4] == "–"
-    assert "needs fedavg among the methods, or --target" in printed(without)
+    assert "needs fedavg among the methods, or a target" in printed(without)
 
 
 def test_a_deadline_that_nobody_misses_is_said():

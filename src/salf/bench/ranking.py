@@ -5,7 +5,7 @@ from statistics import fmean
 
 from salf.bench.results import BenchRow, CellResult
 from salf.bench.suite import BenchCell, Suite
-from salf.methods import find
+from salf.methods import asks
 
 DIGITS = 3  # of an accuracy in a table: what looks the same is the same
 
@@ -35,7 +35,7 @@ def in_cell(rows: Sequence[BenchRow], cell: BenchCell) -> dict[str, float]:
             row.name: found
             for row in rows
             if cell.key in row.cells
-            if cell.scenario.clocked or not find(row.entrant.method).waits
+            if cell.scenario.clocked or not asks(row.entrant.method).waits
             if (found := score(row.cells[cell.key])) is not None
         }
     )

@@ -78,8 +78,8 @@ def bench(
     """
     from salf.bench import results as kept
     from salf.bench.bench import bench as run
-    from salf.report import check_extra
     from salf.report.bench import print_tables, write_files
+    from salf.report.extra import check_extra
 
     chosen = load(suite).only(parse_list(scenario))
     entrants = _entrants(chosen, methods, parse_options(options) or {}, settings)

@@ -21,7 +21,7 @@ from salf.cli.options import (
 )
 from salf.cli.terminal import Downloads, can_draw, progress_bar, results, say, tell
 from salf.runs.config import Config
-from salf.runs.presets import load_config, simulated
+from salf.runs.presets import simulated
 
 if TYPE_CHECKING:
     from salf.runs.compare import Case, Comparison
@@ -86,10 +86,11 @@ def compare(
         salf compare mnist-mlp --fleet phones --deadline 800ms --seconds 400 \\
             --batches equal,equal-time --out phones    (accuracy over simulated seconds)
     """
-    from salf.report import check_extra, print_tables, write_report
+    from salf.report.comparison import print_tables, write_report
+    from salf.report.extra import check_extra
     from salf.runs.compare import cases
 
-    base = simulated(load_config(source).changed(**settings))
+    base = simulated(source).changed(**settings)
     if base.fleet:
         refuse_with_fleet([*settings, *(["stragglers"] if stragglers else [])])
     ratios = [parse_ratio(text) for text in parse_list(stragglers)]

@@ -11,7 +11,7 @@ from salf.cli.fleet_measure import measure
 from salf.cli.options import Settings, Source, option, settings_of
 from salf.cli.terminal import Downloads, console, tell
 from salf.runs.config import Config
-from salf.runs.presets import load_config, simulated
+from salf.runs.presets import simulated
 
 app = typer.Typer(
     cls=Commands,
@@ -61,13 +61,13 @@ def preview(
 
         salf fleet preview mnist-cnn --fleet edge --batches equal-time
     """
-    from salf.report import check_extra
+    from salf.report.extra import check_extra
     from salf.report.fleet import write_preview
     from salf.runs.previews import preview_of
 
     if out is not None:
         check_extra()
-    config = simulated(load_config(source).changed(**settings))
+    config = simulated(source).changed(**settings)
     with console.status("drawing rounds"):
         found = preview_of(config, Downloads())
     tell(str(found))

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from salf.common.errors import SalfError
+
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -12,7 +14,7 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Spent:
-    """What a step took by the simulated clock, and what each of its users did meanwhile."""
+    """The time, work and bytes of a step by the simulated clock."""
 
     seconds: float
     clock: float  # at the end of the step, since the start
@@ -45,8 +47,9 @@ class Arrivals:
     # Where the method asks for it, [L, users]: the chance that each user takes part in a layer, and
     # the mean length of the intervals in which it did; and the weight of all users, asked or not.
     chance: Floats | None = None
-    interval: Floats | None = None
+    intervals: Floats | None = None
     everybody: float | None = None
+    round: int = 0  # the number of the step
     _gradients: dict[int, Ints] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -88,7 +91,6 @@ class Arrivals:
 
     @property
     def users(self) -> int:
-        """The number of users that have an entry."""
         return len(self.depth)
 
     @property
@@ -100,19 +102,19 @@ class Arrivals:
 
     def only(self, user: int) -> "Arrivals":
         """The entry of one of these users on its own."""
+        per_user = ("user", "depth", "straggler", "age", "weight", "steps", "planned")
+        found = {name: getattr(self, name) for name in (*per_user, "chance", "intervals")}
         one = slice(user, user + 1)
-        return replace(
-            self,
-            user=self.user[one],
-            depth=self.depth[one],
-            straggler=self.straggler[one],
-            age=self.age[one],
-            weight=self.weight[one],
-            steps=self.steps[one],
-            planned=self.planned[one],
-            chance=None if self.chance is None else self.chance[:, one],
-            interval=None if self.interval is None else self.interval[:, one],
-        )
+        return replace(self, **{n: v[..., one] for n, v in found.items() if v is not None})
+
+    def interval(self, cutoff: int) -> Floats:
+        """The mean length of the intervals in which each user took part, [L, users].
+
+        An interval ends after `cutoff` rounds at the latest, also without the user.
+        """
+        if self.intervals is None:
+            raise SalfError("the intervals of users are known only to methods that always ask.")
+        return self.intervals
 
     @property
     def finished(self) -> Bools:
@@ -137,7 +139,7 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Closing:
-    """What is known when a step closes. The arrays have an entry per layer."""
+    """The sums of a step when it closes. The arrays have an entry per layer."""
 
     users: float  # the weight of all users asked: how many, if they count equally
     reached: Ints  # how many users have a share in the layer: |U^l| for SALF
@@ -146,10 +148,10 @@ class Closing:
     present: Floats  # the sum of the weights of the users with a share: `reached` if all are 1
     steps: Floats  # the weighted mean of these users' local steps that have the layer; else 1
     everybody: float = 0.0  # the weight of all users, asked or not, where the method asks for it
+    round: int = 0  # the number of the step
 
     @property
     def asked(self) -> Floats:
-        """The weight of all users asked, for each layer."""
         return np.full(len(self.shares), float(self.users))
 
     @property

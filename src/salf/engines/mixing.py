@@ -15,8 +15,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from salf.common.errors import in_one_line
-from salf.core.graph import unchanged
-from salf.core.inputs import Inputs, equal
+from salf.core.inputs import Inputs, equal, unchanged
 from salf.engines.blocks import BlockEngine
 
 USERS, ROWS = 3, 3  # batch norm needs several rows, and makes of two whatever they are +1 and -1
@@ -40,7 +39,7 @@ def reason_for_the_loop(engine: BlockEngine, example: Tensor) -> str | None:
         with trial(engine.model):
             return _Probe(engine, name, inputs).finding()
     except Exception as error:  # whatever somebody else's code raises
-        cause = in_one_line(error).rstrip(".")
+        cause = in_one_line(error)
         return f"{name} fails on the rows of several users at once ({cause})"
 
 

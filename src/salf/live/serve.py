@@ -70,7 +70,7 @@ def serve(
     With a folder, every closed round is kept there, and a run that was stopped continues after the
     last of them.
     """
-    training, watcher = training or from_config(config), watcher or Nobody()
+    training, watcher = training or from_config(config.simulated()), watcher or Nobody()
     simulation = training.simulation
     server = make_server(config, training)
     rows: list[Row] = []

@@ -19,6 +19,7 @@ from salf.live.user import User
 from salf.methods.fedavg import FedAvg
 from salf.runs.config import Config
 from salf.runs.federation import from_config
+from salf.runs.live_config import LiveConfig
 from salf.simulation import seeded
 
 
@@ -62,10 +63,10 @@ class Share:
         return seeded((seed + self.number + ((step - 1) << 32)) % 2**63)
 
 
-def make_share(config: Config, number: int, slow: float = 1.0) -> Share:
+def make_share(config: Config | LiveConfig, number: int, slow: float = 1.0) -> Share:
     """That of user `number` of 1..U, on a device as much slower as asked for."""
     # A user needs to know no method, and no engine has to be probed for it.
-    simulation = from_config(config.changed(engine="loop"), method=FedAvg()).simulation
+    simulation = from_config(config.simulated(engine="loop"), method=FedAvg()).simulation
     model, own = simulation.model, simulation.data.own(number - 1)
     if slow != 1:
         Slowdown(model, slow)
@@ -81,7 +82,7 @@ def make_share(config: Config, number: int, slow: float = 1.0) -> Share:
     )
 
 
-def make_user(config: Config, number: int, slow: float = 1.0) -> User:
+def make_user(config: Config | LiveConfig, number: int, slow: float = 1.0) -> User:
     """User `number` of 1..U, with its share of the data and nothing of the others'."""
     share = make_share(config, number, slow)
     own = None
@@ -104,4 +105,5 @@ def make_user(config: Config, number: int, slow: float = 1.0) -> User:
         steps=share.steps,
         batch=own,
         sender=sender,
+        method=config.make_method(),
     )

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from salf.methods import find
+from salf.methods import asks, find
 from salf.runs.config import Config
 from salf.worlds.depth import has_ratio
 from salf.worlds.fleet.named import GIVEN
@@ -22,7 +22,6 @@ _DATA = {
     "fashion-mnist": "Fashion-MNIST",
     "cifar10": "CIFAR-10",
     "digits": "digits (8x8 images)",
-    "tensors": "tensors in memory",
 }
 # Okabe and Ito's colours, which people with any kind of colour vision can tell apart. A method
 # has the same one in every chart, and SALF the one that stands out most.
@@ -53,7 +52,7 @@ AVERAGES_SHORT = {
 
 def waits(method: str) -> bool:
     """Whether a method has no deadline, so that it is an upper bound for the others."""
-    return find(method).waits
+    return asks(method).waits
 
 
 def method(key: str) -> str:
@@ -89,10 +88,11 @@ def condition(depth: str, ratio: float) -> str:
 
 def fleet(config: Config) -> str:
     """A fleet and its deadline: `phones, deadline 800 ms`."""
-    return f"{_fleet_name(config)}, deadline {deadline(config.deadline)}"
+    return f"{fleet_name(config)}, deadline {deadline(config.deadline)}"
 
 
-def _fleet_name(config: Config) -> str:
+def fleet_name(config: Config) -> str:
+    """A fleet as people write it."""
     return "the fleet given" if config.fleet == GIVEN else config.fleet
 
 
@@ -107,8 +107,8 @@ def who_is_slow(config: Config) -> str:
     """What keeps the users of a run from finishing."""
     if waits(config.method):
         return f"waiting for all users{f' of {config.fleet}' if config.fleet else ''}"
-    if config.fleet and not config.make_method().has_deadline:
-        return f"{_fleet_name(config)}, no deadline"
+    if config.fleet and not config.make_method().asks.deadline:
+        return f"{fleet_name(config)}, no deadline"
     if config.fleet:
         return fleet(config)
     if has_ratio(config.depth):

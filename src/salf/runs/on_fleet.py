@@ -1,6 +1,7 @@
 """The world of a config with a fleet: devices dealt to users, batches that suit them, a clock."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,13 +27,16 @@ def paired(config: Config, fleet: Fleet | None, data: UsersData) -> Fleet:
         fleet = fleets.parse(config.fleet, len(data), config.seed, config.availability)
     elif len(fleet) != len(data):
         raise SalfError(f"the fleet has {len(fleet)} devices, but there are {len(data)} users.")
+    elif fleet.devices.availability.always:
+        fleet = fleet.available(config.availability, config.seed)
     fleet = _dealt(config, fleet, data)
     available = fleet.devices.availability
     if not isinstance(available, ByLabels):
         return fleet
     if not isinstance(data, Partitioned):
         raise SalfError("participation by labels needs one data set that is split among the users.")
-    return fleets.with_availability(fleet, available.of_users(data.label_mixes()))
+    of_users = available.of_users(data.label_mixes())
+    return Fleet.made(fleet.name, replace(fleet.devices, availability=of_users))
 
 
 def _dealt(config: Config, fleet: Fleet, data: UsersData) -> Fleet:
@@ -58,7 +62,7 @@ def batch_sizes(
     if config.batches_for(method) != "equal-time":
         return config.batch_size
     # Where nobody is cut off, batches need not fit.
-    seconds = config.first_deadline() if method.has_deadline else None
+    seconds = config.first_deadline() if method.asks.deadline else None
     return equal_time(devices, cost, config.batch_size, local.steps, seconds)
 
 

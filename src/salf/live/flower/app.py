@@ -149,7 +149,7 @@ def main(grid: Grid, context: Context) -> None:
     end_with_parent()
     config = _read(context)
     folder = RunFolder(str(context.run_config["folder"]))
-    training = from_config(config)
+    training = from_config(config.simulated())
     simulation = training.simulation
     if rows := records.read(folder.rounds):
         records.rewrite(folder.rounds, without_last_evaluation(rows, training))
@@ -196,7 +196,7 @@ def train(msg: Message, context: Context) -> Message:
     def batch(rows: int | None = None) -> Any:
         return share.batch(round, next(steps), rows)
 
-    own |= {"seed": config.seed, "number": number - 1}
+    own |= {"seed": config.seed, "number": number - 1, "method": config.make_method()}
     with share.draws(round):
         return answer(share.model, batch, msg, context, steps=share.steps, **own)
 
