@@ -13,7 +13,7 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from salf.common import memory
+from salf.common.process import kept_memory
 from salf.core.layers import Layers
 from salf.data import Partitioned, Samples
 from salf.engines import FusedEngine
@@ -49,13 +49,9 @@ def main() -> None:
         world = AtDeadline(Mixture(users, len(layers), 0.9))
         engine = FusedEngine(model, layers)
         engine.chunk_bytes = chunk_bytes or engine.chunk_bytes
-        simulation = Simulation(
-            Problem(model, layers, shares),
-            method("salf"),
-            world,
-            Recipe(lambda t: 0.1, engine=engine),
-        )
-        with memory.kept():
+        problem, recipe = Problem(model, layers, shares), Recipe(lambda t: 0.1, engine=engine)
+        simulation = Simulation(problem, method("salf"), world, recipe)
+        with kept_memory():
             start = perf_counter()
             simulation.step()
             seconds = perf_counter() - start

@@ -58,6 +58,29 @@ def residual_blocks(norm):
     )
 
 
+class LowRank(nn.Module):
+    """A frozen convolution and a small one beside it (LoRA)."""
+
+    def __init__(self, frozen):
+        super().__init__()
+        channels = frozen.in_channels
+        self.frozen = frozen
+        self.down = nn.Conv2d(channels, 1, 3, padding=1, bias=False)
+        self.up = nn.Conv2d(1, channels, 1, bias=False)
+
+    def forward(self, value):
+        return self.frozen(value) + self.up(self.down(value))
+
+
+def adapted(model):
+    """A residual net of which adapters in the blocks and the head train."""
+    model.requires_grad_(False)
+    for block in [each for each in model.modules() if isinstance(each, Residual)]:
+        block.last = LowRank(block.last)
+    [*model.children()][-1].requires_grad_(True)
+    return model
+
+
 class Transformer(nn.Module):
     def __init__(self, batch_first=True, dropout=0.0):
         super().__init__()
@@ -118,6 +141,8 @@ NETS = {
     "residual net, group norm": (lambda: ResidualNet(groups), IMAGE, "grouped"),
     "residual blocks, batch norm": (lambda: residual_blocks(nn.BatchNorm2d), IMAGE, "fused"),
     "residual blocks, group norm": (lambda: residual_blocks(groups), IMAGE, "fused"),
+    "adapted net": (lambda: adapted(ResidualNet(nn.BatchNorm2d)), IMAGE, "grouped"),
+    "adapted blocks": (lambda: adapted(residual_blocks(nn.BatchNorm2d)), IMAGE, "fused"),
     "transformer": (Transformer, SEQUENCE, "grouped"),
     "lstm": (lambda: Recurrent(nn.LSTM), SEQUENCE, "grouped"),
     "gru": (lambda: Recurrent(nn.GRU), SEQUENCE, "grouped"),

@@ -19,7 +19,7 @@ from salf.core.layers import Prefixes
 from salf.data import DataSet
 from salf.engines import Loss, cross_entropy
 from salf.evaluation import Metric
-from salf.methods import Method, find, named
+from salf.methods import Method, asks, named
 from salf.methods import method as make_method
 from salf.report.comparison import print_tables, write_report
 from salf.report.extra import check_extra
@@ -140,7 +140,7 @@ def compare(
     of_case: dict[Case, list[str]] = {}
     for case in wanted:
         for seed in seeds:
-            waits = find(case.method).waits  # one result whatever the ratio of stragglers is
+            waits = asks(case.method).waits  # one result whatever the ratio of stragglers is
             average = average_of(case)
             ratio = 0.0 if waits and not fleet else case.stragglers
             condition = _named(fleet) if fleet else f"{ratio:g}"
@@ -152,7 +152,7 @@ def compare(
                 made = method
             else:
                 made = make_method(method, average=average, **settings.get("options", {}))
-            if fleet and settings.get("deadline") is None and made.has_deadline:
+            if fleet and settings.get("deadline") is None and made.asks.deadline:
                 raise missing()
             runs[key] = _run(
                 model,
@@ -162,7 +162,7 @@ def compare(
                     "average": average,
                     **({} if fleet else {"stragglers": ratio}),
                     "batches": case.batches,
-                    **({} if made.uses_reach else {"reach": "known"}),
+                    **({} if made.asks.reach else {"reach": "known"}),
                     "seed": seed,
                 },
                 None if out is None else Path(out) / "runs" / key,
@@ -176,6 +176,7 @@ def compare(
     if not results:
         raise TrainingDiverged("no run finished: " + " ".join(failures.values()))
     base = next(iter(done.values())).config
+    assert isinstance(base, Config)
     compared = Compared(base, results, failures, target)
     if out is not None:
         compared.save(out)

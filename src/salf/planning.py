@@ -56,9 +56,11 @@ def plan(
     trains with `points` deadlines, or with the given `deadlines`, and `seeds` seeds each. With
     seeds=0, only the bound is used.
     """
+    available = settings.pop("availability", "always")
     if isinstance(fleet, str):  # the same devices for every seed of the search
-        available = settings.pop("availability", "always")
         fleet = parse(fleet, _users(data, settings), 0, available)
+    else:
+        fleet = fleet.available(available)
 
     def made(**more: Any) -> tuple[Config, Callable[[Config], Training]]:
         return own_federation(

@@ -103,7 +103,7 @@ def test_layers_are_shown_with_work_and_bytes_and_nothing_is_fetched(tmp_path, m
     assert not (tmp_path / "empty").exists()
 
 
-def test_layers_of_a_module_come_with_a_way_to_join_them(tmp_path):
+def test_layers_of_a_module_are_its_blocks_or_as_given_and_what_is_frozen_is_shown(tmp_path):
     (tmp_path / "mynets.py").write_text(
         "from torch import nn\n"
         "class Net(nn.Module):\n"
@@ -113,14 +113,22 @@ def test_layers_of_a_module_come_with_a_way_to_join_them(tmp_path):
         "        self.norm, self.stem = nn.BatchNorm1d(4), nn.Linear(64, 4)\n"
         "    def forward(self, x):\n"
         "        return self.head(self.norm(self.stem(x.flatten(1))))\n"
+        "class Frozen(Net):\n"
+        "    def __init__(self, shape, classes):\n"
+        "        super().__init__(shape, classes)\n"
+        "        self.stem.requires_grad_(False)\n"
     )
     asked = ("layers", "mynets:Net", "--data", "digits")
     done = salf(*asked, cwd=tmp_path)
-    assert "3 layers" in done.stdout
-    assert done.stderr.endswith("--layers stem+norm,head\n")
-    done = salf(*asked, "--layers", "stem+norm,head", cwd=tmp_path)
     assert "2 layers" in done.stdout
     assert done.stderr == ""
+    done = salf(*asked, "--layers", "stem,norm,head", cwd=tmp_path)
+    assert "3 layers" in done.stdout
+    done = salf("layers", "mynets:Frozen", "--data", "digits", cwd=tmp_path)
+    rows = [[cell.strip() for cell in line.split("│")] for line in done.stdout.splitlines()]
+    cells = {row[1]: row[2:6] for row in rows if len(row) > 5}
+    assert [cells["1"][0], *cells["1"][2:]] == ["stem", "8", "260"]
+    assert "Frozen parameters belong to no layer" in done.stdout
     done = salf(*asked, "--layers", "head,stem+norm", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("salf: the layers are in the wrong order")
@@ -279,7 +287,7 @@ def test_a_comparison_that_is_terminated_or_killed_leaves_no_processes(tmp_path)
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["live"], "a live run needs a deadline: add --deadline"),
+        (["live"], "a live run needs a deadline: set one, such as --deadline 50ms"),
         (["live", "--deadline", "50"], "a time needs a unit"),
         (["live", "--deadline", "0ms"], "the deadline must be a positive time"),
         (["live", "--deadline", "50ms", "--slow", "8"], "write SHARExFACTOR"),

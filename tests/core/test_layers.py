@@ -6,7 +6,7 @@ from torch import nn
 
 import salf
 from salf.common.errors import SalfError
-from salf.core.layers import Layer, Layers, as_option, blocks, parse_layers
+from salf.core.layers import Layer, Layers, as_option, parse_layers
 from salf.models import build
 
 
@@ -140,11 +140,30 @@ def test_tied_weights_belong_to_the_layer_used_first_and_the_rest_stays():
     assert layers[1].parameters == ("1.bias",)
 
 
-def test_frozen_parameters_still_belong_to_their_layer():
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+def test_frozen_modules_are_no_layers_and_frozen_parameters_in_none():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
     model[0].requires_grad_(False)
-    assert named(Layers.of(model)) == ["0", "1"]
-    assert Layers.of(model).index_of["0.weight"] == 0
+    model[1].weight.requires_grad_(False)
+    layers = Layers.of(model)
+    assert named(layers) == ["1", "3"]
+    assert layers[0].parameters == ("1.bias", "2.weight", "2.bias")
+    assert layers[0].frozen == ("1.weight",)
+    assert layers[0].size == 12
+    assert "0.weight" not in layers.index_of
+    assert named(Layers.of(model, ["0", ["1", "2"], "3"])) == ["1 + 2", "3"]
+
+
+def test_statistics_of_a_frozen_norm_stay():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    model[1].requires_grad_(False)
+    assert Layers.of(model)[0].buffers == ()
+
+
+@pytest.mark.parametrize("given", [None, ["0", "1"]])
+def test_a_model_that_is_all_frozen_is_refused(given):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)).requires_grad_(False)
+    with pytest.raises(SalfError, match=r"all parameters.*are frozen.*requires_grad=True"):
+        Layers.of(model, given)
 
 
 @pytest.mark.parametrize(
@@ -163,8 +182,8 @@ def test_the_papers_models_have_the_papers_layers(name, count):
 
 def test_order_is_that_of_use_not_of_definition():
     layers = Layers.of(OutOfOrder(), example=torch.randn(3, 3))
-    assert named(layers) == ["embed", "twice", "norm", "head"]
-    assert layers[2].buffers[0] == "norm.running_mean"
+    assert named(layers) == ["embed", "twice", "head"]
+    assert layers[1].buffers[0] == "norm.running_mean"  # of the norm, which joins what it follows
 
 
 def test_looking_leaves_statistics_mode_and_hooks_as_they_were():
@@ -209,7 +228,8 @@ class Attention(nn.Module):
 
 def test_attention_owns_parameters_and_children_and_is_one_layer():
     layers = Layers.of(Attention(), example=torch.randn(2, 5, 4))
-    assert named(layers) == ["attention", "norm", "head"]
+    assert named(layers) == ["attention", "head"]  # the norm after a block joins the next layer
+    assert layers[1].parameters[0] == "head.weight"
     assert set(layers[0].parameters) == {
         "attention.in_proj_weight",
         "attention.in_proj_bias",
@@ -256,28 +276,44 @@ class OwnParameter(nn.Module):
         return self.layer(value) * self.scale
 
 
-@pytest.mark.parametrize(
-    ("make", "name", "given"),
-    [(Unused, "spare.weight", "used,spare"), (OwnParameter, "scale", "layer,scale")],
-)
-def test_a_parameter_without_a_layer_is_named_with_layers_that_work(make, name, given):
-    with pytest.raises(SalfError, match=rf"'{name}' belongs to no layer.*--layers {given}\.$"):
-        Layers.of(make(), example=torch.randn(1, 2))
-    assert len(Layers.of(make(), parse_layers(given), torch.randn(1, 2))) == 2
+def test_a_parameter_without_a_layer_is_named_with_layers_that_work():
+    with pytest.raises(SalfError, match=r"'spare.weight' belongs to no layer.*used,spare\.$"):
+        Layers.of(Unused(), example=ROWS)
+    assert len(Layers.of(Unused(), ["used", "spare"], ROWS)) == 2
 
 
-def test_a_module_with_nothing_but_a_parameter_of_its_own_is_described_by_hand():
-    class Bare(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(2))
+class Bare(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
 
-        def forward(self, value):
-            return value * self.weight
+    def forward(self, value):
+        return value * self.weight
 
-    with pytest.raises(SalfError, match=r'layers=\["weight"\] or --layers weight\.$'):
-        Layers.of(Bare(), example=torch.randn(1, 2))
-    assert named(Layers.of(Bare(), ["weight"], torch.randn(1, 2))) == ["weight"]
+
+class Functional(nn.Module):
+    """Parameters of its own before and between its modules, one of which is never called."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(2, 3)
+        self.gate, self.shift = nn.Parameter(torch.ones(2)), nn.Parameter(torch.zeros(2))
+        self.first = nn.Linear(2, 2)
+
+    def forward(self, value):
+        if self.shift.shape[0] == 2:  # a look at a parameter is no use of it
+            value = self.first(value * self.gate)
+        return nn.functional.linear(value + self.shift, self.last.weight, self.last.bias)
+
+
+def test_parameters_without_a_module_join_the_layer_they_are_used_after():
+    found = Layers.of(Functional(), example=ROWS)
+    assert [layer.parameters for layer in found] == [
+        ("gate", "shift", "first.weight", "first.bias"),
+        ("last.weight", "last.bias"),
+    ]
+    assert named(Layers.of(Bare(), example=ROWS)) == ["weight"]
+    assert named(Layers.of(OwnParameter(), example=ROWS)) == ["layer"]
 
 
 def test_a_module_with_a_parameter_of_its_own_can_be_described_by_hand():
@@ -354,16 +390,93 @@ IMAGES = torch.randn(2, 1, 3, 3)
 BLOCKS = [["stem", "norm"], "one", "two", "three", "head"]
 
 
-def test_a_module_and_a_sequential_of_the_same_blocks_have_19_and_5_layers():
+def test_a_residual_net_has_a_layer_for_each_block_as_a_module_and_as_a_sequential():
     net = ResNet()
     parts = (net.stem, net.norm, nn.ReLU(), net.one, net.two, net.three)
     pooled = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), net.head)
-    sequential = nn.Sequential(*parts, *pooled)
-    assert len(Layers.of(net, example=IMAGES)) == 19
-    assert len(Layers.of(sequential)) == 5
+    sequential = Layers.of(nn.Sequential(*parts, *pooled))
+    found = Layers.of(net, example=IMAGES)
+    assert named(found) == ["stem", "one", "two", "three", "head"]
+    assert [layer.size for layer in found] == [layer.size for layer in sequential]
     by_hand = Layers.of(net, BLOCKS, IMAGES)
-    assert [layer.size for layer in by_hand] == [layer.size for layer in Layers.of(sequential)]
-    assert blocks(net, IMAGES) == BLOCKS
+    assert [layer.parameters for layer in found] == [layer.parameters for layer in by_hand]
+
+
+class Encoder(nn.Module):
+    """Holds its blocks in a list, and a parameter and a norm of its own."""
+
+    def __init__(self, blocks):
+        super().__init__()
+        self.place = nn.Parameter(torch.zeros(5, 4))
+        self.blocks = nn.ModuleList(nn.TransformerEncoderLayer(4, 2, 8) for _ in range(blocks))
+        self.norm = nn.LayerNorm(4)
+
+    def forward(self, value):
+        value = value + self.place
+        for block in self.blocks:
+            value = block(value)
+        return self.norm(value)
+
+
+class VisionTransformer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.token = nn.Parameter(torch.zeros(1, 1, 4))
+        self.embed = nn.Linear(3, 4)
+        self.encoder = Encoder(3)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, value):
+        token = self.token.expand(len(value), -1, -1)
+        value = torch.cat([token, self.embed(value)], 1)
+        return self.head(self.encoder(value)[:, 0])
+
+
+class Wrapped(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, value):
+        return self.net(value)
+
+
+@pytest.mark.parametrize("wrap", [lambda net: net, Wrapped, nn.Sequential])
+def test_a_transformer_has_a_layer_for_the_embedding_each_block_and_the_head(wrap):
+    found = Layers.of(wrap(VisionTransformer()), example=torch.randn(2, 4, 3))
+    sizes = [3 * 4 + 4 + 4 + 5 * 4, *(172,) * 3, 8 + 4 * 2 + 2]
+    assert [layer.size for layer in found] == sizes
+    places = ["embed", *(f"encoder.blocks.{k}" for k in range(3)), "head"]
+    assert [layer.name.removeprefix("net.").removeprefix("0.") for layer in found] == places
+
+
+def test_a_block_with_a_list_of_other_modules_stays_one_layer():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = nn.ModuleList([nn.MultiheadAttention(4, 2), Feed(), nn.Linear(4, 4)])
+
+        def forward(self, value):
+            value, _ = self.parts[0](value, value, value)
+            return self.parts[2](self.parts[1](value))
+
+    class Feed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
+
+        def forward(self, value):
+            return self.net(value)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = Block(), nn.ModuleDict({"a": Block(), "b": Block()})
+
+        def forward(self, value):
+            return self.two["b"](self.two["a"](self.one(value)))
+
+    assert named(Layers.of(Net(), example=torch.randn(2, 5, 4))) == ["one", "two.a", "two.b"]
 
 
 class Branches(nn.Module):
@@ -447,12 +560,6 @@ def test_every_order_that_backpropagation_can_complete_is_accepted(make, example
     assert as_option([layer.name.split(" + ") for layer in layers]) == given
 
 
-def test_frozen_layers_may_be_anywhere():
-    model = mlp()
-    model[0].requires_grad_(False)
-    assert named(Layers.of(model, ["2", "4", "0"], ROWS)) == ["2", "4", "0"]
-
-
 def test_the_default_views_leave_random_numbers_and_statistics_as_they_were():
     class Noisy(OutOfOrder):
         def forward(self, value):
@@ -473,17 +580,9 @@ def test_training_refuses_a_wrong_order():
             salf.train(mlp(), data, layers=given, users=2, batch_size=2, rounds=1)
 
 
-def test_blocks_of_a_wrapper_are_those_inside_it():
-    class Wrapper(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net = Branches()
-
-        def forward(self, value):
-            return self.net(value)
-
-    assert blocks(Wrapper(), ROWS) == ["net.stem", "net.right", "net.left", "net.head"]
-    assert blocks(Wrapper()) == ["net.stem", "net.head", "net.left", "net.right"]
+def test_layers_of_a_wrapper_are_those_inside_it():
+    found = Layers.of(Wrapped(Branches()), example=ROWS)
+    assert named(found) == ["net.stem", "net.left", "net.right.0", "net.right.1", "net.head"]
 
 
 # ---- what layers are for --------------------------------------------------------------------

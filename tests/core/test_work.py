@@ -29,12 +29,26 @@ def test_a_cnn_costs_kernel_times_channels_times_pixels():
     assert found == [(one, one), (two, 2 * two), (three, 2 * three), (four, 2 * four)]
 
 
-def test_nothing_is_computed_for_frozen_layers():
-    model = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3), nn.Linear(3, 2))
-    model[0].requires_grad_(False)
+def test_frozen_modules_cost_their_forward_pass_and_the_signal_that_passes_through():
+    model = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3), nn.Linear(3, 2), nn.Linear(2, 7))
+    model[0].requires_grad_(False)  # below all layers: no signal
+    model[2].requires_grad_(False)
     example = torch.randn(ROWS, 5)
-    assert per_sample(model, example) == [(20, 0), (12, 12), (6, 12)]
-    assert work(model, Layers.of(model), example)[0].bytes == 0
+    assert per_sample(model, example) == [(20 + 12 + 6, 12 + 6), (14, 2 * 14)]
+    assert [cost.bytes for cost in work(model, Layers.of(model), example)] == [4 * 15, 4 * 21]
+
+
+def test_a_low_rank_adapter_costs_its_own_gradients_only():
+    model = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 6, bias=False), nn.Linear(6, 2))
+    model[1].requires_grad_(False)
+    layers = Layers.of(model, [["0", "1"], "2"])
+    assert [layer.frozen for layer in layers] == [("1.weight",), ()]
+    found = work(model, layers, torch.randn(ROWS, 6))
+    assert [(one.forward // ROWS, one.backward // ROWS) for one in found] == [
+        (30 + 30, 30 + 30),
+        (12, 24),
+    ]
+    assert [one.bytes for one in found] == [4 * 35, 4 * 14]
 
 
 def test_bytes_are_those_of_an_update_gradients_and_statistics():

@@ -63,7 +63,9 @@ def trained(kind, name, of_method="salf", rounds=3, unequal=False, **options):
 
 @pytest.mark.parametrize("unequal", [False, True], ids=["all users", "unequal cohort"])
 @pytest.mark.parametrize("chunk_bytes", [ONE_PASS, 1], ids=["one chunk", "chunks of one user"])
-@pytest.mark.parametrize("of_method", [name for name in ANY_WORLD if not METHODS[name].narrows])
+@pytest.mark.parametrize(
+    "of_method", [name for name in ANY_WORLD if not METHODS[name]().asks.narrows]
+)
 @pytest.mark.parametrize("name", NETS)
 def test_the_engines_agree_over_rounds_with_momentum(name, of_method, chunk_bytes, unequal):
     """Parameters and running statistics, after three rounds."""
@@ -138,7 +140,7 @@ def test_users_on_an_older_model_agree(name):
         found = ENGINES[fast](model, layers).round(plan, 2, old, rows)
         moved = {key: value for key, value in loop.step.values.items() if key != "places"}
         assert_close(found.step.values, moved, 1e-10)
-    for key, _ in model.named_parameters():
+    for key in (name for layer in layers for name in layer.parameters):
         assert not torch.equal(loop.step.values[key], only_now.step.values[key])
     assert_same(copy_of(older), before)
 

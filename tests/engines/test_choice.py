@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from reference import assert_close, data, plan_of, rows_of, small_mlp
+from reference import assert_close, assert_same, copy_of, data, plan_of, rows_of, small_mlp
 from salf.common.errors import SalfError
 from salf.core.layers import Layers
-from salf.engines import FusedEngine, LoopEngine, engine
+from salf.engines import ENGINES, FusedEngine, LoopEngine, engine
 from salf.models import build
 
 
@@ -195,11 +195,14 @@ def test_fused_refuses_to_work_in_place_on_the_rows_it_is_given():
     assert engine("auto", fine, Layers.of(fine)).name == "fused"
 
 
-def test_fused_refuses_batch_norm_whose_statistics_are_in_no_layer():
-    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False), nn.Linear(4, 2))
-    layers = Layers.of(model, ["0", "2"])
-    with pytest.raises(SalfError, match=r"1\.running_mean belongs to no layer"):
-        FusedEngine(model, layers)
+def test_statistics_that_are_in_no_layer_stay():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False), nn.Linear(4, 3))
+    rows, before = rows_of(*data(2, 3, (4,), dtype=torch.float32), 3), copy_of(model)
+    for kind in ("loop", "fused", "grouped"):
+        found = ENGINES[kind](model, Layers.of(model, ["0", "2"]))
+        step = found.round(plan_of("salf", [1, 2], 2), 1, {}, rows).step
+        assert not any(name.startswith("1.") for name in step.values)
+        assert_same(copy_of(model), before)
     named = Layers.of(model, [("0", "1"), "2"])  # buffers can be named, too
     assert named[0].buffers == ("1.running_mean", "1.running_var", "1.num_batches_tracked")
     assert FusedEngine(model, named).name == "fused"

@@ -28,7 +28,7 @@ from salf.core.draws import Keyed
 from salf.core.layers import Layers
 from salf.data import Partitioned, Samples
 from salf.data.sampling import Batches, LocalWork, places
-from salf.engines import LoopEngine, StackedEngine, engine
+from salf.engines import LocalSteps, LoopEngine, StackedEngine, engine
 from salf.methods import Group, Plan, method
 from salf.models import build
 from salf.worlds.base import AtDeadline
@@ -90,11 +90,11 @@ def test_a_user_stopped_in_step_k_at_depth_d_delivers_the_formula(make, shape, s
     plan = method("salf").plan(1, arrived, np.zeros(3))
     wanted = delivered(model, layers, rows, 0, steps, depth)
     before = copy_of(model)
-    found = LoopEngine(model, layers).round(plan, 1, {}, rows, lambda t: RATE)
+    found = LoopEngine(model, layers).round(plan, 1, {}, rows, LocalSteps(lambda t: RATE))
     assert_close(found.step.values, wanted, 1e-12)
     assert_same(copy_of(model), before)
     if make is small_mlp:
-        stacked = StackedEngine(model, layers).round(plan, 1, {}, rows, lambda t: RATE)
+        stacked = StackedEngine(model, layers).round(plan, 1, {}, rows, LocalSteps(lambda t: RATE))
         assert_close(stacked.step.values, wanted, 1e-12)
         assert stacked.loss == pytest.approx(found.loss, rel=1e-12)
 
@@ -106,7 +106,7 @@ def test_one_local_step_needs_no_rate_and_is_the_round_without_local_steps():
     plan = method("salf").plan(1, arrived, np.zeros(3))
     bare = Plan((Group(plan.groups[0].users, plan.groups[0].weights, 1),))
     made = LoopEngine(model, Layers.of(model))
-    with_rate = made.round(plan, 1, {}, rows, lambda t: RATE).step.values
+    with_rate = made.round(plan, 1, {}, rows, LocalSteps(lambda t: RATE)).step.values
     assert_same(with_rate, made.round(bare, 1, {}, rows).step.values)
 
 

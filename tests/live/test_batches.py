@@ -6,7 +6,6 @@ from torch import nn
 
 from salf.core.layers import Layers
 from salf.live.batches import FITS, OwnBatch, common_time
-from salf.live.rounds import Task
 from salf.live.server import LiveServer
 from salf.live.update import Rejected, Update, decode, encode
 from salf.live.user import User
@@ -52,12 +51,9 @@ def federation(devices, deadline, rounds=30, fixed=True):
     rows = []
     for _ in range(rounds):
         server.open([device.user.name for device in devices])
-        task = Task.of(server, deadline, fixed)
+        task = server.task(deadline, fixed)
         for device in devices:
-            update = device.user.train(
-                task.round, deadline, task.weights, step_seconds=task.step_seconds
-            )
-            server.take(device.user.name, encode(update))
+            server.take(device.user.name, encode(device.user.train(task)))
         rows.append(server.close())
     return server, rows
 

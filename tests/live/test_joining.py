@@ -10,11 +10,11 @@ from salf.live.launch import Joining
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"here": 1}, "--here needs --address"),
-        ({"min_users": 2}, "--min-users needs --address"),
-        ({"address": "auto", "here": 3}, "--here must be from 0 to --users, which is 2"),
-        ({"address": "auto", "here": -1}, "--here must be from 0"),
-        ({"address": "auto", "min_users": 3}, "--min-users must be from 0"),
+        ({"here": 1}, "here= needs address="),
+        ({"min_users": 2}, "min_users= needs address="),
+        ({"address": "auto", "here": 3}, "here= must be from 0 to the number of users, 2"),
+        ({"address": "auto", "here": -1}, "here= must be from 0"),
+        ({"address": "auto", "min_users": 3}, "min_users= must be from 0"),
         ({"backend": "flower", "address": "auto"}, "are for Ray"),
         ({"backend": "flower", "min_users": 2}, "are for Ray"),
     ],

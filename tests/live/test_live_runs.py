@@ -35,7 +35,6 @@ SMALL = LiveConfig(
     batch_size=4,
     lr=0.1,
     eval_every=3,
-    threads=1,
     deadline=10.0,
     grace=1.0,
 )
@@ -64,6 +63,16 @@ class Net(nn.Sequential):
             nn.Conv2d(shape[0], 4, 3, 2, bias=False), nn.BatchNorm2d(4), nn.Tanh(),
             nn.Flatten(), nn.LazyLinear(classes),
         )
+
+
+class Adapted(nn.Sequential):
+    def __init__(self, shape, classes):
+        super().__init__(
+            nn.Conv2d(shape[0], 4, 3, 2, bias=False), nn.BatchNorm2d(4), nn.Tanh(),
+            nn.Flatten(), nn.LazyLinear(16), nn.Tanh(), nn.LazyLinear(classes),
+        )
+        self[0].requires_grad_(False)
+        self[1].requires_grad_(False)
 """
 
 
@@ -110,16 +119,7 @@ class Here:
             step = int(rng.integers(1, task.steps + 1))
             user.backpropagation.left = step if stops else -1
             user.backpropagation.depth = depth
-            update = user.train(
-                task.round,
-                None,
-                task.weights,
-                task.steps,
-                task.rate,
-                task.step_seconds,
-                task.proximal,
-                task.whole_steps,
-            )
+            update = user.train(replace(task, deadline=None))
             self.answers.append(Answer(name, task.round, encode(user.packed(update))))
 
     def awaited(self):
@@ -147,7 +147,7 @@ def live(config, path, resume=False, on_round=None):
 
 @pytest.mark.parametrize("average", ["reached", "all"])
 @pytest.mark.parametrize("method", ["salf", "drop", "fedavg", "ownmethod:Halves"])
-@pytest.mark.parametrize("model", ["mlp", "cnn", "bnnet:Net"])
+@pytest.mark.parametrize("model", ["mlp", "cnn", "bnnet:Net", "bnnet:Adapted"])
 def test_the_simulator_gets_to_the_same_model_with_the_recorded_depths(
     tmp_path, monkeypatch, method, model, average
 ):
@@ -289,7 +289,7 @@ def test_users_are_trusted_where_the_server_starts_them_and_nowhere_else():
 
 
 def test_batches_in_equal_time_are_for_steps_and_not_for_epochs():
-    with pytest.raises(SalfError, match="use --local-steps"):
+    with pytest.raises(SalfError, match="use local_steps="):
         SMALL.changed(batches="equal-time", local_epochs=1)
 
 
@@ -321,7 +321,7 @@ def test_a_live_run_leaves_what_a_simulated_one_leaves_and_its_record(tmp_path):
     assert simulated <= real
     both = (RunFolder(tmp_path / name).summary() for name in "ab")
     simulated, real = (set(summary) for summary in both)
-    assert simulated <= real
+    assert simulated - {"stragglers"} <= real
 
 
 def test_on_round_can_stop_a_live_run_which_is_then_finished(tmp_path):
@@ -381,7 +381,7 @@ def test_rounds_that_are_gone_are_not_made_up(tmp_path):
 
 def test_a_folder_with_another_run_is_refused(tmp_path):
     live(SMALL, tmp_path)
-    with pytest.raises(SalfError, match=r"already contains this run. Add --resume"):
+    with pytest.raises(SalfError, match=r"already contains this run. Give resume=True"):
         live(SMALL, tmp_path)
     with pytest.raises(SalfError, match=r"different config .it differs in deadline, lr"):
         live(SMALL.changed(lr=0.2, deadline=1.0), tmp_path, resume=True)
@@ -409,7 +409,7 @@ def batches_of(number):
 
 
 def test_users_have_shares_of_their_own_and_the_simulators_batches():
-    training = from_config(SMALL)
+    training = from_config(SMALL.simulated())
     users, held = np.arange(4), training.simulation.data
     shares = [batches_of(number) for number in range(1, 5)]
     sizes = [len(share.samples) for share in shares]

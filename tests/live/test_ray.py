@@ -54,8 +54,8 @@ class Liar:
     def __init__(self, user: User, change):
         self.user, self.change = user, change
 
-    def train(self, *task):
-        return self.change(self.user.train(*task))
+    def train(self, task):
+        return self.change(self.user.train(task))
 
     def packed(self, update: Update) -> Update:
         return update

@@ -9,6 +9,7 @@ from salf.common.errors import SalfError
 from salf.core.layers import Layers
 from salf.live.inspection import Inspection
 from salf.live.server import LiveServer
+from salf.live.task import Task
 from salf.live.update import decode, decode_model, encode, encode_model, size_of
 from salf.live.user import User, take_over
 
@@ -48,7 +49,7 @@ def test_an_update_passes_the_servers_inspection_and_moves_buffers_like_their_la
     with torch.no_grad():
         server_model[0].weight.mul_(2.0)  # so the server's model is not the user's own
     weights = decode_model(encode_model(weights_of(server_model)))
-    update = user(own).train(7, None, weights)
+    update = user(own).train(Task(7, None, weights))
     assert (update.user, update.round, update.depth) == ("a", 7, 1)
     wire = decode(encode(update), size_of(weights_of(server_model)))
     Inspection(Layers.of(server_model), weights_of(server_model)).check(wire, 7)
@@ -89,7 +90,7 @@ def test_a_model_with_an_infinite_mask_trains():
     before = model[0].linear.weight.detach().clone()
     for t in (1, 2, 3):
         server.open(["a"])
-        server.take("a", encode(user.train(t, None, server.weights)))
+        server.take("a", encode(user.train(Task(t, None, server.weights))))
         assert server.close().rejected == ()
     assert not torch.equal(model[0].linear.weight, before)
     assert torch.equal(model[0].mask, own[0].mask)
@@ -104,7 +105,7 @@ def test_a_variance_stays_positive_though_steps_are_divided_by_1_minus_p(momentu
     inputs, labels = 0.01 * torch.randn(8, 3), torch.zeros(8, dtype=torch.int64)
     user = User("a", own, Layers.of(own), lambda t, step: F.cross_entropy(own(inputs), labels))
     server.open(["a"])
-    server.take("a", encode(user.train(1, None, server.weights)))
+    server.take("a", encode(user.train(Task(1, None, server.weights))))
     server.close()
     assert (model[1].running_var > 0).all()
     torch.testing.assert_close(model[1].running_var, own[1].running_var)
@@ -113,14 +114,16 @@ def test_a_variance_stays_positive_though_steps_are_divided_by_1_minus_p(momentu
 def test_taking_over_the_model_counts_against_the_deadline():
     model = network()
     weights = weights_of(network())
-    assert user(model, now=Clock()).train(1, 1.0, weights).depth == 3  # a look before, one after
-    update = user(model, now=Clock()).train(1, 100.0, weights)
+    assert (
+        user(model, now=Clock()).train(Task(1, 1.0, weights)).depth == 3
+    )  # a look before, one after
+    update = user(model, now=Clock()).train(Task(1, 100.0, weights))
     assert update.depth == 1
     assert update.seconds > 2
 
 
 def test_a_user_without_time_for_a_layer_sends_none():
-    update = user(network()).train(1, 0.0, weights_of(network()))
+    update = user(network()).train(Task(1, 0.0, weights_of(network())))
     assert (update.depth, dict(update.tensors)) == (3, {})
     model = network()
     server = LiveServer(model, Layers.of(model), lambda t: 0.1)
@@ -132,7 +135,7 @@ def test_a_user_without_time_for_a_layer_sends_none():
 
 def test_users_that_compute_on_the_same_batch_send_what_one_backward_pass_gives_bit_for_bit():
     weights = weights_of(network())
-    one, other = (user(network()).train(1, None, weights) for _ in range(2))
+    one, other = (user(network()).train(Task(1, None, weights)) for _ in range(2))
     for name, tensor in one.tensors.items():
         assert torch.equal(tensor, other.tensors[name])
 
@@ -147,4 +150,4 @@ def test_another_model_is_refused_in_a_sentence(change):
     else:
         weights["4.bias"] = torch.zeros(4)
     with pytest.raises(SalfError, match="trains another model"):
-        user(network()).train(1, None, weights)
+        user(network()).train(Task(1, None, weights))

@@ -10,8 +10,9 @@ from quadratic import after, half_square, network, recorded, simulation
 from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals
 from salf.core.layers import Layers
+from salf.live.task import Task
 from salf.live.user import User
-from salf.methods import method
+from salf.methods import method, to_wire
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
@@ -72,8 +73,9 @@ def test_a_live_user_adds_the_term_and_sends_whole_steps():
         return half_square(model(ones), target).mean()
 
     user = User("a", model, Layers.of(model), loss)
-    weights = {"0.weight": torch.zeros(1, 1).double()}
-    sent = user.train(1, None, weights, 3, 0.5, proximal=0.5, whole_steps=True)
+    task = Task(1, None, {"0.weight": torch.zeros(1, 1).double()}, 3, 0.5)
+    task = replace(task, method=to_wire(method("fedprox", mu=0.5)))
+    sent = user.train(task)
     assert (sent.steps, sent.depth) == (3, 1)
     assert sent.tensors["0.weight"].item() == pytest.approx(-1.3125, abs=1e-15)
 
@@ -86,7 +88,7 @@ def test_a_live_user_adds_the_term_and_sends_whole_steps():
             return replace(found, depth=2, gradients={}) if self.calls == 3 else found
 
     user.backpropagation = Stops()
-    sent = user.train(1, None, weights, 3, 0.5, proximal=0.5, whole_steps=True)
+    sent = user.train(task)
     assert (sent.steps, sent.planned, sent.depth) == (2, 3, 1)
     assert sent.tensors["0.weight"].item() == pytest.approx(-1.25, abs=1e-15)
 

@@ -188,7 +188,7 @@ def test_the_command_prints_the_text_and_leaves_figure_and_page(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("fleet", "preview", "digits-mlp"), "a preview needs a fleet: add --fleet"),
+        (("fleet", "preview", "digits-mlp"), "a preview needs a fleet: set one"),
         (("fleet", "previw"), "unknown command 'previw'. Did you mean 'preview'?"),
         ((*ASKED, "--deadline", "8"), "a time needs a unit"),
         ((*ASKED, "--pair", "weight"), "weight"),
@@ -202,5 +202,5 @@ def test_what_is_wrong_is_one_sentence(tmp_path, arguments, says):
 
 
 def test_preview_of_a_config_without_a_fleet_says_what_to_add():
-    with pytest.raises(SalfError, match="add --fleet, such as --fleet phones"):
+    with pytest.raises(SalfError, match="set one, such as fleet='phones'"):
         preview_of(Config(data="digits"))

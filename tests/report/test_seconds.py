@@ -139,7 +139,7 @@ def test_a_given_target_needs_no_fedavg():
     assert "at or above an accuracy of 0.6." in printed(Comparison(BASE, alone, goal=0.6))
     without = Comparison(BASE, alone)
     assert texts(tables(without)[0])[0][4] == "–"
-    assert "needs fedavg among the methods, or --target" in printed(without)
+    assert "needs fedavg among the methods, or a target" in printed(without)
 
 
 def test_a_deadline_that_nobody_misses_is_said():

@@ -164,7 +164,7 @@ def test_an_evaluation_by_the_clock_is_kept_when_a_run_continues(tmp_path):
 
 
 def test_no_time_for_a_round_is_said_with_the_way_out(tmp_path):
-    with pytest.raises(SalfError, match=r"no round ends within 0.001 .* use more --seconds"):
+    with pytest.raises(SalfError, match=r"no round ends within 0.001 .* use more seconds="):
         run(CLOCKED.changed(seconds=0.001), tmp_path / "r")
     assert run(CLOCKED, tmp_path / "r").summary["rounds"] > 1  # the folder stayed free
 

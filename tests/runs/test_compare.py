@@ -127,7 +127,7 @@ def test_an_option_that_no_method_has_is_refused(tiny):
 
 def test_ratios_without_a_meaning_are_refused(tiny):
     wanted = cases(["salf"], ["reached"], ["iid"], [0.3, 0.9])
-    with pytest.raises(SalfError, match="ratios of stragglers belong to --depth mixture"):
+    with pytest.raises(SalfError, match="ratios of stragglers belong to depth='mixture'"):
         compare(tiny.changed(depth="uniform"), wanted, [0])
 
 

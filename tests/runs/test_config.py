@@ -37,7 +37,7 @@ def test_presets_are_the_papers_settings():
         ({"stragglers": -0.1}, r"in \[0, 1\]"),
         ({"validation": 1.0}, r"in \[0, 1\)"),
         ({"users": 0}, "users must be at least 1"),
-        ({"batch_size": 0}, "batch-size must be at least 1"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"seed": -1}, "seed must not be negative"),
         ({"rounds": 2.5}, "rounds must be of type int"),
         ({"users": True}, "users must be of type int"),

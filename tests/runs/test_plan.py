@@ -63,7 +63,7 @@ def test_a_batch_scale_stretches_time():
 
 def test_devices_that_come_and_go_are_reached_less():
     fleet = Fleet("slow-classes", 10, seed=2)
-    away = salf.worlds.fleet.named.with_availability(fleet, markov(2.0, 2.0))
+    away = fleet.available(markov(2.0, 2.0))
     assert law(away).at(1.0)[1] < 0.8 * law(fleet).at(1.0)[1]
 
 

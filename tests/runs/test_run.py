@@ -12,7 +12,7 @@ from safetensors.torch import load_file, load_model
 
 from processes import started
 from salf.common.errors import SalfError, TrainingDiverged
-from salf.common.signals import sigterm_as_exit
+from salf.common.process import sigterm_as_exit
 from salf.core.server import Server
 from salf.data import synthetic
 from salf.models import build
@@ -299,7 +299,7 @@ def test_more_rounds_need_resume_and_fewer_are_refused(tiny, tmp_path):
 def test_a_run_whose_learning_rate_ends_with_it_cannot_be_given_more_rounds(tiny, tmp_path):
     config = tiny.changed(lr="cosine:0.1")
     run(config, tmp_path / "r")
-    with pytest.raises(SalfError, match=r"falls to 0 over its 12 rounds.* another --out"):
+    with pytest.raises(SalfError, match=r"falls to 0 over its 12 rounds.* another out="):
         run(config.changed(rounds=20), tmp_path / "r", resume=True)
 
 
@@ -375,7 +375,7 @@ def test_a_file_in_the_folders_place_is_named(tiny, tmp_path):
     file = tmp_path / "notes.md"
     file.write_text("mine")
     for out in (file, file / "runs" / "a"):
-        with pytest.raises(SalfError, match=f"{file} is a file. Choose another --out"):
+        with pytest.raises(SalfError, match=f"{file} is a file. Choose another out="):
             run(tiny, out)
 
 
@@ -393,7 +393,7 @@ def test_a_folder_with_another_config_is_refused_and_left_alone(tiny, tmp_path):
     for resume in (False, True):
         with pytest.raises(SalfError, match=r"different config \(it differs in users, lr\)"):
             run(tiny.changed(users=5, lr=0.2), tmp_path / "r", resume=resume)
-    with pytest.raises(SalfError, match="Add --resume"):
+    with pytest.raises(SalfError, match="Give resume=True"):
         run(tiny, tmp_path / "r")
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "r").iterdir()}
 

@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 import salf
 from reference import ANY_WORLD
 from salf.runs.federation import from_config
-from salf.runs.live_config import LiveConfig
+from salf.runs.live_config import live
 
 SIZES = (12, 3, 7, 1, 20)
 SMALL = {"rounds": 4, "batch_size": 4, "threads": 1, "lr": 0.1}
@@ -77,7 +77,7 @@ def test_users_data_are_measured_on_test_data():
         (pairs(), {"cohort": 2.5}, "whole number from 1 to 5 .*not 2.5"),
         (pairs(), {"cohort": "some"}, "cohort"),
         (pairs(), {"weigh": "size"}, "weigh"),
-        (pairs(), {"cohort_by": "samples"}, "cohort-by needs a cohort"),
+        (pairs(), {"cohort_by": "samples"}, "cohort_by needs a cohort"),
         ([(["a"], [0])], {}, "user 0's inputs are text"),
     ],
 )
@@ -130,5 +130,5 @@ def test_users_may_outnumber_samples_if_they_share_them():
 
 def test_a_live_server_refuses_what_needs_the_users_numbers_of_samples():
     for settings in ({"weigh": "samples"}, {"cohort": 3, "cohort_by": "samples"}):
-        with pytest.raises(salf.SalfError, match="does not know how many samples"):
-            LiveConfig(deadline=1.0, **settings)
+        with pytest.raises(salf.SalfError, match="is for simulated users only"):
+            live(salf.Config(**settings), deadline=1.0)

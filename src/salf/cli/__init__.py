@@ -22,9 +22,9 @@ from salf.cli import (
 )
 from salf.cli.commands import Commands
 from salf.cli.options import option
-from salf.cli.terminal import say, tell
+from salf.cli.terminal import as_options, say, tell
 from salf.common.errors import SalfError
-from salf.common.signals import TERMINATED, sigterm_as_exit
+from salf.common.process import TERMINATED, sigterm_as_exit
 
 app = typer.Typer(
     name="salf",
@@ -83,7 +83,7 @@ def main(command: typer.Typer = app, *, continues: bool = False) -> None:
         with sigterm_as_exit():
             code = command(standalone_mode=False)
     except SalfError as error:
-        _fail(str(error))
+        _fail(as_options(str(error)))
     except OSError as error:  # a disk that is full, a folder that may not be written to
         _fail(f"{error.strerror or error}: {error.filename}." if error.filename else f"{error}.")
     except UsageError as error:

@@ -7,7 +7,7 @@ from salf.cli.options import Settings, Source, Workers, option, parse_list, pars
 from salf.cli.terminal import Downloads, progress_bar, tell
 from salf.common.errors import SalfError
 from salf.runs.config import Config
-from salf.runs.presets import PRESETS, load_config, simulated
+from salf.runs.presets import PRESETS, simulated
 
 _CHOSEN = ("attack", "robust", "stragglers", "seed", "threads")
 USERS = 8
@@ -55,7 +55,7 @@ def attacks(
     from salf.runs.attacks import ATTACKS, RULES, try_attacks
 
     users = {"users": USERS} if source in PRESETS else {}
-    base = simulated(load_config(source)).changed(**{**users, **settings})
+    base = simulated(source).changed(**{**users, **settings})
     if base.fleet and stragglers is not None:
         raise SalfError("the devices of a fleet decide who is slow: leave out --stragglers.")
     named = ["" if kind == "none" else kind for kind in parse_list(kinds)]

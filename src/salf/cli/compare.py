@@ -21,7 +21,7 @@ from salf.cli.options import (
 )
 from salf.cli.terminal import Downloads, can_draw, progress_bar, results, say, tell
 from salf.runs.config import Config
-from salf.runs.presets import load_config, simulated
+from salf.runs.presets import simulated
 
 if TYPE_CHECKING:
     from salf.runs.compare import Case, Comparison
@@ -89,7 +89,7 @@ def compare(
     from salf.report import check_extra, print_tables, write_report
     from salf.runs.compare import cases
 
-    base = simulated(load_config(source).changed(**settings))
+    base = simulated(source).changed(**settings)
     if base.fleet:
         refuse_with_fleet([*settings, *(["stragglers"] if stragglers else [])])
     ratios = [parse_ratio(text) for text in parse_list(stragglers)]

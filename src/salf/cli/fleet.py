@@ -11,7 +11,7 @@ from salf.cli.fleet_measure import measure
 from salf.cli.options import Settings, Source, option, settings_of
 from salf.cli.terminal import Downloads, console, tell
 from salf.runs.config import Config
-from salf.runs.presets import load_config, simulated
+from salf.runs.presets import simulated
 
 app = typer.Typer(
     cls=Commands,
@@ -67,7 +67,7 @@ def preview(
 
     if out is not None:
         check_extra()
-    config = simulated(load_config(source).changed(**settings))
+    config = simulated(source).changed(**settings)
     with console.status("drawing rounds"):
         found = preview_of(config, Downloads())
     tell(str(found))

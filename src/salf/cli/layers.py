@@ -7,7 +7,7 @@ import typer
 from rich.table import Table
 
 from salf.cli.options import settings_of
-from salf.cli.terminal import results, say, tell
+from salf.cli.terminal import results, tell
 from salf.runs.config import Config
 from salf.runs.presets import PRESETS
 from salf.runs.settings import PAPER_MODELS
@@ -25,8 +25,9 @@ def layers(
 ) -> None:
     """Show the layers of a model, from the input to the output, with their work and size.
 
-    Work is counted in multiply-adds per sample: matrix products, convolutions and attention. The
-    input has the shape of --data, by default that of the model's preset.
+    A layer is a block: a convolution with its norm, a residual block, a transformer block. Work is
+    counted in multiply-adds per sample: matrix products, convolutions and attention. The input has
+    the shape of --data, by default that of the model's preset.
 
     Examples:
 
@@ -34,11 +35,10 @@ def layers(
 
         salf layers mynets:Net --data digits --layers stem+norm,body,head
     """
-    from salf.core.layers import Layers, as_option, blocks, is_sequential
+    from salf.core.layers import Layers
     from salf.core.work import work
     from salf.data import example as example_of
-    from salf.models import build
-    from salf.models.build import check_fit
+    from salf.models import build, check_fit
 
     presets = (preset.data for preset in PRESETS.values() if preset.model == model)
     config = Config(**{"data": next(presets, Config.data), **settings, "model": model})
@@ -49,6 +49,7 @@ def layers(
 
     costs, rows = work(network, found, example), len(example)
     total = sum(cost.forward + cost.backward for cost in costs)
+    sizes = {n: p.numel() for n, p in network.named_parameters() if not p.requires_grad}
     table = Table(
         title=f"{model} on {config.data}: {len(found)} layers, from the input to the output",
         title_justify="left",
@@ -59,6 +60,7 @@ def layers(
     table.add_column("modules", overflow="fold")
     for name, sum_of in (
         ("parameters", sum(layer.size for layer in found)),
+        *((("frozen", sum(sizes.values())),) if sizes else ()),
         ("bytes sent", sum(cost.bytes for cost in costs)),
         ("forward", sum(cost.forward for cost in costs) // rows),
         ("backward", sum(cost.backward for cost in costs) // rows),
@@ -71,23 +73,23 @@ def layers(
             layer.name,
             _modules(network, layer),
             f"{layer.size:,}",
+            *([f"{sum(sizes[name] for name in layer.frozen):,}"] if sizes else []),
             f"{cost.bytes:,}",
             f"{cost.forward // rows:,}",
             f"{cost.backward // rows:,}",
             f"{(cost.forward + cost.backward) / total:.1%}" if total else "",
         )
     results.print(table, markup=False)
+    if sizes:
+        tell(
+            "Frozen parameters belong to no layer: they are not sent, and cost work in the forward "
+            "pass only. The total has those of modules that are frozen as a whole."
+        )
     count = len(found)
     tell(
         f"A straggler of uniform depth reaches layer l with probability l/{count + 1}: layer 1 "
         f"with {1 / (count + 1):.0%}, layer {count} with {count / (count + 1):.0%}."
     )
-    joined = blocks(network, example)
-    if not config.layers and not is_sequential(network) and len(joined) < count:
-        say(
-            f"{type(network).__name__} is not an nn.Sequential, so every module with parameters is "
-            f"a layer. To join modules: --layers {as_option(joined)}"
-        )
 
 
 def _modules(network: "nn.Module", layer: "Layer") -> str:

@@ -9,7 +9,7 @@ from shlex import join as shell
 from typing import TYPE_CHECKING, Annotated, Any
 
 from salf.cli.board import Board
-from salf.cli.options import Options, Settings, Source, option, settings_of, with_options
+from salf.cli.options import Options, Settings, Source, joined_options, option, settings_of
 from salf.cli.recorded import accuracy_text
 from salf.cli.terminal import console, say, tell
 from salf.common.errors import ClusterLost, SalfError
@@ -17,6 +17,7 @@ from salf.runs.config import Config
 from salf.runs.live_config import LiveConfig
 from salf.runs.live_config import live as made_live
 from salf.runs.presets import PRESETS, load_config
+from salf.runs.settings import refuse_deadline
 
 if TYPE_CHECKING:
     from salf.core.rows import Row
@@ -25,12 +26,9 @@ USERS = 8  # unless said otherwise: the paper's 30 are many processes for one ma
 Federation = Annotated[
     str, option("--federation", help="Name of the federation, if a cluster has several (salf).")
 ]
-_CLOCK = ("deadline", "batches", "reach")
-# Settings of the simulator alone: reality decides who straggles, and computes.
-_SIMULATED = ("depth", "stragglers", "engine", "device", "threads")
 
 
-@settings_of(LiveConfig, without=_SIMULATED)
+@settings_of(LiveConfig)
 def live(
     settings: Settings,
     source: Source = "mnist-cnn",
@@ -101,17 +99,12 @@ def live(
 
 
 def _live_config(source: str, settings: Settings, options: list[str] | None) -> LiveConfig:
-    config = load_config(source)
-    if isinstance(config, LiveConfig):  # of a run before, with all its settings
-        changed = with_options(config, settings, options)
-        assert isinstance(changed, LiveConfig)
-        return changed
-    # Simulated users need a fleet for some settings that real ones need none for.
-    real = {name for name in settings if name not in config.table() or name in _CLOCK}
-    both = {name: value for name, value in settings.items() if name not in real}
+    config = load_config(source).changed(method=settings.get("method"))
     users = {"users": USERS} if source in PRESETS else {}
-    base = with_options(config, {**users, **both}, options)
-    return made_live(base, **{name: settings[name] for name in real})
+    made = made_live(config, **{**users, **settings, "options": joined_options(config, options)})
+    if "deadline" in settings:
+        refuse_deadline(made.make_method())
+    return made
 
 
 class Screen:

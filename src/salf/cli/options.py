@@ -11,7 +11,9 @@ import typer
 
 from salf.common.errors import SalfError
 from salf.methods import METHODS
-from salf.runs.config import Config, refuse_deadline
+from salf.runs.config import Config
+from salf.runs.settings import Settings as SharedSettings
+from salf.runs.settings import refuse_deadline
 
 
 def option(*names: str, help: str, **more: Any) -> Any:
@@ -63,7 +65,7 @@ Settings = dict[str, Any]  # those that were given, by name
 
 
 def settings_of(
-    kind: type[Config], *, only: Collection[str] = (), without: Collection[str] = ()
+    kind: type[SharedSettings], *, only: Collection[str] = (), without: Collection[str] = ()
 ) -> Callable[[Command], Command]:
     """Give a command an option for each setting of a config, with the setting's own help.
 
@@ -152,11 +154,16 @@ def with_options(config: Config, settings: Settings, options: list[str] | None) 
     config = config.changed(method=settings.get("method"))
     if settings.get("fleet", config.fleet):
         refuse_with_fleet(settings)
-    more = parse_options(options)
-    made = config.changed(**settings, options=None if more is None else {**config.options, **more})
+    made = config.changed(**settings, options=joined_options(config, options))
     if "deadline" in settings:
         refuse_deadline(made.make_method())
     return made
+
+
+def joined_options(config: SharedSettings, given: list[str] | None) -> dict[str, Any] | None:
+    """The options of a config's method with those that were given; None if none were."""
+    more = parse_options(given)
+    return None if more is None else {**config.options, **more}
 
 
 def refuse_with_fleet(given: Iterable[str]) -> None:

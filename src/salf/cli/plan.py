@@ -17,7 +17,7 @@ from salf.cli.options import (
 from salf.cli.terminal import Downloads, can_draw, console, progress_bar, results, say, tell
 from salf.common.options import duration
 from salf.runs.config import Config
-from salf.runs.presets import load_config, simulated
+from salf.runs.presets import simulated
 
 _CHOSEN = ("deadline", "rounds", "seed", "depth", "stragglers", "eval_every", "eval_seconds")
 
@@ -90,7 +90,7 @@ def plan(
     from salf.runs.pool import run_all
 
     drawn = out is not None and can_draw(check_extra)
-    config = simulated(with_options(load_config(source), settings, options))
+    config = with_options(simulated(source), settings, options)
     config = config.changed(threads=config.threads or 1)
     given = {
         "rho_c": rho_c,

@@ -9,7 +9,7 @@ from salf.cli.terminal import Downloads, progress_bar, say, tell
 from salf.common.errors import SalfError
 from salf.methods import find
 from salf.runs.config import Config
-from salf.runs.presets import load_config, simulated
+from salf.runs.presets import simulated
 
 
 @settings_of(Config)
@@ -50,7 +50,7 @@ def run(
 
     if resume and out is None:
         raise SalfError("--resume needs --out, the folder of the run to continue.")
-    config = simulated(with_options(load_config(source), settings, options))
+    config = with_options(simulated(source), settings, options)
     # Simulated seconds are no whole numbers: how far they are is in percent.
     with progress_bar("{task.fields[state]}", counted=config.seconds is None) as progress:
         total, state = amount(config), ""

@@ -1,5 +1,6 @@
 """What is printed where: results to standard output, progress and messages to standard error."""
 
+import re
 from collections.abc import Callable
 
 from rich.console import Console
@@ -18,6 +19,9 @@ from rich.progress import (
 
 from salf.common.errors import SalfError
 from salf.common.progress import Reporter
+from salf.runs.config import Config
+from salf.runs.live_config import LiveConfig
+from salf.runs.settings import key, names_of
 
 console = Console(stderr=True)
 results = Console()
@@ -91,3 +95,23 @@ class Downloads(Reporter):
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+
+# deadline='2s', seconds=600, out=
+_GIVEN = re.compile(r"(?<![\w.({`-])([a-z][a-z0-9_]*)=('[^']*'|[\w.:%/]*[\w%]|(?=[\s.,;:)]|$))")
+_WORD = re.compile(r"(?<![\w./-])[a-z0-9]+(?:_[a-z0-9]+)+(?![\w./(])")
+
+
+def as_options(message: str) -> str:
+    """A message as the command line's: `deadline='2s'` in Python is `--deadline 2s` here."""
+
+    def option(found: re.Match[str]) -> str:
+        name, value = key(found[1]), found[2].strip("'")
+        if value == "True":
+            value = ""
+        return f"--{name} {value}".rstrip()
+
+    known = {*names_of(Config), *names_of(LiveConfig)}
+    message = _GIVEN.sub(option, message)
+    message = re.sub(r"options=\{'(\w+)': (\w+)\}", r"--option \1=\2", message)
+    return _WORD.sub(lambda word: key(word[0]) if word[0] in known else word[0], message)

@@ -2,18 +2,26 @@
 
 Layer 1 is nearest the input and layer L is the output, as in [global_layers]. A depth d means that
 layers d..L were reached; d = L + 1 means none was.
+
+By default a layer is a block as people name it: a convolution with its norm, a residual block, a
+transformer block. Only what trains belongs to a layer: frozen parameters, and the buffers of
+modules that are frozen, are computed with and stay as they are.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import shorten
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from salf.common.errors import SalfError
-from salf.core.graph import BackwardGraph, unchanged
+from salf.core.graph import BackwardGraph
+from salf.core.inputs import tensors_in, unchanged
 
 # What may stand for one layer when layers are given by hand: a name or prefix, or several of them.
 Prefixes = str | Sequence[str]
@@ -35,6 +43,7 @@ class Layer:
     parameters: tuple[str, ...]
     buffers: tuple[str, ...] = ()
     size: int = 0  # the number of values in its parameters
+    frozen: tuple[str, ...] = ()  # parameters of the same modules that do not train
 
 
 class Layers(Sequence[Layer]):
@@ -85,26 +94,22 @@ class Layers(Sequence[Layer]):
         given: Sequence[Prefixes] | None = None,
         example: Tensor | None = None,
     ) -> "Layers":
-        """Split `module` into layers, by `given` names or prefixes or by the default rules.
+        """Split `module` into layers, by `given` names or prefixes or by the default rule.
 
-        The default for an `nn.Sequential`: one layer per child with parameters, nested
-        Sequentials flattened, normalisation joined to the layer before it, any other composite
-        child one layer. For any other module: one layer per leaf module with parameters, in the
-        order the forward pass first uses them, which takes an `example` input. A module that owns
-        parameters and has children too (attention, say) counts as one leaf.
+        By default every child with parameters is a layer. `nn.Sequential`, `nn.ModuleList` and
+        modules that hold a list of equal blocks are opened; any other composite module, such as a
+        residual block, is one layer. A norm joins the module before it or, after a block, the next
+        layer; a parameter of an opened module joins the layer it is used after. Layers are in the
+        order in which the forward pass first uses them, which takes an `example` input for a module
+        that is not an `nn.Sequential`.
 
-        `given` layers must be in the order in which the forward pass first uses their parameters: a
-        gradient is complete only when backpropagation has passed the first use. With an `example`,
-        any other order is an error.
+        `given` layers must be in that order too: a gradient is complete only when backpropagation
+        has passed the first use. With an `example`, any other order is an error.
         """
-        if given is not None:
-            layers = _claim(module, _groups_by_prefix(module, given), example)
-            if example is not None:
-                _check_order(module, layers, example)
-        elif is_sequential(module):
-            layers = _claim(module, _groups_of_sequential(module), example)
-        else:
-            layers = _claim(module, _groups_in_order_of_use(module, example), example)
+        groups = _blocks(module, example) if given is None else _groups_by_prefix(module, given)
+        layers = _claim(module, groups)
+        if given is not None and example is not None:
+            _check_order(module, layers, example)
         return cls(layers)
 
 
@@ -126,82 +131,158 @@ def is_sequential(module: nn.Module) -> bool:
     return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
 
 
-# A group of modules (or names) that will be one layer: its name, and what it claims.
+# ---- the default rule -----------------------------------------------------------------------
+
+# Modules (or parameters), by their names, that will be one layer, which has the first of the names.
 _Group = tuple[str, list[str]]
 
 
 def flatten(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
     """The children of a Sequential with nested Sequentials opened, with their full names."""
+    return _children(module, is_sequential, prefix)
+
+
+def _children(
+    module: nn.Module, opened: Callable[[nn.Module], bool], prefix: str = ""
+) -> Iterator[tuple[str, nn.Module]]:
     # Not named_children(), which hides the second use of a module that stands in two places.
     for name, child in module._modules.items():
-        assert child is not None  # a Sequential has no empty places
-        if is_sequential(child):
-            yield from flatten(child, f"{prefix}{name}.")
-        else:
+        if child is not None and opened(child):
+            yield from _children(child, opened, f"{prefix}{name}.")
+        elif child is not None:
             yield f"{prefix}{name}", child
 
 
-def _groups_of_sequential(module: nn.Module) -> list[_Group]:
+def _is_list(module: nn.Module) -> bool:
+    return is_sequential(module) or isinstance(module, nn.ModuleList | nn.ModuleDict)
+
+
+def _is_block(module: nn.Module) -> bool:
+    """Whether a module is more than one operation with parameters, and no mere list of modules."""
+    weighted = [
+        each
+        for each in module.modules()
+        if not isinstance(each, NORMALISATION) and any(True for _ in each.parameters(recurse=False))
+    ]
+    return len(weighted) > 1 and not _is_list(module)
+
+
+def _is_opened(module: nn.Module) -> bool:
+    """Whether a module is a list, or holds one with several blocks of one class."""
+    lists = [each for each in module.modules() if _is_list(each)]
+    kinds = [Counter(type(each) for each in some.children() if _is_block(each)) for some in lists]
+    return _is_list(module) or any(count > 1 for kind in kinds for count in kind.values())
+
+
+def _blocks(module: nn.Module, example: Tensor | None) -> list[_Group]:
+    inner, prefix = _unwrapped(module)
+    units = list(_children(inner, _is_opened, prefix))
+    joins: dict[str, str | None] = {}
+    if not (is_sequential(module) and units == list(flatten(module))):
+        units, joins = _in_order_of_use(module, units, example)
     groups: list[_Group] = []
-    front: list[str] = []  # without parameters, before the first layer: they go with it
-    for name, child in flatten(module):
-        owns_parameters = any(True for _ in child.parameters())
-        joins = isinstance(child, NORMALISATION) or not owns_parameters
-        if joins and groups:
+    waiting: list[str] = []  # for the next layer
+    after_block = False
+    for name, unit in units:
+        owns = _owns(unit.parameters())
+        if owns and not (groups and isinstance(unit, NORMALISATION)):
+            groups.append((name, [*waiting, name]))
+            waiting, after_block = [], _is_block(unit)
+        elif groups and not (owns and after_block):
             groups[-1][1].append(name)
-        elif owns_parameters:
-            groups.append((name, [*front, name]))
-            front = []
         else:
-            front.append(name)
+            waiting.append(name)
+    groups = groups or [(name, []) for name in list(joins)[:1]]
+    for names in (names for _, names in groups[-1:]):
+        names.extend(waiting)
+    for parameter, before in joins.items():
+        next((names for _, names in groups if before in names), groups[0][1]).append(parameter)
     return groups
 
 
-def _groups_in_order_of_use(module: nn.Module, example: Tensor | None) -> list[_Group]:
+def _unwrapped(module: nn.Module) -> tuple[nn.Module, str]:
+    """What a module with a single child wraps, if it does, and its name as a prefix."""
+    prefix = ""
+    while not is_sequential(module):
+        names = list(dict.fromkeys(name.split(".")[0] for name, _ in module.named_parameters()))
+        child = module._modules.get(names[0]) if len(names) == 1 else None
+        own = child is None or _owns(child.parameters(recurse=False))
+        if child is None or not _owns(child.children()) or (own and not _is_opened(child)):
+            break
+        module, prefix = child, f"{prefix}{names[0]}."
+    return module, prefix
+
+
+def _in_order_of_use(
+    module: nn.Module, units: list[tuple[str, nn.Module]], example: Tensor | None
+) -> tuple[list[tuple[str, nn.Module]], dict[str, str | None]]:
+    """The units a forward pass uses, and for parameters in none of them the unit used before."""
     if example is None:
         raise SalfError(
             f"{type(module).__name__} is not an nn.Sequential, so its layers are ordered by a "
             "forward pass: give an example input, or give the layers by name."
         )
-    used: list[str] = []
+    by_name = dict(units)
+    owners: dict[int, list[str]] = {id(parameter): [] for parameter in module.parameters()}
+    for name, unit in units:
+        for parameter in unit.parameters():
+            owners[id(parameter)].append(name)
+    bare = {id(p): name for name, p in module.named_parameters() if not owners[id(p)]}
+    # A module used twice has its gradient only when backpropagation reaches the first use.
+    used: dict[str, nn.Module] = {}
+    joins: dict[str, str | None] = {}
+    latest: str | None = None
 
-    def note(name: str) -> None:
-        # A module used twice has its gradient only when backpropagation reaches the first use.
-        if name not in used:
-            used.append(name)
+    def begin(name: str) -> None:
+        nonlocal latest
+        used.setdefault(name, by_name[name])
+        if _owns(by_name[name].parameters()):
+            latest = name
 
-    units = _units(module, "")
+    def use(tensor: Tensor) -> None:
+        if id(tensor) in bare:
+            joins.setdefault(bare[id(tensor)], latest)
+        elif (names := owners.get(id(tensor))) and not used.keys() & names:
+            begin(names[0])  # by a function of its parameter, without a call of the module
+
     handles = [
-        unit.register_forward_pre_hook(lambda *_, name=name: note(name)) for name, unit in units
+        unit.register_forward_pre_hook(lambda *_, name=name: begin(name)) for name, unit in units
     ]
     try:
-        with unchanged(module), torch.no_grad():
+        with unchanged(module), torch.no_grad(), _Uses(use):
             module(example)
     finally:
         for handle in handles:
             handle.remove()
-    by_name = dict(units)
-    groups: list[_Group] = []
-    front: list[str] = []
-    for name in used:
-        if any(True for _ in by_name[name].parameters()):
-            groups.append((name, [*front, name]))
-            front = []
-        else:  # only buffers: they travel with the layer before them, or else with the first
-            (groups[-1][1] if groups else front).append(name)
-    return groups
+    return list(used.items()), joins
 
 
-def _units(module: nn.Module, prefix: str) -> list[tuple[str, nn.Module]]:
-    """Leaf modules, and modules that own parameters themselves with all that is below them."""
-    found: list[tuple[str, nn.Module]] = []
-    for name, child in module.named_children():
-        owns = any(True for _ in child.parameters(recurse=False))
-        if owns or not any(True for _ in child.children()):
-            found.append((f"{prefix}{name}", child))
-        else:
-            found.extend(_units(child, f"{prefix}{name}."))
-    return found
+class _Uses(TorchFunctionMode):
+    """Calls `use` with every trainable tensor that is an argument of an operation."""
+
+    def __init__(self, use: Callable[[Tensor], None]) -> None:
+        super().__init__()
+        self._use = use
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):  # not a look at a parameter's shape or device
+            for tensor in tensors_in([*args, *(kwargs or {}).values()]):
+                self._use(tensor)
+        return result
+
+
+def _owns(things: Iterable[Any]) -> bool:
+    return any(True for _ in things)
+
+
+# ---- by hand --------------------------------------------------------------------------------
 
 
 def _groups_by_prefix(module: nn.Module, given: Sequence[Prefixes]) -> list[_Group]:
@@ -224,8 +305,8 @@ def _under(name: str, prefix: str) -> bool:
     return name == prefix or name.startswith(f"{prefix}.")
 
 
-def _claim(module: nn.Module, groups: list[_Group], example: Tensor | None) -> list[Layer]:
-    """Give every parameter to exactly one layer, or say which one is not in exactly one."""
+def _claim(module: nn.Module, groups: list[_Group]) -> list[Layer]:
+    """Give every parameter that trains to exactly one layer, or say which is not in exactly one."""
     # A parameter shared by two modules has two names and one place: the layer used first,
     # because backpropagation completes its gradient only there.
     canonical = {id(p): name for name, p in module.named_parameters()}
@@ -240,14 +321,20 @@ def _claim(module: nn.Module, groups: list[_Group], example: Tensor | None) -> l
             if any(_under(name, prefix) for name in names for prefix in prefixes)
         ]
 
+    tensors = dict(module.named_parameters())
     parameters: list[list[str]] = [[] for _ in groups]
+    frozen: list[list[str]] = [[] for _ in groups]
     for name, names in aliases.items():
         owners = claimants(names)
+        if not tensors[name].requires_grad:
+            for index in owners[:1]:
+                frozen[index].append(name)
+            continue
         if not owners:
             raise SalfError(
                 f"the parameter {name!r} belongs to no layer: no given name covers it, or the "
                 "forward pass does not use it through a module of its own. Give the layers by name "
-                f"so that each parameter is in one, such as {in_words(blocks(module, example))}."
+                f"so that each parameter is in one, such as {in_words(_completed(module, groups))}."
             )
         if len(owners) > 1 and len(names) == 1:
             raise SalfError(
@@ -255,17 +342,48 @@ def _claim(module: nn.Module, groups: list[_Group], example: Tensor | None) -> l
                 f"{', '.join(groups[index][0] for index in owners)}."
             )
         parameters[owners[0]].append(name)
-
+    if tensors and not any(parameters):
+        raise SalfError(
+            "all parameters of the model are frozen, so there is no layer to train: set "
+            "requires_grad=True for those that are to be trained."
+        )
     buffers: list[list[str]] = [[] for _ in groups]
     for name, _ in module.named_buffers():
-        if owners := claimants([name]):
+        own = [*module.get_submodule(name.rpartition(".")[0]).parameters(recurse=False)]
+        stays = own and not any(parameter.requires_grad for parameter in own)
+        if not stays and (owners := claimants([name])):
             buffers[owners[0]].append(name)
-    sizes = {name: parameter.numel() for name, parameter in module.named_parameters()}
     return [
-        Layer(group[0], tuple(owned), tuple(carried), sum(sizes[name] for name in owned))
-        for group, owned, carried in zip(groups, parameters, buffers, strict=True)
+        Layer(
+            group[0],
+            tuple(owned),
+            tuple(carried),
+            sum(tensors[name].numel() for name in owned),
+            tuple(still),
+        )
+        for group, owned, carried, still in zip(groups, parameters, buffers, frozen, strict=True)
         if owned
     ]
+
+
+def _completed(module: nn.Module, groups: list[_Group]) -> list[Prefixes]:
+    """The groups as layers by hand, and one for every module with parameters in none of them."""
+    claimed = [name for _, names in groups for name in names]
+    given: list[list[str]] = [
+        [name for name in names if _owns(_tensors_under(module, name))] for _, names in groups
+    ]
+    for name, parameter in module.named_parameters():
+        owner = name.rpartition(".")[0]
+        if parameter.requires_grad and not any(_under(name, one) for one in claimed):
+            alone = owner and not any(_under(one, owner) for one in claimed)
+            claimed.append(owner if alone else name)
+            given.append([claimed[-1]])
+    return [_entry(names) for names in given]
+
+
+def _tensors_under(module: nn.Module, prefix: str) -> Iterator[str]:
+    named = (*module.named_parameters(remove_duplicate=False), *module.named_buffers())
+    return (name for name, _ in named if _under(name, prefix))
 
 
 def _check_order(module: nn.Module, layers: Sequence[Layer], example: Tensor) -> None:
@@ -281,35 +399,8 @@ def _check_order(module: nn.Module, layers: Sequence[Layer], example: Tensor) ->
     )
 
 
-def blocks(module: nn.Module, example: Tensor | None = None) -> list[Prefixes]:
-    """The coarsest layers there are: what the module has at its top, normalisation joined.
-
-    In the order of use if there is an `example`, else in the order of definition.
-    """
-    modules = dict(module.named_modules())
-    names = _top_names(module)
-    while len(names) == 1 and names[0] in modules and [*modules[names[0]].children()]:
-        names = [f"{names[0]}.{name}" for name in _top_names(modules[names[0]])]
-    layers = _claim(module, [(name, [name]) for name in names], example)
-    if example is not None:
-        graph = BackwardGraph.of(module, example)
-        layers = [layers[k] for k in graph.ordered([layer.parameters for layer in layers])]
-    joined: list[list[str]] = []
-    for layer in layers:
-        if joined and isinstance(modules.get(layer.name), NORMALISATION):
-            joined[-1].append(layer.name)
-        else:
-            joined.append([layer.name])
-    return [_entry(names) for names in joined]
-
-
 def _entry(names: list[str]) -> Prefixes:
     return names[0] if len(names) == 1 else names
-
-
-def _top_names(module: nn.Module) -> list[str]:
-    """The parameters a module owns itself, then its children with parameters."""
-    return list(dict.fromkeys(name.split(".")[0] for name, _ in module.named_parameters()))
 
 
 def in_words(given: Sequence[Prefixes]) -> str:

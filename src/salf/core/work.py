@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from salf.core.deadline import Backpropagation
-from salf.core.graph import tensors_in, unchanged
+from salf.core.inputs import tensors_in, unchanged
 from salf.core.layers import Layers, sent_bytes
 
 
@@ -28,7 +28,8 @@ def work(model: nn.Module, layers: Layers, example: Tensor) -> list[Work]:
     """Count the multiply-adds of each layer for the batch `example`, and the bytes it sends.
 
     Matrix products, convolutions and attention are counted, all else is not. An operation of the
-    forward pass belongs to the layer whose parameter it uses, or else to the one used before.
+    forward pass belongs to the layer whose parameter it uses, or else to the one used before; of
+    frozen parameters there is only the forward work and the signal that passes through.
     The backward work of layer l is all that is computed after layer l + 1 is complete and until
     layer l is: for ordinary layers the gradients of its parameters and of its input (which the
     first layer does not need). The model is left unchanged.
@@ -63,8 +64,11 @@ class _ByLayer(TorchFunctionMode):
         self.work = [0] * len(layers)
         self._layer = 0
         self._counted = counted
+        parameters = dict(model.named_parameters())
         self._layer_of = {
-            id(parameter): layers.index_of[name] for name, parameter in model.named_parameters()
+            id(parameters[name]): index
+            for index, layer in enumerate(layers)
+            for name in (*layer.parameters, *layer.frozen)
         }
 
     def __torch_function__(

@@ -64,7 +64,7 @@ def load_named(recipe: Recipe, folder: Path | None, cache: Path, report: Reporte
     raise DataUnavailable(
         f"{recipe.title} was not found and could not be downloaded (tried {'; '.join(tried)}). "
         f"To add it by hand, put {recipe.by_hand} into {home}, or into any folder and pass that "
-        "folder with --data-dir."
+        "folder as data_dir=."
     )
 
 

@@ -9,7 +9,7 @@ from salf.common import registry
 from salf.common.errors import SalfError
 from salf.core.layers import Layers, is_sequential
 from salf.engines import stacked
-from salf.engines.base import Engine, RoundResult, Rows, Weights
+from salf.engines.base import Engine, LocalSteps, RoundResult, Rows, Weights
 from salf.engines.checked import CheckedEngine
 from salf.engines.fused import FusedEngine, blocks_of, doubt
 from salf.engines.grouped import GroupedEngine
@@ -103,6 +103,7 @@ __all__ = [
     "Engine",
     "FusedEngine",
     "GroupedEngine",
+    "LocalSteps",
     "LoopEngine",
     "Loss",
     "RoundResult",

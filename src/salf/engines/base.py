@@ -1,8 +1,8 @@
 """Who computes a round: an engine turns a plan into a step."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from salf.core.aggregate import Held, LayerwiseAggregate, Step
+from salf.core.aggregate import Changing, Held, LayerwiseAggregate, PerLayer, Step, Update, User
 from salf.core.arrivals import Ints
-from salf.core.backprop import backward_to, moved
-from salf.core.layers import Layers
+from salf.core.backprop import backward_to
+from salf.core.layers import Layers, is_sent
+from salf.core.local import Local, LocalRule, Passed, State, changed, local_update
 from salf.core.narrow import SubNetwork, subnetwork
 from salf.core.schedules import Schedule
 from salf.engines.losses import Loss, cross_entropy, user_losses
@@ -42,6 +43,19 @@ class RoundResult:
 
 
 @dataclass(frozen=True)
+class LocalSteps:
+    """How the users of a round take their local steps."""
+
+    rate: Schedule  # on the model of a round
+    rule: LocalRule | None = None
+    server: State = field(default_factory=dict)  # what the rule is given of the server
+    own: Callable[[int], State] = lambda user: {}  # and of a user
+
+
+ONE_STEP = LocalSteps(lambda t: 0.0)
+
+
+@dataclass(frozen=True)
 class Network:
     """What one group computes on: its tensors, and whether they are not the module's own."""
 
@@ -49,7 +63,7 @@ class Network:
     foreign: bool = False
     narrow: SubNetwork | None = None
     rate: float = 0.0  # of its users' own steps
-    proximal: float = 0.0  # mu of the term mu (w - w_t) in these steps
+    local: LocalSteps = ONE_STEP
 
     @property
     def held(self) -> Held | None:
@@ -62,10 +76,10 @@ class Network:
             return self.narrow.forward_view(self.leaves)
         return self.leaves if self.foreign else None
 
-    def moved_by(self, gradients: Weights) -> "Network":
+    def moved_by(self, gradients: Weights, rate: float) -> "Network":
         """The network after a user's own step."""
         moved = {
-            name: torch.sub(self.leaves[name].detach(), gradient, alpha=self.rate).requires_grad_()
+            name: torch.sub(self.leaves[name].detach(), gradient, alpha=rate).requires_grad_()
             for name, gradient in gradients.items()
         }
         return replace(self, leaves={**self.leaves, **moved}, foreign=True)
@@ -100,31 +114,34 @@ class Engine(ABC):
         t: int,
         old: Mapping[int, Weights],
         rows: Rows,
-        local_rate: Schedule | None = None,
+        local: LocalSteps = ONE_STEP,
         aggregate: LayerwiseAggregate | None = None,
     ) -> RoundResult:
         """Compute round t. `old` holds the weights of earlier rounds that the plan still uses.
 
-        `local_rate` is the rate of users' own steps, which more than one local step needs. The
-        updates go into the `aggregate`, by default a new one that adds them up.
+        More than one local step needs to know how they are taken. The updates go into the
+        `aggregate`, by default a new one that adds them up.
         """
         if not self.model.training:
             self.model.train()
         if aggregate is None:
             aggregate = LayerwiseAggregate(self.layers, self.weights)
+        if local.rule is not None and not self.local_steps:
+            aggregate = ByRule(aggregate, local, self.weights)
         loss, users = 0.0, 0
         alike = [group for group in plan.groups if len(group.users)]
         for groups in [[one] for one in alike] if aggregate.separate else self._together(alike):
             given = groups[0].given
             weights = self.weights if given == t else old[given]
-            rate = 0.0 if local_rate is None else local_rate(given)
-            network = self._network(plan, groups[0], weights, rate)
+            network = self._network(plan, groups[0], weights, local)
             if aggregate.separate:
                 loss += self._separately(groups[0], network, rows, aggregate)
             else:
                 loss += self._compute_together(groups, network, rows, aggregate)
             users += sum(len(group.users) for group in groups)
-        step = aggregate.average() if plan.entrywise else aggregate.total(plan.total_weights())
+        step = (
+            aggregate.average() if plan.narrow.entrywise else aggregate.total(plan.total_weights())
+        )
         mean_loss = loss / users if users else float("nan")
         return RoundResult(step, mean_loss, tuple(aggregate.reached.tolist()))
 
@@ -174,35 +191,14 @@ class Engine(ABC):
         self, user: Ints, steps: int, depth: int, network: Network, rows: Rows
     ) -> tuple[dict[str, Tensor], float]:
         """A user's update, the sum of its gradients, and its mean loss."""
-        # A forward pass moves running statistics: this user's difference is kept, and the model is
-        # put back for the next user.
-        before = self._buffers(network)
-        update: dict[str, Tensor] = {}
-        losses: list[float] = []
-        own = network
-        for step in range(1, steps + 1):
-            # Layers below the depth of the last step send the statistics of the steps before it.
-            earlier = before if step == 1 else self._buffers(network)
-            reached = depth if step == steps else 1
-            loss = self._loss(own, *rows(user, step))
-            gradients = backward_to(reached, loss, own.leaves, self.layers)
-            if network.proximal and step > 1:  # w - w_t is -rate times the sum so far
-                pull = network.proximal * network.rate
-                gradients = {name: g - pull * update[name] for name, g in gradients.items()}
-            for name, gradient in gradients.items():
-                update[name] = update[name] + gradient if name in update else gradient
-            losses.append(loss.item())
-            if step < steps:
-                own = own.moved_by(gradients)
-        for name, start in before.items():
-            index = self.layers.index_of.get(name, -1)
-            end = network.leaves[name] if index >= depth - 1 else earlier[name]
-            # Flags have no mean, and what belongs to no layer is not sent.
-            sent = start.dtype != torch.bool and index >= (0 if steps > 1 else depth - 1)
-            if sent and network.narrow is None:
-                update[name] = moved(end, start)
-            network.leaves[name].copy_(start)
-        return update, sum(losses) / steps
+        device = _ToDepth(self, user, steps, depth, network, rows)
+        steps_of = network.local
+        local = Local(network.rate, steps_of.rule, steps_of.server, steps_of.own(int(user[0])))
+        try:
+            done = local_update(device, self.layers, steps, local)
+        finally:
+            device.put_back()
+        return done.tensors, done.loss
 
     def _loss(self, network: Network, inputs: Tensor, targets: Tensor) -> Tensor:
         forward = network.forward_weights()
@@ -211,11 +207,6 @@ class Engine(ABC):
         else:
             outputs = functional_call(self.model, dict(forward), (inputs,))
         return user_losses(self.loss, outputs, targets, users=1).sum()
-
-    def _buffers(self, network: Network) -> dict[str, Tensor]:
-        """Copies of the network's buffers."""
-        names = (name for name, _ in self.model.named_buffers() if name in network.leaves)
-        return {name: network.leaves[name].clone() for name in names}
 
     @abstractmethod
     def _compute(
@@ -226,13 +217,60 @@ class Engine(ABC):
         A user's loss is the mean over its local steps.
         """
 
-    def _network(self, plan: Plan, group: Group, weights: Weights, rate: float) -> Network:
+    def _network(self, plan: Plan, group: Group, weights: Weights, local: LocalSteps) -> Network:
+        rate = local.rate(group.given)
         if group.width == 1:
-            foreign = weights is not self.weights
-            return Network(weights, foreign=foreign, rate=rate, proximal=plan.proximal)
-        narrow = self._narrow.get(group.width)
-        if narrow is None or plan.shift:
-            narrow = subnetwork(self.model, group.width, plan.shift)
-        if not plan.shift:
+            return Network(weights, weights is not self.weights, None, rate, local)
+        narrow, shift = self._narrow.get(group.width), plan.narrow.shift
+        if narrow is None or shift:
+            narrow = subnetwork(self.model, group.width, shift)
+        if not shift:
             self._narrow[group.width] = narrow
-        return Network(narrow.leaves(weights), True, narrow, rate, plan.proximal)
+        return Network(narrow.leaves(weights), True, narrow, rate, local)
+
+
+class ByRule(Changing):
+    """Applies a local rule to the one step of every user, computed by an engine without rules."""
+
+    def __init__(self, inner: LayerwiseAggregate, local: LocalSteps, weights: Weights) -> None:
+        super().__init__(inner)
+        self._local, self._weights = local, weights
+
+    def changed(self, update: Update, weights: PerLayer | None, user: User) -> Update:
+        gradients = {n: value for n, value in update.items() if self._weights[n].requires_grad}
+        own = self._local.own(int(user))
+        local = Local(0.0, self._local.rule, self._local.server, own)
+        return {**update, **changed(local, 1, gradients, {})}
+
+
+class _ToDepth:
+    """A user on the loop engine, whose last step stops at a depth that is known."""
+
+    def __init__(
+        self, engine: Engine, user: Ints, steps: int, depth: int, network: Network, rows: Rows
+    ) -> None:
+        self._engine, self._user, self._rows = engine, user, rows
+        self._steps, self._depth = steps, depth
+        self._network = network
+        # A forward pass moves running statistics: the model is put back for the next user.
+        names = (name for name, _ in engine.model.named_buffers() if name in network.leaves)
+        self._before = {name: network.leaves[name].clone() for name in names}
+
+    def backward(self, step: int) -> Passed:
+        depth = self._depth if step == self._steps else 1
+        loss = self._engine._loss(self._network, *self._rows(self._user, step))
+        gradients = backward_to(depth, loss, self._network.leaves, self._engine.layers)
+        return Passed(depth, gradients, loss.item())
+
+    def move(self, gradients: Weights, rate: float) -> None:
+        self._network = self._network.moved_by(gradients, rate)
+
+    def buffers(self) -> dict[str, Tensor]:
+        if self._network.narrow is not None:  # whose statistics are of other activations
+            return {}
+        leaves = self._network.leaves
+        return {n: leaves[n].clone() for n in self._before if is_sent(leaves[n], False)}
+
+    def put_back(self) -> None:
+        for name, start in self._before.items():
+            self._network.leaves[name].copy_(start)

@@ -6,8 +6,7 @@ import torch
 
 from salf.common.errors import in_one_line
 from salf.core.aggregate import LayerwiseAggregate
-from salf.core.schedules import Schedule
-from salf.engines.base import Engine, Network, RoundResult, Rows, Weights
+from salf.engines.base import ONE_STEP, Engine, LocalSteps, Network, RoundResult, Rows, Weights
 from salf.engines.loop import LoopEngine
 from salf.engines.mixing import tolerance, trial
 from salf.methods import Group, Plan
@@ -51,16 +50,16 @@ class CheckedEngine(Engine):
         t: int,
         old: Mapping[int, Weights],
         rows: Rows,
-        local_rate: Schedule | None = None,
+        local: LocalSteps = ONE_STEP,
         aggregate: LayerwiseAggregate | None = None,
     ) -> RoundResult:
         """Compute round t; the first one with users both ways."""
         if not self._checked and any(len(group.users) for group in plan.groups):
             separate = aggregate is not None and aggregate.separate
-            if reason := self._difference(plan, t, old, rows, local_rate, separate):
+            if reason := self._difference(plan, t, old, rows, local, separate):
                 self.settle("loop", f"{reason}, so users are computed one at a time")
             self._checked = True
-        return self._chosen.round(plan, t, old, rows, local_rate, aggregate)
+        return self._chosen.round(plan, t, old, rows, local, aggregate)
 
     def _difference(
         self,
@@ -68,17 +67,17 @@ class CheckedEngine(Engine):
         t: int,
         old: Mapping[int, Weights],
         rows: Rows,
-        local_rate: Schedule | None,
+        local: LocalSteps,
         separate: bool,
     ) -> str | None:
         # Another one, because what it measures without dropout is not to be kept.
         fast = type(self._chosen)(self.model, self.layers, self.loss)
         with trial(self.model):
             loop = LoopEngine(self.model, self.layers, self.loss)
-            wanted = loop.round(plan, t, old, rows, local_rate)
+            wanted = loop.round(plan, t, old, rows, local)
             try:
                 sums = LayerwiseAggregate(self.layers, self.weights, separate)
-                found = fast.round(plan, t, old, rows, local_rate, sums)
+                found = fast.round(plan, t, old, rows, local, sums)
             except Exception as error:  # whatever somebody else's code raises
                 cause = in_one_line(error).rstrip(".")
                 return f"the first round failed on the {self.name} engine ({cause})"

@@ -60,18 +60,15 @@ def blocks_of(model: nn.Module, layers: Layers) -> list[list[nn.Module]] | str:
     """The model as L blocks of modules, one per layer, or the reason why it is not one."""
     if not is_sequential(model):
         return f"{type(model).__name__} is not a plain nn.Sequential"
-    owner = {id(p): layers.index_of[name] for name, p in model.named_parameters()}
+    index_of = layers.index_of
+    owner = {id(p): index_of[name] for name, p in model.named_parameters() if name in index_of}
     blocks: list[list[nn.Module]] = [[] for _ in layers]
     current = 0
     seen: set[int] = set()
     for name, module in flatten(model):
-        if type(module) in BATCH_NORMS:
-            for buffer, _ in module.named_buffers():
-                if f"{name}.{buffer}" not in layers.index_of:
-                    return f"{name}.{buffer} belongs to no layer"
         if not seen and getattr(module, "inplace", False):
             return f"{name} modifies its input in place"
-        owned = {owner[id(p)] for p in module.parameters()}
+        owned = {owner[id(p)] for p in module.parameters() if id(p) in owner}
         if len(owned) > 1:
             return f"{name} has parameters of more than one layer"
         if owned & set(range(current)) or id(module) in seen:

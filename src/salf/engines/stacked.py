@@ -14,8 +14,9 @@ from torch.func import functional_call
 from salf.common.errors import SalfError, in_one_line
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.arrivals import Ints
-from salf.core.graph import unchanged
+from salf.core.inputs import unchanged
 from salf.core.layers import Layers
+from salf.core.local import LocalStep
 from salf.core.narrow import CONVOLUTIONS
 from salf.engines.base import Engine, Network, Rows, Weights
 from salf.engines.blocks import saved_bytes
@@ -137,9 +138,8 @@ class StackedEngine(Engine):
             stack = self.stack(own, active) if step == 1 else own
             gradients, losses = self._gradients(users[:active], step, network, stack, rows)
             total += float((losses / losses.new_tensor(steps[:active])).sum())
-            for name, gradient in gradients.items():
-                if step > 1 and network.proximal:  # w - w_t is -rate times the sum so far
-                    gradient.sub_(sums[name][:active], alpha=network.proximal * network.rate)
+            changed = self._by_rule(users[:active], step, gradients, sums, network)
+            for name, gradient in changed.items():
                 if step == 1:
                     own[name] = torch.sub(own[name], gradient[:going_on], alpha=network.rate)
                 else:
@@ -153,6 +153,20 @@ class StackedEngine(Engine):
                 else:
                     sums[name][:active].add_(gradient)
         return sums, total
+
+    def _by_rule(
+        self, users: Ints, step: int, gradients: Weights, sums: Weights, network: Network
+    ) -> Weights:
+        """The gradients as the local rule changes them."""
+        local = network.local
+        if local.rule is None:
+            return gradients
+        total = sums or {name: torch.zeros_like(each) for name, each in gradients.items()}
+        total = {name: each[: len(users)] for name, each in total.items()}
+        each = [local.own(user) for user in users.tolist()]
+        own = {name: torch.stack([state[name] for state in each]) for name in each[0]}
+        of_step = LocalStep(step, network.rate, total, local.server, own)
+        return local.rule.of_many(gradients, of_step)
 
     def _gradients(
         self, users: Ints, step: int, network: Network, stack: Weights, rows: Rows

@@ -45,16 +45,16 @@ class Joining:
         given = (self.address, self.here, self.min_users)
         if backend != "ray" and any(each is not None for each in given):
             raise SalfError(
-                "--address, --here and --min-users are for Ray; see docs/flower.md for Flower's."
+                "address=, here= and min_users= are for Ray; see docs/flower.md for Flower's."
             )
-        for name, number in (("--here", self.here), ("--min-users", self.min_users)):
+        for name, number in (("here", self.here), ("min_users", self.min_users)):
             if number is not None and self.address is None:
                 raise SalfError(
-                    f"nobody can join a Ray cluster that salf starts itself: {name} needs "
-                    "--address."
+                    f"nobody can join a Ray cluster that salf starts itself: {name}= needs "
+                    "address=."
                 )
             if number is not None and not 0 <= number <= users:
-                raise SalfError(f"{name} must be from 0 to --users, which is {users}.")
+                raise SalfError(f"{name}= must be from 0 to the number of users, {users}.")
 
 
 def run(
@@ -82,10 +82,10 @@ def run(
         raise SalfError("on_round is for Ray: with Flower the model is in another process.")
     config = trusting(config, joining, watcher.say)
     if out is None:
-        return _run(complete_live(config), None, joining, on_round, watcher)
+        return _run(complete(config), None, joining, on_round, watcher)
     folder = RunFolder(out)
     with folder.locked():
-        config = complete_live(folder.claim(complete(config, here=False), resume))
+        config = complete(folder.claim(complete(config, here=False), resume))
         if (summary := folder.finished(config)) is not None:
             return Result(config, folder.history(summary), summary)
         with _log_into(folder.path / LOG):
@@ -107,16 +107,7 @@ def trusting(config: LiveConfig, joining: Joining, say: Say) -> LiveConfig:
             f"{needed} users, and there are {config.users}."
         )
         rule = "none"
-    changed = config.changed(robust=rule)
-    assert isinstance(changed, LiveConfig)
-    return changed
-
-
-def complete_live(config: Any) -> LiveConfig:
-    """The config with what depends on where it is run filled in."""
-    completed = complete(config)
-    assert isinstance(completed, LiveConfig)
-    return completed
+    return config.changed(robust=rule)
 
 
 def _run(

@@ -75,7 +75,7 @@ def from_rows(rows: Sequence[Row], batch_size: int) -> Measured:
     if not any(row.stages for row in rows):
         raise SalfError(
             "the record has no layer times: it is from an earlier version of salf, or nobody "
-            "completed a layer. Run `salf live` again, with a longer --deadline."
+            "completed a layer. Run `salf live` again, with a longer deadline=."
         )
     size = {user: _usual_rows(rows, user, batch_size) for user in users}
     usual = {user: _usual_stages(rows, user, size[user], layers) for user in users}
@@ -83,7 +83,7 @@ def from_rows(rows: Sequence[Row], batch_size: int) -> Measured:
     if not len(known):
         raise SalfError(
             "nobody completed all layers, so their times are unknown: run `salf live` again, with "
-            "a longer --deadline."
+            "a longer deadline=."
         )
     shape = np.median(known / known[:, :1], axis=0)  # of a round, compared with its first stage
     devices = {}

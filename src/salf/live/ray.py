@@ -15,7 +15,8 @@ import torch
 
 from salf.common.errors import SalfError, in_one_line
 from salf.live.cluster import Pulse
-from salf.live.rounds import Answer, Task
+from salf.live.rounds import Answer
+from salf.live.task import Task
 from salf.live.update import Rejected, decode_model, encode, encode_model
 from salf.live.user import User
 
@@ -43,21 +44,8 @@ class _Actor:
     def ready(self) -> bool:
         return True
 
-    def train(
-        self,
-        round: int,
-        deadline: float | None,
-        model: bytes,
-        steps: int,
-        rate: float,
-        step_seconds: float,
-        proximal: float,
-        whole_steps: bool,
-    ) -> bytes:
-        weights = decode_model(model)
-        update = self.user.train(
-            round, deadline, weights, steps, rate, step_seconds, proximal, whole_steps
-        )
+    def train(self, task: Task, model: bytes) -> bytes:
+        update = self.user.train(replace(task, weights=decode_model(model)))
         return encode(self.user.packed(update))
 
 
@@ -180,22 +168,14 @@ class RayLink:
     def send(self, task: Task, users: Collection[str]) -> None:
         """The model goes into Ray's memory once, and from there to every machine once."""
         model = ray.put(encode_model(task.weights))
+        asked = replace(task, weights={})
         self._round = task.round
         # Without a deadline nobody knows how long is too long.
         longest = (
             inf if task.deadline is None else max(HUNG_SECONDS, HUNG_DEADLINES * task.deadline)
         )
         for user in set(users) & self._actors.keys() - self._busy():
-            reference = self._actors[user].train.remote(
-                task.round,
-                task.deadline,
-                model,
-                task.steps,
-                task.rate,
-                task.step_seconds,
-                task.proximal,
-                task.whole_steps,
-            )
+            reference = self._actors[user].train.remote(asked, model)
             hung = time.monotonic() + longest * self._patience.get(user, 1.0)
             self._asked[reference] = _Asked(user, task.round, hung)
 

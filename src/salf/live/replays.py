@@ -46,7 +46,7 @@ def replay(folder: Path | str, on_round: OnRound | None = None) -> Replay:
     """Replay the recorded rounds of the live run in this folder in the simulator."""
     folder = Path(folder)
     rows = recorded(folder)
-    config = load_config(str(folder / CONFIG))
+    config = load_config(str(folder / CONFIG)).simulated()
     world = _world(config, rows)
     one_step = config.local_steps == 1 and not config.local_epochs
     if one_step and not _is_nested(config, world):  # which the fused engine needs
@@ -124,7 +124,7 @@ def _is_nested(config: Config, world: Recorded) -> bool:
     ones = np.ones((world.layers, 1))
     counts = (
         method.checked_share(
-            replace(Arrivals.at(depths), chance=ones * (depths > 0), interval=ones * (depths > 0)),
+            replace(Arrivals.at(depths), chance=ones * (depths > 0), intervals=ones * (depths > 0)),
             world.layers,
         )
         > 0

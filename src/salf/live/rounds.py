@@ -7,16 +7,15 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 from typing import Protocol
 
-from torch import Tensor
-
 from salf.common.errors import SalfError
 from salf.core.rows import Row
 from salf.live.server import LiveServer
+from salf.live.task import Task
 from salf.live.tmax import TMax
 from salf.live.update import Rejected, Update
 from salf.worlds.fleet.deadlines import Auto, Deadline
@@ -28,38 +27,6 @@ SAY = 30.0  # seconds after which a round without a deadline says for whom it wa
 SAY_WAITING = 2.0  # seconds without anybody to ask after which that is said
 SAY_EMPTY = 20  # rounds without a layer from anybody after which that is said, and then 10 times it
 PAUSE = 0.25  # seconds at most until the next look at who is there and who is awaited
-
-
-@dataclass(frozen=True)
-class Task:
-    """What every user is asked in a round. The deadline is a duration, from when it arrives."""
-
-    round: int
-    deadline: float | None
-    weights: Mapping[str, Tensor]
-    steps: int = 1  # local ones
-    rate: float = 0.0  # of local steps
-    step_seconds: float = 0.0  # that a step is to take users who choose their batch; 0 if unknown
-    proximal: float = 0.0  # mu of FedProx, in local steps
-    whole_steps: bool = False  # whether layers of a step that is stopped are not wanted
-
-    @classmethod
-    def of(cls, server: LiveServer, deadline: float | None, fixed: bool = True) -> "Task":
-        """That of the round that the server has opened; `fixed` if the deadline is not adapted."""
-        t, rate = server.t + 1, server.server.local_rate(server.t + 1)
-        # If both followed each other, users would end with batches of one row.
-        step_seconds = server.step_seconds(deadline if fixed else None)
-        method = server.method
-        return cls(
-            t,
-            deadline,
-            server.weights,
-            server.local_steps,
-            rate,
-            step_seconds,
-            method.proximal,
-            method.whole_steps,
-        )
 
 
 @dataclass(frozen=True)
@@ -150,13 +117,13 @@ class Rounds:
         on_wait: Callable[[str], None] | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        if deadline is None and not server.method.waits:
+        if deadline is None and not server.method.asks.waits:
             raise SalfError(
                 f"{server.method.name} needs a deadline, the time that a round may take."
             )
         self.server = server
         self.link = link
-        self.t_max = TMax.of(None if server.method.waits else deadline, server.done_after)
+        self.t_max = TMax.of(None if server.method.asks.waits else deadline, server.done_after)
         self.deadline: float | None = None  # of the round
         self.grace = grace or Grace()
         self.cohort, self.seed = cohort, seed
@@ -185,7 +152,7 @@ class Rounds:
         # is the users', whatever a step took.
         until = began + limit - min(self._usual_closing(), grace)
         fixed = not isinstance(self.t_max.deadline, Auto)
-        self.link.send(Task.of(self.server, self.deadline, fixed), users)
+        self.link.send(self.server.task(self.deadline, fixed), users)
         asked = set(self.link.awaited())  # not those who are still busy with another round
         for answers, arrived in late:
             self._take(answers, arrived)

@@ -28,8 +28,9 @@ from salf.core.server import Optimiser, Server
 from salf.live.batches import common_time
 from salf.live.inspection import Inspection, TooLarge
 from salf.live.reach import ReachEstimate, UserReach
+from salf.live.task import Task
 from salf.live.update import Rejected, Update, decode, size_of
-from salf.methods import Method
+from salf.methods import Method, to_wire
 from salf.methods import method as make_method
 from salf.methods.base import mean_steps
 from salf.stages.pipeline import Pipeline, Stages
@@ -104,9 +105,9 @@ class LiveServer:
         compress: str = "",
     ) -> None:
         self.method = make_method(method) if isinstance(method, str) else method
-        if self.method.simulated_only:
+        if self.method.asks.simulated_only:
             raise SalfError(
-                f"{self.method.name} runs in the simulator only: {self.method.simulated_only}."
+                f"{self.method.name} runs in the simulator only: {self.method.asks.simulated_only}."
             )
         self.method.check_shares_are_own(len(layers))
         self.layers = layers
@@ -168,6 +169,14 @@ class LiveServer:
             deadline,
         )
         return self.t + 1
+
+    def task(self, deadline: float | None, fixed: bool = True) -> Task:
+        """What users are asked in the next round; `fixed` if the deadline is not adapted."""
+        t = self.t + 1
+        # If both followed each other, users would end with batches of one row.
+        step_seconds = self.step_seconds(deadline if fixed else None)
+        rate, method = self.server.local_rate(t), to_wire(self.method)
+        return Task(t, deadline, self.weights, self.local_steps, rate, step_seconds, method)
 
     def step_seconds(self, deadline: float | None) -> float:
         """What a step is to take users who choose their batches; 0 if that is unknown."""
@@ -266,6 +275,7 @@ class LiveServer:
             shares=round.shares,
             unreached=unreached,
             everybody=len(self.names),
+            round=t,
             present=round.present,
             steps=mean_steps(round.gradients, round.present),
         )
@@ -379,7 +389,12 @@ class LiveServer:
             self.round.losses.append(update.loss)
         if (chance := self._chance(update.user)) is not None:
             self.round.reach[update.user] = tuple(chance[:, 0].tolist())
-        arrived = replace(arrived, chance=chance, interval=self.pipeline.interval([update.user]))
+        arrived = replace(
+            arrived,
+            chance=chance,
+            intervals=self.pipeline.intervals([update.user]),
+            round=self.t + 1,
+        )
         share = self.method.checked_share(arrived, len(self.layers))[:, 0]
         self.round.aggregate.add(update.tensors, share, user=update.user)
         self.round.shares += share
@@ -389,7 +404,7 @@ class LiveServer:
 
     def _chance(self, user: str) -> Floats | None:
         """How likely a user is to reach each layer, [L, 1], if the method weighs by it."""
-        if self.method.weighs_by != "reach":
+        if not self.method.asks.chance:
             return None
         if self.user_reach is None:
             return self.pipeline.chance([user])

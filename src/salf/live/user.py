@@ -5,19 +5,19 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from salf.common.errors import SalfError
-from salf.core.backprop import moved
 from salf.core.compression import Sender
 from salf.core.deadline import Backpropagation, Partial
 from salf.core.layers import Layers, is_sent
+from salf.core.local import Local, Passed, Tensors, local_update
 from salf.live.batches import OwnBatch
+from salf.live.task import Task
 from salf.live.update import Update
-from salf.stages.attacks import Attack
+from salf.methods import Method, from_wire
 
 
 class User:
@@ -26,7 +26,8 @@ class User:
     `loss(round, step)` is the loss on the user's mini-batch of a local step of that round, from
     the model it was made with. `steps` is the number of local steps, by default what the server
     asks for. With a `batch`, the user chooses the size of its batches, `batch.rows`. What it learns
-    about its own speed stays here.
+    about its own speed stays here. `method` is needed if it changes users' local steps and does not
+    come with salf.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class User:
         steps: int | None = None,
         batch: OwnBatch | None = None,
         sender: Sender | None = None,
+        method: Method | None = None,
     ) -> None:
         self.name = name
         self.model = model
@@ -48,6 +50,7 @@ class User:
         self._steps = steps
         self.batch = batch
         self.sender = sender  # if it compresses what it sends
+        self._method = method
 
     def packed(self, update: Update) -> Update:
         """The update as it is sent."""
@@ -55,100 +58,74 @@ class User:
             return update
         return replace(update, tensors=self.sender.packed(update.tensors, update.round))
 
-    def train(
-        self,
-        round: int,
-        deadline: float | None,
-        weights: Mapping[str, Tensor],
-        steps: int = 1,
-        rate: float = 0.0,
-        step_seconds: float = 0.0,
-        proximal: float = 0.0,
-        whole_steps: bool = False,
-    ) -> Update:
-        """One round, with as many local steps of this rate as fit.
+    def train(self, task: Task) -> Update:
+        """One round, with as many local steps as fit.
 
-        `step_seconds` is the time that a step is to take, if the user chooses its batch; 0 leaves
-        the batch as it is. `proximal` is mu of FedProx. With `whole_steps`, what there is of a
-        further step that is stopped is not sent. All of it counts against the deadline: taking over
-        the model, too.
+        All of it counts against the deadline: taking over the model, too.
         """
         start = self._now()
-        take_over(self.model, weights)
-        before = complete = latest = self._buffers()
-        planned = self._steps or steps
+        take_over(self.model, task.weights)
+        planned = self._steps or task.steps
         if self.batch is not None:
-            self.batch.fit(step_seconds, self.backpropagation)
+            self.batch.fit(task.step_seconds, self.backpropagation)
         layers = self.backpropagation.layers
-        stages: tuple[float, ...] = ()
-        done, depth, total, losses = 1, len(layers) + 1, dict[str, Tensor](), list[float]()
-        for step in range(1, planned + 1):
-            left = math.inf if deadline is None else deadline - (self._now() - start)
-            loss = partial(self._loss, round, step)
-            found = self.backpropagation.within(left, loss, more=step > 1)
-            if step > 1 and found.depth > (1 if whole_steps else len(layers)):
-                break  # nothing of this step counts: the steps before it are delivered
-            if step == 1:
-                stages = _stages(self._now() - start - found.total, found, len(layers))
-            done, depth, gradients = step, found.depth, found.gradients
-            if proximal and step > 1:  # w - w_t is -rate times the sum so far
-                pull = proximal * rate
-                gradients = {name: g - pull * total[name] for name, g in gradients.items()}
-            for name, gradient in gradients.items():
-                total[name] = total[name] + gradient if name in total else gradient
-            losses.append(0.0 if found.loss is None else float(found.loss))
-            complete, latest = latest, self._buffers()
-            if depth > 1 or step == planned:
-                break
-            complete = latest
-            move(self.model, gradients, rate)
-        # A layer that the last step did not reach has moved its buffers in the steps before it.
-        differences = {
-            name: moved((latest if number >= depth else complete)[name], before[name])
-            for number, layer in enumerate(layers, 1)
-            for name in layer.buffers
-            if name in before and (number >= depth or done > 1)
-        }
+        device = _AgainstTheClock(self, task, start)
+        done = local_update(device, layers, planned, self._local(task, planned))
         return Update(
             self.name,
-            round,
-            depth,
-            {**total, **differences},
-            sum(losses) / len(losses),
+            task.round,
+            done.depth,
+            done.tensors,
+            done.loss,
             self._now() - start,
-            done,
+            done.steps,
             planned,
             0 if self.batch is None else self.batch.rows,
             0.0 if self.batch is None else self.batch.pace(self.backpropagation),
-            stages,
+            device.stages,
         )
 
-    def _buffers(self) -> dict[str, Tensor]:
-        """Copies of those that are sent, from which the round's difference is taken."""
+    def _local(self, task: Task, planned: int) -> Local:
+        """How the method wants local steps to be taken."""
+        if not task.method:
+            return Local(task.rate)
+        method = self._method or from_wire(task.method)
+        whole = method.takes_whole_steps(len(self.backpropagation.layers))
+        return Local(task.rate, method.local_rule(planned), whole_steps=whole)
+
+
+class _AgainstTheClock:
+    """A user's device in one round, with the time that is left of it."""
+
+    def __init__(self, user: User, task: Task, start: float) -> None:
+        self._user, self._task, self._start = user, task, start
+        self.stages: tuple[float, ...] = ()
+
+    def backward(self, step: int) -> Passed:
+        user, task = self._user, self._task
+        spent = user._now() - self._start
+        left = math.inf if task.deadline is None else task.deadline - spent
+        loss = partial(user._loss, task.round, step)
+        found = user.backpropagation.within(left, loss, more=step > 1)
+        if step == 1:
+            before = user._now() - self._start - found.total
+            self.stages = _stages(before, found, len(user.backpropagation.layers))
+        return Passed(
+            found.depth, found.gradients, 0.0 if found.loss is None else float(found.loss)
+        )
+
+    @torch.no_grad()
+    def move(self, gradients: Tensors, rate: float) -> None:
+        for name, parameter in self._user.model.named_parameters():
+            if name in gradients:
+                parameter.sub_(gradients[name], alpha=rate)
+
+    def buffers(self) -> dict[str, Tensor]:
         return {
             name: buffer.clone()
-            for name, buffer in self.model.named_buffers()
+            for name, buffer in self._user.model.named_buffers()
             if is_sent(buffer, is_parameter=False)
         }
-
-
-class AttackingUser(User):
-    """A user that attacks, to try what a server makes of it: user `number`, from 0.
-
-    It takes the time it needs, whatever the deadline is.
-    """
-
-    def __init__(self, attack: Attack, number: int, *args: Any, **named: Any) -> None:
-        super().__init__(*args, **named)
-        self._attack, self._number = attack, number
-
-    def train(self, round: int, deadline: float | None, *args: Any, **named: Any) -> Update:
-        """One round, of which it sends what it likes."""
-        update = super().train(round, None, *args, **named)
-        layers = self.backpropagation.layers
-        return replace(
-            update, tensors=self._attack.sent(update.tensors, layers, round, self._number)
-        )
 
 
 def _stages(before: float, found: Partial, layers: int) -> tuple[float, ...]:
@@ -174,11 +151,3 @@ def take_over(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
                 f"there and {tuple(own[name].shape)} here."
             )
         own[name].copy_(tensor)
-
-
-@torch.no_grad()
-def move(model: nn.Module, gradients: Mapping[str, Tensor], rate: float) -> None:
-    """A local step."""
-    for name, parameter in model.named_parameters():
-        if name in gradients:
-            parameter.sub_(gradients[name], alpha=rate)

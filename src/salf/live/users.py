@@ -15,8 +15,8 @@ from salf.live.batches import OwnBatch
 from salf.live.slow import Slowdown
 from salf.live.user import User
 from salf.problem import Problem
-from salf.runs.config import Config
 from salf.runs.federation import planned_steps, problem_of_user
+from salf.runs.settings import Settings
 from salf.simulation import seeded
 
 
@@ -37,7 +37,7 @@ class UserBatches:
     epochs: int = 0
 
     @classmethod
-    def of(cls, config: Config, problem: Problem, number: int) -> "UserBatches":
+    def of(cls, config: Settings, problem: Problem, number: int) -> "UserBatches":
         """Those of user `number` of a config, whose problem this is."""
         steps = int(planned_steps(config, problem.users_data, np.arange(1))[0])
         own = problem.users_data.own(0)
@@ -65,7 +65,7 @@ class UserBatches:
         return seeded((seed + self.number + ((step - 1) << 32)) % 2**63)
 
 
-def make_user(config: Config, number: int, slow: float = 1.0) -> User:
+def make_user(config: Settings, number: int, slow: float = 1.0) -> User:
     """User `number` of 1..U, with its part of the data, on a device as much slower as asked for."""
     problem = problem_of_user(config, number - 1)
     batches = UserBatches.of(config, problem, number)
@@ -89,4 +89,5 @@ def make_user(config: Config, number: int, slow: float = 1.0) -> User:
         steps=batches.steps,
         batch=own,
         sender=sender,
+        method=config.make_method(),
     )

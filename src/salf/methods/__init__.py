@@ -2,13 +2,16 @@
 
 import importlib
 import inspect
+import json
 import pkgutil
 from collections.abc import Mapping
 from dataclasses import fields
+from importlib.metadata import entry_points
 
 from salf.common import registry
 from salf.common.errors import SalfError
-from salf.methods.base import Average, Group, Method, Plan, Recalled, make
+from salf.methods.asks import Asks
+from salf.methods.base import Average, Group, Method, Narrow, Plan, Recalled, make
 
 
 def _discover() -> dict[str, type[Method]]:
@@ -23,20 +26,29 @@ def _discover() -> dict[str, type[Method]]:
 
 
 METHODS: Mapping[str, type[Method]] = _discover()
-_OBJECTS: dict[
-    str, type[Method]
-] = {}  # of objects of this process, by the name they are shown with
+_OBJECTS: dict[str, Method] = {}  # of this process, by the name they are shown with
 GROUP = "salf.methods"  # of entry points, for packages that bring methods
 
 
 def find(name: str) -> type[Method]:
     """The class of a method: by its name, or by import path (`package.module:Name`)."""
     if name in _OBJECTS:
-        return _OBJECTS[name]
+        return type(_OBJECTS[name])
     cls = registry.find("method", name, METHODS, GROUP)
     if not (inspect.isclass(cls) and issubclass(cls, Method)) or inspect.isabstract(cls):
         raise SalfError(f"the method {name!r} must be a class derived from salf.Method.")
     return cls
+
+
+def asks(name: str) -> Asks:
+    """What the method of this name asks for; its options stay as they are by default."""
+    cls = find(name)
+    if name in _OBJECTS:
+        return _OBJECTS[name].asks
+    try:
+        return cls().asks
+    except TypeError:  # some of its options have no default
+        return Asks()
 
 
 def method(name: str, /, **options: object) -> Method:
@@ -52,9 +64,47 @@ def named(method: Method) -> str:
         if getattr(method, option.name) != option.default
     ]
     name = type(method).__name__ + (f"({', '.join(changed)})" if changed else "")
-    if _OBJECTS.setdefault(name, type(method)) is not type(method):
+    if type(_OBJECTS.setdefault(name, method)) is not type(method):
         raise SalfError(f"there are two methods called {name}: rename one of the classes.")
     return name
 
 
-__all__ = ["METHODS", "Average", "Group", "Method", "Plan", "Recalled", "find", "method", "named"]
+def to_wire(method: Method) -> str:
+    """A method and its options for its users; "" if they need not know it."""
+    if not method.changes_users:
+        return ""
+    options = {option.name: getattr(method, option.name) for option in fields(method)}
+    return json.dumps({"name": method.name, "options": options})
+
+
+def from_wire(text: str) -> Method:
+    """The method a server names, if this user has it by name: nothing is imported for a server."""
+    try:
+        about = json.loads(text)
+        name, options = str(about["name"]), dict(about["options"])
+    except (ValueError, KeyError, TypeError):
+        raise SalfError("the server's method cannot be read: update salf.") from None
+    if name not in METHODS and name not in entry_points(group=GROUP).names:
+        raise SalfError(
+            f"the server's method, {name!r}, changes local steps and is not installed here: pass "
+            "it as method=..., the object that the server has."
+        )
+    return make(find(name), options)
+
+
+__all__ = [
+    "METHODS",
+    "Asks",
+    "Average",
+    "Group",
+    "Method",
+    "Narrow",
+    "Plan",
+    "Recalled",
+    "asks",
+    "find",
+    "from_wire",
+    "method",
+    "named",
+    "to_wire",
+]

@@ -7,6 +7,8 @@ import numpy as np
 
 from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals, Closing, Floats
+from salf.core.local import LocalRule, Proximal
+from salf.methods.base import Average
 from salf.methods.events import Buffering, hinge, of_whole_updates, polynomial
 
 Staleness = Literal["constant", "polynomial", "hinge"]
@@ -31,7 +33,7 @@ class FedAsync(Buffering):
     tolerated: float = 4.0
     rho: float = 0.005
 
-    averages_itself: ClassVar[bool] = True
+    average: ClassVar[Average] = "reached"  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,10 +48,9 @@ class FedAsync(Buffering):
         """Models are mixed, not differences."""
         return True
 
-    @property
-    def proximal(self) -> float:
-        """The term rho (w - w_t) in local steps."""
-        return self.rho
+    def local_rule(self, steps: int) -> LocalRule | None:
+        """The term rho (w - w_t), which is 0 in the first step."""
+        return Proximal(self.rho) if self.rho and steps > 1 else None
 
     def share(self, arrived: Arrivals, layers: int) -> Floats:
         """alpha s(tau)."""

@@ -1,10 +1,12 @@
 """FedProx: local steps stay near the server's model; stragglers send the steps they completed."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+
+import numpy as np
 
 from salf.common.errors import SalfError
-from salf.core.arrivals import Closing, Floats
+from salf.core.arrivals import Arrivals, Closing, Floats, Ints
+from salf.core.local import LocalRule, Proximal
 from salf.methods.base import Method
 
 
@@ -22,22 +24,18 @@ class FedProx(Method):
 
     mu: float = 1.0
 
-    whole_steps: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.mu >= 0:
             raise SalfError(f"mu of FedProx must be at least 0, not {self.mu}.")
 
-    @property
-    def proximal(self) -> float:
-        """The term mu (w - w_t) in local steps."""
-        return self.mu
+    def local_rule(self, steps: int) -> LocalRule | None:
+        """The term mu (w - w_t), which is 0 in the first step."""
+        return Proximal(self.mu) if self.mu and steps > 1 else None
 
-    @property
-    def uses_reach(self) -> bool:
-        """No: who arrived is enough."""
-        return False
+    def gradients(self, arrived: Arrivals, layers: int) -> Ints:
+        """Those of complete steps."""
+        return np.tile(super().gradients(arrived, layers).min(axis=0), (layers, 1))
 
     def divisor(self, closing: Closing) -> Floats:
         """c[l, u] = 1 / |{users with a complete step}|, or 1/U."""

@@ -63,10 +63,7 @@ def page(preview: Preview, config: Config, command: Sequence[str]) -> Page:
         ),
         Table.of(
             ["Users that finish", "Deadline"],
-            [
-                [f"{share:.0%}", names.duration(preview.deadline_to_finish(share))]
-                for share in FINISH
-            ],
+            [[f"{part:.0%}", _by(preview, part)] for part in FINISH],
         ),
     ]
     sections = [
@@ -135,8 +132,18 @@ def _told(preview: Preview) -> list[str]:
         f"and {preview.depths[-1]:.0%} complete no layer.",
     ]
     if not preview.one_round:
-        said.append("Devices are not always available, so probabilities are averages over a week.")
+        said.append(
+            "Devices are not always available, so probabilities are averages over rounds that "
+            "begin at different times."
+        )
     return said
+
+
+def _by(preview: Preview, part: float) -> str:
+    seconds = preview.deadline_to_finish(part)
+    if seconds is None:
+        return f"more than {names.duration(float(preview.deadlines[-1]))}"
+    return names.duration(seconds)
 
 
 def _deadlines(preview: Preview) -> Any:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from salf.methods import find
+from salf.methods import asks, find
 from salf.runs.config import Config
 from salf.worlds.depth import has_ratio
 from salf.worlds.fleet.named import GIVEN
@@ -53,7 +53,7 @@ AVERAGES_SHORT = {
 
 def waits(method: str) -> bool:
     """Whether a method has no deadline, so that it is an upper bound for the others."""
-    return find(method).waits
+    return asks(method).waits
 
 
 def method(key: str) -> str:
@@ -107,7 +107,7 @@ def who_is_slow(config: Config) -> str:
     """What keeps the users of a run from finishing."""
     if waits(config.method):
         return f"waiting for all users{f' of {config.fleet}' if config.fleet else ''}"
-    if config.fleet and not config.make_method().has_deadline:
+    if config.fleet and not config.make_method().asks.deadline:
         return f"{_fleet_name(config)}, no deadline"
     if config.fleet:
         return fleet(config)

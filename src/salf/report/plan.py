@@ -155,9 +155,7 @@ def disagreement(planned: Planned) -> list[str]:
             found[-1] += f" Rank correlation of low bound and high accuracy: {rank:.2f}."
     if best in (planned.tried[0], planned.tried[-1]):
         end = "shortest" if best is planned.tried[0] else "longest"
-        found.append(
-            f"The search's best deadline is the {end} one it tried. Try others with --deadlines."
-        )
+        found.append(f"The search's best deadline is the {end} one it tried. Try other deadlines.")
     alike = planned.alike()
     if len(alike) > 1:
         found.append(

@@ -214,7 +214,7 @@ def _target(comparison: Comparison) -> str:
         return f"an accuracy of {comparison.goal:g}"
     waiting = [case for case in comparison.results if comparison.waiting(case) == case]
     if not waiting:
-        return "a target (needs fedavg among the methods, or --target)"
+        return "a target (needs fedavg among the methods, or a target)"
     values = [run.target for case in waiting for run in comparison.clocked(case) if run.target]
     if not values:
         return "a target (no accuracy was measured)"

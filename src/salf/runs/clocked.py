@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from salf.runs.config import Config
+from salf.runs.settings import Settings
 from salf.runs.training import SLOWEST, History
 from salf.worlds.fleet.deadlines import Auto, parse
 
@@ -57,9 +58,11 @@ def seconds_to(curve: Sequence[tuple[float, float]], target: float) -> float | N
     return next((seconds for seconds, accuracy in curve if accuracy >= target), None)
 
 
-def nobody_is_cut_off(config: Config, history: History) -> bool:
+def nobody_is_cut_off(config: Settings, history: History) -> bool:
     """Whether every round ended before its deadline, because everybody was done."""
-    if not config.fleet or config.deadline is None or not config.make_method().has_deadline:
+    if not isinstance(config, Config) or not config.fleet:
+        return False
+    if config.deadline is None or not config.make_method().asks.deadline:
         return False
     deadline = parse(config.deadline)
     if isinstance(deadline, Auto):  # which finds one that cuts users off

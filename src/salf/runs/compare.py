@@ -8,7 +8,7 @@ from typing import Any
 
 from salf.common.errors import SalfError, TrainingDiverged, unknown
 from salf.common.files import csv_of, folder_name, write_whole
-from salf.methods import find
+from salf.methods import asks, find
 from salf.methods import method as make_method
 from salf.runs.clocked import SHARE, Clocked
 from salf.runs.config import Config
@@ -49,7 +49,7 @@ class Comparison:
         others = [
             other
             for other in self.results
-            if find(other.method).waits
+            if asks(other.method).waits
             and (other.split, other.average) == (case.split, case.average)
         ]
         return min(others, key=lambda other: other.batches != "equal", default=None)
@@ -91,7 +91,7 @@ class Comparison:
     def _condition(self, case: Case) -> dict[str, Any]:
         if not self.base.fleet:
             return {"stragglers": case.stragglers}
-        deadline = None if find(case.method).waits else self.base.deadline
+        deadline = None if asks(case.method).waits else self.base.deadline
         return {"batches": case.batches, "fleet": self.base.fleet, "deadline": deadline}
 
     def _clocked_records(self, case: Case) -> list[dict[str, float | None]]:
@@ -120,7 +120,7 @@ def cases(
 def variants(method: str, batches: Sequence[str], devices: bool = False) -> list[tuple[str, str]]:
     """(method, batches) of a method as it is written, with batches of its own or with these."""
     name, plus, own = method.partition("+")
-    auto = "equal-time" if devices and find(name).equal_time else "equal"
+    auto = "equal-time" if devices and asks(name).stands_in else "equal"
     chosen = [auto if each == "auto" else each for each in ([own] if plus else batches)]
     return [(name, each) for each in dict.fromkeys(chosen)]
 
@@ -154,7 +154,7 @@ def compare(
         )
     if not has_ratio(base.depth) and len(ratios) > 1:
         raise SalfError(
-            "ratios of stragglers belong to --depth mixture and have no effect with --depth "
+            "ratios of stragglers belong to depth='mixture' and have no effect with depth "
             f"{base.depth}: pass only one."
         )
     _check_options(options or {}, wanted)
@@ -163,7 +163,7 @@ def compare(
     for config in jobs.values():
         config.check_deadline()
     if base.reach == "learned" and all(config.reach == "known" for config in jobs.values()):
-        raise SalfError("none of these methods uses p_l: leave out reach.")
+        raise SalfError("none of these methods uses p_l: leave out reach=.")
     # Once here, so that data are fetched once and what is wrong with them is said once.
     load_data(base, report)
     # A method that waits for everybody gives one result whatever the ratio of stragglers is.
@@ -186,7 +186,7 @@ def check_goal(goal: float | None, fleet: object) -> None:
     if goal is None:
         return
     if not fleet:
-        raise SalfError("a target needs the simulated clock of a fleet, such as --fleet phones.")
+        raise SalfError("a target needs the simulated clock of a fleet, such as fleet='phones'.")
     if not 0 < goal <= 1:
         raise SalfError(f"the target is an accuracy above 0 and at most 1, not {goal}.")
 
@@ -209,8 +209,8 @@ def _check_options(options: Mapping[str, Any], wanted: Sequence[Case]) -> None:
 
 def average_of(case: Case) -> str:
     """The average of a case's runs: "reached" where the method leaves no choice."""
-    method = find(case.method)
-    return "reached" if method.waits or method.averages_itself else case.average
+    chosen = any(option.name == "average" for option in fields(find(case.method)))
+    return case.average if chosen and not asks(case.method).waits else "reached"
 
 
 def _own_options(name: str) -> set[str]:
@@ -218,10 +218,10 @@ def _own_options(name: str) -> set[str]:
 
 
 def _config(base: Config, case: Case, seed: int, options: Mapping[str, Any]) -> Config:
-    waits, own = find(case.method).waits, _own_options(case.method)
+    waits, own = asks(case.method).waits, _own_options(case.method)
     average = average_of(case)
     options = {name: v for name, v in options.items() if name.replace("_", "-") in own}
-    uses_reach = make_method(case.method, average=average, **options).uses_reach
+    uses_reach = make_method(case.method, average=average, **options).asks.reach
     return base.changed(
         method=case.method,
         average=average,

@@ -133,7 +133,7 @@ def _smoothness(training: Training, users: Ints, first: torch.Tensor) -> float:
     if not 0 < curvature < inf:
         raise SalfError(
             "rho_s cannot be estimated, because the gradients at initialisation do not change: "
-            "set it, as in --rho-s 1."
+            "set it, such as rho_s=1."
         )
     return curvature
 

@@ -26,11 +26,11 @@ from salf.engines.losses import checked as checked_loss
 from salf.evaluation import Metric
 from salf.evaluation import check_names as check_metrics
 from salf.methods import Method
-from salf.models import build
-from salf.models.build import check_fit
+from salf.models import build, check_fit
 from salf.problem import Problem
 from salf.runs.config import Config
 from salf.runs.on_fleet import fleet_world, local_work
+from salf.runs.settings import Settings
 from salf.runs.training import Evaluation, Training
 from salf.simulation import Recipe, Simulation
 from salf.stages.attacks import Attack, Attackers
@@ -79,12 +79,12 @@ def from_config(config: Config, report: Report | None = None, **given: Any) -> T
     return training_of(config, problem_of(config, report), Given(**given))
 
 
-def problem_of(config: Config, report: Report | None = None) -> Problem:
+def problem_of(config: Settings, report: Report | None = None) -> Problem:
     """The problem that a config names."""
     return make_problem(config, _named(config, report))
 
 
-def problem_of_user(config: Config, user: int) -> Problem:
+def problem_of_user(config: Settings, user: int) -> Problem:
     """The problem as user `user` (from 0) has it: with its own data, and nothing held out."""
     parts = _named(config)
     kept, _, of_users = _divided(config, parts.data)
@@ -92,12 +92,12 @@ def problem_of_user(config: Config, user: int) -> Problem:
     return _fitted(config, parts, own, Partitioned(own, [np.arange(len(own))]))
 
 
-def load_data(config: Config, report: Report | None = None) -> DataSet:
+def load_data(config: Settings, report: Report | None = None) -> DataSet:
     """The data set of a config; `report` gets a line when it is being fetched."""
     return load(config.data, Path(config.data_dir) if config.data_dir else None, report=report)
 
 
-def _named(config: Config, report: Report | None = None) -> Parts:
+def _named(config: Settings, report: Report | None = None) -> Parts:
     if config.given:
         raise SalfError(
             f"the config is from a Python run with its own {', '.join(config.given)}: repeat it "
@@ -108,7 +108,7 @@ def _named(config: Config, report: Report | None = None) -> Parts:
     return Parts(model, config.model, data)
 
 
-def make_problem(config: Config, parts: Parts) -> Problem:
+def make_problem(config: Settings, parts: Parts) -> Problem:
     """A problem of a config's data split among its users, or of the users' own data."""
     check_metrics(parts.metrics)
     data, held = parts.data, np.empty(0, np.int64)
@@ -127,16 +127,16 @@ def make_problem(config: Config, parts: Parts) -> Problem:
     return problem
 
 
-def _divided(config: Config, data: DataSet) -> tuple[Index, Index, Any]:
+def _divided(config: Settings, data: DataSet) -> tuple[Index, Index, Any]:
     """The samples kept for training, those held out, and which of the former each user has."""
     rng = np.random.default_rng([config.seed, 0])  # rounds are numbered from 1
     kept, held = holdout(len(data.train), config.validation, rng)
     return kept, held, split(config.split, data.train.labels[kept], config.users, rng)
 
 
-def _fitted(config: Config, parts: Parts, samples: Samples, users: UsersData) -> Problem:
+def _fitted(config: Settings, parts: Parts, samples: Samples, users: UsersData) -> Problem:
     """The problem, once model, loss and users' data, of which there are samples, fit together."""
-    model = parts.model.to(_device(config.device))
+    model = parts.model.to(_device(config.device if isinstance(config, Config) else "cpu"))
     device, dtype = _place(model)
     example, targets = _example(samples, config.batch_size).to(device, dtype).rows()
     takes_several(model, example)
@@ -210,7 +210,7 @@ def _stages(config: Config, users: int) -> Stages:
     )
 
 
-def evaluation_of(config: Config, problem: Problem) -> Evaluation:
+def evaluation_of(config: Settings, problem: Problem) -> Evaluation:
     """When the model of a config is evaluated.
 
     By default, evaluations are a third of the work at most: a round's backward pass costs about two
@@ -221,10 +221,11 @@ def evaluation_of(config: Config, problem: Problem) -> Evaluation:
         steps = planned_steps(config, problem.users_data, np.arange(1))[0]
         rows = config.cohort_size() * int(steps) * config.batch_size
         every = max(1, ceil((0 if watched is None else len(watched)) / rows))
-    return Evaluation(problem, every, config.eval_interval())
+    seconds = config.eval_interval() if isinstance(config, Config) else 0.0
+    return Evaluation(problem, every, seconds)
 
 
-def planned_steps(config: Config, users: UsersData, some: Ints) -> Ints:
+def planned_steps(config: Settings, users: UsersData, some: Ints) -> Ints:
     """How many local steps some of the users are to do in a round, with batches of equal size."""
     local = local_work(config)
     return Batches(users, config.batch_size, local.epochs).steps(local)(some)
@@ -251,5 +252,5 @@ def _device(name: str) -> torch.device:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
         first = str(error).splitlines()[0].split(". ")[0].rstrip(".")
-        raise SalfError(f"the device {name!r} cannot be used: {first}. Use --device cpu.") from None
+        raise SalfError(f"the device {name!r} cannot be used: {first}. Use device='cpu'.") from None
     return device

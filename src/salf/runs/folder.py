@@ -12,7 +12,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from math import inf, isfinite, nan
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from salf.problem import Problem
 from salf.runs.config import Config
 from salf.runs.live_config import LiveConfig
 from salf.runs.presets import load_config
+from salf.runs.settings import Settings
 from salf.runs.training import Evaluation, History
 from salf.simulation import Simulation
 from salf.stages.pipeline import Pipeline
@@ -37,6 +38,9 @@ CONFIG, METRICS, SUMMARY = "config.toml", "metrics.csv", "summary.json"
 MODEL, CHECKPOINT = "model.safetensors", "checkpoint.safetensors"
 MOST_VOICES = 1000  # users whose shares a summary lists
 ROUNDS, LOG = "rounds.jsonl", "live.log"  # of live runs
+
+
+Kind = TypeVar("Kind", Config, LiveConfig)
 
 
 class RunFolder:
@@ -60,11 +64,11 @@ class RunFolder:
                 files = [path for path in (self.path, *self.path.parents) if path.is_file()]
                 why = f"{files[0]} is a file" if files else error.strerror
                 raise SalfError(
-                    f"cannot use the folder {self.path}: {why}. Choose another --out."
+                    f"cannot use the folder {self.path}: {why}. Choose another out=."
                 ) from None
             yield
 
-    def claim(self, config: Config, resume: bool) -> Config:
+    def claim(self, config: Kind, resume: bool) -> Kind:
         """The config to run here; refuses a folder that holds another run, or this one begun.
 
         Nothing is written yet, so a run that fails in its first round leaves the folder free.
@@ -73,31 +77,33 @@ class RunFolder:
         if not (self.path / CONFIG).exists() or not self.is_begun():
             return config
         there = load_config(str(self.path / CONFIG))
-        # Unless told otherwise, continue as it was begun.
-        config = config.changed(
-            threads=config.threads or there.threads,
-            eval_seconds=config.eval_seconds or (0.0 if config.eval_every else there.eval_seconds),
-        )
-        differences = config.differences(there)
-        if isinstance(there, LiveConfig) != isinstance(config, LiveConfig):
+        if type(there) is not type(config):
             kind = "a live run" if isinstance(there, LiveConfig) else "a simulated run"
-            raise SalfError(f"{self.path} contains {kind}. Choose another --out.")
+            raise SalfError(f"{self.path} contains {kind}. Choose another out=.")
+        if isinstance(config, Config) and isinstance(there, Config):
+            # Unless told otherwise, continue as it was begun.
+            by_rounds = config.eval_seconds or config.eval_every
+            config = config.changed(
+                threads=config.threads or there.threads,
+                eval_seconds=config.eval_seconds if by_rounds else there.eval_seconds,
+            )
+        differences = config.differences(there)
         if differences and set(differences) <= {"rounds", "seconds"} and resume:
             self._check_can_extend(there, config)
         elif differences:
             raise SalfError(
                 f"{self.path} contains a run with a different config (it differs in "
-                f"{', '.join(differences)}). Choose another --out."
+                f"{', '.join(differences)}). Choose another out=."
             )
         elif not resume:
             raise SalfError(
-                f"{self.path} already contains this run. Add --resume to continue it, or choose "
-                "another --out."
+                f"{self.path} already contains this run. Give resume=True to continue it, or "
+                "choose another out=."
             )
         delete_left_over(self.path, (CONFIG, METRICS, SUMMARY, MODEL, CHECKPOINT, ROUNDS))
         return config
 
-    def begin(self, config: Config) -> None:
+    def begin(self, config: Settings) -> None:
         """The folder is this run's from now on."""
         if (self.path / CONFIG).exists() and load_config(str(self.path / CONFIG)) != config:
             (self.path / SUMMARY).unlink(missing_ok=True)  # it is extended: not finished
@@ -107,30 +113,30 @@ class RunFolder:
         """Whether a round of the run was kept."""
         return any((self.path / name).exists() for name in (CHECKPOINT, ROUNDS, SUMMARY))
 
-    def _check_can_extend(self, there: Config, config: Config) -> None:
+    def _check_can_extend(self, there: Settings, config: Settings) -> None:
         if (config.rounds or inf) < (there.rounds or inf):
             raise SalfError(
                 f"{self.path} contains a run of {there.rounds or 'any number of'} rounds, which "
-                f"cannot be shortened to {config.rounds}. Choose another --out."
+                f"cannot be shortened to {config.rounds}. Choose another out=."
             )
-        if (config.seconds or inf) < (there.seconds or inf):
+        if (_budget(config) or inf) < (_budget(there) or inf):
             raise SalfError(
                 f"{self.path} contains a run of {_seconds(there)}, which cannot be shortened to "
-                f"{_seconds(config)}. Choose another --out."
+                f"{_seconds(config)}. Choose another out=."
             )
         if str(config.lr).startswith("cosine"):
             raise SalfError(
                 f"{self.path} contains a run whose learning rate falls to 0 over its "
-                f"{there.rounds} rounds, so it cannot be extended. Choose another --out."
+                f"{there.rounds} rounds, so it cannot be extended. Choose another out=."
             )
 
-    def finished(self, config: Config) -> dict[str, Any] | None:
+    def finished(self, config: Settings) -> dict[str, Any] | None:
         """The summary, if the run ended as the config says, or before on purpose."""
         if (found := self.summary()) is None:
             return None
         there = load_config(str(self.path / CONFIG))
         # A run that is extended loses its summary when its next round is kept.
-        same = (there.rounds, there.seconds) == (config.rounds, config.seconds)
+        same = (there.rounds, _budget(there)) == (config.rounds, _budget(config))
         return found if same else None
 
     def summary(self) -> dict[str, Any] | None:
@@ -176,7 +182,7 @@ def without_last_evaluation(rows: Sequence[Row], evaluation: Evaluation) -> list
     return list(rows)
 
 
-def summarise(config: Config, history: History, problem: Problem) -> dict[str, Any]:
+def summarise(config: Settings, history: History, problem: Problem) -> dict[str, Any]:
     """The summary of a finished run, simulated or live."""
     return {
         "test_accuracy": history.test_accuracy,
@@ -187,7 +193,7 @@ def summarise(config: Config, history: History, problem: Problem) -> dict[str, A
         "seconds": round(history.seconds, 3),
         "method": config.method,
         "average": config.average,
-        **({} if config.fleet else {"stragglers": config.stragglers}),
+        **_stragglers(config),
         "split": config.split,
         "seed": config.seed,
         "engine": history.engine,
@@ -242,7 +248,17 @@ def remembered(pipeline: Pipeline) -> dict[str, Any]:
     return {} if recall is None else {"remembered": {"users": recall.users, "bytes": recall.bytes}}
 
 
-def _seconds(config: Config) -> str:
-    if config.seconds is None:
-        return "unlimited simulated time"
-    return f"{config.seconds:g} simulated seconds"
+def _stragglers(config: Settings) -> dict[str, Any]:
+    """Their ratio, if nothing else says who is slow."""
+    if not isinstance(config, Config) or config.fleet:
+        return {}
+    return {"stragglers": config.stragglers}
+
+
+def _budget(config: Settings) -> float | None:
+    return config.seconds if isinstance(config, Config) else None
+
+
+def _seconds(config: Settings) -> str:
+    budget = _budget(config)
+    return "unlimited simulated time" if budget is None else f"{budget:g} simulated seconds"

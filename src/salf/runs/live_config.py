@@ -5,18 +5,17 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Literal
 
-from salf import methods
 from salf.common.errors import SalfError
 from salf.common.options import duration
-from salf.runs.config import Config, check_names
-from salf.runs.settings import setting
+from salf.runs.config import Config
+from salf.runs.settings import Settings, check_names, names_of, setting
 from salf.worlds.fleet import deadlines
 
 Backend = Literal["ray", "flower"]
 
 
 @dataclass(frozen=True)
-class LiveConfig(Config):
+class LiveConfig(Settings):
     """A config of real users with a real clock. Times are in seconds, or texts such as 50ms."""
 
     grace: float | None = setting(
@@ -34,26 +33,19 @@ class LiveConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.fleet:
-            raise SalfError("a live run has no simulated devices: leave out --fleet.")
+        if self.rounds < 1:
+            raise SalfError(f"rounds must be at least 1, not {self.rounds}.")
         self.make_deadline()
         if self.max_norm is not None and not self.max_norm > 0:
             raise SalfError(f"the largest allowed norm must be positive, not {self.max_norm}.")
         if self.grace is not None and not 0 <= self.grace < inf:
             raise SalfError(f"the grace period must be at least 0 seconds, not {self.grace}.")
         slowness(self.slow, self.users)
-        if self.weigh != "equally" or self.cohort_by != "uniform":
-            raise SalfError(
-                "a live server does not know how many samples its users have: weigh and cohort-by "
-                "cannot be samples."
-            )
-        if self.attack:
-            raise SalfError("attackers are simulated only: leave out attack (see salf attacks).")
-        method = methods.find(self.method)
-        if method.simulated_only:
-            raise SalfError(f"{method.name} runs in the simulator only: {method.simulated_only}.")
-        if self.deadline is None and not method.waits:
-            raise SalfError("a live run needs a deadline: add --deadline, such as --deadline 50ms.")
+        method = self.make_method()
+        if why := method.asks.simulated_only:
+            raise SalfError(f"{method.name} runs in the simulator only: {why}.")
+        if self.deadline is None and not method.asks.waits:
+            raise SalfError("a live run needs a deadline: set one, such as deadline='50ms'.")
 
     def make_deadline(self) -> deadlines.Deadline | None:
         """T_max of every round; None if rounds wait for everybody."""
@@ -64,18 +56,31 @@ class LiveConfig(Config):
         """Whether p_l follows from each user's reach: always if the deadline changes."""
         return self.reach == "learned" or isinstance(self.deadline, str)
 
-    def _has_devices(self) -> bool:
+    @property
+    def has_devices(self) -> bool:
         return True
 
-    def _needs_fleet(self) -> dict[str, object]:
-        return {}
+    def simulated(self, **settings: Any) -> Config:
+        """The same federation without a clock, whose arrivals are made up or recorded."""
+        shared = {name: getattr(self, name) for name in names_of(Settings)}
+        shared |= {"deadline": None, "batches": "auto"}
+        if self.reach == "learned":  # from times
+            shared["reach"] = "known"
+        return Config(**{**shared, **settings})
 
 
-def live(config: Config, **settings: Any) -> LiveConfig:
+def live(config: Settings, **settings: Any) -> LiveConfig:
     """The same federation with real users; settings that are None stay as they are."""
     given = {name: value for name, value in settings.items() if value is not None}
     check_names(given, LiveConfig)
-    return LiveConfig(**{**config.table(), **given})
+    config = config.changed(method=given.get("method"))  # which has options of its own
+    if isinstance(config, LiveConfig):
+        return config.changed(**given)
+    for name in ("fleet", "weigh", "cohort_by", "attack"):  # what reality cannot be asked for
+        if (value := getattr(config, name)) != getattr(Config, name):
+            raise SalfError(f"{name} {value} is for simulated users only: leave it out.")
+    shared = {name: getattr(config, name) for name in names_of(Settings)}
+    return LiveConfig(**{**shared, **given})
 
 
 def slowness(spec: str, users: int) -> list[float]:

@@ -1,5 +1,7 @@
 """The world of a config with a fleet: devices dealt to users, batches that suit them, a clock."""
 
+from dataclasses import replace
+
 import numpy as np
 from torch import nn
 
@@ -10,9 +12,10 @@ from salf.core.narrow import narrowed
 from salf.data import Partitioned, UsersData
 from salf.data.sampling import Batches, LocalWork
 from salf.methods import Method
-from salf.models.build import check_fit
+from salf.models import check_fit
 from salf.problem import Problem
 from salf.runs.config import Config
+from salf.runs.settings import Settings
 from salf.worlds.fleet import deadlines
 from salf.worlds.fleet import named as fleets
 from salf.worlds.fleet.by_labels import ByLabels
@@ -23,7 +26,7 @@ from salf.worlds.fleet.timing import Timing
 from salf.worlds.fleet.world import OnFleet
 
 
-def local_work(config: Config) -> LocalWork:
+def local_work(config: Settings) -> LocalWork:
     """What every user of a config does in a round."""
     return LocalWork(config.local_steps, config.local_epochs, config.client_lr)
 
@@ -46,7 +49,7 @@ def fleet_world(
     sizes: int | Ints = batch_size
     if config.batches_for(method) == "equal-time":
         # Where nobody is cut off, batches need not fit.
-        seconds = config.first_deadline() if method.has_deadline else None
+        seconds = config.first_deadline() if method.asks.deadline else None
         sizes = equal_time(fleet.devices, cost, batch_size, local.steps, seconds)
         _check_smallest(problem, int(sizes.min()))
     batches = Batches(users, sizes, local.epochs)
@@ -71,13 +74,16 @@ def _paired(config: Config, fleet: Fleet | None, data: UsersData) -> Fleet:
         fleet = fleets.parse(config.fleet, len(data), config.seed, config.availability)
     elif len(fleet) != len(data):
         raise SalfError(f"the fleet has {len(fleet)} devices, but there are {len(data)} users.")
+    elif fleet.devices.availability.always:
+        fleet = fleet.available(config.availability, config.seed)
     fleet = _dealt(config, fleet, data)
     available = fleet.devices.availability
     if not isinstance(available, ByLabels):
         return fleet
     if not isinstance(data, Partitioned):
         raise SalfError("participation by labels needs one data set that is split among the users.")
-    return fleets.with_availability(fleet, available.of_users(data.label_mixes()))
+    of_users = available.of_users(data.label_mixes())
+    return Fleet.made(fleet.name, replace(fleet.devices, availability=of_users))
 
 
 def _dealt(config: Config, fleet: Fleet, data: UsersData) -> Fleet:

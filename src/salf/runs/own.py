@@ -17,11 +17,12 @@ from salf.engines import Loss, cross_entropy
 from salf.evaluation import Metric
 from salf.methods import Method
 from salf.methods import method as make_method
-from salf.runs.config import Config, check_names, refuse_deadline
+from salf.runs.config import Config
 from salf.runs.federation import Given, Parts, make_problem, training_of
 from salf.runs.fingerprint import fingerprints
 from salf.runs.folder import MODEL
 from salf.runs.run import Result, run_made
+from salf.runs.settings import check_names, refuse_deadline
 from salf.runs.training import History, OnRound, Training
 from salf.worlds.base import World
 from salf.worlds.depth import DepthDistribution
@@ -215,8 +216,8 @@ def _of_fleet(fleet: str | Fleet, settings: Mapping[str, Any]) -> dict[str, Any]
         return {}
     if isinstance(fleet, str):
         return {"fleet": fleet}
-    if "availability" in settings:
-        raise SalfError("the fleet given has its own availability: leave out availability=.")
+    if "availability" in settings and not fleet.devices.availability.always:
+        raise SalfError("the fleet given has an availability of its own: leave out availability=.")
     return {"fleet": fleets.GIVEN, "users": len(fleet)}
 
 

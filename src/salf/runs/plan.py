@@ -195,14 +195,14 @@ def _checked(
 ) -> float:
     """The budget, if all is there that a plan needs."""
     if not config.fleet:
-        raise SalfError("a plan needs a fleet, such as --fleet phones.")
+        raise SalfError("a plan needs a fleet, such as fleet='phones'.")
     if config.seconds is None:
-        raise SalfError("a plan needs a budget of simulated seconds, such as --seconds 600.")
-    if not (method := config.make_method()).has_deadline:
-        why = "waits for all users" if method.waits else "has no deadline"
+        raise SalfError("a plan needs a budget of simulated seconds, such as seconds=600.")
+    if not (method := config.make_method()).asks.deadline:
+        why = "waits for all users" if method.asks.waits else "has no deadline"
         raise SalfError(
             f"{method.name} {why}, so there is no deadline to plan: use another method, such as "
-            "--method salf."
+            "method='salf'."
         )
     if form not in FORMS:
         raise unknown("bound", form, FORMS)
@@ -225,7 +225,7 @@ def _checked(
 def _law(training: Training, config: Config) -> FleetLaw:
     world = training.simulation.world
     if not isinstance(world, OnFleet) or config.seconds is None:
-        raise SalfError("a plan needs a fleet, such as --fleet phones.")
+        raise SalfError("a plan needs a fleet, such as fleet='phones'.")
     fits = config.batch_size if config.equal_time() else 0
     return FleetLaw(world.timing, config.cohort_size(), config.seconds, fits)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from salf.common import signals
+from salf.common import process
 from salf.common.errors import SalfError, TrainingDiverged
 from salf.core.rows import Row
 from salf.runs.config import Config
@@ -113,8 +113,8 @@ def run_all(
                 on_progress(sum(parts), sum(job.work for job in jobs.values()))
     except BrokenProcessPool:
         raise SalfError(
-            "a process died (killed, or out of memory). Repeat a command with --out to "
-            "continue it; fewer --workers need less memory."
+            "a process died (killed, or out of memory). With out=, repeat it to "
+            "continue; fewer workers= need less memory."
         ) from None
     except BaseException:
         stop.set()
@@ -134,7 +134,7 @@ def _start_worker(messages: Any, stop: Any) -> None:
     _messages, _stop = messages, stop
     threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
-    signal.signal(signal.SIGTERM, signals.leave)  # which systemd sends to all processes
+    signal.signal(signal.SIGTERM, process.leave)  # which systemd sends to all processes
 
 
 def _end_with_parent() -> None:

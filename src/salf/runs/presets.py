@@ -2,13 +2,13 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 from salf.common.errors import SalfError, unknown
-from salf.runs.config import Config, check_names
+from salf.runs.config import Config
 from salf.runs.live_config import LiveConfig
-from salf.runs.settings import key
+from salf.runs.settings import key, names_of
 
 _CIFAR = Config(data="cifar10", model="vgg11", rounds=1500, lr=0.05, validation=0.2, eval_every=50)
 # The paper's settings, and those of the data set that is part of the package.
@@ -31,7 +31,7 @@ PRESETS: Mapping[str, Config] = {
 }
 
 
-def load_config(source: str) -> Config:
+def load_config(source: str) -> Config | LiveConfig:
     """A preset by name, or a TOML file by path."""
     if source in PRESETS:
         return PRESETS[source]
@@ -50,18 +50,21 @@ def load_config(source: str) -> Config:
         raise SalfError(f"cannot read the config {source!r}: {error}.") from None
 
 
-def read_toml(text: str) -> Config:
-    """What `Config.to_toml` wrote, or a person. A live run's settings make a `LiveConfig`."""
+def read_toml(text: str) -> Config | LiveConfig:
+    """What `to_toml` wrote, or a person: a `LiveConfig` if a setting is of live runs only."""
+    kinds = {kind: {key(name): name for name in names_of(kind)} for kind in (Config, LiveConfig)}
     table = tomllib.loads(text)
-    known = {key(each.name): each.name for each in fields(LiveConfig)}
-    settings = {known.get(name, name): value for name, value in table.items()}
-    check_names(settings, LiveConfig)
-    of_both = {each.name for each in fields(Config)}
-    return Config(**settings) if settings.keys() <= of_both else LiveConfig(**settings)
+    live = any(name in kinds[LiveConfig] and name not in kinds[Config] for name in table)
+    kind: type[Config | LiveConfig] = LiveConfig if live else Config
+    for name in table:
+        if name not in kinds[kind]:
+            raise unknown("setting", name, kinds[kind])
+    return kind(**{kinds[kind][name]: value for name, value in table.items()})
 
 
-def simulated(config: Config) -> Config:
-    """The config, unless it is that of a live run."""
+def simulated(source: str) -> Config:
+    """A preset or a file, unless it is the config of a live run."""
+    config = load_config(source)
     if isinstance(config, LiveConfig):
         raise SalfError("this is the config of a live run: use `salf live` or `salf replay`.")
     return config

@@ -18,7 +18,7 @@ def preview_of(config: Config, report: Report | None = None) -> Preview:
     Of a schedule, the first deadline; of `auto`, the one it starts with.
     """
     if not config.fleet:
-        raise SalfError("a preview needs a fleet: add --fleet, such as --fleet phones.")
+        raise SalfError("a preview needs a fleet: set one, such as fleet='phones'.")
     # SALF, whose batches may have to fit the deadline; without one FedAvg, which needs none.
     method = "fedavg" if config.deadline is None else "salf"
     config = config.changed(method=method)

@@ -13,13 +13,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from salf.common import signals
+from salf.common import process
 from salf.common.errors import NoRoundInTime, SalfError, TrainingDiverged
 from salf.core import checkpoint
 from salf.core.rows import Row, from_table, to_table
 from salf.runs.config import Config
 from salf.runs.federation import from_config
-from salf.runs.folder import RunFolder, of_simulation, summarise, without_last_evaluation
+from salf.runs.folder import Kind, RunFolder, of_simulation, summarise, without_last_evaluation
+from salf.runs.settings import Settings
 from salf.runs.training import History, OnRound, Training, run_rounds
 from salf.simulation import Simulation, snapshot
 
@@ -32,7 +33,7 @@ class Stopped(KeyboardInterrupt):
 class Result:
     """A finished run: its config, its history, and its summary as in summary.json."""
 
-    config: Config
+    config: Settings
     history: History
     summary: dict[str, Any]
 
@@ -100,7 +101,7 @@ def default_threads() -> int:
     return (int(named) if named.isdecimal() else 0) or cores()
 
 
-def complete(config: Config, *, here: bool = True) -> Config:
+def complete(config: Kind, *, here: bool = True) -> Kind:
     """The config with what it depends on filled in: paths, and what is in files.
 
     With `here`, also what follows from where and how long it is run, unless it is a run that
@@ -109,12 +110,14 @@ def complete(config: Config, *, here: bool = True) -> Config:
     kind, colon, path = config.data.partition(":")
     files = {
         name: Path(value).absolute()
-        for name in ("fleet", "availability", "deadline")
-        if str(value := getattr(config, name)).endswith(".csv")
+        for name, value in config.table().items()
+        if name in ("fleet", "availability", "deadline") and str(value).endswith(".csv")
     }
+    if here and isinstance(config, Config):
+        config = config.changed(
+            threads=config.threads or default_threads(), eval_seconds=config.eval_interval()
+        )
     return config.changed(
-        threads=(config.threads or default_threads()) if here else None,
-        eval_seconds=config.eval_interval() if here else None,
         data=f"{kind}:{Path(path).absolute()}" if kind in ("idx", "folder") and colon else None,
         data_dir=str(Path(config.data_dir).absolute()) if config.data_dir else None,
         files={name: _digest(file) for name, file in files.items()},
@@ -156,7 +159,7 @@ def _run(
             raise Stopped
 
     try:
-        with signals.held() as held:  # until the model and the metrics agree
+        with process.held_signals() as held:  # until the model and the metrics agree
             history = run_rounds(training, config.rounds, tuple(rows), after_round, config.seconds)
     except (TrainingDiverged, Stopped):  # both come between two rounds: keep what there was
         if folder is not None and rows:
@@ -167,8 +170,8 @@ def _run(
         raise
     if not history.rows:
         raise NoRoundInTime(
-            f"no round ends within {config.seconds:g} simulated seconds: use more --seconds or a "
-            "shorter --deadline; `salf fleet preview` shows how long rounds take."
+            f"no round ends within {config.seconds:g} simulated seconds: use more seconds= or a "
+            "shorter deadline=; `salf fleet preview` shows how long rounds take."
         )
     summary = summarise(config, history, training.simulation.problem)
     summary |= of_simulation(config, history, training.simulation)

@@ -1,18 +1,28 @@
-"""The settings of a run, each written once: its name, type, default, help and limits.
+"""Settings, each written once: its name, type, default, help and limits; and what runs share.
 
-The command line makes its options, and their help, of them, so this does not wait for torch.
+TOML, `salf.train` and the command line's options and help are made of them, so this does not wait
+for torch: what needs torch to be checked is imported when it is.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass, field, fields
-from typing import Any, Literal, get_type_hints
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Literal, Self, get_type_hints
+
+import tomli_w
 
 from salf import methods
-from salf.common.errors import SalfError
+from salf.common.errors import SalfError, unknown
 from salf.common.options import converted
+from salf.core import schedules
+from salf.methods import Method
 from salf.worlds.fleet import deadlines
 
+if TYPE_CHECKING:
+    from salf.core.server import Optimiser
+    from salf.stages.robust import Robust
+
 PAPER_MODELS = ("mlp", "cnn", "vgg11", "vgg13", "vgg16", "vgg19")
+TABLES = ("options", "given", "files")  # settings that have entries of their own
 
 
 def setting(
@@ -28,13 +38,13 @@ def setting(
     return field(default=default, metadata=about)
 
 
-class _Default(int):
+class Unset(int):
     """A number that nobody gave."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The values, each of its type and within its limits."""
+    """Everything that simulated and live runs have in common."""
 
     data: str = setting(
         "mnist",
@@ -57,40 +67,9 @@ class Settings:
         "reached: over the users that reached a layer, as the equations say | all: over all users, "
         "as the authors' script does",
     )
-    depth: str = setting(
-        "mixture",
-        "Distribution of depth: mixture (a ratio of stragglers with uniform depth; the others "
-        "finish) "
-        "| mixture:P1,... (with the probabilities of a straggler's depth 1..L+1) | uniform "
-        "(assumption AS4) | fixed:D1,D2,... | probabilities:P1,... | package.module:Name",
-    )
     users: int = setting(30, "Number of users.", least=1)
     cohort: float | str = setting(
         "all", "Users that take part in a round: all | a number, such as 100 | a share, such as 0.1"
-    )
-    cohort_by: Literal["uniform", "samples"] = setting(
-        "uniform", "How a cohort is drawn: uniform | samples (users with more samples more often)"
-    )
-    weigh: Literal["equally", "samples"] = setting(
-        "equally", "Weight of users: equally | samples (in proportion to their number of samples)"
-    )
-    stragglers: float = setting(0.9, "Ratio of stragglers, in [0, 1].")
-    fleet: str = setting(
-        "",
-        "The users' devices, for a simulated clock instead of --depth: phones | "
-        "edge | lab | slow-classes | phones:speed=1e6,jitter=0.3 | FILE.csv | package.module:Name",
-    )
-    availability: str = setting(
-        "always",
-        "When the fleet's devices are available: always | day-night | sessions | "
-        "markov:ON,OFF (mean seconds) | by-labels:MEAN,SLOT (in every slot of SLOT seconds, each "
-        "user is available with a probability that depends on its labels, MEAN on average) | "
-        "FILE.csv",
-    )
-    pair: Literal["", "random", "labels", "size"] = setting(
-        "",
-        "Which users have the slow devices: random (for a file: in its order) | labels "
-        "(users of the first classes) | size (users with few samples); default: the fleet's.",
     )
     deadline: float | str | None = setting(
         None,
@@ -129,21 +108,7 @@ class Settings:
         "Number of bad users that --robust tolerates; it needs at least 2 x this number + 1 users.",
         least=1,
     )
-    attack: str = setting(
-        "",
-        "What bad users send, to test --robust: flip | random | constant | large-first. A number "
-        "sets the norm: flip:2 sends twice that of an honest gradient (default: 45 times; "
-        "large-first: 100 times).",
-    )
-    attackers: int = setting(
-        1, "Number of users that attack, with --attack; these are the last users."
-    )
-    rounds: int = setting(_Default(250), "Number of rounds.")
-    seconds: float | None = setting(
-        None,
-        "With a fleet, the simulated time after which a run ends; --rounds, if also given, is then "
-        "the maximum number of rounds.",
-    )
+    rounds: int = setting(Unset(250), "Number of rounds.")
     lr: float | str = setting(
         0.05, "Learning rate: 0.05 | cosine:RATE | step:RATE,EVERY,FACTOR | theorem:RHO_C,RHO_S"
     )
@@ -171,46 +136,192 @@ class Settings:
     eval_every: int = setting(
         0, "Rounds between evaluations; 0 chooses an interval that keeps their cost small.", least=0
     )
-    eval_seconds: float = setting(
-        0.0, "With a fleet, simulated seconds between evaluations, instead of rounds.", least=0
-    )
-    device: str = setting("cpu", "cpu, cuda, ...")
-    engine: str = setting(
-        "auto",
-        "auto | fused (nn.Sequential) | grouped (any module) | stacked (local steps) | loop (one "
-        "user at a time) | package.module:Name",
-    )
-    # Part of the config, because sums are rounded differently with another number.
-    threads: int = setting(
-        0, "CPU threads; by default $OMP_NUM_THREADS, or all cores.", least=0, most=1024
-    )
     options: Mapping[str, Any] = field(default_factory=dict)  # of the method
     # Python objects in place of what the settings name (`salf.train`), each by a fingerprint.
     given: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, Any] = field(default_factory=dict)  # digests of those that settings name
 
     def __post_init__(self) -> None:
-        if type(self.rounds) is _Default:  # with a time, the time is the limit
-            object.__setattr__(self, "rounds", 0 if self.seconds is not None else int(self.rounds))
         kinds = get_type_hints(type(self))
         for each in fields(self):
             value, read = getattr(self, each.name), each.metadata.get("read")
-            value = converted(read(value) if read else value, kinds[each.name], key(each.name))
+            value = converted(read(value) if read else value, kinds[each.name], each.name)
             object.__setattr__(self, each.name, value)
         for each in fields(self):
             _check_limits(each, getattr(self, each.name))
+        if self.local_epochs and self.local_steps > 1:
+            raise SalfError("local_steps and local_epochs cannot be combined: give one of them.")
+        if self.client_lr is not None and not 0 < self.client_lr < 1e30:
+            raise SalfError(f"client_lr must be positive, not {self.client_lr}.")
+        if "average" in self.options:
+            raise SalfError("average is a setting, not an option of the method: use average=.")
+        if not 0 <= self.validation < 1:
+            raise SalfError(f"validation must be a share in [0, 1), not {self.validation}.")
+        if self.batches == "equal-time" and self.local_epochs:
+            raise SalfError(
+                "batches equal-time does not work with local epochs, which take as long with any "
+                "batch size: use local_steps=."
+            )
+        self.cohort_size()  # which checks it
+        self._check_robust()
+        if not self.rounds and str(self.lr).startswith("cosine"):
+            raise SalfError("a cosine learning rate needs to know the last round: give rounds=.")
+        schedules.schedule(self.lr, self.rounds or 1)
+        if self.model not in PAPER_MODELS:
+            from salf import models
+
+            models.find(self.model)
+        if self.server != "sgd" or {self.beta1, self.beta2, self.epsilon} != {None}:
+            self.make_optimiser()
+        self.given_layers()
+        made = self.make_method()
+        # As the method has them, since the command line gives them as text.
+        typed = {name: getattr(made, name.replace("-", "_")) for name in self.options}
+        object.__setattr__(self, "options", typed)
+        self.check_reach(made)
+
+    def _check_robust(self) -> None:
+        """Refuse too few users for a majority."""
+        if (rule := self.make_robust()) is not None and self.users < rule.needed:
+            raise SalfError(
+                f"to tolerate {self.tolerate} of its users, robust={self.robust!r} needs at least "
+                f"{rule.needed}, not {self.users}."
+            )
+        if self.compress:
+            from salf.core.compression import Compression
+
+            Compression.parse(self.compress)
+
+    def check_reach(self, method: Method) -> None:
+        """Refuse to learn what the method does not use."""
+        if self.reach == "learned" and not method.asks.reach:
+            raise SalfError(
+                f"{method.name} with average {method.average} does not use p_l: leave out reach=."
+            )
+
+    def batches_for(self, method: Method) -> str:
+        """How the batches of a method are sized: equal or equal-time."""
+        if self.batches != "auto":
+            return self.batches
+        fits = method.asks.stands_in and self.has_devices and not self.local_epochs
+        return "equal-time" if fits else "equal"
+
+    @property
+    def has_devices(self) -> bool:
+        """Whether users have devices that take their time, simulated or real."""
+        raise NotImplementedError
+
+    def equal_time(self) -> bool:
+        """Whether batches are sized for equal time, for the method that the config names."""
+        return self.batches_for(self.make_method()) == "equal-time"
+
+    def cohort_size(self) -> int:
+        """How many users take part in a round."""
+        users = self.users
+        if self.cohort == "all":
+            return users
+        if not isinstance(self.cohort, str):
+            if 0 < self.cohort < 1:
+                return max(1, round(self.cohort * users))
+            if 1 <= self.cohort <= users and self.cohort == int(self.cohort):
+                return int(self.cohort)
+        raise SalfError(
+            f"cohort must be all, a share below 1, or a whole number from 1 to {users} (users), "
+            f"not {self.cohort}."
+        )
+
+    def make_optimiser(self) -> "Optimiser":
+        """The server's optimiser, with its settings."""
+        from salf.core.server import make_optimiser
+
+        settings = {name: getattr(self, name) for name in ("beta1", "beta2", "epsilon")}
+        default = next(each.default for each in fields(self) if each.name == "momentum")
+        if self.server == "sgd" or self.momentum != default:
+            settings["momentum"] = self.momentum
+        return make_optimiser(self.server, settings)
+
+    def make_robust(self) -> "Robust | None":
+        """The rule that bad users are tolerated by; None where all users are trusted."""
+        if self.robust in ("auto", "none"):
+            return None
+        from salf.stages.robust import Robust
+
+        return Robust(self.robust, self.tolerate)
+
+    def make_method(self) -> Method:
+        """The method, with its options."""
+        return methods.method(self.method, average=self.average, **self.options)
+
+    def given_layers(self) -> list[str | list[str]] | None:
+        """The layers by name; None where the model says what they are."""
+        if not self.layers:
+            return None
+        from salf.core.layers import parse_layers
+
+        return parse_layers(self.layers)
+
+    def to_toml(self) -> str:
+        """All settings, as a file that the command line takes."""
+        table = {key(name): value for name, value in self.table().items() if name not in TABLES}
+        # TOML has no null: a setting that is None is left out, an option is written as text.
+        options = {name: "none" if v is None else v for name, v in self.options.items()}
+        known = {name: value for name, value in table.items() if value is not None}
+        more = {name: each for name in ("given", "files") if (each := getattr(self, name))}
+        return tomli_w.dumps({**known, "options": options, **more})
+
+    def changed(self, **settings: Any) -> Self:
+        """The same with other settings; those that are None stay as they are."""
+        given = {name: value for name, value in settings.items() if value is not None}
+        check_names(given, type(self))
+        if given.get("method", self.method) != self.method and "options" not in given:
+            given["options"] = {}  # they were another method's
+        return replace(self, **given)
+
+    def differences(self, other: "Settings") -> list[str]:
+        """The settings in which two configs differ."""
+        ours, theirs = self.table(), other.table()
+        found = [n for n in {**ours, **theirs} if ours.get(n) != theirs.get(n) and n != "files"]
+        changed = [
+            n for n in {**self.files, **other.files} if self.files.get(n) != other.files.get(n)
+        ]
+        return [*map(key, found), *(f"the contents of its {n} file" for n in changed)]
+
+    def table(self) -> dict[str, Any]:
+        """All settings by name."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 def _check_limits(setting: Field[Any], value: Any) -> None:
-    name, limits = key(setting.name), setting.metadata
+    limits = setting.metadata
     least, most = limits.get("least"), limits.get("most")
     if least is not None and value < least:
         needed = "not be negative" if least == 0 else f"be at least {least}"
-        raise SalfError(f"{name} must {needed}, not {value}.")
+        raise SalfError(f"{setting.name} must {needed}, not {value}.")
     if most is not None and value > most:
-        raise SalfError(f"{name} must be at most {most}, not {value}.")
+        raise SalfError(f"{setting.name} must be at most {most}, not {value}.")
 
 
 def key(name: str) -> str:
     """A setting's name as people write it, in TOML and on the command line."""
     return name.replace("_", "-")
+
+
+def names_of(kind: type[Settings]) -> list[str]:
+    """The settings of a kind of config."""
+    return [each.name for each in fields(kind)]
+
+
+def check_names(settings: Iterable[str], kind: type[Settings]) -> None:
+    """Refuse a setting that this kind of config does not have."""
+    for name in settings:
+        if name not in names_of(kind):
+            raise unknown("setting", name, names_of(kind))
+
+
+def refuse_deadline(method: Method) -> None:
+    """Refuse a deadline that was asked for if the method's rounds end without one.
+
+    FedAvg's have none either, but it may be given one: other methods beside it need it.
+    """
+    if method.asks.clock:
+        raise SalfError(f"{method.name} decides itself when a round ends: leave out deadline=.")

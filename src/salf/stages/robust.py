@@ -65,7 +65,7 @@ class Robust:
             raise unknown("robust rule", self.rule, RULES)
         if self.attackers < 1:
             raise SalfError(
-                f"attackers must be at least 1, not {self.attackers}; --robust none trusts all "
+                f"attackers must be at least 1, not {self.attackers}; robust='none' trusts all "
                 "users."
             )
 

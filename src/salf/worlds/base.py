@@ -150,7 +150,7 @@ class World(ABC):
         """The same users when the server takes a step whenever `size` updates have arrived."""
         raise SalfError(
             "a buffer of updates needs a clock that says when they arrive: set a fleet, such as "
-            "--fleet phones."
+            "fleet='phones'."
         )
 
     def timely(self, fastest: float, measured: bool, most: int) -> "World":
@@ -161,7 +161,7 @@ class World(ABC):
         """
         raise SalfError(
             "assigning work that fits needs a clock that says how long it takes: set a fleet, "
-            "such as --fleet phones."
+            "such as fleet='phones'."
         )
 
 

@@ -10,6 +10,7 @@ from reference import assert_close, copy_of, gradients
 from salf.core.layers import Layers
 from salf.live.inspection import Inspection
 from salf.live.server import LiveServer
+from salf.live.task import Task
 from salf.live.update import decode, encode, size_of
 from salf.live.user import User
 
@@ -51,9 +52,9 @@ def test_a_user_does_the_steps_that_fit_and_sends_the_sum_of_their_gradients(
     deadline, steps, depth
 ):
     user, device, weights = user_on_a_device()
-    user.train(1, None, weights)  # after which it knows its speed
+    user.train(Task(1, None, weights))  # after which it knows its speed
     began = device.now()
-    update = user.train(2, deadline, weights, 5, RATE)
+    update = user.train(Task(2, deadline, weights, 5, RATE))
     assert (update.steps, update.planned, update.depth) == (steps, 5, depth)
     assert deadline is None or device.now() - began <= deadline
     layers = user.backpropagation.layers
@@ -73,7 +74,7 @@ def test_a_step_that_does_not_fit_is_never_tried_though_the_first_one_is_now_and
     user, device, weights = user_on_a_device()
     for round in range(1, 60):
         began = device.now()
-        update = user.train(round, 5.5, weights, 3, RATE)
+        update = user.train(Task(round, 5.5, weights, 3, RATE))
         if round > 1:
             assert (update.steps, update.depth) == (1, 1)
             assert device.now() - began <= 5.5
@@ -81,7 +82,7 @@ def test_a_step_that_does_not_fit_is_never_tried_though_the_first_one_is_now_and
 
 def test_a_users_own_number_of_steps_replaces_the_servers():
     user, _, weights = user_on_a_device(steps=2)
-    update = user.train(1, None, weights, 5, RATE)
+    update = user.train(Task(1, None, weights, 5, RATE))
     assert (update.steps, update.planned) == (2, 2)
 
 
@@ -111,7 +112,7 @@ def test_running_statistics_of_layers_that_the_last_step_missed_are_those_of_the
             return found
 
     user.backpropagation = Stops(user.backpropagation)
-    update = user.train(1, 1.0, start, 3, RATE)
+    update = user.train(Task(1, 1.0, start, 3, RATE))
     assert (update.steps, update.depth) == (2, 3)
     assert update.tensors["0.num_batches_tracked"] == 1
     assert update.tensors["2.num_batches_tracked"] == 2
@@ -124,9 +125,9 @@ def test_the_server_counts_a_user_with_a_complete_step_in_every_layer():
     user, _, weights = user_on_a_device()
     model, _, _, _ = prepared(dtype=torch.float64)
     server = LiveServer(model, user.backpropagation.layers, lambda t: 0.1, local_steps=3)
-    user.train(1, None, weights)
+    user.train(Task(1, None, weights))
     server.open(["a", "silent"])
-    server.take("a", encode(user.train(1, 6.5, weights, 3, RATE)))
+    server.take("a", encode(user.train(Task(1, 6.5, weights, 3, RATE))))
     row = server.close()
     assert (row.reached, row.rejected) == ((1, 1, 1), ())
     assert row.steps == {"a": (2, 3), "silent": (1, 3)}

@@ -10,7 +10,6 @@ from salf.worlds.fleet.availability import Intervals
 from salf.worlds.fleet.cost import Cost
 from salf.worlds.fleet.deadlines import Auto
 from salf.worlds.fleet.devices import Fleet
-from salf.worlds.fleet.named import with_availability
 from salf.worlds.fleet.timing import Timing
 from salf.worlds.fleet.world import TMAX, OnFleet, deadline_for
 
@@ -61,7 +60,7 @@ def test_it_follows_devices_that_become_less_available():
     """All the time for 40 s, then 1 s of every 3 s: the same reach takes about 3 times as long."""
     on = [(0.0, 40.0), *((t, t + 1.0) for t in np.arange(42.0, 3000.0, 3.0))]
     fleet = Fleet.of(np.full(20, 1e6), jitter=0.3)
-    changing = with_availability(fleet, Intervals(dict.fromkeys(range(20), on)))
+    changing = fleet.available(Intervals(dict.fromkeys(range(20), on)))
     reach, deadlines = followed(changing, 0.7, 300)
     usual = deadline_for(timing(fleet), 0.7)
     early = int(30 / usual)
@@ -75,7 +74,7 @@ def test_it_does_not_run_away_when_the_target_is_out_of_reach():
     """Half of the devices are gone for good after 5 s, so no deadline gives 0.7."""
     fleet = Fleet.of(np.full(20, 1e6), jitter=0.3)
     gone = {device: [(0.0, 5.0 if device < 10 else 1e9)] for device in range(20)}
-    reach, deadlines = followed(with_availability(fleet, Intervals(gone)), 0.7, 2000)
+    reach, deadlines = followed(fleet.available(Intervals(gone)), 0.7, 2000)
     assert reach[-100:].mean() == pytest.approx(0.5)
     assert deadlines.max() < 20 * deadlines[0]
 

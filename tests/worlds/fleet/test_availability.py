@@ -12,7 +12,7 @@ MANY = 4_000
 
 def share(available, time, devices=MANY):
     who = np.arange(devices)
-    return float((available.next_available(who, np.full(devices, float(time))) == time).mean())
+    return float((available.window(who, np.full(devices, float(time)))[0] == time).mean())
 
 
 def near(found, wanted, devices=MANY):
@@ -20,13 +20,13 @@ def near(found, wanted, devices=MANY):
 
 
 def test_always_is_now():
-    assert Always().next_available(np.arange(2), np.array([3.0, 4.0])).tolist() == [3.0, 4.0]
+    assert Always().window(np.arange(2), np.array([3.0, 4.0]))[0].tolist() == [3.0, 4.0]
 
 
 def test_intervals_by_hand():
     own = Intervals({0: [(1, 2), (4, 6)], 1: [(0, 3)]})
     who, at = np.array([0, 0, 0, 1, 1, 2]), np.array([0.0, 1.5, 2.0, 2.0, 3.0, 0.0])
-    assert own.next_available(who, at).tolist() == [1, 1.5, 4, 2, np.inf, np.inf]
+    assert own.window(who, at)[0].tolist() == [1, 1.5, 4, 2, np.inf, np.inf]
     assert own.active(np.array([0, 1, 2]), 0.0, 5.0).tolist() == [2, 3, 0]
     # Of user 0's work, 1 s is done at 2, 2 s at 5, and 4 s never.
     assert own.elapsed(np.array([0]), 0.0, np.array([[1.0, 2.0, 4.0]])).tolist() == [[2, 5, np.inf]]
@@ -35,14 +35,14 @@ def test_intervals_by_hand():
 def test_intervals_repeat_after_their_period():
     own = Intervals({0: [(1, 2)]}, period=10)
     at = np.array([0.0, 2.0, 11.5, 25.0])
-    assert own.next_available(np.zeros(4, int), at).tolist() == [1, 11, 11.5, 31]
+    assert own.window(np.zeros(4, int), at)[0].tolist() == [1, 11, 11.5, 31]
     assert own.elapsed(np.array([0]), 0.0, np.array([[2.5]])).tolist() == [[21.5]]
 
 
 def test_intervals_from_a_file(tmp_path):
     (tmp_path / "a.csv").write_text("device,start,end\n0,5,6\n0,1,2\n1,0,9\n")
     own = Intervals.csv(tmp_path / "a.csv")
-    assert own.next_available(np.array([0, 0]), np.array([0.0, 3.0])).tolist() == [1, 5]
+    assert own.window(np.array([0, 0]), np.array([0.0, 3.0]))[0].tolist() == [1, 5]
     (tmp_path / "b.csv").write_text("who,start\n0,5\n")
     with pytest.raises(SalfError, match="must have the columns device, start and end"):
         Intervals.csv(tmp_path / "b.csv")
@@ -129,13 +129,13 @@ def test_windows_follow_each_other_without_overlap():
             assert (opens >= now).all()
             assert (closes > opens).all()
             inside = (opens + closes) / 2
-            np.testing.assert_array_equal(available.next_available(who, inside), inside)
+            np.testing.assert_array_equal(available.window(who, inside)[0], inside)
             now = closes
 
 
 def test_users_have_the_availability_of_their_devices():
     own = Intervals({0: [(0, 1)], 1: [(5, 6)]}).of(np.array([1, 0]))
-    assert own.next_available(np.array([0, 1]), np.zeros(2)).tolist() == [5, 0]
+    assert own.window(np.array([0, 1]), np.zeros(2))[0].tolist() == [5, 0]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def test_every_device_is_available_in_its_share_of_the_slots():
     available = SlotAvailability(chances, slot=2.0, seed=3)
     for device, chance in enumerate(chances):
         starts = 2.0 * np.arange(slots)
-        now = available.next_available(np.full(slots, device), starts) == starts
+        now = available.window(np.full(slots, device), starts)[0] == starts
         assert abs(now.mean() - chance) <= 4.5 * np.sqrt(chance * (1 - chance) / slots)
 
 
@@ -64,7 +64,7 @@ def test_what_cannot_be_is_refused(wrong):
 
 def test_without_data_it_says_so():
     with pytest.raises(SalfError, match="depends on the users' data"):
-        availability.parse("by-labels:0.1,1").next_available(np.arange(2), np.zeros(2))
+        availability.parse("by-labels:0.1,1").window(np.arange(2), np.zeros(2))[0]
 
 
 @pytest.mark.parametrize("pair", ["random", "labels"])

@@ -4,12 +4,14 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import salf
 from salf.common.errors import SalfError
 from salf.core.draws import Keyed
 from salf.core.layers import Layers
+from salf.worlds.fleet.availability import markov
 from salf.worlds.fleet.cost import Cost
 from salf.worlds.fleet.jitter import ExponentialLayers, Steady
 from salf.worlds.fleet.named import parse
@@ -101,6 +103,47 @@ def test_a_fleet_from_a_file_and_users_in_turn(tmp_path):
         salf.Fleet(str(path), users=1)
 
 
+def test_every_way_to_make_a_fleet_takes_an_availability(tmp_path):
+    path = tmp_path / "fleet.csv"
+    path.write_text("speed\n1e6\n2e6\n")
+    spec, who, at = "markov:30,10", np.arange(2), np.zeros(2)
+    wanted = markov(30, 10).window(who, at)
+    for fleet in (
+        salf.Fleet.csv(path, availability=spec),
+        salf.Fleet.csv(path, availability=markov(30, 10)),
+        salf.Fleet.csv(path).available(spec),
+        salf.Fleet(str(path), users=2, availability=spec),
+        salf.Fleet("phones", users=2, availability=spec),
+        salf.Fleet.of([1e6, 2e6], availability=spec),
+        parse(str(path), 2, seed=0, available=spec),
+    ):
+        np.testing.assert_array_equal(fleet.devices.availability.window(who, at), wanted)
+    with pytest.raises(SalfError, match="has an availability of its own: leave out availability"):
+        fleet.available("sessions")
+    assert fleet.available("always") is fleet
+
+
+def test_a_run_takes_the_availability_of_a_fleet_from_a_file_either_way(tmp_path):
+    path = tmp_path / "fleet.csv"
+    path.write_text("speed\n1e6\n2e6\n3e6\n")
+    x = torch.randn(60, 4)
+    y, runs = (x.sum(1) > 0).long(), []
+    for fleet, settings in (
+        (str(path), {"availability": "markov:2,9", "users": 3}),
+        (salf.Fleet.csv(path), {"availability": "markov:2,9"}),
+        (salf.Fleet.csv(path, availability="markov:2,9"), {}),
+        (salf.Fleet.csv(path), {}),
+    ):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(4, 2))
+        settings |= {"rounds": 5, "lr": 0.1, "deadline": 1.0, "batch_size": 4}
+        runs.append([row.reached for row in salf.train(net, (x, y), fleet=fleet, **settings).rows])
+    assert runs[0] == runs[1] == runs[2] != runs[3]
+    fleet = salf.Fleet.csv(path, availability="sessions")
+    with pytest.raises(SalfError, match="an availability of its own: leave out availability="):
+        salf.train(net, (x, y), fleet=fleet, availability="sessions", deadline=1.0)
+
+
 def test_an_error_inside_a_named_fleet_is_not_taken_for_a_wrong_option(monkeypatch):
     with pytest.raises(SalfError, match="the option speed of the fleet 'phones' must be"):
         salf.Fleet("phones", users=2, speed="fast")
@@ -165,8 +208,6 @@ def test_slow_classes_count_layers_and_go_by_label():
 def test_work_is_counted_on_the_module():
     """A row of a linear layer costs its weights, forward and back, and once more below it."""
     net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
-    import torch
-
     example = torch.zeros(5, 4)
     cost = Cost.of(net, Layers.of(net, None, example), example)
     assert cost.forward.tolist() == [12, 6]
@@ -175,8 +216,6 @@ def test_work_is_counted_on_the_module():
 
 
 def test_a_model_without_products_is_refused():
-    import torch
-
     class Scale(nn.Module):
         def __init__(self):
             super().__init__()

@@ -29,12 +29,12 @@ def buffer_of_3(method):
 @pytest.mark.parametrize("method", salf.METHODS)
 def test_every_method_runs_by_the_clock(method):
     made = salf.method(method)
-    settings = PHONES if made.has_deadline else {**PHONES, "deadline": None}
+    settings = PHONES if made.asks.deadline else {**PHONES, "deadline": None}
     history = run(**settings, method=method, rounds=6, options=buffer_of_3(method))
     clock = [row.clock for row in history.rows]
     assert clock == sorted(clock)
     assert clock[0] > 0
-    if made.has_deadline:
+    if made.asks.deadline:
         assert np.diff([0, *clock]).max() <= 0.3 + 1e-12
     assert all(row.work >= row.wasted_work >= 0 for row in history.rows)
     assert all(row.bytes >= row.wasted_bytes >= 0 for row in history.rows)
@@ -143,7 +143,7 @@ def test_users_of_unequal_sizes_are_paired_with_devices_by_size():
         ({"fleet": "phones", "deadline": "soon"}, "a time needs a unit"),
         ({"fleet": "phones", "seconds": -1.0}, "seconds must be a positive time"),
         ({"fleet": "phones", "rounds": 0}, "rounds must be at least 1"),
-        ({"fleet": "phones", "seconds": 5.0, "rounds": 0, "lr": "cosine:0.1"}, "give --rounds"),
+        ({"fleet": "phones", "seconds": 5.0, "rounds": 0, "lr": "cosine:0.1"}, "give rounds="),
         (
             {"fleet": "phones", "batches": "equal-time", "local_epochs": 1},
             "batches equal-time does not work with local epochs",
@@ -187,8 +187,8 @@ def small_net():
         ({"average": "all", "reach": "learned"}, "salf with average all does not use p_l"),
         ({"method": salf.method("asyncfl", delay=2)}, "delay counts rounds"),
         ({"method": "asyncfl", "options": {"delay": 3, "buffer": 2}}, "leave out delay"),
-        ({"method": "asyncfl", "options": {"buffer": 2}}, "leave out the deadline"),
-        ({"method": salf.method("asyncfl", buffer=2)}, "leave out the deadline"),
+        ({"method": "asyncfl", "options": {"buffer": 2}}, "leave out deadline="),
+        ({"method": salf.method("asyncfl", buffer=2)}, "leave out deadline="),
     ],
 )
 def test_settings_that_would_have_no_effect_are_refused(settings, said):

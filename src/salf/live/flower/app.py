@@ -201,7 +201,7 @@ def train(msg: Message, context: Context) -> Message:
     def batch(rows: int | None = None) -> Any:
         return batches.batch(round, next(steps), rows)
 
-    own |= {"seed": config.seed, "number": number - 1}
+    own |= {"seed": config.seed, "number": number - 1, "method": config.make_method()}
     with batches.draws(round):
         return answer(problem.model, batch, msg, context, steps=batches.steps, **own)
 

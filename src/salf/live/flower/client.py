@@ -14,7 +14,9 @@ from salf.common.errors import SalfError
 from salf.core.compression import Compression, Sender
 from salf.core.layers import Layers
 from salf.live.batches import OwnBatch
+from salf.live.task import Task
 from salf.live.user import User
+from salf.methods import Method
 from salf.worlds.fleet.cost import MOST
 
 RESIDUALS = "salf-residuals"  # where in the context's state what was not sent is kept
@@ -35,6 +37,7 @@ def train(
     samples: int | None = None,
     seed: int = 0,
     number: int | None = None,
+    method: Method | None = None,
 ) -> Message:
     """Backpropagate as far as the round's deadline allows, and reply with the layers reached.
 
@@ -51,7 +54,8 @@ def train(
 
     Flower starts a new process for each message. In the context, this node remembers how long its
     layers take and, with topk compression, what it has not sent yet. `seed` and `number` key the
-    random rounding of QSGD.
+    random rounding of QSGD. `method` is needed if it changes users' local steps and does not come
+    with salf.
     """
     start = time.perf_counter()
     config, weights = _read(msg)
@@ -69,15 +73,20 @@ def train(
             inputs, targets = batch
         return loss(model(inputs), targets)
 
-    user = User("", model, layers, value, steps=steps, batch=own)
+    user = User("", model, layers, value, steps=steps, batch=own, method=method)
     user.sender = _sender(cast(str, config.get("compress", "")), layers, seed, number, msg, context)
     _recall(user, context, named)
     left = None if deadline is None else deadline - (time.perf_counter() - start)
-    asked, rate = cast(int, config["local-steps"]), cast(float, config["local-rate"])
-    step_seconds = cast(float, config.get("step-seconds", 0.0))
-    proximal = cast(float, config.get("proximal", 0.0))
-    whole_steps = cast(bool, config.get("whole-steps", False))
-    update = user.train(round, left, weights, asked, rate, step_seconds, proximal, whole_steps)
+    task = Task(
+        round,
+        left,
+        weights,
+        cast(int, config["local-steps"]),
+        cast(float, config["local-rate"]),
+        cast(float, config.get("step-seconds", 0.0)),
+        cast(str, config.get("method", "")),
+    )
+    update = user.train(task)
     if context is not None:
         learned = user.backpropagation.state_dict()
         context.state[TIMES] = ConfigRecord({"layers": named, "rows": update.rows, **learned})

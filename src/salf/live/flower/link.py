@@ -13,7 +13,8 @@ from torch import Tensor
 
 from salf.common.errors import in_one_line
 from salf.live.flower.mail import Mail, Sent
-from salf.live.rounds import Answer, Task
+from salf.live.rounds import Answer
+from salf.live.task import Task
 from salf.live.update import Rejected, Update, number_of, optional_of, whole_of
 
 Record = TypeVar("Record")

@@ -29,8 +29,9 @@ from salf.core.schedules import Schedule
 from salf.core.server import SGD, Optimiser
 from salf.live.flower.link import GridLink, update_of
 from salf.live.flower.mail import Mail
-from salf.live.rounds import Grace, Rounds, Task
+from salf.live.rounds import Grace, Rounds
 from salf.live.server import LiveServer
+from salf.live.task import Task
 from salf.live.tmax import TMax, check_deadline
 from salf.live.update import Rejected, size_of
 from salf.methods import Method
@@ -158,7 +159,7 @@ class SALF(FedAvg):
         # With fewer there is no majority against a bad one, and no layer would ever move.
         self.min_available_nodes = max(self.min_available_nodes, self._needed())
         self.seed = seed
-        waits = self.server.method.waits
+        waits = self.server.method.asks.waits
         # Of `configure_train`, for those who carry the messages themselves.
         self._t_max = TMax.of(None if waits else deadline, self.server.done_after)
 
@@ -170,7 +171,7 @@ class SALF(FedAvg):
     def summary(self) -> None:
         """Log summary configuration of the strategy."""
         names = [layer.name for layer in self.server.layers]
-        waits = "none: every round waits for all nodes" if self.server.method.waits else None
+        waits = "none: every round waits for all nodes" if self.server.method.asks.waits else None
         grace = "learned from arrivals" if self.grace.fixed is None else f"{self.grace.fixed:g} s"
         log(INFO, "\t├──> Rounds:")
         log(INFO, "\t│\t├──Method: %s", self.server.method.name)
@@ -238,7 +239,7 @@ class SALF(FedAvg):
         deadline = self._t_max.seconds(self.server.t + 1)
         self.server.open([str(node) for node in nodes], None if self._t_max.trying else deadline)
         fixed = not isinstance(self._t_max.deadline, Auto)
-        return self._messages(Task.of(self.server, deadline, fixed), nodes, config, 3600)
+        return self._messages(self.server.task(deadline, fixed), nodes, config, 3600)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -305,8 +306,7 @@ class SALF(FedAvg):
             "local-steps": task.steps,
             "local-rate": task.rate,
             "step-seconds": task.step_seconds,
-            "proximal": task.proximal,
-            "whole-steps": task.whole_steps,
+            "method": task.method,
             "compress": self.compress,
         }
         sent = ConfigRecord(

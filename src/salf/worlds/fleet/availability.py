@@ -23,23 +23,25 @@ class Availability(ABC):
     """When each device of a fleet is available."""
 
     always = False
+    memory = np.inf  # seconds after which what a device did before no longer matters
 
     @abstractmethod
     def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
         """From when until when each device is next available: now, if it is; inf if never."""
 
-    def next_available(self, devices: Ints, times: Floats) -> Floats:
-        """When each device is next available; the same time if it is now."""
-        return self.window(devices, times)[0]
+    def active(self, devices: Ints, start: float, seconds: float | Floats) -> Floats:
+        """For how long each device is available within the `seconds` after `start`.
 
-    def active(self, devices: Ints, start: float, seconds: float) -> Floats:
-        """For how long each device is available within the `seconds` after `start`."""
-        now, total, end = np.full(len(devices), start), np.zeros(len(devices)), start + seconds
-        while (now < end).any():
+        An array of several `seconds` gives an array [seconds, devices].
+        """
+        ends = start + np.asarray(seconds, np.float64)[..., None]
+        now, last = np.full(len(devices), start), float(ends.max())
+        total = np.zeros((*ends.shape[:-1], len(devices)))
+        while (now < last).any():
             opens, closes = self.window(devices, now)
-            total += np.maximum(np.minimum(closes, end) - np.minimum(opens, end), 0)
-            now = np.minimum(closes, end)
-        return total
+            total += np.maximum(np.minimum(closes, ends) - np.minimum(opens, ends), 0)
+            now = np.minimum(closes, last)
+        return np.asarray(total)
 
     def elapsed(self, devices: Ints, start: float, needed: Floats) -> Floats:
         """The time after `start` at which work of `needed` seconds is done: [devices, stages]."""
@@ -57,8 +59,8 @@ class Availability(ABC):
             going = going[again]
         return done.reshape(shape)
 
-    def share_of_time(self, devices: Ints) -> Floats:
-        """How much of the time each device is available, next to the others of its fleet."""
+    def time_available(self, devices: Ints) -> Floats:
+        """The part of the time each device is available, next to the others of its fleet."""
         return np.ones(len(devices))
 
     def of(self, devices: Ints) -> "Availability":
@@ -76,19 +78,15 @@ class Always(Availability):
     always = True
 
     def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
-        """Now, for ever."""
         return times, np.full(len(devices), np.inf)
 
-    def active(self, devices: Ints, start: float, seconds: float) -> Floats:
-        """All the time."""
-        return np.full(len(devices), seconds)
+    def active(self, devices: Ints, start: float, seconds: float | Floats) -> Floats:
+        return np.repeat(np.asarray(seconds, np.float64)[..., None], len(devices), axis=-1)
 
     def elapsed(self, devices: Ints, start: float, needed: Floats) -> Floats:
-        """As long as the work takes."""
         return needed
 
     def of(self, devices: Ints) -> Availability:
-        """The same."""
         return self
 
 
@@ -99,13 +97,15 @@ class Assigned(Availability):
     devices: Availability
     device_of: Ints
 
+    @property
+    def memory(self) -> float:  # type: ignore[override]
+        return self.devices.memory
+
     def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
-        """That of their devices."""
         return self.devices.window(self.device_of[devices], times)
 
-    def share_of_time(self, devices: Ints) -> Floats:
-        """That of their devices."""
-        return self.devices.share_of_time(self.device_of[devices])
+    def time_available(self, devices: Ints) -> Floats:
+        return self.devices.time_available(self.device_of[devices])
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,6 @@ class DayAndNight(Availability):
             )
 
     def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
-        """Today's window, or tomorrow's if it is over."""
         length = self.share * self.period
         u = Keyed(self.seed, 0).uniform(devices, Purpose.AVAILABLE, 2)
         opens = self.middle + self.spread * normal(u[:, 0], u[:, 1]) - length / 2
@@ -163,6 +162,10 @@ class OnAndOff(Availability):
     def __post_init__(self) -> None:
         if not self.on > 0 or not self.off > 0:
             raise SalfError(f"mean times on and off must be above 0, not {self.on} and {self.off}.")
+
+    @property
+    def memory(self) -> float:  # type: ignore[override]
+        return 3 * (self.on + self.off)
 
     def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
         """Cycle after cycle of each device, not far from those looked at last if times go on.
@@ -289,7 +292,6 @@ class Intervals(Availability):
         return [device for device in range(devices) if device not in self._own]
 
     def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
-        """The first interval that is not over; never, if there is none."""
         opens, closes = np.full(len(devices), np.inf), np.full(len(devices), np.inf)
         for place, (device, time) in enumerate(zip(devices.tolist(), times.tolist(), strict=True)):
             own = self._own.get(device)

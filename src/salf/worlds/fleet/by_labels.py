@@ -44,7 +44,7 @@ class SlotAvailability(Availability):
             going = going[~has]
         return opens, closes
 
-    def share_of_time(self, devices: Ints) -> Floats:
+    def time_available(self, devices: Ints) -> Floats:
         """The chance of each device."""
         return np.asarray(self.chances[devices])
 

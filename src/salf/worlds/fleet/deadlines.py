@@ -127,7 +127,7 @@ def parse(setting: float | str) -> Deadline:
 def missing() -> SalfError:
     """What to say where a fleet has no deadline."""
     return SalfError(
-        "this method needs a deadline: set one, such as --deadline 2s or --deadline auto; "
+        "this method needs a deadline: set one, such as deadline='2s' or deadline='auto'; "
         "`salf fleet preview` shows which deadline gives which reach."
     )
 

@@ -10,6 +10,7 @@ import numpy as np
 from salf.common.errors import SalfError
 from salf.core.arrivals import Floats, Ints
 from salf.core.draws import Keyed, Purpose, normal
+from salf.worlds.fleet import availability as availabilities
 from salf.worlds.fleet.availability import Always, Availability
 from salf.worlds.fleet.jitter import Jitter, LogNormal, Steady
 
@@ -70,16 +71,27 @@ class Fleet:
 
     `Fleet("phones", users=30, seed=0)` creates a named fleet (see docs/fleets.md), with options
     such as `speed=1e6` (the median speed). `Fleet.of(speed=[...])` creates a fleet from speeds and
-    `Fleet.csv` from a file. A device depends only on the seed and its number.
+    `Fleet.csv` from a file. A device depends only on the seed and its number. All three take
+    `availability`, as the setting of that name or as an object of `salf.worlds.fleet.availability`.
     """
 
-    def __init__(self, name: str, users: int, seed: int = 0, **options: Any) -> None:
+    name: str
+    devices: Devices
+
+    def __init__(
+        self,
+        name: str,
+        users: int,
+        seed: int = 0,
+        availability: str | Availability = "always",
+        **options: Any,
+    ) -> None:
         from salf.worlds.fleet.named import make
 
         if users < 1:
             raise SalfError(f"a fleet needs at least one user, not {users}.")
-        self.name = name
-        self.devices: Devices = make(name, users, seed, options)
+        made = Fleet.made(name, make(name, users, seed, options)).available(availability, seed)
+        self.name, self.devices = name, made.devices
 
     @classmethod
     def made(cls, name: str, devices: Devices) -> "Fleet":
@@ -97,7 +109,7 @@ class Fleet:
         up: float | Sequence[float] = np.inf,
         down: float | Sequence[float] = np.inf,
         latency: float | Sequence[float] = 0.0,
-        availability: Availability | None = None,
+        availability: str | Availability = "always",
         counted: Counted = "multiply-adds",
         pair: Pair = "random",
         name: str = "by hand",
@@ -120,13 +132,16 @@ class Fleet:
             raise SalfError(
                 f"give one value, or one for each of the {len(speeds)} devices."
             ) from None
-        return cls.made(
-            name,
-            Devices(speeds, ups, downs, latencies, law, availability or Always(), counted, pair),
-        )
+        devices = Devices(speeds, ups, downs, latencies, law, counted=counted, pair=pair)
+        return cls.made(name, devices).available(availability)
 
     @classmethod
-    def csv(cls, path: Path | str, users: int | None = None) -> "Fleet":
+    def csv(
+        cls,
+        path: Path | str,
+        users: int | None = None,
+        availability: str | Availability = "always",
+    ) -> "Fleet":
         """A fleet from a file with a line per device.
 
         The column `speed` is required; `up`, `down`, `latency` and `jitter` are optional. A file
@@ -144,7 +159,7 @@ class Fleet:
             )
         if users is not None and users != len(devices.speed):
             devices = devices.of(np.arange(users) % len(devices.speed))
-        return cls.made(str(path), devices)
+        return cls.made(str(path), devices).available(availability)
 
     def __len__(self) -> int:
         return len(self.devices.speed)
@@ -155,6 +170,18 @@ class Fleet:
             f"Fleet({self.name!r}: {len(self)} devices, {usual:.3g} {self.devices.counted} a "
             f"second at the median, {slow:.3g} to {fast:.3g} from the 5th to the 95th percentile)"
         )
+
+    def available(self, availability: str | Availability, seed: int = 0) -> "Fleet":
+        """The same devices, available at the times of this law."""
+        if isinstance(availability, str):
+            availability = availabilities.parse(availability, seed)
+        if availability.always:
+            return self
+        if not self.devices.availability.always:
+            raise SalfError(
+                f"the fleet {self.name} has an availability of its own: leave out availability."
+            )
+        return Fleet.made(self.name, replace(self.devices, availability=availability))
 
     def paired(self, how: Pair, dominant: Ints | None = None, sizes: Ints | None = None) -> "Fleet":
         """The same devices, assigned to users at random or by their data.
@@ -179,7 +206,7 @@ class Fleet:
         Where some devices are available less often than others, those come first.
         """
         count = max(1, round(share * len(self)))
-        available = self.devices.availability.share_of_time(np.arange(len(self)))
+        available = self.devices.availability.time_available(np.arange(len(self)))
         return np.sort(np.lexsort((self.devices.speed, available))[:count])
 
     def preview(

@@ -120,7 +120,7 @@ class Buffered(Delayed):
         if self.size > len(users):
             raise SalfError(
                 f"a buffer of {self.size} updates never fills, because only {len(users)} users "
-                "work at a time: use a smaller one, as in --option buffer=5."
+                "work at a time: use a smaller one, as in options={'buffer': 5}."
             )
         due = after[DUE, 1 + at_work]
         first = at_work[np.lexsort((at_work, due))][: self.size]

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from salf.common.errors import SalfError, unknown
 from salf.common.options import converted
 from salf.core.arrivals import Floats
 from salf.core.draws import Keyed, Purpose
-from salf.worlds.fleet import availability
 from salf.worlds.fleet.devices import Devices, Fleet, drawn_normal
 from salf.worlds.fleet.jitter import (
     ExponentialLayers,
@@ -121,16 +119,9 @@ def parse(spec: str, users: int, seed: int, available: str = "always") -> Fleet:
         name = head
         options = dict(_option(spec, part) for part in rest.split(","))
     seed = int(options.pop("seed", seed))
-    fleet = Fleet(name, users, seed, **options)
-    if available != "always":
-        fleet = with_availability(fleet, availability.parse(available, seed))
+    fleet = Fleet(name, users, seed, available, **options)
     fleet.name = spec
     return fleet
-
-
-def with_availability(fleet: Fleet, available: availability.Availability) -> Fleet:
-    """The same devices, which are not always available."""
-    return Fleet.made(fleet.name, replace(fleet.devices, availability=available))
 
 
 def assumed(spec: str) -> str:

@@ -29,7 +29,7 @@ LANES = 30  # users whose round is shown
 STARTS = 24  # times of a week at which rounds begin, where devices are not always available
 WEEK = 7 * DAY
 BATCHES = ("equal", "equal-time")
-FINISH = (0.25, 0.5, 0.75, 0.9)  # shares of users whose deadline is said
+FINISH = (0.25, 0.5, 0.75, 0.9)  # parts of the users whose deadline is said
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,11 @@ class Preview:
     finish_at: Floats  # the mean chance of a user to finish
     one_round: tuple[Span, ...] = ()  # of some users; none where devices are not always available
 
-    def deadline_to_finish(self, share: float) -> float:
-        """The deadline by which this share of the users finishes, between those of the curve."""
-        return float(np.interp(share, [0.0, *self.finish_at], [0.0, *self.deadlines]))
+    def deadline_to_finish(self, part: float) -> float | None:
+        """The deadline by which this part of the users finishes; None if it is after the curve."""
+        if part > self.finish_at[-1]:
+            return None
+        return float(np.interp(part, [0.0, *self.finish_at], [0.0, *self.deadlines]))
 
     @property
     def depths(self) -> Floats:
@@ -96,7 +98,12 @@ class Preview:
                 zip(self.layers, self.reach.mean(axis=1), self.unreached, strict=True), 1
             )
         ]
-        chosen = [f"{share:.0%} by {_plain(self.deadline_to_finish(share))} s" for share in FINISH]
+        chosen = [
+            f"{part:.0%} by {_plain(seconds)} s"
+            if (seconds := self.deadline_to_finish(part)) is not None
+            else f"{part:.0%} after {_plain(self.deadlines[-1])} s"
+            for part in FINISH
+        ]
         return "\n".join([*lines, f"Users that finish, by deadline: {', '.join(chosen)}."])
 
 
@@ -121,16 +128,11 @@ def preview(
     users = evenly(np.arange(timing.users), MOST_USERS)
     seconds = first_deadline(timing, deadline)
     expected = timing.expected(users)
-    always = timing.devices.availability.always
-    starts = np.zeros(1) if always else np.linspace(0, WEEK, STARTS, endpoint=False)
-
-    def reach(seconds: float) -> Floats:
-        """At a time of the week taken at random."""
-        if always:
-            return timing.reach_always(users, seconds)
-        each = [timing.reach(users, start, seconds) for start in starts.tolist()]
-        return np.asarray(np.mean(each, axis=0))
-
+    available = timing.devices.availability
+    always = available.always
+    # As close together as is enough for devices to be independent of what they did before.
+    length = min(WEEK, STARTS * available.memory)
+    starts = np.zeros(1) if always else np.linspace(0, length, STARTS, endpoint=False)
     asked = cohorts or (lambda t: np.arange(timing.users))
     size = len(asked(1))
     rounds = max(FEWEST, min(ROUNDS, ENTRIES // size)) if always else STARTS
@@ -148,7 +150,12 @@ def preview(
     # Closer where most users finish: the slowest of very many is far away.
     usual = np.quantile(expected[np.isfinite(expected)], QUANTILES)
     offered = np.union1d(np.linspace(0, last, POINTS + 1)[1:], usual)
-    at = np.array([reach(each).mean(axis=1) for each in offered])
+    # One start after the other, because times that follow each other are found at once.
+    looked_at = np.append(offered, seconds)
+    reach = np.zeros((len(looked_at), timing.layers, len(users)))
+    for start in starts.tolist():
+        reach += timing.reach(users, start, looked_at) / len(starts)
+    at = reach[:-1].mean(axis=2)
     return Preview(
         fleet,
         timing.users,
@@ -156,7 +163,7 @@ def preview(
         layers,
         seconds,
         expected,
-        reach(seconds),
+        reach[-1],
         np.mean(unreached, axis=0),
         np.array(slowest),
         offered,

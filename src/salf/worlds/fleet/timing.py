@@ -123,13 +123,14 @@ class Timing:
         tasks = self.tasks(users)
         return np.asarray(tasks.nominal.cumsum(axis=1) + tasks.links)
 
-    def reach(self, users: Ints, start: float, seconds: float) -> Floats:
+    def reach(self, users: Ints, start: float, seconds: float | Floats) -> Floats:
         """P(user u has uploaded layer l by then), exactly where it is known: [L, users].
 
-        Given when the devices are available, which is known when a round begins.
+        Given when the devices are available, which is known when a round begins. An array of
+        several deadlines gives an array [deadlines, L, users].
         """
         available = self.devices.availability
-        if available.always:
+        if available.always and isinstance(seconds, float):
             return self.reach_always(users, seconds)
         return self._reach(users, available.active(users, start, seconds))
 
@@ -165,21 +166,25 @@ class Timing:
         tasks = self.tasks(users)
         # A layer is in the update from the stage of the first local step on that computes it.
         nominal = tasks.nominal[:, : self.layers]
-        budget = seconds[:, None] - tasks.links[:, : self.layers]
-        chance = self.devices.jitter.chance(nominal, budget, users)
-        if chance is None:
-            chance = self._simulated(nominal, budget, users)
-        return np.asarray(chance[:, ::-1].T)
+        budgets = (seconds[..., None] - tasks.links[:, : self.layers]).reshape(-1, *nominal.shape)
+        found = [self.devices.jitter.chance(nominal, budget, users) for budget in budgets]
+        known = [chance for chance in found if chance is not None]
+        chances = np.array(known) if known else self._simulated(nominal, budgets, users)
+        reach = chances[..., ::-1].swapaxes(1, 2)
+        return reach.reshape(*seconds.shape[:-1], *reach.shape[1:])
 
-    def _simulated(self, nominal: Floats, budget: Floats, users: Ints) -> Floats:
-        """The same by drawing rounds, always the same ones."""
+    def _simulated(self, nominal: Floats, budgets: Floats, users: Ints) -> Floats:
+        """The chances by drawing rounds, always the same ones: [budgets, users, stages]."""
         drawn: Iterable[Floats] = self._drawn
         if self._drawn_of != users.tobytes():
             drawn = (self._some_rounds(nominal, users, k) for k in range(SIMULATED // AHEAD))
             if nominal.size <= KEPT:
                 drawn = self._drawn = list(drawn)
                 self._drawn_of = users.tobytes()
-        total = sum((complete <= budget[:, None]).sum(axis=1) for complete in drawn)
+        total = np.zeros(budgets.shape)
+        for complete in drawn:
+            for own, budget in zip(total, budgets, strict=True):
+                own += (complete <= budget[:, None]).sum(axis=1)
         # Never quite 0 or 1, which so many draws cannot tell.
         return np.asarray((total + 0.5) / (SIMULATED + 1))
 

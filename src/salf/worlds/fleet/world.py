@@ -254,7 +254,7 @@ def deadline_for(timing: Timing, target: float) -> float:
         raise SalfError(
             f"users cannot reach {target:g} of their layers on average, because only "
             f"{finite.mean():.0%} of the devices ever finish: set a lower target, as in "
-            "--deadline auto:0.3."
+            "deadline='auto:0.3'."
         )
     low, high = 0.0, 2 * float(expected[finite].max())
     while timing.reach_always(users, high).mean() < target:
