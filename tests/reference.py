@@ -57,9 +57,6 @@ class Scripted(DepthDistribution):
             straggler = np.isin(users, self.stragglers[t])
         return Arrivals.at(depth, straggler, len(users) + busy, user=users)
 
-    def reach_law(self, layer):
-        raise NotImplementedError
-
     def unreached(self, users):
         return np.zeros(self.layers) if self.p is None else np.array(self.p)
 
