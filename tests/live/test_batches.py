@@ -1,9 +1,11 @@
 """Batches in equal time: users choose theirs from what they learned about themselves."""
 
+from functools import partial
+
 import pytest
 import torch
-from torch import nn
 
+from nets import mlp
 from salf.core.layers import Layers
 from salf.live.batches import FITS, OwnBatch, common_time
 from salf.live.server import LiveServer
@@ -40,9 +42,7 @@ class Device:
         self.time += 2 * self.pace * self.batch.rows / 4  # two layers with two parameters each
 
 
-def network():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+network = partial(mlp, 3, 4, 2)
 
 
 def federation(devices, deadline, rounds=30, fixed=True):

@@ -2,12 +2,13 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
+from nets import mlp
 from salf.common.errors import SalfError
 from salf.core.compression import Compression, Sender
 from salf.core.layers import Layers
@@ -20,9 +21,7 @@ from salf.live.update import Update, encode
 LR = 0.5
 
 
-def network():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+network = partial(mlp, 3, 4, 4, 2)
 
 
 def server(**settings):

@@ -1,11 +1,14 @@
 """A run of Python objects keeps a folder, continues there, and refuses what is not the same."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 import salf
+from nets import mlp
 from salf.runs.presets import load_config
 from salf.runs.run import Stopped
 from salf.worlds.depth import Uniform
@@ -13,9 +16,7 @@ from salf.worlds.depth import Uniform
 SETTINGS = {"users": 4, "rounds": 6, "batch_size": 5, "stragglers": 0.5, "lr": 0.1}
 
 
-def net():
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+net = partial(mlp, 6, 8, 3, seed=1)
 
 
 @pytest.fixture(scope="module")
