@@ -20,7 +20,7 @@ Halves = tuple[Samples, Samples, str]  # train, test, and how far their bytes we
 
 
 @dataclass(frozen=True)
-class Recipe:
+class NamedSet:
     """How to come by one data set."""
 
     name: str
@@ -33,7 +33,7 @@ class Recipe:
     archive: str | None = None  # a file that, placed by hand, is as good as a fetched one
 
 
-def load_named(recipe: Recipe, folder: Path | None, cache: Path, report: Reporter) -> DataSet:
+def load_named(recipe: NamedSet, folder: Path | None, cache: Path, report: Reporter) -> DataSet:
     """Look in the cache, then in `folder`, then fetch, and say what was tried if all that fails."""
     home = cache / recipe.name
     tried: list[str] = []
@@ -61,13 +61,13 @@ def load_named(recipe: Recipe, folder: Path | None, cache: Path, report: Reporte
     )
 
 
-def is_in(recipe: Recipe, folder: Path) -> bool:
+def is_in(recipe: NamedSet, folder: Path) -> bool:
     """Whether the data set, or an archive with it, is in a folder."""
     ignored: list[str] = []
     return bool(_look(recipe, folder, ignored, ignored.append) or _placed_archives(recipe, folder))
 
 
-def _look(recipe: Recipe, base: Path, tried: list[str], report: Report) -> Halves | None:
+def _look(recipe: NamedSet, base: Path, tried: list[str], report: Report) -> Halves | None:
     reasons = []
     for place in (base / sub for sub in recipe.subfolders):
         try:
@@ -81,14 +81,14 @@ def _look(recipe: Recipe, base: Path, tried: list[str], report: Report) -> Halve
     return None
 
 
-def _placed_archives(recipe: Recipe, *folders: Path | None) -> list[Source]:
+def _placed_archives(recipe: NamedSet, *folders: Path | None) -> list[Source]:
     if recipe.archive is None:
         return []
     places = [base / sub / recipe.archive for base in folders if base for sub in recipe.subfolders]
     return [Source(str(at), lambda *_, at=at: at.parent) for at in places if at.is_file()]
 
 
-def _data_set(recipe: Recipe, found: Halves, origin: str) -> DataSet:
+def _data_set(recipe: NamedSet, found: Halves, origin: str) -> DataSet:
     train, test, checked = found
     return DataSet(recipe.name, train, test, CLASSES, source=f"{origin}, {checked}")
 
@@ -103,7 +103,7 @@ def idx_recipe(
     subfolders: tuple[str, ...],
     checksums: Mapping[str, str],
     sources: tuple[Source, ...],
-) -> Recipe:
+) -> NamedSet:
     """A data set of four idx files, whose unpacked bytes must match `checksums` (by part)."""
 
     def read(folder: Path) -> Halves | None:
@@ -115,12 +115,12 @@ def idx_recipe(
             write_whole(home / IDX_FILES[part], read_bytes(path))
 
     by_hand = f"{', '.join(IDX_FILES.values())} (plain or .gz)"
-    return Recipe(name, title, (*subfolders, "."), by_hand, read, keep, sources)
+    return NamedSet(name, title, (*subfolders, "."), by_hand, read, keep, sources)
 
 
 def cifar_recipe(
     sources: tuple[Source, ...], rows: int = 10_000, checksum: str = cifar.ARCHIVE_SHA256
-) -> Recipe:
+) -> NamedSet:
     """CIFAR-10: the official archive, or batches of the same structure placed by hand."""
 
     def keep(fetched: Path, home: Path) -> None:
@@ -129,7 +129,7 @@ def cifar_recipe(
     subfolders = (cifar.FOLDER, f"cifar10/{cifar.FOLDER}", "cifar10", ".")
     by_hand = f"{cifar.ARCHIVE} or the folder {cifar.FOLDER} that it contains"
     read = partial(cifar.read_cifar, rows=rows)
-    return Recipe("cifar10", "CIFAR-10", subfolders, by_hand, read, keep, sources, cifar.ARCHIVE)
+    return NamedSet("cifar10", "CIFAR-10", subfolders, by_hand, read, keep, sources, cifar.ARCHIVE)
 
 
 IDX_FILES = {part: f"{part}-idx{3 if 'images' in part else 1}-ubyte" for part in PARTS}

@@ -32,6 +32,7 @@ class OnFleet(World):
     do.
     """
 
+    counts_steps = True
     surely = False  # whether every layer is reached for sure, sooner or later, or nobody asks
     has_deadline = True  # whether a round may end at one
 
@@ -54,16 +55,12 @@ class OnFleet(World):
     def start(self) -> Memory:
         known = 0 if self.learned is None else self.learned.hypotheses
         memory = np.zeros((LEARNED + known, 1 + self.users))
-        memory[TMAX] = self._first_deadline() if self.has_deadline else 0.0
+        if self.has_deadline and isinstance(self.deadline, Auto):
+            memory[TMAX] = deadline_for(self.timing, self.deadline.reach)
         return memory
 
     def clock(self, memory: Memory) -> float:
         return float(memory[CLOCK])
-
-    def _first_deadline(self) -> float:
-        if isinstance(self.deadline, Auto):
-            return deadline_for(self.timing, self.deadline.reach)
-        return self.deadline.first()
 
     def arrivals(
         self, t: int, draws: Draws, users: Ints, memory: Memory
@@ -99,16 +96,6 @@ class OnFleet(World):
         if self.learned is not None:
             return self.learned.reach(memory[LEARNED:, 1:], users, seconds)
         return self.timing.reach(users, float(memory[CLOCK]), seconds)
-
-    def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
-        return arrived
-
-    def reach_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
-        return self.reach(t, users, memory)
-
-    def unreached_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
-        """p_l: a layer is reached in the first local step or not at all."""
-        return self.checked_unreached(t, users, memory)
 
     def waiting(self) -> World:
         return Waiting(self.timing, self._deadline)
@@ -154,7 +141,7 @@ class OnFleet(World):
         is late who will ever be done is not raised: it would grow for ever.
         """
         current = float(memory[TMAX])
-        if not self.has_deadline or not self.deadline.adapts:
+        if not self.has_deadline or not isinstance(self.deadline, Auto):
             return current
         reach = arrived.mean_reach(self.layers)
         found = self.deadline.after(min(current, took) or current, reach)
