@@ -8,9 +8,10 @@ import torch
 from nets import mlp
 from salf.core.layers import Layers
 from salf.live.batches import FITS, OwnBatch, common_time
-from salf.live.server import LiveServer
+from salf.live.server import LiveServer, ServerSettings
 from salf.live.update import Rejected, Update, decode, encode
 from salf.live.user import User
+from salf.problem import Problem
 from salf.worlds.fleet.cost import MOST
 
 SIZE = 16
@@ -47,7 +48,7 @@ network = partial(mlp, 3, 4, 2)
 
 def federation(devices, deadline, rounds=30, fixed=True):
     model = network()
-    server = LiveServer(model, Layers.of(model), lambda t: 1e-6, equal_time=SIZE)
+    server = LiveServer(Problem.of(model), 1e-6, ServerSettings(equal_time=SIZE))
     rows = []
     for _ in range(rounds):
         server.open([device.user.name for device in devices])
@@ -138,6 +139,6 @@ def test_paces_survive_a_restart(tmp_path):
     server, _ = federation([Device("a", 1e-3)], None, 2)
     server.save(tmp_path / "state")
     model = network()
-    again = LiveServer(model, Layers.of(model), lambda t: 0.1, equal_time=SIZE)
+    again = LiveServer(Problem.of(model), 0.1, ServerSettings(equal_time=SIZE))
     again.restore(tmp_path / "state")
     assert again.step_seconds(None) == server.step_seconds(None) > 0

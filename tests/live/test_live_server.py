@@ -15,8 +15,9 @@ from salf.core.layers import Layers
 from salf.core.server import SGD
 from salf.live.inspection import Part
 from salf.live.reach import ReachEstimate
-from salf.live.server import LiveServer
+from salf.live.server import LiveServer, ServerSettings
 from salf.live.update import Update, encode
+from salf.problem import Problem
 
 LR = 0.5
 
@@ -27,7 +28,7 @@ network = partial(mlp, 3, 4, 4, 2)
 def server(**settings):
     model = network()
     settings = {"unreached": [0.0, 0.0, 0.0], **settings}
-    return LiveServer(model, Layers.of(model), lambda t: LR, **settings)
+    return LiveServer(Problem.of(model), LR, ServerSettings(**settings))
 
 
 def update(user, depth=1, round=1, seed=0):

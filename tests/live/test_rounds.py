@@ -11,10 +11,10 @@ import updates
 
 from nets import mlp
 from salf.common.errors import SalfError
-from salf.core.layers import Layers
 from salf.live.rounds import Answer, Grace, Rounds
-from salf.live.server import LiveServer
+from salf.live.server import LiveServer, ServerSettings
 from salf.live.update import Rejected, encode
+from salf.problem import Problem
 
 LAYERS = 2
 NEVER = inf
@@ -81,7 +81,7 @@ def rounds(delays, deadline=1.0, grace=0.5, method="salf", **more):
     clock = Clock()
     model = network()
     server = LiveServer(
-        model, Layers.of(model), lambda t: 0.1, method=method, unreached=[0.0] * LAYERS
+        Problem.of(model), 0.1, ServerSettings(method=method, unreached=[0.0] * LAYERS)
     )
     link = MadeUpLink(clock, delays, more.pop("work", 0.0))
     if grace is not None:
