@@ -27,7 +27,7 @@ from salf.live.server import LiveServer, Row
 from salf.live.slow import slowness
 from salf.live.update import Update, encode_model
 from salf.live.users import make_user, user_name
-from salf.runs.federation import from_config
+from salf.runs.federation import problem_of
 from salf.runs.live_config import live
 from salf.runs.presets import PRESETS
 
@@ -109,7 +109,6 @@ def ray_alone(count: int) -> list[float]:
 def in_time(count: int) -> list[Row]:
     preset = PRESETS["mnist-cnn"]
     config = live(preset, users=USERS, data="synthetic", rounds=count, deadline=DEADLINE)
-    training = from_config(config.simulated())
     factors = slowness("0.5x8", USERS)
     with cluster():
         from salf.live import ray
@@ -119,7 +118,7 @@ def in_time(count: int) -> list[Row]:
             for n, factor in enumerate(factors, 1)
         ]
         ray.wait_ready(started)
-        rounds = Rounds(make_server(config, training), ray.RayLink(), DEADLINE, Grace())
+        rounds = Rounds(make_server(config, problem_of(config)), ray.RayLink(), DEADLINE, Grace())
         return run(rounds, count, "in time")
 
 

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from salf.core.arrivals import Arrivals
 from salf.core.draws import Keyed, Unkeyed
-from salf.core.layers import Layers
 from salf.core.server import SGD
 from salf.data import Partitioned, Samples
 from salf.data.sampling import ONE_STEP, Cohort
 from salf.engines import ENGINES, cross_entropy
 from salf.methods import METHODS, Group, method
-from salf.simulation import Simulation
+from salf.problem import Problem
+from salf.simulation import Recipe, Simulation
 from salf.worlds.base import AtDeadline
 from salf.worlds.depth import DepthDistribution
 
@@ -173,21 +173,19 @@ def simulate(
     local=ONE_STEP,
     **engine_options,
 ) -> Simulation:
-    made = ENGINES[engine](model, Layers.of(model), **engine_options)
-    rule = method(name, **(options or {}))
-    return Simulation(
-        made,
-        rule,
-        AtDeadline(depth),
-        Partitioned(Samples(*samples), shares),
+    problem = Problem.of(model, Partitioned(Samples(*samples), shares))
+    made = ENGINES[engine](model, problem.layers, **engine_options)
+    recipe = Recipe(
         lambda t: rate,
         SGD(momentum),
         batch,
-        seed,
+        local,
         None if cohort is None else Cohort(len(shares), cohort),
         by_samples,
-        local,
+        made,
     )
+    rule = method(name, **(options or {}))
+    return Simulation(problem, rule, AtDeadline(depth), recipe, seed=seed)
 
 
 def equal_shares(users, size):

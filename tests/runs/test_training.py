@@ -274,16 +274,16 @@ def test_more_users_than_samples_is_one_sentence(points):
 
 def test_training_and_validation_data_are_disjoint_and_complete():
     training = from_config(Config(data="synthetic", users=6, rounds=1, batch_size=4))
-    assert training.validation is not None
-    assert len(training.validation) == 1000
-    assert len(training.simulation.data.samples) == 5000
-    rows = torch.cat([training.simulation.data.samples.inputs, training.validation.inputs])
+    problem = training.simulation.problem
+    assert len(problem.validation) == 1000
+    assert len(problem.users.samples) == 5000
+    rows = torch.cat([problem.users.samples.inputs, problem.validation.inputs])
     assert len({row.numpy().tobytes() for row in rows}) == 6000
 
 
 def test_evaluation_keeps_to_a_part_of_the_work_by_default():
     training = from_config(Config(data="synthetic", users=10, rounds=1, batch_size=10))
-    assert training.eval_every == 10  # 1,000 held-out rows, 100 trained rows a round
+    assert training.evaluation.every == 10  # 1,000 held-out rows, 100 trained rows a round
 
 
 def test_with_no_stragglers_salf_drop_and_fedavg_are_one():

@@ -86,7 +86,8 @@ def compare(
         salf compare mnist-mlp --fleet phones --deadline 800ms --seconds 400 \\
             --batches equal,equal-time --out phones    (accuracy over simulated seconds)
     """
-    from salf.report import check_extra, print_tables, write_report
+    from salf.report.comparison import print_tables, write_report
+    from salf.report.extra import check_extra
     from salf.runs.compare import cases
 
     base = simulated(source).changed(**settings)

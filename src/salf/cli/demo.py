@@ -53,8 +53,8 @@ def demo(
     A second comparison, over rounds, uses the paper's mixture with 90 % stragglers. The data are
     MNIST or, if it cannot be downloaded, digits, a small data set that comes with salf.
     """
-    from salf.report import check_extra, print_tables
-    from salf.report.comparison import write_both
+    from salf.report.comparison import print_tables, write_both
+    from salf.report.extra import check_extra
     from salf.report.seconds import sentences
     from salf.runs.compare import cases
 

@@ -28,8 +28,8 @@ class FedDyn(Method):
     """Users step on F_u(w) + alpha/2 ||w - w_t||^2 - <h_u, w>; the server takes mean w_u - h/alpha.
 
     After its round, user u has h_u <- h_u - alpha (w_u - w_t), and the server h <- h - alpha/N
-    sum_u (w_u - w_t) over all N users. Both are 0 at first. In layers that user u did not reach, h_u
-    stays, and a layer that nobody reached does not move. The paper tunes alpha in
+    sum_u (w_u - w_t) over all N users. Both are 0 at first. In layers that user u did not reach,
+    h_u stays as it is, and a layer that nobody reached does not move. The paper tunes alpha in
     {0.001, 0.01, 0.1}. The server must not have momentum of its own; a server rate other than the
     users' multiplies the whole step.
 

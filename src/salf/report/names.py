@@ -88,10 +88,11 @@ def condition(depth: str, ratio: float) -> str:
 
 def fleet(config: Config) -> str:
     """A fleet and its deadline: `phones, deadline 800 ms`."""
-    return f"{_fleet_name(config)}, deadline {deadline(config.deadline)}"
+    return f"{fleet_name(config)}, deadline {deadline(config.deadline)}"
 
 
-def _fleet_name(config: Config) -> str:
+def fleet_name(config: Config) -> str:
+    """A fleet as people write it."""
     return "the fleet given" if config.fleet == GIVEN else config.fleet
 
 
@@ -107,7 +108,7 @@ def who_is_slow(config: Config) -> str:
     if waits(config.method):
         return f"waiting for all users{f' of {config.fleet}' if config.fleet else ''}"
     if config.fleet and not config.make_method().asks.deadline:
-        return f"{_fleet_name(config)}, no deadline"
+        return f"{fleet_name(config)}, no deadline"
     if config.fleet:
         return fleet(config)
     if has_ratio(config.depth):

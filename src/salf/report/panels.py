@@ -55,11 +55,11 @@ class Panels:
         common = [part for part in parts if part not in (*self.columns, *self.rows)]
         return [self._heading(self.cases[0], part).replace("\n", " ") for part in common]
 
-    def faceted(self, chart: Any, height: int | None = None) -> Any:
+    def faceted(self, chart: Any) -> Any:
         """The chart once per panel."""
         places = [self.place(case) for case in self.cases]
         columns, rows = ([place[side] for place in places] for side in ("column", "row"))
-        return faceted(chart, columns, rows, height)
+        return faceted(chart, columns, rows)
 
     def _heading(self, case: Case, part: By) -> str:
         if part == "split":

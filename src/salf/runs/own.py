@@ -17,7 +17,7 @@ from salf.evaluation import Metric
 from salf.methods import Method
 from salf.methods import method as make_method
 from salf.runs.config import Config
-from salf.runs.federation import assemble
+from salf.runs.federation import Given, Parts, make_problem, training_of
 from salf.runs.fingerprint import fingerprints
 from salf.runs.folder import MODEL
 from salf.runs.run import Result, run_made
@@ -161,22 +161,24 @@ def own_federation(
         raise SalfError(f"the method given has average={method.average!r}; set it there.")
     if isinstance(method, Method):
         config.check_reach(method)
-    return config, lambda config: assemble(
-        config,
+    parts = Parts(
         model,
+        type(model).__name__,
         made,
-        method=method if isinstance(method, Method) else None,
-        indices=indices,
-        users_data=users_data,
-        layers=None if isinstance(layers, str) else layers,
-        world=None if isinstance(depth, str) else depth,
-        fleet=None if isinstance(fleet, str) else fleet,
-        loss=loss,
-        metrics=metrics,
-        schedule=lr if callable(lr) else None,
-        tested=tested,
-        model_name=type(model).__name__,
+        users_data,
+        indices,
+        None if isinstance(layers, str) else layers,
+        loss,
+        metrics or {},
+        tested,
     )
+    given = Given(
+        method if isinstance(method, Method) else None,
+        None if isinstance(depth, str) else depth,
+        None if isinstance(fleet, str) else fleet,
+        lr if callable(lr) else None,
+    )
+    return config, lambda config: training_of(config, make_problem(config, parts), given)
 
 
 def _of_data(

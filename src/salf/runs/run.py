@@ -19,7 +19,7 @@ from salf.core import checkpoint
 from salf.core.rows import Row, from_table, to_table
 from salf.runs.config import Config
 from salf.runs.federation import from_config
-from salf.runs.folder import Kind, RunFolder, summarise, without_last_evaluation
+from salf.runs.folder import Kind, RunFolder, of_simulation, summarise, without_last_evaluation
 from salf.runs.settings import Settings
 from salf.runs.training import History, OnRound, Training, run_rounds
 from salf.simulation import Simulation, snapshot
@@ -173,7 +173,9 @@ def _run(
             f"no round ends within {config.seconds:g} simulated seconds: use more seconds= or a "
             "shorter deadline=; `salf fleet preview` shows how long rounds take."
         )
-    result = Result(config, history, summarise(config, history, training))
+    summary = summarise(config, history, training.simulation.problem)
+    summary |= of_simulation(config, history, training.simulation)
+    result = Result(config, history, summary)
     if folder is not None:
         folder.begin(config)  # also if a run that is extended has no time for another round
         save(folder, training.simulation, rows)
@@ -222,4 +224,4 @@ def restore(folder: RunFolder, training: Training) -> list[Row]:
         simulation.t = rows[-1].round
     except (KeyError, ValueError, IndexError, TypeError, RuntimeError) as error:
         raise checkpoint.unreadable(folder.checkpoint, error) from None
-    return without_last_evaluation(rows, training)
+    return without_last_evaluation(rows, training.evaluation)
