@@ -77,10 +77,8 @@ class Simulation:
                 f"the depths are for {world.users} users and {world.layers} layers, not for "
                 f"{len(data)} and {len(engine.layers)}."
             )
-        if method.average_models and not isinstance(optimiser, SGD | None):
-            raise SalfError(f"{method.name} averages old models, which needs server 'sgd'.")
-        if wanted := method.refuses(optimiser or SGD()):
-            raise SalfError(f"{method.name} needs {wanted}.")
+        if why := method.refuses(optimiser or SGD()):
+            raise SalfError(f"{method.name} {why}.")
         if not method.asks.simulated_only:
             method.check_shares_are_own(world.layers)
         self.problem, self.method, self.engine = problem, method, engine
@@ -215,7 +213,7 @@ class Simulation:
             else:
                 chance = self.world.reach(t, users, self.memory)
         intervals = self.pipeline.intervals(users)
-        server = {} if self.pipeline.states is None else self.pipeline.states.server
+        server = self.pipeline.server_state
         return replace(
             arrived, chance=chance, intervals=intervals, everybody=self.everybody, server=server
         )

@@ -18,7 +18,7 @@ from salf.common.errors import SalfError, unknown
 from salf.common.options import converted
 from salf.core.arrivals import Arrivals, Bools, Closing, Floats, Ints
 from salf.core.local import Done, LocalRule, State, Tensors
-from salf.core.server import Optimiser
+from salf.core.server import SGD, Optimiser
 from salf.methods.asks import Asks, asks_of
 from salf.worlds.base import World
 
@@ -177,8 +177,9 @@ class Method(ABC):
         return step
 
     def refuses(self, optimiser: Optimiser) -> str:
-        """What the server's optimiser must be, if it cannot be this one."""
-        return ""
+        """Why this cannot be the server's optimiser; "" if it can."""
+        wrong = self.average_models and not isinstance(optimiser, SGD)
+        return "averages old models, which needs server 'sgd'" if wrong else ""
 
     def takes_whole_steps(self, layers: int) -> bool:
         """Whether layers of a further step that was stopped do not count."""

@@ -81,4 +81,4 @@ class FedDyn(Method):
 
     def refuses(self, optimiser: Optimiser) -> str:
         """The step is no gradient."""
-        return "" if optimiser == SGD() else "server 'sgd' with momentum 0"
+        return "" if optimiser == SGD() else "needs server 'sgd' with momentum 0"

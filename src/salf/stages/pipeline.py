@@ -150,6 +150,11 @@ class Pipeline:
         return self.participation.intervals(users)
 
     @property
+    def server_state(self) -> Mapping[str, Tensor]:
+        """What the method keeps at the server."""
+        return {} if self.states is None else self.states.server
+
+    @property
     def kept(self) -> dict[str, Kept]:
         """What is kept of the users, by name."""
         kept: dict[str, Kept | None] = {

@@ -19,7 +19,6 @@ from salf.core.local import Done, State
 from salf.methods import Method
 from salf.methods.base import Keeper
 
-
 Learn = Callable[[User, Done], None]
 
 
@@ -41,6 +40,7 @@ class States:
         self.server = checked(method, "server_state", method.server_state(trained))
         self._fresh = checked(method, "user_state", method.user_state(trained))
         self._users: dict[User, State] = {}
+        self.used: dict[str, int] = {}  # live, the last round in which each user's update was
         self._progress: dict[User, Progress] = {}  # in the open round
         self._new: dict[User, State] = {}
         self._heard: dict[str, Tensor] = {}
@@ -85,15 +85,17 @@ class States:
         changed = checked(self._method, "step", self._method.step(mean, self.server, rate))
         return Step({**step.values, **changed}, step.held)
 
-    def state(self) -> tuple[list[User], dict[str, Tensor]]:
-        """The users of whom something is kept, and tensors with a row for each."""
+    def state(self) -> tuple[list[Any], dict[str, Tensor]]:
+        """The users of whom something is kept, whose were used, and tensors with a row for each."""
         kept = {f"server {name}": value for name, value in self.server.items()}
         for name in self._fresh if self._users else ():
             kept[f"users {name}"] = torch.stack([own[name] for own in self._users.values()])
-        return list(self._users), kept
+        return [list(self._users), self.used], kept
 
-    def load_state(self, users: Sequence[User], kept: Mapping[str, Tensor]) -> None:
+    def load_state(self, plain: Sequence[Any], kept: Mapping[str, Tensor]) -> None:
         """Continue with the states of another run."""
+        users, used = plain
+        self.used = dict(used)
         self.server = {n: kept[f"server {n}"].to(value) for n, value in self.server.items()}
         columns = {n: kept[f"users {n}"].to(like) for n, like in self._fresh.items() if users}
         self._users = {
