@@ -128,6 +128,7 @@ class Engine(ABC):
             aggregate = LayerwiseAggregate(self.layers, self.weights)
         if local.rule is not None and not self.local_steps:
             aggregate = ByRule(aggregate, local, self.weights, t)
+            local = replace(local, rule=None)
         loss, users = 0.0, 0
         alike = [group for group in plan.groups if len(group.users)]
         for groups in [[one] for one in alike] if aggregate.separate else self._together(alike):
