@@ -37,7 +37,7 @@ from salf.runs.compare import (
 from salf.runs.config import Config
 from salf.runs.own import run_own
 from salf.runs.pool import share
-from salf.runs.run import Result
+from salf.runs.run import How, Result
 from salf.worlds.base import World
 from salf.worlds.depth import DepthDistribution
 from salf.worlds.fleet.deadlines import missing
@@ -196,7 +196,7 @@ def _run(
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(settings["seed"])
                 fresh = model()
-        return run_own(fresh, parts, settings, out, resume=True, on_round=on_round)
+        return run_own(fresh, parts, settings, out, True, How(on_round=on_round))
 
     return run
 

@@ -10,13 +10,13 @@ from torch import nn
 from nets import NETS, SEQUENCE, Tokens, make
 from reference import (
     ANY_WORLD,
-    server_of,
     assert_close,
     assert_same,
     copy_of,
     data,
     plan_of,
     rows_of,
+    server_of,
 )
 from salf.common.errors import SalfError
 from salf.core.layers import Layers

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 import salf
 from nets import make as make_net
+from nets import small_mlp, small_normed
 from reference import (
     ANY_WORLD,
     Scripted,
@@ -19,8 +20,6 @@ from reference import (
     gradients,
     rows_of,
     simulate,
-    small_mlp,
-    small_normed,
 )
 from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals

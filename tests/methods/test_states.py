@@ -12,7 +12,7 @@ from salf.core.server import SGD, Adam
 from salf.data import Partitioned, Samples
 from salf.data.sampling import LocalWork
 from salf.engines import ENGINES
-from salf.live.server import LiveServer
+from salf.live.server import LiveServer, ServerSettings
 from salf.live.user import User
 from salf.methods import method
 from salf.problem import Problem
@@ -154,9 +154,8 @@ def test_live_users_and_server_get_to_the_same_model(name):
     """Updates of two users are lost in round 3, and nobody may learn from them."""
     net = model()
     layers = salf.Layers.of(net)
-    server = LiveServer(
-        net, layers, lambda t: ETA, method=method(name, **RULES[name][1]), local_steps=3
-    )
+    settings = ServerSettings(method(name, **RULES[name][1]), local_steps=3)
+    server = LiveServer(Problem.of(net), ETA, settings)
     users = {}
     for number in range(USERS):
         own = model()
@@ -187,16 +186,11 @@ def test_live_users_and_server_get_to_the_same_model(name):
 def test_feddyn_refuses_what_is_not_plain_sgd():
     for optimiser in (SGD(0.5), Adam()):
         with pytest.raises(SalfError, match="feddyn needs server 'sgd' with momentum 0"):
-            LiveServer(
-                model(), salf.Layers.of(model()), lambda t: ETA, method="feddyn",
-                optimiser=optimiser,
-            )  # fmt: skip
+            LiveServer(Problem.of(model()), ETA, ServerSettings("feddyn", optimiser))
     with pytest.raises(SalfError, match="alpha of FedDyn must be positive"):
         method("feddyn", alpha=0)
 
 
 def test_a_robust_rule_does_not_protect_what_a_server_sums():
     with pytest.raises(SalfError, match="which a robust rule does not protect"):
-        LiveServer(
-            model(), salf.Layers.of(model()), lambda t: ETA, method="scaffold", robust="median"
-        )
+        LiveServer(Problem.of(model()), ETA, ServerSettings("scaffold", robust="median"))
