@@ -12,6 +12,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from salf.common.errors import SalfError
+
 _LOCK = ".lock"
 
 
@@ -60,6 +62,18 @@ def csv_text(lines: Iterable[Iterable[Any]]) -> str:
 def csv_of(records: Sequence[Mapping[str, Any]]) -> str:
     """Records as CSV, with a column for each key of the first."""
     return csv_text([*records[:1], *(record.values() for record in records)])
+
+
+def read_numbers(path: Path | str, *columns: str) -> list[tuple[float, ...]]:
+    """The numbers of these columns of a CSV file, line by line."""
+    try:
+        with Path(path).open(encoding="utf-8", newline="") as stream:
+            return [tuple(float(line[name]) for name in columns) for line in csv.DictReader(stream)]
+    except (OSError, KeyError, ValueError, TypeError, UnicodeDecodeError) as error:
+        raise SalfError(
+            f"cannot read {path}: it must have numbers in the columns {', '.join(columns)} "
+            f"({type(error).__name__}: {error})."
+        ) from None
 
 
 @contextmanager
