@@ -6,7 +6,7 @@ All sides take turns within each repetition and gather the same number of rows t
 ratio is the median over the repetitions of the ratios within each, so that a busy machine slows
 all sides alike. The plain step is `torch.optim.SGD` with momentum on the rows of all users at
 once: what the round would cost if it were ordinary training. It runs in a process of its own, as
-PyTorch runs by default, while rounds keep freed memory as `salf run` does (salf/memory.py).
+PyTorch runs by default, while rounds keep freed memory as `salf run` does (salf/common/process.py).
 "Arithmetic" is the time the multiplications and additions of the round would take at the speed of
 one large matrix product here: what is left to gain by better kernels.
 """
@@ -30,7 +30,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from salf.common import memory
+from salf.common.process import kept_memory
 from salf.core.draws import Keyed
 from salf.core.layers import Layers
 from salf.core.server import SGD
@@ -287,7 +287,7 @@ def main() -> None:
             fast = federation("auto", copy.deepcopy(start), samples, ratio, users)
             loop = federation("loop", copy.deepcopy(start), samples, ratio, users)
             repeats = arguments.repeats or REPEATS.get(name, 7)
-            with memory.kept(), plain_process(name) as plain:
+            with kept_memory(), plain_process(name) as plain:
                 times = measured(name, fast, loop, plain, repeats)
             # The arithmetic of a round depends on its depths: a mean over some rounds.
             least = np.mean([arithmetic_seconds(fast.step, speed) for _ in range(5)])

@@ -14,7 +14,7 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from salf.common import memory
+from salf.common.process import kept_memory
 from salf.core.layers import Layers
 from salf.data import Partitioned, Samples
 from salf.data.sampling import LocalWork
@@ -68,7 +68,7 @@ def main() -> None:
             sides.append(simulation(made, asked.users, asked.steps))
         for side in sides:
             side.step()
-        with memory.kept():
+        with kept_memory():
             times = [[seconds(side) for side in sides] for _ in range(asked.rounds)]
         fast, loop = (median(column) * 1e3 for column in zip(*times, strict=True))
         ratio = median(loop / fast for fast, loop in times)
@@ -79,7 +79,7 @@ def main() -> None:
             model = PAPER_MODELS["mlp"]((1, 28, 28), 10)
             made = StackedEngine(model, Layers.of(model), chunk_bytes=megabytes * 2**20)
             side = simulation(made, asked.users, asked.steps)
-            with memory.kept():
+            with kept_memory():
                 times = [seconds(side) for _ in range(asked.rounds + 1)][1:]
             print(f"mlp, chunks of {megabytes} MiB: {median(times) * 1e3:.0f} ms")
 

@@ -13,7 +13,7 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from salf.common import memory
+from salf.common.process import kept_memory
 from salf.core.layers import Layers
 from salf.data import Partitioned, Samples
 from salf.engines import FusedEngine
@@ -49,7 +49,7 @@ def main() -> None:
         engine = FusedEngine(model, layers)
         engine.chunk_bytes = chunk_bytes or engine.chunk_bytes
         simulation = Simulation(engine, method("salf"), world, shares, lambda t: 0.1)
-        with memory.kept():
+        with kept_memory():
             start = perf_counter()
             simulation.step()
             seconds = perf_counter() - start

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from engines import BATCH, LR, MOMENTUM, median_ratio, samples_of, start_of
-from salf.common import memory
+from salf.common.process import kept_memory
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.layers import Layers
 from salf.core.server import SGD
@@ -71,7 +71,7 @@ def main() -> None:
                 "mifa": federation(Simulation, "mifa", "fused", model, samples, ratio),
             }
             times: dict[str, list[float]] = {side: [] for side in sides}
-            with memory.kept():
+            with kept_memory():
                 for turn in range(arguments.repeats + 2):
                     for side, simulation in sides.items():
                         begin = process_time()

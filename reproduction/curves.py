@@ -8,9 +8,9 @@ from typing import Any
 from reproduction.item import Found, label
 from salf.common.intervals import interval
 from salf.report import names
-from salf.report.lines import Axis, Line, Lines, Point
+from salf.report.lines import Line, Lines, Point
 from salf.report.lines import figure as lines_figure
-from salf.report.style import Spec, thinned
+from salf.report.style import Axis, Spec, thinned
 from salf.runs.config import Config
 
 

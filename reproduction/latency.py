@@ -23,9 +23,9 @@ from reproduction.texts import about, heading, text
 from reproduction.verdicts import noted
 from salf.common.intervals import interval, over_seeds
 from salf.report import names
-from salf.report.lines import Axis, Lines, Point, figure, method_lines
+from salf.report.lines import Lines, Point, figure, method_lines
 from salf.report.page import Block
-from salf.report.style import Spec
+from salf.report.style import Axis, Spec
 from salf.report.tables import Table
 from salf.runs.config import Config
 from salf.worlds.depth import Mixture
@@ -141,7 +141,7 @@ def _blocks(size: Size, panels: Mapping[tuple[str, str], Panel]) -> list[Block]:
         ours = ["–" if loss is None else percents(loss) for loss in losses]
         rows.append([names.method(method), percent(stated), *ours])
     return [
-        Table.of(
+        Table(
             ["Method", "Paper", *(place_name(*place) for place in PLACES)],
             rows,
             f"What is lost at {tightest:g} µs, as a share of FedAvg's accuracy",
@@ -171,7 +171,7 @@ def _reach_table(size: Size, deadline: float) -> Table:
     mapped = Mixture(users, len(layers.shares), straggler_share(deadline))
     reached = [float(mapped.reach_law(n) @ np.arange(users + 1)) / users for n in numbers]
     columns = ["Reached, as the paper maps it", "Reached, by the clock"]
-    return Table.of(
+    return Table(
         ["Layer", "Part of a pass until it is done", *columns],
         [
             [f"{number} ({kind})", *map(percent, values)]

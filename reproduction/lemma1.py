@@ -13,8 +13,8 @@ from reproduction.texts import about, finding, heading, text
 from reproduction.verdicts import Check, Finding
 from salf.core.arrivals import Floats
 from salf.report import names
-from salf.report.lines import Axis, Line, Lines, Point, figure
-from salf.report.style import Spec, ordered
+from salf.report.lines import Line, Lines, Point, figure
+from salf.report.style import Axis, Spec, ordered
 from salf.report.tables import Table
 from salf.runs.pool import Progress
 from salf.worlds.depth import Uniform
@@ -195,7 +195,7 @@ def _records(one: Json) -> list[Json]:
 
 
 def _table(measured: Sequence[Json]) -> Table:
-    return Table.of(
+    return Table(
         ["Size", "Smallest p-value of the layers", "Layer 1 left out", "p_1 by the formula"],
         [
             [

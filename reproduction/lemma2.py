@@ -18,9 +18,9 @@ from salf.methods.drop import Drop
 from salf.methods.salf import SALF
 from salf.models import build
 from salf.report import names
-from salf.report.lines import Axis, Line, Lines, Point, figure
-from salf.report.style import Spec
-from salf.report.tables import Cell, Table
+from salf.report.lines import Line, Lines, Point, figure
+from salf.report.style import Axis, Spec
+from salf.report.tables import Table, bold
 from salf.runs.pool import Progress
 from salf.worlds import depth
 
@@ -254,7 +254,7 @@ def _case(one: Json) -> str:
 def _table(measured: Sequence[Json]) -> Table:
     rows = [
         [
-            Cell(f"{case}: {VARIANTS[variant]}", bold=variant == "salf"),
+            bold(f"{case}: {VARIANTS[variant]}", variant == "salf"),
             *_ratios(layers, "|").split("|"),
             "yes" if _agrees(layers) else "no",
         ]
@@ -262,7 +262,7 @@ def _table(measured: Sequence[Json]) -> Table:
     ]
     columns = [f"Layer {layer + 1}" for layer in range(len(measured[0]["unreached"]))]
     caption = "The mean step along FedAvg's, as a multiple of FedAvg's"
-    return Table.of(["", *columns, "Could be unbiased"], rows, caption)
+    return Table(["", *columns, "Could be unbiased"], rows, caption)
 
 
 def _figure(records: Sequence[Json], size: Size) -> Spec:

@@ -20,9 +20,9 @@ from reproduction.verdicts import Check, Finding
 from salf.core.arrivals import Floats
 from salf.methods.salf import SALF
 from salf.report import names
-from salf.report.lines import Axis, Line, Lines, Point, figure
+from salf.report.lines import Line, Lines, Point, figure
 from salf.report.page import Block
-from salf.report.style import Spec, ordered
+from salf.report.style import Axis, Spec, ordered
 from salf.report.tables import Table
 from salf.runs.pool import Progress
 from salf.theory import Federation, variance_bound
@@ -294,7 +294,7 @@ def _blocks(points: Points) -> list[Block]:
     columns = ["Of |g|² in layer 1", "Variance/(η²G²)", "Bound", "Bound/variance"]
     columns = [f"U = {users}", *columns, "With G_l² per layer"]
     return [
-        Table.of(columns, rows, "The bound and the variance, mean over the networks"),
+        Table(columns, rows, "The bound and the variance, mean over the networks"),
         text("lemma3", "layerwise"),
     ]
 

@@ -99,7 +99,7 @@ def _overview(made: Mapping[str, Made]) -> Section:
     for name, item in made.items():
         counts = [str(item.counts()[verdict] or "–") for verdict in Verdict]
         rows.append([f"{item.title} ({name})", item.settings.size, *counts])
-    return Section("All claims, counted", [Table.of(columns, rows)])
+    return Section("All claims, counted", [Table(columns, rows)])
 
 
 def _section(name: str, item: Made) -> Section:

@@ -19,7 +19,7 @@ from reproduction.sizes import SIZES, Settings, Size
 from salf.common.errors import SalfError, unknown
 from salf.common.files import csv_of, write_whole
 from salf.data import load
-from salf.report.style import pictures
+from salf.report.style import pictures, write
 from salf.runs.config import Config
 from salf.runs.folder import SUMMARY, RunFolder
 from salf.runs.pool import Done, Job, OnProgress, Progress, run_all, run_job
@@ -195,12 +195,9 @@ class Workshop:
     def write(self, name: str, made: Made) -> None:
         """Write an item's files, and last that the item is made."""
         # All are made before the first is written, so that an error leaves none behind.
-        files: dict[str, str | bytes] = {f"{name}.csv": csv_of(made.outcome.rows)}
-        for kind, content in pictures(made.outcome.figure).items():
-            files[f"{FIGURES}/{name}.{kind}"] = content
+        table = {self.path / f"{name}.csv": csv_of(made.outcome.rows)}
         (self.path / FIGURES).mkdir(parents=True, exist_ok=True)
-        for path, content in files.items():
-            write_whole(self.path / path, content)
+        write({**table, **pictures(made.outcome.figure, self.path / FIGURES / name)})
         settings = self.remembered() | {name: made.settings}
         state = {name: asdict(settings[name]) for name in ITEMS if name in settings}
         write_whole(self.path / STATE, json.dumps(state, indent=2) + "\n")

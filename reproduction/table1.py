@@ -11,10 +11,10 @@ from reproduction.table1_claims import CLOSE, MODELS, Cells, Key, beside, findin
 from reproduction.texts import TEXTS, about, heading, text
 from salf.common.intervals import interval, over_seeds
 from salf.report import names
-from salf.report.lines import Axis, Lines, Point, figure, method_lines
+from salf.report.lines import Lines, Point, figure, method_lines
 from salf.report.page import Block
-from salf.report.style import Spec
-from salf.report.tables import Cell, Table
+from salf.report.style import Axis, Spec
+from salf.report.tables import Table, bold
 from salf.runs.config import Config
 
 
@@ -78,7 +78,7 @@ def _tables(cells: Cells) -> list[Block]:
             for method, ratio, ours, theirs in beside(cells, model)
             if ours is not None and abs(ours - theirs) > CLOSE
         }
-        rows: list[list[str | Cell]] = []
+        rows: list[list[str]] = []
         for method in METHODS:
             for ratio in RATIOS[:1] if names.waits(method) else RATIOS:
                 theirs = published(model, method, ratio)
@@ -89,12 +89,12 @@ def _tables(cells: Cells) -> list[Block]:
                         names.method(method),
                         "none" if names.waits(method) else names.percent(ratio),
                         "–" if theirs is None else f"{theirs:.2f}",
-                        Cell(ours["all"], bold=(method, ratio) in far),
+                        bold(ours["all"], (method, ratio) in far),
                         ours["reached"],
                     ]
                 )
         columns = ["Method", "Stragglers", "Paper", "As published", "As the equations say"]
-        tables.append(Table.of(columns, rows, model.upper()))
+        tables.append(Table(columns, rows, model.upper()))
     return tables
 
 

@@ -21,8 +21,8 @@ from salf.core.arrivals import Floats, Ints
 from salf.core.schedules import theorem_gamma
 from salf.methods import method
 from salf.report import names
-from salf.report.lines import Axis, Lines, Point, figure, method_lines
-from salf.report.style import Spec
+from salf.report.lines import Lines, Point, figure, method_lines
+from salf.report.style import Axis, Spec
 from salf.report.tables import Table
 from salf.runs.pool import Progress
 from salf.theory import Constants, Federation, convergence_bound
@@ -256,7 +256,7 @@ def _table(measured: Mapping[str, Json]) -> Table:
         "C [C_constant]": constants.C(federation),
     }
     rows = [[name, f"{value:.4g}"] for name, value in values.items()]
-    return Table.of(["Constant", "Value"], rows, "Computed from the data, not guessed")
+    return Table(["Constant", "Value"], rows, "Computed from the data, not guessed")
 
 
 def _records(measured: Mapping[str, Json]) -> list[Json]:

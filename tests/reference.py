@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 
 import numpy as np
@@ -23,7 +23,12 @@ from salf.worlds.depth import DepthDistribution
 
 # Those that run batch norm and dropout, too; tests/engines/test_local_steps.py has the other one.
 ANY_MODEL = [name for name in ENGINES if name != "stacked"]
-ANY_WORLD = [name for name, cls in METHODS.items() if not cls.needs_clock]  # also without a fleet
+ANY_WORLD = [name for name, cls in METHODS.items() if not cls().asks.clock]  # also without a fleet
+
+
+def has_average(name):
+    """Whether a method has a choice of what it averages over."""
+    return any(each.name == "average" for each in fields(METHODS[name]))
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,7 @@ def plan_of(name, depths, layers, p=None, t=1, **options):
     users = np.arange(len(depths))
     arrived, _ = world.arrivals(t, Keyed(0, t), users, world.start())
     chance = np.tile(np.linspace(0.3, 1.0, arrived.users), (layers, 1))
-    arrived = replace(arrived, chance=chance, interval=1 / chance)
+    arrived = replace(arrived, chance=chance, intervals=1 / chance)
     return made.plan(t, arrived, world.unreached(t, users, world.start()))
 
 

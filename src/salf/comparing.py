@@ -254,11 +254,11 @@ class Sweep:
                 f"{common['depth']}: pass only one."
             )
         methods = {case: self._method(case, options) for case in self.cases}
-        if common["reach"] == "learned" and not any(m.uses_reach for m in methods.values()):
+        if common["reach"] == "learned" and not any(m.asks.reach for m in methods.values()):
             raise SalfError("none of these methods uses p_l: leave out reach=.")
         for case, method in methods.items():
             deadline = {**common, **dict(case.more)}["deadline"]
-            if self.fleet and deadline is None and method.has_deadline:
+            if self.fleet and deadline is None and method.asks.deadline:
                 raise missing()
         if not self.by_name:
             return self._own_runs(methods, options)

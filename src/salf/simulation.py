@@ -61,7 +61,7 @@ class Simulation:
             )
         if method.average_models and not isinstance(optimiser, SGD | None):
             raise SalfError(f"{method.name} averages old models, which needs server 'sgd'.")
-        if not method.simulated_only:
+        if not method.asks.simulated_only:
             method.check_shares_are_own(world.layers)
         self.engine = engine
         self.method = method
@@ -81,7 +81,9 @@ class Simulation:
         self.everybody = float(len(data))
         if by_samples and self.pipeline.recall is not None:
             self.everybody = float(data.sizes(np.arange(len(data))).sum())
-        self.asks = bool(method.weighs_by or method.recalled)  # for anything about its users
+        self.asks = bool(
+            method.asks.about_users or self.pipeline.recall
+        )  # for anything about its users
         self._last: tuple[tuple[bytes, int], Plan, int] | None = None  # for what, when
         self.voice = Voice(len(data))
         self.memory = self.world.start()
@@ -168,9 +170,12 @@ class Simulation:
         They are if nobody is a straggler, and, without a clock, in methods that wait. Small models
         feel it.
         """
+        arrived = replace(arrived, round=t)
         rows = self.batches.sizes(arrived.user)
         whole = type(self.method).plan is Method.plan and arrived.spent is None
-        if not whole or self.asks or self.method.rolls:  # then it may depend on more
+        if (
+            not whole or self.asks or self.method.asks.narrows or "round" in self.method.asks.read
+        ):  # then it may depend on more
             return self.method.plan(t, arrived, unreached, rows)
         who = [arrived.user, arrived.depth, arrived.straggler, arrived.age, arrived.weight]
         what = [arrived.steps, arrived.planned, unreached, rows]
@@ -182,13 +187,13 @@ class Simulation:
     def _with_what_is_known(self, t: int, arrived: Arrivals) -> Arrivals:
         """The arrivals with what the method asks for about their users."""
         users, chance = arrived.user, self.pipeline.chance(arrived.user)
-        if self.method.weighs_by == "reach" and chance is None:
+        if self.method.asks.chance and chance is None:
             if self.local.several:
                 chance = self.world.reach_in_steps(t, users, arrived.planned, self.memory)
             else:
                 chance = self.world.reach(t, users, self.memory)
-        interval = self.pipeline.interval(users)
-        return replace(arrived, chance=chance, interval=interval, everybody=self.everybody)
+        intervals = self.pipeline.intervals(users)
+        return replace(arrived, chance=chance, intervals=intervals, everybody=self.everybody)
 
     def _own_weights(self, arrived: Arrivals) -> dict[User, float]:
         """The weights of users that do not weigh 1."""

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from salf.core.graph import BackwardGraph, tensors_in, unchanged
+from salf.core.graph import BackwardGraph
+from salf.core.inputs import tensors_in, unchanged
 
 
 def all_runs(above):

@@ -73,7 +73,7 @@ def trained(model, data, **more):
     "work", [{}, {"cohort": 3, "weigh": "samples"}, {"local_steps": 3}], ids=str
 )
 def test_the_fast_engine_is_the_loop_on_two_inputs(pairs, method, work):
-    if salf.METHODS[method].narrows:
+    if salf.METHODS[method]().asks.narrows:
         with pytest.raises(salf.SalfError, match="HeteroFL narrows an nn"):
             trained(made(TwoInputs), pairs, method=method, **work)
         return

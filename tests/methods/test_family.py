@@ -30,7 +30,7 @@ CHANCE = np.array([[1.0, 0.25, 0.01], [1.0, 0.5, 0.02]])
 
 
 def weights(name, **options):
-    arrived = replace(Arrivals.at(DEPTHS), chance=CHANCE, interval=1 / CHANCE, everybody=6.0)
+    arrived = replace(Arrivals.at(DEPTHS), chance=CHANCE, intervals=1 / CHANCE, everybody=6.0)
     return method(name, **options).weights(arrived, np.array([0.2, 0.1]))
 
 

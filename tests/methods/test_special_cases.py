@@ -14,6 +14,7 @@ from reference import (
     data,
     equal_shares,
     gradients,
+    has_average,
     plan_of,
     simulate,
     small_mlp,
@@ -55,14 +56,14 @@ def test_with_no_stragglers_every_method_is_fedavg(name, average, model, engine)
     HeteroFL divides the sum instead of summing shares; methods with memory add what is new.
     """
     depth = Mixture(USERS, 3, 0.0)
-    if METHODS[name].averages_itself and average == "all":
+    if not has_average(name) and average == "all":
         with pytest.raises(SalfError, match="average must be 'reached'"):
             run(name, depth, model, engine=engine, options={"average": average})
         return
     found, _ = run(name, depth, model, engine=engine, options={"average": average})
     wanted, _ = run("fedavg", depth, model, engine=engine)
-    adds_differently = METHODS[name].narrows and average == "reached"
-    if adds_differently or METHODS[name]().recalled is not None:
+    adds_differently = METHODS[name]().asks.narrows and average == "reached"
+    if adds_differently or METHODS[name]().memory() is not None:
         assert_close(found, wanted, 1e-14)
     else:
         assert_same(found, wanted)

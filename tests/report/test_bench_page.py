@@ -5,6 +5,7 @@ import pytest
 from salf.bench.results import Outcome, Row, Seeded
 from salf.bench.suite import Entrant, load
 from salf.report import bench
+from salf.report.tables import Bold
 
 SUITE = load("digits").only(["mixture", "phones", "sessions"])
 
@@ -40,7 +41,7 @@ def rows():
 
 
 def cells(table):
-    return {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
+    return {row[0]: list(row[1:]) for row in table.rows}
 
 
 def test_the_table_of_ranks_has_the_best_first_and_says_over_how_many():
@@ -56,7 +57,9 @@ def test_accuracies_have_intervals_and_the_best_that_is_ranked_stands_out():
     found = cells(table)
     assert found["FedAvg (waits)"] == ["0.950 ±0.000", "0.700 ±0.000", "failed"]
     assert found["AsyncFL(buffer=2)"] == ["–", "0.800 ±0.000", "–"]
-    bold = {(row[0].text, i) for row in table.rows for i, cell in enumerate(row) if cell.bold}
+    bold = {
+        (row[0], i) for row in table.rows for i, cell in enumerate(row) if isinstance(cell, Bold)
+    }
     assert bold == {("SALF, equal-time", 2), ("SALF, equal-time", 3)}
 
 

@@ -10,17 +10,18 @@ from made_up import case, comparison
 from rich.console import Console
 
 from salf.common.errors import SalfError
-from salf.report import check_extra, print_tables, write_report
-from salf.report.comparison import page, tables
+from salf.report.comparison import page, print_tables, tables, write_report
+from salf.report.extra import check_extra
+from salf.report.tables import Bold
 from salf.runs.config import Config
 
 
 def texts(table):
-    return [[cell.text for cell in row] for row in table.rows]
+    return [list(row) for row in table.rows]
 
 
 def bold(table):
-    return [[cell.bold for cell in row[1:]] for row in table.rows]
+    return [[isinstance(cell, Bold) for cell in row[1:]] for row in table.rows]
 
 
 def printed(compared, *, terminal=False):
@@ -189,7 +190,7 @@ def test_tables_do_without_the_extra():
         "    sys.modules[name] = None  # not to be imported\n"
         "from rich.console import Console\n"
         "from made_up import case, comparison\n"
-        "from salf.report import print_tables\n"
+        "from salf.report.comparison import print_tables\n"
         "print_tables(comparison({case('salf'): [0.75]}), Console())\n"
     )
     here = Path(__file__).parent

@@ -2,7 +2,8 @@
 
 import vl_convert
 
-from salf.report.lines import Axis, Line, Lines, Point, figure
+from salf.report.lines import Line, Lines, Point, figure
+from salf.report.style import Axis
 
 SALF, DROP = Line("SALF", "#D55E00", bold=True), Line("Drop", "#0072B2")
 FEDAVG = Line("FedAvg", "#000000", dashed=True)

@@ -12,9 +12,12 @@ from salf.common.files import write_whole
 from salf.core import rows
 from salf.core.rows import Row
 from salf.live.serve import finish
-from salf.report import Chart, Table, names, write_live_page
-from salf.report.live import LiveRun, page
+from salf.report import names
 from salf.report.live.charts import OVER, curve, durations, layers, progress, shown_users
+from salf.report.live.page import page, write_live_page
+from salf.report.live.run import LiveRun
+from salf.report.page import Chart
+from salf.report.tables import Table
 from salf.runs.config import Config
 from salf.runs.federation import from_config
 from salf.runs.folder import CONFIG, ROUNDS, SUMMARY, RunFolder
@@ -70,7 +73,7 @@ def section(run, heading):
 
 def table(run, heading):
     (found,) = (block for block in section(run, heading) if isinstance(block, Table))
-    return [[cell.text for cell in line] for line in found.rows]
+    return [list(line) for line in found.rows]
 
 
 def test_accuracy_is_over_the_seconds_rounds_took_where_it_was_measured(run_of):
@@ -82,8 +85,8 @@ def test_accuracy_is_over_the_seconds_rounds_took_where_it_was_measured(run_of):
             row(4, seconds=1.0, accuracy=0.9),
         ]
     )
-    points = [(r["round"], r["seconds"], r["value"]) for r in data_of(curve(run, "accuracy"))]
-    assert points == [(2, 0.75, 0.3), (4, 2.0, 0.9)]
+    points = [(r["x"], r["mean"]) for r in data_of(curve(run, "accuracy"))]
+    assert points == [(0.75, 0.3), (2.0, 0.9)]
 
 
 def test_an_accuracy_that_was_measured_once_is_in_the_middle_of_its_axis(run_of):
@@ -95,7 +98,7 @@ def test_an_accuracy_that_was_measured_once_is_in_the_middle_of_its_axis(run_of)
 def test_without_accuracy_the_loss_of_the_rounds_that_have_one_is_shown(run_of):
     run = run_of([row(1), row(2, train_loss=float("nan"))])
     assert curve(run, "accuracy") is None
-    assert [r["value"] for r in data_of(curve(run, "train_loss"))] == [2.0]
+    assert [r["mean"] for r in data_of(curve(run, "train_loss"))] == [2.0]
     (chart,) = section(run, "Training loss over time")
     assert "No accuracy has been measured" in chart.caption
 
@@ -113,9 +116,9 @@ def test_how_far_a_user_got_is_the_mean_share_of_the_layers(run_of):
     cells = data_of(progress(run_of([row(t, d) for t, d in enumerate(depths, 1)])))
     assert len(cells) == 300
     first = {cell["user"]: cell for cell in cells[:3]}
-    assert first["user-1, 8x slower"]["share"] == 0
-    assert first["user-2"]["share"] == 1
-    assert first["user-3"]["share"] == pytest.approx((3 + 2 + 1) / 9, abs=1e-4)
+    assert first["user-1, 8x slower"]["done"] == 0
+    assert first["user-2"]["done"] == 1
+    assert first["user-3"]["done"] == pytest.approx((3 + 2 + 1) / 9, abs=1e-4)
     assert (first["user-3"]["from"], first["user-3"]["to"]) == (0.5, 3.5)
     assert (first["user-3"]["rounds"], first["user-3"]["asked"]) == ("1 to 3", 3)
 
@@ -126,7 +129,7 @@ def test_a_user_that_was_not_asked_is_blank_and_not_zero(run_of):
     cells = data_of(progress(run))
     slow = [cell for cell in cells if cell["user"].startswith("user-1")]
     (cell,) = slow  # the column it was asked in, and the mean over the round it was asked in
-    assert (cell["rounds"], cell["asked"], cell["share"]) == (
+    assert (cell["rounds"], cell["asked"], cell["done"]) == (
         "1 to 3",
         1,
         pytest.approx(1 / 3, 1e-3),

@@ -4,7 +4,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from salf.report import Cell, Chart, Code, Page, Section, Table
+from salf.report.page import Chart, Code, Page, Section
+from salf.report.tables import Table
 
 SPEC = {
     "data": {"values": [{"x": "</script><b>", "y": 1}]},
@@ -44,7 +45,7 @@ class Parsed(HTMLParser):
 def html() -> str:
     chart = Chart(SPEC, f"described {HOSTILE}", f"caption {HOSTILE}")
     blocks = [HOSTILE, chart, Code(HOSTILE), Code(HOSTILE, HOSTILE), chart]
-    table = Table([HOSTILE], [[Cell(HOSTILE)]], HOSTILE)
+    table = Table([HOSTILE], [[HOSTILE]], HOSTILE)
     sections = [Section(HOSTILE, blocks), Section("Tables", [table, table])]
     return Page(f"title {HOSTILE}", [HOSTILE], sections).html()
 

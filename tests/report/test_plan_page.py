@@ -30,7 +30,7 @@ def searched(by_bound):
 
 
 def rows(found):
-    return {row[0].text: [cell.text for cell in row[1:]] for row in table(found).rows}
+    return {row[0]: list(row[1:]) for row in table(found).rows}
 
 
 def test_the_table_has_every_choice(searched):
@@ -94,7 +94,7 @@ def test_the_figure_marks_each_choice(searched, by_bound):
         searched.offers["sharp"].deadline,
         searched.best.deadline,
     }
-    assert len(figure(by_bound)["vconcat"]) == 1
+    assert "vconcat" not in figure(by_bound)
 
 
 def test_the_page_and_the_files(searched, tmp_path):

@@ -9,8 +9,8 @@ from test_charts import records
 from test_comparison import bold, texts
 
 from salf.core.rows import Row
-from salf.report import charts, print_tables, seconds, write_report
-from salf.report.comparison import page, tables
+from salf.report import charts, seconds
+from salf.report.comparison import page, print_tables, tables, write_report
 from salf.report.panels import Panels
 from salf.runs.clocked import Clocked
 from salf.runs.compare import Case, Comparison

@@ -3,11 +3,12 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from salf.report.tables import Cell, Table
+from salf.report import tables
+from salf.report.tables import Bold, Table
 
 TABLE = Table(
     ["Method", "30 %"],
-    [[Cell("Drop"), Cell("0.7")], [Cell("SALF"), Cell("0.9", bold=True)]],
+    [["Drop", "0.7"], ["SALF", Bold("0.9")]],
     "A caption that is longer than the table",
 )
 
@@ -26,17 +27,17 @@ def test_in_the_terminal_numbers_are_on_the_right_and_the_best_is_bold():
 
 
 def test_a_wide_table_is_folded_only_if_told_to():
-    wide = Table(["Method", *"abc"], [[Cell("SALF"), *[Cell("0.8964 ±0.0021")] * 3]])
+    wide = Table(["Method", *"abc"], [["SALF", *["0.8964 ±0.0021"] * 3]])
     assert "0.8964 ±0.0021  0.8964 ±0.0021  0.8964 ±0.0021" in printed(wide, width=30, fold=False)
     assert "0.8964 ±0.0021" not in printed(wide, width=30)
 
 
 def test_what_looks_like_markup_is_printed_as_it_is():
-    assert "[red]" in printed(Table(["[bold]"], [[Cell("[red]")]], "[blue]"))
+    assert "[red]" in printed(Table(["[bold]"], [["[red]"]], "[blue]"))
 
 
 def test_html_escapes_and_names_rows_and_columns():
-    table = Table(["<a>", "&"], [[Cell("<b>"), Cell("<i>", bold=True)]], "<c>")
+    table = Table(["<a>", "&"], [["<b>", Bold("<i>")]], "<c>")
     assert table.html() == (
         "<table><caption>&lt;c&gt;</caption>"
         '<thead><tr><th scope="col">&lt;a&gt;</th><th scope="col">&amp;</th></tr></thead>'
@@ -54,4 +55,4 @@ def test_markdown():
 
 @pytest.mark.parametrize("bold", [True, False])
 def test_markdown_escapes_what_would_end_a_cell(bold):
-    assert r"a\|b" in Table(["x"], [[Cell("a|b", bold)]]).markdown()
+    assert r"a\|b" in Table(["x"], [[tables.bold("a|b", bold)]]).markdown()

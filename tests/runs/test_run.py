@@ -12,7 +12,7 @@ from safetensors.torch import load_file, load_model
 
 from processes import started
 from salf.common.errors import SalfError, TrainingDiverged
-from salf.common.signals import sigterm_as_exit
+from salf.common.process import sigterm_as_exit
 from salf.core.server import Server
 from salf.data import synthetic
 from salf.models import build

@@ -5,7 +5,7 @@ from statistics import fmean
 
 from salf.bench.results import Outcome, Row
 from salf.bench.suite import Cell, Suite
-from salf.methods import find
+from salf.methods import asks
 
 DIGITS = 3  # of an accuracy in a table: what looks the same is the same
 
@@ -20,7 +20,7 @@ def score(outcome: Outcome) -> float | None:
 
 def is_ranked(row: Row, cell: Cell) -> bool:
     """Whether a rank would mean something: waiting costs nothing where there is no clock."""
-    return cell.scenario.clocked or not find(row.entrant.method).waits
+    return cell.scenario.clocked or not asks(row.entrant.method).waits
 
 
 def ranks(scores: Mapping[str, float]) -> dict[str, float]:

@@ -100,14 +100,14 @@ class Cell:
             for name in ("fleet", "deadline", "availability", "pair"):
                 settings.pop(name, None)
         made = method(entrant.method, **_average(entrant), **entrant.options)
-        if "fleet" not in settings or not made.uses_reach:
+        if "fleet" not in settings or not made.asks.reach:
             settings.pop("reach", None)
-        if made.weighs_by == "reach" and ("fleet" not in settings or "availability" in settings):
+        if made.asks.chance and ("fleet" not in settings or "availability" in settings):
             # What is learned is a law of times: users that come and go are counted instead.
             settings["reach"] = "counted"
         if "fleet" not in settings:
             own.pop("batches", None)  # without a clock all devices are alike: batches are equal
-            if made.waits:
+            if made.asks.waits:
                 settings["stragglers"] = 0.0  # for whom it waits
             settings |= {
                 "rounds": scenario.rounds,

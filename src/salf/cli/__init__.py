@@ -24,7 +24,7 @@ from salf.cli.commands import Commands
 from salf.cli.options import option
 from salf.cli.terminal import INTERRUPTED, as_options, say, tell
 from salf.common.errors import SalfError
-from salf.common.signals import TERMINATED, sigterm_as_exit
+from salf.common.process import TERMINATED, sigterm_as_exit
 
 app = typer.Typer(
     name="salf",

@@ -97,8 +97,8 @@ def bench(
     """
     from salf.bench import results as rows_of
     from salf.bench import suite as suites
-    from salf.report import check_extra
     from salf.report.bench import print_tables, write_files
+    from salf.report.extra import check_extra
 
     whole = suites.load(suite)
     chosen = whole.only(parse_list(scenario))

@@ -76,7 +76,8 @@ def compare(
             --batches equal,equal-time --out phones    (accuracy over simulated seconds)
     """
     from salf.comparing import Sweep
-    from salf.report import check_extra, print_tables, write_report
+    from salf.report.comparison import print_tables, write_report
+    from salf.report.extra import check_extra
 
     base = simulated(source)
     asked = lists_of(base, settings)

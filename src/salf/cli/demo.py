@@ -54,8 +54,8 @@ def demo(
     MNIST or, if it cannot be downloaded, digits, a small data set that comes with salf.
     """
     from salf.comparing import Sweep
-    from salf.report import check_extra, print_tables
-    from salf.report.comparison import write_both
+    from salf.report.comparison import print_tables, write_both
+    from salf.report.extra import check_extra
     from salf.report.seconds import sentences
 
     preset = "mnist-mlp" if _has_mnist(data_dir) else "digits-mlp"

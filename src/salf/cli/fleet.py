@@ -61,7 +61,7 @@ def preview(
 
         salf fleet preview mnist-cnn --fleet edge --batches equal-time
     """
-    from salf.report import check_extra
+    from salf.report.extra import check_extra
     from salf.report.fleet import write_preview
     from salf.runs.previews import preview_of
 

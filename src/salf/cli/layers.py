@@ -38,8 +38,7 @@ def layers(
     from salf.core.layers import Layers
     from salf.core.work import work
     from salf.data import example as example_of
-    from salf.models import build
-    from salf.models.build import check_fit
+    from salf.models import build, check_fit
 
     presets = (preset.data for preset in PRESETS.values() if preset.model == model)
     config = Config(**{"data": next(presets, Config.data), **settings, "model": model})

@@ -158,7 +158,7 @@ def _rounds(out: Path) -> int:
 
 def _leave_page(out: Path) -> None:
     """A run is finished, whatever becomes of its page."""
-    from salf.report import write_live_page
+    from salf.report.live.page import write_live_page
 
     try:
         tell(f"wrote {write_live_page(out)}")

@@ -83,7 +83,7 @@ def plan(
         salf run digits-mlp --fleet slow-classes --seconds 200 --deadline plan/plan.csv
     """
     from salf.common.files import write_whole
-    from salf.report import check_extra
+    from salf.report.extra import check_extra
     from salf.report.plan import print_plan, tables, write_plan
     from salf.runs.plan import on_same_devices
     from salf.runs.plan import plan as make_plan

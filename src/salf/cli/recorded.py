@@ -21,7 +21,7 @@ def page(
 
         salf page runs/live
     """
-    from salf.report import write_live_page
+    from salf.report.live.page import write_live_page
 
     tell(f"wrote {write_live_page(folder)}")
 

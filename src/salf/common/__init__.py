@@ -1,1 +1,1 @@
-"""Small helpers that know nothing of federated learning: errors, files, options, signals."""
+"""Small helpers that know nothing of federated learning: errors, files, options, the process."""

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from math import atan, cos, pi, sin, sqrt
+from math import sqrt
 from statistics import mean, stdev
+
+from scipy.special import stdtrit
 
 CONFIDENCE = 0.95
 
@@ -52,28 +53,5 @@ def interval(values: Sequence[float]) -> Interval:
     centre = mean(values)  # exact, unlike fmean: of equal values it is that value
     if len(values) < 2:
         return Interval(centre, None)
-    return Interval(centre, student_t(len(values) - 1) * stdev(values) / sqrt(len(values)))
-
-
-@cache
-def student_t(freedom: int) -> float:
-    """The t that a Student variable exceeds in absolute value with chance 1 - CONFIDENCE."""
-    low, high = 0.0, 1e3
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _within(middle, freedom) < CONFIDENCE else (low, middle)
-    return high
-
-
-def _within(t: float, freedom: int) -> float:
-    """P(|T| <= t), by the finite series for whole degrees of freedom (Abramowitz and Stegun 26.7).
-
-    scipy has it too, but a table of results should not need scipy.
-    """
-    angle = atan(t / sqrt(freedom))
-    odd = freedom % 2 == 1
-    term, total = (cos(angle) if odd else 1.0), 0.0
-    for k in range(2 if not odd else 3, freedom + 1, 2):
-        total += term
-        term *= cos(angle) ** 2 * (k - 1) / k
-    return 2 / pi * (angle + sin(angle) * total) if odd else sin(angle) * total
+    t = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
+    return Interval(centre, t * stdev(values) / sqrt(len(values)))

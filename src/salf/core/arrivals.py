@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from salf.common.errors import SalfError
+
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -45,8 +47,9 @@ class Arrivals:
     # Where the method asks for it, [L, users]: the chance that each user takes part in a layer, and
     # the mean length of the intervals in which it did; and the weight of all users, asked or not.
     chance: Floats | None = None
-    interval: Floats | None = None
+    intervals: Floats | None = None
     everybody: float | None = None
+    round: int = 0  # the number of the step
     _gradients: dict[int, Ints] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -111,8 +114,17 @@ class Arrivals:
             steps=self.steps[one],
             planned=self.planned[one],
             chance=None if self.chance is None else self.chance[:, one],
-            interval=None if self.interval is None else self.interval[:, one],
+            intervals=None if self.intervals is None else self.intervals[:, one],
         )
+
+    def interval(self, cutoff: int) -> Floats:
+        """The mean length of the intervals in which each user took part, [L, users].
+
+        An interval ends after `cutoff` rounds at the latest, also without the user.
+        """
+        if self.intervals is None:
+            raise SalfError("the intervals of users are known only to methods that always ask.")
+        return self.intervals
 
     @property
     def finished(self) -> Bools:
@@ -146,6 +158,7 @@ class Closing:
     present: Floats  # the sum of the weights of the users with a share: `reached` if all are 1
     steps: Floats  # the weighted mean of these users' local steps that have the layer; else 1
     everybody: float = 0.0  # the weight of all users, asked or not, where the method asks for it
+    round: int = 0  # the number of the step
 
     @property
     def asked(self) -> Floats:

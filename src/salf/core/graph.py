@@ -1,37 +1,13 @@
 """The graph of a backward pass: what must be computed before a gradient is complete."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 
-
-@contextmanager
-def unchanged(module: nn.Module) -> Iterator[None]:
-    """Try a module out: its buffers and the CPU's random state are afterwards as before."""
-    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        with torch.no_grad():
-            for name, buffer in module.named_buffers():
-                buffer.copy_(buffers[name])
-
-
-def tensors_in(outputs: object) -> Iterator[Tensor]:
-    """All tensors that a gradient can flow through, in nested tuples, lists and mappings."""
-    if isinstance(outputs, Tensor):
-        if outputs.requires_grad:
-            yield outputs
-    elif isinstance(outputs, Mapping):
-        yield from tensors_in(list(outputs.values()))
-    elif isinstance(outputs, tuple | list):
-        for each in outputs:
-            yield from tensors_in(each)
+from salf.core.inputs import tensors_in, unchanged
 
 
 @dataclass(frozen=True)

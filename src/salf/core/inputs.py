@@ -1,6 +1,7 @@
-"""Several inputs of a model, kept together: rows are taken, moved and joined as of one tensor."""
+"""What goes into a model and comes out: several inputs kept together, and trying a module out."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -121,3 +122,28 @@ def equal(one: Any, other: Any) -> bool:
     if isinstance(one, Inputs):
         return all(torch.equal(part, other.parts[key]) for key, part in one.parts.items())
     return torch.equal(one, other)
+
+
+@contextmanager
+def unchanged(module: nn.Module) -> Iterator[None]:
+    """Try a module out: its buffers and the CPU's random state are afterwards as before."""
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        with torch.no_grad():
+            for name, buffer in module.named_buffers():
+                buffer.copy_(buffers[name])
+
+
+def tensors_in(outputs: object) -> Iterator[Tensor]:
+    """All tensors that a gradient can flow through, in nested tuples, lists and mappings."""
+    if isinstance(outputs, Tensor):
+        if outputs.requires_grad:
+            yield outputs
+    elif isinstance(outputs, Mapping):
+        yield from tensors_in(list(outputs.values()))
+    elif isinstance(outputs, tuple | list):
+        for each in outputs:
+            yield from tensors_in(each)

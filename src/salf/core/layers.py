@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from salf.common.errors import SalfError
-from salf.core.graph import BackwardGraph, tensors_in, unchanged
+from salf.core.graph import BackwardGraph
+from salf.core.inputs import tensors_in, unchanged
 
 # What may stand for one layer when layers are given by hand: a name or prefix, or several of them.
 Prefixes = str | Sequence[str]

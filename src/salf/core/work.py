@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from salf.core.deadline import Backpropagation
-from salf.core.graph import tensors_in, unchanged
+from salf.core.inputs import tensors_in, unchanged
 from salf.core.layers import Layers, sent_bytes
 
 

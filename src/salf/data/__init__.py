@@ -4,7 +4,7 @@ from salf.data.generated import synthetic
 from salf.data.loading import example, load, placed
 from salf.data.samples import DataSet, Samples, from_tensors
 from salf.data.splits import given, holdout, split
-from salf.data.users_data import OwnData, Partition, Partitioned, UsersData, joined, some
+from salf.data.users_data import OwnData, Partition, Partitioned, UsersData, joined, of_users, some
 
 __all__ = [
     "DataSet",
@@ -19,6 +19,7 @@ __all__ = [
     "holdout",
     "joined",
     "load",
+    "of_users",
     "placed",
     "some",
     "split",

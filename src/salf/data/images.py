@@ -7,11 +7,9 @@ import torch
 from numpy.typing import NDArray
 
 from salf.common.errors import SalfError
-from salf.data.samples import DataSet, Samples
+from salf.data.samples import DataSet, Samples, pixels
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm"}
-GREY = {"1", "L", "LA"}
-DEEP = ("I", "F")  # modes of more than 8 bits a channel begin with these
 HOLD_OUT = 6  # every sixth image is for testing where no test folder exists: MNIST's ratio
 
 Labelled = list[tuple[Path, int]]
@@ -86,31 +84,25 @@ def _hold_out(files: Labelled) -> tuple[Labelled, Labelled]:
 def _pixels(paths: list[Path]) -> NDArray[np.uint8]:
     """All images as [N, C, H, W]."""
     images = [_decode(path) for path in paths]
-    height, width = images[0].shape[:2]
+    height, width = images[0].shape[1:]
     for path, image in zip(paths, images, strict=True):
-        if image.shape[:2] != (height, width):
+        if image.shape[1:] != (height, width):
             raise SalfError(
-                f"{path} is {image.shape[1]} x {image.shape[0]} pixels but {paths[0]} is "
+                f"{path} is {image.shape[2]} x {image.shape[1]} pixels but {paths[0]} is "
                 f"{width} x {height}; all images must have the same size."
             )
-    if any(image.shape[2] == 3 for image in images):
-        images = [np.broadcast_to(image, (height, width, 3)) for image in images]
-    return np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2))
+    if any(len(image) == 3 for image in images):
+        images = [np.broadcast_to(image, (3, height, width)) for image in images]
+    return np.stack(images)
 
 
 def _decode(path: Path) -> NDArray[np.uint8]:
-    """One image as [H, W, C], with C = 1 if it is grey and 3 if it is not."""
     try:
         from PIL import Image
     except ImportError as error:
         raise SalfError("image folders need Pillow: run pip install 'salf[images]'.") from error
     try:
         with Image.open(path) as image:
-            if image.mode.startswith(DEEP):
-                raise SalfError(
-                    f"{path} has more than 8 bits per pixel; convert it to 8 bits first."
-                )
-            pixels = np.asarray(image.convert("L" if image.mode in GREY else "RGB"))
+            return pixels(image, str(path))
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise SalfError(f"{path} cannot be read as an image: {error}.") from error
-    return pixels[:, :, None] if pixels.ndim == 2 else pixels

@@ -1,4 +1,4 @@
-"""What a data set is once it is in memory."""
+"""Samples in memory: inputs with labels, from arrays or from any data set of single samples."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -67,7 +67,7 @@ class Samples:
         )
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Samples":
-        """The same samples on `device`, and what is floating point as `dtype`."""
+        """The samples on `device`, with floating-point tensors converted to `dtype`."""
         inputs, labels = (
             tensor.to(device, dtype if tensor.is_floating_point() else None)
             for tensor in (self.inputs, self.labels)
@@ -97,14 +97,17 @@ class DataSet:
 
 
 Array = Tensor | NDArray[np.generic] | Sequence[Any]
+OWN = "own data"  # the name of data without one
+GREY = {"1", "L", "LA"}  # modes of PIL images
+LABELS = {"label", "labels", "y", "target", "targets", "class"}
 
 
-def from_tensors(
-    train: tuple[Array, Array], test: tuple[Array, Array], name: str = "tensors"
-) -> DataSet:
+def from_tensors(train: Any, test: Any, name: str = OWN) -> DataSet:
     """Make a data set of (inputs, labels) pairs in memory: tensors, NumPy arrays or lists.
 
-    Integer labels are classes 0, 1, ...; labels of floats are targets of a regression.
+    Instead of a pair, each half may be a data set with a length whose items are pairs or
+    dictionaries of an input and a label. Integer labels are classes 0, 1, ...; labels of floats are
+    targets of a regression.
     """
     trained, tested = samples_of("training", train), samples_of("test", test)
     labels = (trained.labels, tested.labels)
@@ -118,18 +121,85 @@ def from_tensors(
                 f"labels must be class numbers from 0 on; one of them is {int(flat.min())}."
             )
         classes = int(flat.max()) + 1 if len(flat) else 0
-    return DataSet(name, trained, tested, classes, source="tensors in memory")
+    return DataSet(name, trained, tested, classes, source=name)
 
 
-def samples_of(half: str, pair: Sequence[Array]) -> Samples:
-    """A pair of inputs and labels as samples; `half` is what they are called in errors."""
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise SalfError(f"{half} data must be a pair (inputs, labels), not a {_kind(pair)}.")
-    inputs, labels = _inputs(half, pair[0]), _tensor(f"{half} labels", pair[1])
+def samples_of(whose: str, data: Any) -> Samples:
+    """A pair of inputs and labels, or a data set of samples; `whose` they are is for errors."""
+    if is_data_set(data):
+        return items_of(whose, data, range(len(data)))
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise SalfError(f"{whose} data must be a pair (inputs, labels), not a {_kind(data)}.")
+    inputs, labels = _inputs(whose, data[0]), _tensor(f"{whose} labels", data[1])
     return Samples(inputs, labels if labels.is_floating_point() else labels.to(torch.int64))
 
 
-def _inputs(half: str, given: Array | Mapping[str, Array] | Inputs) -> Tensor:
+def is_data_set(data: object) -> bool:
+    """Whether it has a length and gives samples one by one, as a Dataset of PyTorch does."""
+    if isinstance(data, list):
+        return bool(data) and all(
+            isinstance(each, Mapping) or (isinstance(each, tuple) and len(each) == 2)
+            for each in data
+        )
+    if isinstance(data, (Tensor, np.ndarray, Inputs, Mapping, tuple, str, bytes)):
+        return False
+    return hasattr(data, "__len__") and hasattr(data, "__getitem__")
+
+
+def items_of(whose: str, data: Any, places: Sequence[int]) -> Samples:
+    """The samples at these places of a data set whose items are pairs or dictionaries."""
+    if not len(places):
+        return Samples(torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64))
+    if hasattr(data, "__getitems__"):  # several at once, which is faster
+        items = data.__getitems__(list(places))
+    else:
+        items = [data[place] for place in places]
+    inputs, labels = zip(*(_input_and_label(whose, item) for item in items), strict=True)
+    return samples_of(whose, (_batch(f"{whose} inputs", inputs), _batch(f"{whose} labels", labels)))
+
+
+def _input_and_label(whose: str, item: Any) -> tuple[Any, Any]:
+    if isinstance(item, Mapping):
+        keys = list(item)
+        if len(keys) != 2:
+            raise SalfError(
+                f"{whose} samples have the fields {', '.join(map(str, keys))}: keep the input and "
+                "the label, for example with data.select_columns(['image', 'label'])."
+            )
+        label = next((key for key in keys if str(key).lower() in LABELS), keys[1])
+        return item[keys[0] if label == keys[1] else keys[1]], item[label]
+    if isinstance(item, tuple | list) and len(item) == 2:
+        return item[0], item[1]
+    raise SalfError(
+        f"{whose} data set must return a pair (input, label) per sample, or a dictionary of the "
+        f"two, not a {_kind(item)}."
+    )
+
+
+def _batch(what: str, rows: Sequence[Any]) -> Any:
+    """One array of the rows, or one for each of several inputs."""
+    first = rows[0]
+    if isinstance(first, Mapping):
+        return {key: _batch(what, [row[key] for row in rows]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(_batch(what, each) for each in zip(*rows, strict=True))
+    if hasattr(first, "convert") and hasattr(first, "mode"):
+        rows = [pixels(row) for row in rows]
+    try:
+        return torch.stack([torch.as_tensor(row) for row in rows])
+    except (TypeError, ValueError, RuntimeError):
+        raise SalfError(_not_a_tensor(what, list(rows))) from None
+
+
+def pixels(image: Any, name: str = "an image") -> NDArray[np.uint8]:
+    """A PIL image as [channels, height, width], of one channel if it is grey and three if not."""
+    if image.mode.startswith(("I", "F")):
+        raise SalfError(f"{name} has more than 8 bits per pixel; convert it to 8 bits first.")
+    array = np.array(image.convert("L" if image.mode in GREY else "RGB"))
+    return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
+
+
+def _inputs(whose: str, given: Array | Mapping[str, Array] | Inputs) -> Tensor:
     """A tensor, or several: a tuple of arrays, or a dictionary of them."""
     if isinstance(given, Inputs):
         return cast(Tensor, given)
@@ -138,11 +208,11 @@ def _inputs(half: str, given: Array | Mapping[str, Array] | Inputs) -> Tensor:
     elif isinstance(given, tuple) and all(_is_array(part) for part in given):
         parts = dict(enumerate(given))
     else:
-        return _tensor(f"{half} inputs", given)
-    found = {key: _tensor(f"{half} inputs {key!r}", part) for key, part in parts.items()}
+        return _tensor(f"{whose} inputs", given)
+    found = {key: _tensor(f"{whose} inputs {key!r}", part) for key, part in parts.items()}
     counts = {key: len(part) if part.dim() else 0 for key, part in found.items()}
     if not found or len({*counts.values()}) != 1:
-        raise SalfError(f"all {half} inputs need one row per sample, but they have {counts}.")
+        raise SalfError(f"all {whose} inputs need one row per sample, but they have {counts}.")
     return cast(Tensor, Inputs(found))  # which has what is used of a tensor
 
 

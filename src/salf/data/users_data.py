@@ -2,18 +2,19 @@
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from salf.common.errors import SalfError
 from salf.core.draws import Keyed, Purpose, distinct
 from salf.core.inputs import cat
-from salf.data.samples import Samples, samples_of
+from salf.data.samples import Samples, is_data_set, items_of, samples_of
 
 Index = NDArray[np.int64]
 
@@ -64,11 +65,9 @@ class DrawnPartition(Partition):
         return np.sort(self.at(np.array([user]), np.arange(self._size)[None])[0])
 
     def sizes(self, users: Index) -> Index:
-        """The same for every user."""
         return np.full(len(users), self._size)
 
     def at(self, users: Index, places: Index) -> Index:
-        """The samples at these places of the users' parts, [users, places]."""
         uniforms = self._draws.uniform(users, Purpose.PART, self._size)
         held = distinct(uniforms, np.full(len(users), self._count))
         return np.take_along_axis(held, places, axis=1)
@@ -91,7 +90,7 @@ class UsersData(ABC):
 
     @abstractmethod
     def to(self, device: torch.device, dtype: torch.dtype | None) -> "UsersData":
-        """The same on `device`, and what is floating point as `dtype`."""
+        """The data on `device`, with floating-point tensors converted to `dtype`."""
 
     @abstractmethod
     def own(self, user: int) -> Samples:
@@ -108,16 +107,13 @@ class Partitioned(UsersData):
         return len(self.parts)
 
     def sizes(self, users: Index) -> Index:
-        """How many samples these users have."""
         return self.parts.sizes(users)
 
     def rows(self, users: Index, places: Index) -> tuple[Tensor, Tensor]:
-        """Inputs and targets at these places of the users' parts."""
         index = torch.from_numpy(self.parts.at(users, places).reshape(-1))
         return self.samples.rows(index.to(self.samples.inputs.device))
 
     def to(self, device: torch.device, dtype: torch.dtype | None) -> "Partitioned":
-        """The same on `device`, and what is floating point as `dtype`."""
         return Partitioned(self.samples.to(device, dtype), self.parts)
 
     def usual_labels(self, users: Index) -> Index:
@@ -134,7 +130,7 @@ class Partitioned(UsersData):
         return labels.dim() == 1 and not labels.is_floating_point()
 
     def label_mixes(self) -> NDArray[np.float64]:
-        """The share of each class in every user's samples: [users, classes]."""
+        """The mix of classes in every user's samples: [users, classes]."""
         labels = self.samples.labels
         if not self.has_classes:
             raise SalfError("participation by labels needs one class label per sample.")
@@ -143,15 +139,15 @@ class Partitioned(UsersData):
         return np.array([count / count.sum() for count in counts])
 
     def own(self, user: int) -> Samples:
-        """The samples of one user, still as stored."""
         return self.samples.subset(self.parts[user])
 
 
 class OwnData(UsersData):
     """Users that each have data of their own: `make(user)` gives it, for users 0, 1, ...
 
-    It is a pair (inputs, labels) or a `torch.utils.data.Dataset` of such pairs. What was made last
-    is kept, so that it is made once a round.
+    It is a pair (inputs, labels), or a data set with a length whose items are pairs or dictionaries
+    of an input and a label, such as a `torch.utils.data.Dataset` or one of Hugging Face. What was
+    made last is kept, so that it is made once a round.
     """
 
     KEPT = 10_000  # users
@@ -171,32 +167,24 @@ class OwnData(UsersData):
         return self._users
 
     def sizes(self, users: Index) -> Index:
-        """How many samples these users have."""
         return np.array([len(self._of(user)) for user in users.tolist()], np.int64)
 
     def rows(self, users: Index, places: Index) -> tuple[Tensor, Tensor]:
-        """Inputs and targets at these places of the users' data."""
         of_users = [self._at(*each) for each in zip(users.tolist(), places, strict=True)]
         inputs, labels = (cat(each) for each in zip(*of_users, strict=True))
         return inputs, labels
 
     def to(self, device: torch.device, dtype: torch.dtype | None) -> "OwnData":
-        """The same on `device`, and what is floating point as `dtype`."""
         return OwnData(self._make, self._users, device, dtype)
 
     def own(self, user: int) -> Samples:
-        """All samples of one user."""
         return Samples(*self._at(user, np.arange(len(self._of(user)))))
 
     def _at(self, user: int, places: Index) -> tuple[Tensor, Tensor]:
         data = self._of(user)
         if isinstance(data, Samples):
             return data.rows(torch.from_numpy(places).to(self._device))
-        items = [data[place] for place in places.tolist()]
-        if not all(isinstance(item, tuple | list) and len(item) == 2 for item in items):
-            raise SalfError(f"user {user}'s data set must return a pair (input, label) per sample.")
-        inputs, labels = zip(*items, strict=True)
-        drawn = samples_of(f"user {user}'s", (_batch(inputs), _batch(labels)))
+        drawn = items_of(f"user {user}'s", data, places.tolist())
         return drawn.to(self._device, self._dtype).rows()
 
     def _of(self, user: int) -> Any:
@@ -207,16 +195,36 @@ class OwnData(UsersData):
         return self._made[user]
 
     def _checked(self, user: int, data: Any) -> Any:
-        if isinstance(data, tuple | list):
+        if not is_data_set(data):
+            if not isinstance(data, tuple | list):
+                raise SalfError(
+                    f"user {user}'s data are a {type(data).__name__}: pass a pair (inputs, "
+                    "labels), or a data set with __len__ and __getitem__."
+                )
             data = samples_of(f"user {user}'s", data).to(self._device, self._dtype)
-        elif not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
-            raise SalfError(
-                f"user {user}'s data are a {type(data).__name__}: pass a pair (inputs, labels), or "
-                "a torch.utils.data.Dataset with __len__ and __getitem__."
-            )
         if len(data) == 0:
             raise SalfError(f"user {user} has no samples; leave it out.")
         return data
+
+
+def of_users(data: Any, users: int | None) -> UsersData | None:
+    """What each user has; None if the data are one data set, to be split among the users.
+
+    Users' data are a list with an entry per user, or a function of the user's number.
+    """
+    if isinstance(data, list) and data:
+        pairs = all(isinstance(each, tuple) and len(each) == 2 for each in data)
+        if pairs or all(isinstance(each, Dataset) or is_data_set(each) for each in data):
+            if users not in (None, len(data)):
+                raise SalfError(f"the data are for {len(data)} users, but users is {users}.")
+            return joined(data) if pairs else OwnData(data.__getitem__, len(data))
+    if callable(data) and not isinstance(data, Dataset) and not is_data_set(data):
+        if users is None:
+            raise SalfError(
+                "data is a function of the user's number: pass the number of users as users=."
+            )
+        return OwnData(data, users)
+    return None
 
 
 def some(data: UsersData, count: int, users: Index | None = None) -> Samples:
@@ -229,16 +237,6 @@ def some(data: UsersData, count: int, users: Index | None = None) -> Samples:
     ]
     inputs, labels = (cat(half) for half in zip(*pairs, strict=True))
     return Samples(inputs, labels)
-
-
-def _batch(rows: Sequence[Any]) -> Any:
-    """One array of the rows, or one for each of several inputs."""
-    first = rows[0]
-    if isinstance(first, Mapping):
-        return {key: _batch([row[key] for row in rows]) for key in first}
-    if isinstance(first, tuple):
-        return tuple(_batch(each) for each in zip(*rows, strict=True))
-    return torch.stack([torch.as_tensor(row) for row in rows])
 
 
 def joined(pairs: Sequence[Any]) -> Partitioned:

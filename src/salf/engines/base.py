@@ -139,7 +139,9 @@ class Engine(ABC):
             else:
                 loss += self._compute_together(groups, network, rows, aggregate)
             users += sum(len(group.users) for group in groups)
-        step = aggregate.average() if plan.entrywise else aggregate.total(plan.total_weights())
+        step = (
+            aggregate.average() if plan.narrow.entrywise else aggregate.total(plan.total_weights())
+        )
         mean_loss = loss / users if users else float("nan")
         return RoundResult(step, mean_loss, tuple(aggregate.reached.tolist()))
 
@@ -219,10 +221,10 @@ class Engine(ABC):
         rate = local.rate(group.given)
         if group.width == 1:
             return Network(weights, weights is not self.weights, None, rate, local)
-        narrow = self._narrow.get(group.width)
-        if narrow is None or plan.shift:
-            narrow = subnetwork(self.model, group.width, plan.shift)
-        if not plan.shift:
+        narrow, shift = self._narrow.get(group.width), plan.narrow.shift
+        if narrow is None or shift:
+            narrow = subnetwork(self.model, group.width, shift)
+        if not shift:
             self._narrow[group.width] = narrow
         return Network(narrow.leaves(weights), True, narrow, rate, local)
 

@@ -14,7 +14,7 @@ from torch.func import functional_call
 from salf.common.errors import SalfError
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.arrivals import Bools, Floats, Ints
-from salf.core.graph import unchanged
+from salf.core.inputs import unchanged
 from salf.core.layers import Layers
 from salf.engines.base import Engine, Network, Rows, Weights
 from salf.engines.kernels import UserBatchNorm, stand_in

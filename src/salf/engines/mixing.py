@@ -15,8 +15,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from salf.common.errors import in_one_line
-from salf.core.graph import unchanged
-from salf.core.inputs import Inputs, equal
+from salf.core.inputs import Inputs, equal, unchanged
 from salf.engines.blocks import BlockEngine
 
 USERS, ROWS = 3, 3  # batch norm needs several rows, and makes of two whatever they are +1 and -1

@@ -14,7 +14,7 @@ from torch.func import functional_call
 from salf.common.errors import SalfError, in_one_line
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.arrivals import Ints
-from salf.core.graph import unchanged
+from salf.core.inputs import unchanged
 from salf.core.layers import Layers
 from salf.core.local import LocalStep
 from salf.core.narrow import CONVOLUTIONS

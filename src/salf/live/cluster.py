@@ -14,7 +14,7 @@ from typing import Any
 
 from salf.common.errors import ClusterLost, SalfError, in_one_line
 from salf.common.files import short_place, temporary_folder
-from salf.common.signals import TERMINATED, sigterm_as_exit, uninterrupted
+from salf.common.process import TERMINATED, sigterm_as_exit, uninterrupted
 
 FEDERATION = "salf"  # the namespace in which users are looked for
 STOP = 1.0  # seconds that processes of a Ray of our own have to end before they are killed

@@ -124,7 +124,7 @@ def _is_nested(config: Config, world: Recorded) -> bool:
     ones = np.ones((world.layers, 1))
     counts = (
         method.checked_share(
-            replace(Arrivals.at(depths), chance=ones * (depths > 0), interval=ones * (depths > 0)),
+            replace(Arrivals.at(depths), chance=ones * (depths > 0), intervals=ones * (depths > 0)),
             world.layers,
         )
         > 0

@@ -117,13 +117,13 @@ class Rounds:
         on_wait: Callable[[str], None] | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        if deadline is None and not server.method.waits:
+        if deadline is None and not server.method.asks.waits:
             raise SalfError(
                 f"{server.method.name} needs a deadline, the time that a round may take."
             )
         self.server = server
         self.link = link
-        self.t_max = TMax.of(None if server.method.waits else deadline, server.done_after)
+        self.t_max = TMax.of(None if server.method.asks.waits else deadline, server.done_after)
         self.deadline: float | None = None  # of the round
         self.grace = grace or Grace()
         self.cohort, self.seed = cohort, seed

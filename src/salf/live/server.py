@@ -105,9 +105,9 @@ class LiveServer:
         compress: str = "",
     ) -> None:
         self.method = make_method(method) if isinstance(method, str) else method
-        if self.method.simulated_only:
+        if self.method.asks.simulated_only:
             raise SalfError(
-                f"{self.method.name} runs in the simulator only: {self.method.simulated_only}."
+                f"{self.method.name} runs in the simulator only: {self.method.asks.simulated_only}."
             )
         self.method.check_shares_are_own(len(layers))
         self.layers = layers
@@ -275,6 +275,7 @@ class LiveServer:
             shares=round.shares,
             unreached=unreached,
             everybody=len(self.names),
+            round=t,
             present=round.present,
             steps=mean_steps(round.gradients, round.present),
         )
@@ -388,7 +389,12 @@ class LiveServer:
             self.round.losses.append(update.loss)
         if (chance := self._chance(update.user)) is not None:
             self.round.reach[update.user] = tuple(chance[:, 0].tolist())
-        arrived = replace(arrived, chance=chance, interval=self.pipeline.interval([update.user]))
+        arrived = replace(
+            arrived,
+            chance=chance,
+            intervals=self.pipeline.intervals([update.user]),
+            round=self.t + 1,
+        )
         share = self.method.checked_share(arrived, len(self.layers))[:, 0]
         self.round.aggregate.add(update.tensors, share, user=update.user)
         self.round.shares += share
@@ -398,7 +404,7 @@ class LiveServer:
 
     def _chance(self, user: str) -> Floats | None:
         """How likely a user is to reach each layer, [L, 1], if the method weighs by it."""
-        if self.method.weighs_by != "reach":
+        if not self.method.asks.chance:
             return None
         if self.user_reach is None:
             return self.pipeline.chance([user])

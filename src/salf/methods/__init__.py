@@ -10,7 +10,8 @@ from importlib.metadata import entry_points
 
 from salf.common import registry
 from salf.common.errors import SalfError
-from salf.methods.base import Average, Group, Method, Plan, Recalled, make
+from salf.methods.asks import Asks
+from salf.methods.base import Average, Group, Method, Narrow, Plan, Recalled, make
 
 
 def _discover() -> dict[str, type[Method]]:
@@ -25,20 +26,29 @@ def _discover() -> dict[str, type[Method]]:
 
 
 METHODS: Mapping[str, type[Method]] = _discover()
-_OBJECTS: dict[
-    str, type[Method]
-] = {}  # of objects of this process, by the name they are shown with
+_OBJECTS: dict[str, Method] = {}  # of this process, by the name they are shown with
 GROUP = "salf.methods"  # of entry points, for packages that bring methods
 
 
 def find(name: str) -> type[Method]:
     """The class of a method: by its name, or by import path (`package.module:Name`)."""
     if name in _OBJECTS:
-        return _OBJECTS[name]
+        return type(_OBJECTS[name])
     cls = registry.find("method", name, METHODS, GROUP)
     if not (inspect.isclass(cls) and issubclass(cls, Method)) or inspect.isabstract(cls):
         raise SalfError(f"the method {name!r} must be a class derived from salf.Method.")
     return cls
+
+
+def asks(name: str) -> Asks:
+    """What the method of this name asks for; its options stay as they are by default."""
+    cls = find(name)
+    if name in _OBJECTS:
+        return _OBJECTS[name].asks
+    try:
+        return cls().asks
+    except TypeError:  # some of its options have no default
+        return Asks()
 
 
 def method(name: str, /, **options: object) -> Method:
@@ -54,7 +64,7 @@ def named(method: Method) -> str:
         if getattr(method, option.name) != option.default
     ]
     name = type(method).__name__ + (f"({', '.join(changed)})" if changed else "")
-    if _OBJECTS.setdefault(name, type(method)) is not type(method):
+    if type(_OBJECTS.setdefault(name, method)) is not type(method):
         raise SalfError(f"there are two methods called {name}: rename one of the classes.")
     return name
 
@@ -84,11 +94,14 @@ def from_wire(text: str) -> Method:
 
 __all__ = [
     "METHODS",
+    "Asks",
     "Average",
     "Group",
     "Method",
+    "Narrow",
     "Plan",
     "Recalled",
+    "asks",
     "find",
     "from_wire",
     "method",

@@ -31,7 +31,6 @@ class AsyncFL(Method):
     buffer: int | None = None
 
     name: ClassVar[str] = "asyncfl"
-    simulated_only: ClassVar[str] = "its users deliver updates of older models"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -41,16 +40,6 @@ class AsyncFL(Method):
             )
         if self.delay is not None and self.buffer is not None:
             raise SalfError("with a buffer, users deliver when they are done: leave out delay.")
-
-    @property
-    def has_deadline(self) -> bool:
-        """A buffer is full when it is full."""
-        return self.buffer is None
-
-    @property
-    def uses_reach(self) -> bool:
-        """No: who arrived is enough."""
-        return False
 
     @property
     def average_models(self) -> bool:

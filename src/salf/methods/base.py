@@ -7,8 +7,9 @@ than sums, and the simulator and the live server run the same methods.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal, get_type_hints
 
 import numpy as np
@@ -17,6 +18,7 @@ from salf.common.errors import SalfError, unknown
 from salf.common.options import converted
 from salf.core.arrivals import Arrivals, Bools, Closing, Floats, Ints
 from salf.core.local import LocalRule
+from salf.methods.asks import Asks, asks_of
 from salf.worlds.base import World
 
 Average = Literal["reached", "all"]
@@ -50,18 +52,24 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Narrow:
+    """How networks narrower than the full one are cut out of it, and averaged."""
+
+    shift: int = 0  # the unit of hidden layers at which they begin
+    entrywise: bool = False  # each entry is averaged over the users whose network holds it
+
+
+@dataclass(frozen=True)
 class Plan:
     """One round: who computes what, and how it is put together.
 
-    With `entrywise`, each entry of a parameter is averaged over the users whose network holds it.
     With `average_models`, users on older models contribute those models themselves, not only the
     difference they made to them.
     """
 
     groups: tuple[Group, ...]
-    entrywise: bool = False
+    narrow: Narrow = field(default_factory=Narrow)
     average_models: bool = False
-    shift: int = 0  # the unit of hidden layers at which narrower networks begin
 
     def later(self, rounds: int) -> "Plan":
         """The same so many rounds later."""
@@ -92,22 +100,12 @@ class Method(ABC):
     """A rule that turns the arrivals of a round into weights of the users' updates.
 
     `average`: over the users that reached a layer, as the equations say, or over all users, as
-    the authors' script does.
+    the authors' script does. A method without this choice has it as a class variable.
     """
 
     average: Average = field(default="reached", kw_only=True)
 
     name: ClassVar[str]  # that of the class in lower case, unless it says otherwise
-    waits: ClassVar[bool] = False  # whether it has no deadline, so that everybody finishes
-    narrows: ClassVar[bool] = False  # whether stragglers train a narrower network and so finish
-    averages_itself: ClassVar[bool] = False  # whether it has no choice of `average`
-    simulated_only: ClassVar[str] = ""  # why it cannot run live, if it cannot
-    needs_clock: ClassVar[bool] = False  # whether it runs on a fleet only
-    rolls: ClassVar[bool] = False  # whether the narrower network is another part in every round
-    more_steps: ClassVar[bool] = False  # whether users may take more local steps than planned
-    # What of each user `share` asks for: `arrived.chance`, `arrived.interval`, or nothing.
-    weighs_by: ClassVar[Literal["", "reach", "intervals"]] = ""
-    equal_time: ClassVar[bool] = False  # whether it is meant for batches of equal time
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -121,11 +119,11 @@ class Method(ABC):
             what = name if name == "average" else f"the option {name} of {self.name}"
             value = converted(getattr(self, option.name), kinds[option.name], what)
             object.__setattr__(self, option.name, value)
-        if self.averages_itself and self.average != "reached":
-            raise SalfError(
-                f"{self.name} defines its own average: average must be 'reached', not "
-                f"{self.average!r}."
-            )
+
+    @cached_property
+    def asks(self) -> Asks:
+        """What the method reads, and which world it is for."""
+        return asks_of(self)
 
     def counts(self, arrived: Arrivals, layers: int) -> Bools:
         """Who takes part in which layer, [L, users]: by default who reached it."""
@@ -157,25 +155,9 @@ class Method(ABC):
         cls = type(self)
         return cls.local_rule is not Method.local_rule or cls.gradients is not Method.gradients
 
-    @property
-    def has_deadline(self) -> bool:
-        """Whether its rounds end at a deadline."""
-        return not self.waits
-
-    @property
-    def longest_interval(self) -> int:
-        """The maximum length of an interval in rounds, if `weighs_by` is "intervals"."""
-        return 50
-
-    @property
-    def recalled(self) -> Recalled | None:
+    def memory(self) -> Recalled | None:
         """What is remembered of users' last updates; None for nothing."""
         return None
-
-    @property
-    def uses_reach(self) -> bool:
-        """Whether its weights depend on p_l or on users' probabilities of reaching a layer."""
-        return True
 
     @abstractmethod
     def divisor(self, closing: Closing) -> Floats:
@@ -183,16 +165,15 @@ class Method(ABC):
 
     def world(self, world: World) -> World:
         """How the users of a world behave under this method."""
-        return world.waiting() if self.waits else world
+        return world
 
     def widths(self, arrived: Arrivals) -> Floats:
         """The share of every hidden layer that each user trains."""
         return np.ones(arrived.users)
 
-    @property
-    def entrywise(self) -> bool:
-        """Whether every entry of a parameter is averaged over the users whose network holds it."""
-        return self.narrows and self.average == "reached"
+    def narrow(self, t: int) -> Narrow:
+        """How the networks of `widths` are parts of the full one, in round t."""
+        return Narrow()
 
     @property
     def average_models(self) -> bool:
@@ -217,6 +198,7 @@ class Method(ABC):
             present=present,
             steps=steps,
             everybody=asked if arrived.everybody is None else arrived.everybody,
+            round=arrived.round,
         )
         return np.asarray(share / self.checked_divisor(closing)[:, None])
 
@@ -230,11 +212,12 @@ class Method(ABC):
         rows = np.zeros(arrived.users, np.int64) if rows is None else rows
         # Python's own numbers, because a round has few users and arrays have their price.
         given_to, widths = (t - arrived.age).tolist(), self.widths(arrived).tolist()
+        narrow = self.narrow(t)
         networks = list(zip(given_to, widths, rows.tolist(), strict=True))
         takes_part: list[bool] = (weights.max(axis=0) > 0).tolist()
         if networks and all(takes_part) and networks.count(networks[0]) == len(networks):
             everybody = Group(arrived.user, weights, *networks[0], gradients)
-            return self._plan_of(t, [everybody])
+            return Plan((everybody,), narrow, self.average_models)
         alike: dict[tuple[int, float, int], list[int]] = {}
         for user, network in enumerate(networks):
             if takes_part[user]:
@@ -253,11 +236,7 @@ class Method(ABC):
                     gradients[:, some],
                 )
             )
-        return self._plan_of(t, groups)
-
-    def _plan_of(self, t: int, groups: Sequence[Group]) -> Plan:
-        shift = t - 1 if self.rolls else 0
-        return Plan(tuple(groups), self.entrywise, self.average_models, shift)
+        return Plan(tuple(groups), narrow, self.average_models)
 
     def checked_share(self, arrived: Arrivals, layers: int) -> Floats:
         """`share`, or an error that says what is wrong with it."""
@@ -275,7 +254,7 @@ class Method(ABC):
         depths, steps = np.tile(np.arange(1, layers + 2), 2), np.repeat([1, 2], layers + 1)
         arrived = Arrivals.at(depths, steps=steps, planned=np.full_like(steps, 2))
         chance = np.tile(np.linspace(0.1, 1, arrived.users), (layers, 1))
-        arrived = replace(arrived, chance=chance, interval=1 / chance)
+        arrived = replace(arrived, chance=chance, intervals=1 / chance)
         together = self.checked_share(arrived, layers)
         each = (self.checked_share(arrived.only(user), layers) for user in range(arrived.users))
         if not np.allclose(np.hstack(list(each)), together):
@@ -287,7 +266,7 @@ class Method(ABC):
     def checked_divisor(self, closing: Closing) -> Floats:
         """`divisor`, or an error that says what is wrong with it."""
         divisor = np.asarray(self.divisor(closing), np.float64)
-        self._check("divisor", divisor, closing.unreached.shape, divisor > 0)
+        self._check("divisor", divisor, closing.shares.shape, divisor > 0)
         return divisor
 
     def _check(self, what: str, values: Floats, shape: tuple[int, ...], right: np.ndarray) -> None:
@@ -310,6 +289,10 @@ def make(cls: type[Method], options: Mapping[str, object]) -> Method:
     """Build a method from options by name, refusing those it does not have."""
     known = {option.name.replace("_", "-"): option.name for option in fields(cls)}
     given = {name.replace("_", "-"): value for name, value in options.items()}
+    if "average" not in known and (average := given.pop("average", "reached")) != "reached":
+        raise SalfError(
+            f"{cls.name} defines its own average: average must be 'reached', not {average!r}."
+        )
     for name in given:
         if name not in known:
             own = [option for option in known if option != "average"]

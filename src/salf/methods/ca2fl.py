@@ -7,7 +7,7 @@ import numpy as np
 
 from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals, Closing, Floats
-from salf.methods.base import Recalled
+from salf.methods.base import Average, Recalled
 from salf.methods.events import Buffering, of_whole_updates
 
 
@@ -28,7 +28,7 @@ class CA2FL(Buffering):
     fade: float | None = None
     remember: int = 1000
 
-    averages_itself: ClassVar[bool] = True
+    average: ClassVar[Average] = "reached"  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -43,8 +43,7 @@ class CA2FL(Buffering):
         """K."""
         return self.buffer
 
-    @property
-    def recalled(self) -> Recalled:
+    def memory(self) -> Recalled:
         """The last update of every user."""
         return Recalled(1.0, self.fade, self.remember)
 

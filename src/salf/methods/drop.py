@@ -23,11 +23,6 @@ class Drop(Method):
 
     name: ClassVar[str] = "drop"
 
-    @property
-    def uses_reach(self) -> bool:
-        """No: who arrived is enough."""
-        return False
-
     def share(self, arrived: Arrivals, layers: int) -> Floats:
         """1 for the users that met the deadline, in every layer."""
         in_time = arrived.finished if self.lucky == "kept" else ~arrived.straggler

@@ -1,7 +1,6 @@
 """The base of methods without rounds: the server takes a step after a number of updates."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -11,30 +10,11 @@ from salf.worlds.base import World
 
 
 @dataclass(frozen=True)
-class NoDeadline(Method):
-    """A method that decides itself when a round ends. It needs a clock, and so a fleet."""
-
-    needs_clock: ClassVar[bool] = True
-
-    @property
-    def has_deadline(self) -> bool:
-        """No: the method decides when a round ends."""
-        return False
-
-    @property
-    def uses_reach(self) -> bool:
-        """No: who arrived is enough."""
-        return False
-
-
-@dataclass(frozen=True)
-class Buffering(NoDeadline):
+class Buffering(Method):
     """The server takes a step after `size` updates, each computed on the model its user was given.
 
     The clock determines the order in which updates arrive.
     """
-
-    simulated_only: ClassVar[str] = "its users deliver updates of older models"
 
     @property
     def size(self) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 
 from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals, Bools, Floats
-from salf.methods.base import Method, Recalled
+from salf.methods.base import Average, Method, Recalled
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,7 @@ class PerLayerOrWhole(Method):
 
     whole: bool = False
 
-    averages_itself: ClassVar[bool] = True
-
-    @property
-    def uses_reach(self) -> bool:
-        """Only to weigh by it."""
-        return self.weighs_by == "reach"
+    average: ClassVar[Average] = "reached"  # type: ignore[misc]
 
     def counts(self, arrived: Arrivals, layers: int) -> Bools:
         """Who reached the layer, or who finished."""
@@ -76,7 +71,6 @@ class WithMemory(PerLayerOrWhole):
         """How much of what is remembered enters a step."""
         return 1.0
 
-    @property
-    def recalled(self) -> Recalled:
+    def memory(self) -> Recalled:
         """The last update of every user."""
         return Recalled(self.beta, self.fade, self.remember)

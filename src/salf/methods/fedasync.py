@@ -8,6 +8,7 @@ import numpy as np
 from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals, Closing, Floats
 from salf.core.local import LocalRule, Proximal
+from salf.methods.base import Average
 from salf.methods.events import Buffering, hinge, of_whole_updates, polynomial
 
 Staleness = Literal["constant", "polynomial", "hinge"]
@@ -32,7 +33,7 @@ class FedAsync(Buffering):
     tolerated: float = 4.0
     rho: float = 0.005
 
-    averages_itself: ClassVar[bool] = True
+    average: ClassVar[Average] = "reached"  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -19,23 +19,15 @@ class FedAU(PerLayerOrWhole):
     cutoff: int = 50
 
     name: ClassVar[str] = "fedau"
-    weighs_by = "intervals"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.cutoff < 1:
             raise SalfError(f"the cutoff of fedau must be at least 1, not {self.cutoff}.")
 
-    @property
-    def longest_interval(self) -> int:
-        """The cutoff."""
-        return self.cutoff
-
     def share(self, arrived: Arrivals, layers: int) -> Floats:
         """The mean interval so far."""
-        if arrived.interval is None:
-            raise SalfError("fedau needs the intervals of its users.")
-        return self.counts(arrived, layers) * arrived.interval
+        return self.counts(arrived, layers) * arrived.interval(self.cutoff)
 
     def divisor(self, closing: Closing) -> Floats:
         """The number of users asked."""

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from salf.core.arrivals import Closing, Floats
 from salf.methods.base import Method
+from salf.worlds.base import World
 
 
 @dataclass(frozen=True)
@@ -12,12 +13,10 @@ class FedAvg(Method):
     """The mean over all users [FedAvg_update]."""
 
     name: ClassVar[str] = "fedavg"
-    waits: ClassVar[bool] = True
 
-    @property
-    def uses_reach(self) -> bool:
-        """No: who arrived is enough."""
-        return False
+    def world(self, world: World) -> World:
+        """The server waits for everybody."""
+        return world.waiting()
 
     def divisor(self, closing: Closing) -> Floats:
         """[FedAvg_update]: c[l, u] = 1/U; live, a user that failed is not one of them."""

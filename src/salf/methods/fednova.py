@@ -21,11 +21,6 @@ class FedNova(Method):
     Optimization", NeurIPS 2020.
     """
 
-    @property
-    def uses_reach(self) -> bool:
-        """No: who arrived is enough."""
-        return False
-
     def share(self, arrived: Arrivals, layers: int) -> Floats:
         """1 / tau_u in the layers the user has."""
         steps = self.gradients(arrived, layers)

@@ -37,11 +37,6 @@ class FedProx(Method):
         """Those of complete steps."""
         return np.tile(super().gradients(arrived, layers).min(axis=0), (layers, 1))
 
-    @property
-    def uses_reach(self) -> bool:
-        """No: who arrived is enough."""
-        return False
-
     def divisor(self, closing: Closing) -> Floats:
         """c[l, u] = 1 / |{users with a complete step}|, or 1/U."""
         if self.average == "all":

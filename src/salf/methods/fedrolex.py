@@ -1,8 +1,9 @@
 """FedRolex: HeteroFL whose stragglers train different units in every round, so none is left out."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from salf.methods.base import Narrow
 from salf.methods.heterofl import HeteroFL
 
 
@@ -18,4 +19,7 @@ class FedRolex(HeteroFL):
     """
 
     name: ClassVar[str] = "fedrolex"
-    rolls: ClassVar[bool] = True
+
+    def narrow(self, t: int) -> Narrow:
+        """The units from number t - 1 on."""
+        return replace(super().narrow(t), shift=t - 1)

@@ -20,7 +20,6 @@ class FedStale(WithMemory):
     floor: float = 0.05
 
     name: ClassVar[str] = "fedstale"
-    weighs_by = "reach"
 
     def __post_init__(self) -> None:
         super().__post_init__()

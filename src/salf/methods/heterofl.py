@@ -7,7 +7,7 @@ import numpy as np
 
 from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals, Closing, Floats
-from salf.methods.base import Method
+from salf.methods.base import Method, Narrow
 from salf.worlds.base import World
 
 
@@ -23,8 +23,6 @@ class HeteroFL(Method):
     width: float = 0.5
 
     name: ClassVar[str] = "heterofl"
-    narrows: ClassVar[bool] = True
-    simulated_only: ClassVar[str] = "its stragglers train a narrower network"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -35,14 +33,13 @@ class HeteroFL(Method):
         """Stragglers finish: they have less to do."""
         return world.narrowed(self.width)
 
-    @property
-    def uses_reach(self) -> bool:
-        """No: who arrived is enough."""
-        return False
-
     def divisor(self, closing: Closing) -> Floats:
         """1: each entry is divided by the weight of its holders; or U, whoever holds what."""
-        return np.ones(len(closing.shares)) if self.entrywise else closing.asked
+        return closing.asked if self.average == "all" else np.ones(len(closing.shares))
+
+    def narrow(self, t: int) -> Narrow:
+        """The first units; an entry is averaged over the users that hold it, if not over all."""
+        return Narrow(entrywise=self.average == "reached")
 
     def widths(self, arrived: Arrivals) -> Floats:
         """Full width, and the stragglers' width."""

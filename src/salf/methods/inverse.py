@@ -22,7 +22,6 @@ class InverseProbability(PerLayerOrWhole):
     floor: float = 0.05
 
     name: ClassVar[str] = "inverse"
-    weighs_by = "reach"
 
     def __post_init__(self) -> None:
         super().__post_init__()

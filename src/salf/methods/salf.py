@@ -15,11 +15,6 @@ class SALF(Method):
 
     name: ClassVar[str] = "salf"
 
-    @property
-    def uses_reach(self) -> bool:
-        """p_l is in the update rule, not in the authors' script."""
-        return self.average == "reached"
-
     def divisor(self, closing: Closing) -> Floats:
         """[salf_update_rule]: c[l, u] = 1[d_u <= l] / (|U^l| (1 - p_l))."""
         if self.average == "all":  # the authors' script, which has no p_l either

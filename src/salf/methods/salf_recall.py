@@ -25,10 +25,8 @@ class SALFRecall(WithMemory):
     fade: float | None = 2.0
 
     name: ClassVar[str] = "salf-recall"
-    equal_time: ClassVar[bool] = True
 
-    @property
-    def recalled(self) -> Recalled:
+    def memory(self) -> Recalled:
         """The last update of every user, which stands in for it."""
         return Recalled(self.beta, self.fade, self.remember, stands_in=True)
 

@@ -1,18 +1,18 @@
 """TimelyFL: every user is assigned the local steps, or the last layers, that fit into the round."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from salf.common.errors import SalfError
 from salf.core.arrivals import Closing, Floats
-from salf.methods.events import NoDeadline
+from salf.methods.base import Method
 from salf.worlds.base import World
 
 Times = Literal["expected", "measured"]
 
 
 @dataclass(frozen=True)
-class TimelyFL(NoDeadline):
+class TimelyFL(Method):
     """A round lasts until a fraction `fastest` of the users have done the planned local steps.
 
     Faster users repeat these steps as many times as fit, at most `most`. Slower users are assigned
@@ -29,9 +29,6 @@ class TimelyFL(NoDeadline):
     fastest: float = 0.5
     times: Times = "measured"
     most: int = 1000
-
-    more_steps: ClassVar[bool] = True
-    simulated_only: ClassVar[str] = "its users are assigned work by their simulated times"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,20 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from shlex import join
 
 from rich.console import Console
 
 from salf.bench import ranking
 from salf.bench.results import Outcome, Row, to_csv
 from salf.bench.suite import REFERENCE, Cell, Suite
-from salf.common.files import write_whole
 from salf.common.intervals import Interval, over_seeds
 from salf.report import names
 from salf.report.bench_charts import accuracy_map, curves
-from salf.report.page import Block, Chart, Code, Page, Section
-from salf.report.tables import Cell as Entry
-from salf.report.tables import Table
+from salf.report.page import Block, Chart, Page, Section, again, made_with
+from salf.report.style import write
+from salf.report.tables import Table, best, bold, tell
 from salf.runs.clocked import SHARE
 
 NONE, PAGE, CSV = "–", "report.html", "results.csv"
@@ -24,24 +22,19 @@ Show = Callable[[Outcome], str]
 
 def print_tables(suite: Suite, rows: Sequence[Row], console: Console) -> None:
     """Print the ranks, the accuracies and the reasons for missing results."""
-    fold = console.is_terminal
     for table in (ranks(suite, rows), *(accuracies(suite, rows, data) for data in suite.data)):
-        console.print(table.rich(fold=fold), crop=False)
-        console.print()
-    for note in (*notes(suite, rows), *gaps(suite, rows)):
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
+        tell(console, table, "")
+    tell(console, *notes(suite, rows), *gaps(suite, rows))
 
 
 def write_files(
     suite: Suite, rows: Sequence[Row], out: Path, command: Sequence[str], *, drawn: bool
 ) -> list[Path]:
     """Write results.csv and, if it can be drawn, the page."""
-    files = {out / CSV: to_csv(suite, rows)}
+    files: dict[Path, str | bytes] = {out / CSV: to_csv(suite, rows)}
     if drawn:
         files[out / PAGE] = page(suite, rows, command).html()
-    for path, content in files.items():
-        write_whole(path, content)
-    return list(files)
+    return write(files)
 
 
 def ranks(suite: Suite, rows: Sequence[Row]) -> Table:
@@ -55,15 +48,13 @@ def ranks(suite: Suite, rows: Sequence[Row]) -> Table:
     body = []
     for row in ranking.ordered(rows, suite):
         mean, count = means.get(row.name, (None, 0))
-        some = f" (of {count})" if mean is not None and count < most else ""
+        some = f" (of {count})" if count < most else ""
+        found = (each.get(row.name) for each in by_scenario.values())
         body.append(
             [
-                Entry(name(row)),
-                Entry(NONE if mean is None else f"{mean:.1f}{some}"),
-                *(
-                    Entry(NONE if (found := each.get(row.name)) is None else f"{found[0]:.3g}")
-                    for each in by_scenario.values()
-                ),
+                name(row),
+                NONE if mean is None else f"{mean:.1f}{some}",
+                *(NONE if each is None else f"{each[0]:.3g}" for each in found),
             ]
         )
     titles = [scenario.title for scenario in suite.scenarios]
@@ -100,15 +91,12 @@ def _by_scenario(
     data: str,
     show: Show,
     caption: str,
-    best: Callable[[Sequence[Row], Cell], set[str]] = lambda rows, cell: set(),
+    top: Callable[[Sequence[Row], Cell], set[str]] = lambda rows, cell: set(),
 ) -> Table:
     cells = [cell for cell in suite.cells if cell.data == data]
-    first = {cell.key: best(rows, cell) for cell in cells}
+    first = {cell.key: top(rows, cell) for cell in cells}
     body = [
-        [
-            Entry(name(row)),
-            *(Entry(_shown(row, cell, show), bold=row.name in first[cell.key]) for cell in cells),
-        ]
+        [name(row), *(bold(_shown(row, cell, show), row.name in first[cell.key]) for cell in cells)]
         for row in ranking.ordered(rows, suite)
     ]
     return Table(["Method", *(cell.scenario.title for cell in cells)], body, caption)
@@ -120,9 +108,7 @@ def _shown(row: Row, cell: Cell, show: Show) -> str:
 
 
 def _best(rows: Sequence[Row], cell: Cell) -> set[str]:
-    found = ranking.in_cell(rows, cell)
-    top = min(found.values(), default=None)
-    return {row for row, rank in found.items() if rank == top and len(found) > 1}
+    return best(ranking.in_cell(rows, cell), min)
 
 
 def _spread(found: Interval | None) -> str:
@@ -164,7 +150,7 @@ def _rate(outcome: Outcome) -> str:
 
 
 def notes(suite: Suite, rows: Sequence[Row]) -> list[str]:
-    """What the tables show."""
+    """The meaning of the tables."""
     return [
         f"{over_seeds(len(suite.seeds)).capitalize()}. Each method uses the best of the learning "
         f"rates {names.listed([f'{rate:g}' for rate in suite.rates])} for each scenario, chosen on "
@@ -205,6 +191,7 @@ def page(suite: Suite, rows: Sequence[Row], command: Sequence[str]) -> Page:
     """The whole page."""
     shown = ranking.ordered([row for row in rows if row.entrant is not REFERENCE], suite)
     data = names.listed([names.data(each) for each in suite.data])
+    made = sorted({package for row in rows for package in row.made_with.items()})
     return Page(
         f"The straggler benchmark: suite {suite.name}, version {suite.version}",
         [
@@ -220,7 +207,7 @@ def page(suite: Suite, rows: Sequence[Row], command: Sequence[str]) -> Page:
             Section("Ranks", [ranks(suite, shown), *gaps(suite, shown)]),
             *(section for each in suite.data for section in _of_data(suite, shown, each)),
             Section("Scenarios", _scenarios(suite)),
-            Section("Reproduce this page", _again(suite, shown, command)),
+            again(command, "", *made_with(made)),
         ],
     )
 
@@ -284,11 +271,3 @@ def _scenarios(suite: Suite) -> list[Block]:
             budget += f", deadline {deadline}"
         found.append(f"{scenario.title} ({scenario.key}; {budget}): {scenario.about}")
     return found
-
-
-def _again(suite: Suite, rows: Sequence[Row], command: Sequence[str]) -> list[Block]:
-    made = sorted({f"{key} {value}" for row in rows for key, value in row.made_with.items()})
-    return [
-        Code(join(["salf", *command])),
-        *([f"Made with {names.listed(made)}."] if made else []),
-    ]

@@ -7,13 +7,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from salf.core.rows import Row
 from salf.report import names
-from salf.report.extra import optional
-from salf.report.lines import Axis, Line, Lines, Point, figure, method_lines
+from salf.report.extra import alt
+from salf.report.lines import Line, Lines, Point, figure, method_lines
 from salf.report.measured import Spread, lines, mean_of, ratios, seeds, test_accuracy
 from salf.report.panels import Panels
-from salf.report.style import INK, Spec, spec, thinned
+from salf.report.style import INK, Axis, Records, Spec, coloured, named, of, spec, thinned, tips
 from salf.runs.compare import Case, Comparison
 from salf.runs.run import Result
 
@@ -22,7 +21,7 @@ Over = Literal["round", "clock"]
 
 AXES: Mapping[Over, str] = {"round": "Round", "clock": "Simulated seconds"}
 GRID = 60  # points of a curve whose seeds are measured at different times
-
+VOICE = "Voice: whose gradients the model is made of"
 MEASURES: Mapping[Measure, str] = {
     "accuracy": "Accuracy on held-out data",
     "train_loss": "Training loss",
@@ -32,19 +31,12 @@ MEASURES: Mapping[Measure, str] = {
 def curves(
     comparison: Comparison, measure: Measure, *, titled: bool = False, over: Over = "round"
 ) -> Spec:
-    """A measure over the rounds: the mean over the seeds, and from the lowest to the highest.
-
-    Or over the simulated seconds. With a title it can be read without the page around it.
-    """
+    """A measure over rounds or simulated seconds: mean, lowest and highest of the seeds."""
     panels = Panels.of(comparison)
     points = [
-        _point(panels, case, spread, t)
+        _point(panels, case, spread, x)
         for case, results in comparison.results.items()
-        for t, spread in (
-            _interpolated(results, measure, over)
-            if comparison.base.fleet
-            else _curve(results, measure)
-        )
+        for x, spread in _curve(results, measure, over)
     ]
     last = max((point.x for point in points), default=1)
     if over == "clock" and comparison.base.seconds:
@@ -62,71 +54,48 @@ def curves(
 
 def waste(comparison: Comparison) -> Spec:
     """Seconds that users waited, and shares of work and bytes that were thrown away, as bars."""
-    alt = optional("altair")
-    records: list[dict[str, Any]] = [
+    records: Records = [
         {
             "method": _name(case),
             "waited": mean_of(comparison, case, "waited") / comparison.base.cohort_size(),
             "work": mean_of(comparison, case, "lost_work"),
             "bytes": mean_of(comparison, case, "lost_bytes"),
         }
-        for case in of_first_panel(comparison)
+        for case in of_first_panel(comparison, values=True)
     ]
-    order = _methods(comparison)
-    colours = alt.Scale(domain=order, range=names.colours([m for m, _ in lines(comparison)]))
-    shown = []
-    for i, (what, title, form) in enumerate(
-        (
-            ("waited", "Seconds a user waited", ".3~g"),
-            ("work", "Work lost", ".0%"),
-            ("bytes", "Bytes lost", ".0%"),
+    colours = _colours(comparison)
+
+    def bars(field: str, title: str, form: str, **axis: Any) -> Any:
+        most = max(record[field] for record in records)
+        scale = alt.Scale(domain=[0, 1.25 * most or 1], nice=False)
+        ticks = alt.Axis(format=form, tickCount=4)
+        base = of(records, width=220, height=alt.Step(24), title=title).encode(
+            x=alt.X(f"{field}:Q", title=None, scale=scale, axis=ticks),
+            y=named("method", list(colours), **axis),
         )
-    ):
-        most = max(record[what] for record in records)
-        base = alt.Chart(
-            alt.InlineData(records), width=220, height=alt.Step(24), title=title
-        ).encode(
-            y=alt.Y("method:N", sort=order, title=None, axis=alt.Axis() if i == 0 else None),
-            x=alt.X(
-                f"{what}:Q",
-                title=None,
-                scale=alt.Scale(domain=[0, 1.25 * most or 1], nice=False),
-                axis=alt.Axis(format=form, tickCount=4),
-            ),
+        text = base.mark_text(align="left", dx=4, fontSize=11, color=INK)
+        return alt.layer(
+            base.mark_bar(opacity=0.8).encode(color=coloured("method", colours)),
+            text.encode(text=alt.Text(f"{field}:Q", format=form)),
         )
-        bars = base.mark_bar(opacity=0.8).encode(
-            color=alt.Color("method:N", scale=colours, legend=None)
-        )
-        text = base.mark_text(align="left", dx=4, fontSize=11, color=INK).encode(
-            text=alt.Text(f"{what}:Q", format=form)
-        )
-        shown.append(alt.layer(bars, text))
+
+    unnamed = {"labels": False, "ticks": False, "domain": False}
+    shown = [
+        bars("waited", "Seconds a user waited", ".3~g"),
+        bars("work", "Work lost", ".0%", **unnamed),
+        bars("bytes", "Bytes lost", ".0%", **unnamed),
+    ]
     return spec(alt.hconcat(*shown, spacing=24).configure_title(fontSize=12, anchor="start"))
 
 
 def final_accuracy(comparison: Comparison) -> Spec:
     """The test accuracy at the end: the mean over the seeds, and from the lowest to the highest."""
-    alt = optional("altair")
-    panels = Panels.of(comparison)
-    x = {
-        "title": "Test accuracy",
-        "scale": alt.Scale(zero=False, padding=8),
-        "axis": alt.Axis(tickCount=4),
-    }
-    points = [_point(panels, *measured) for measured in _final(comparison)]
-    colours = alt.Scale(
-        domain=_methods(comparison), range=names.colours([m for m, _ in lines(comparison)])
-    )
-    base = alt.Chart(alt.InlineData([asdict(point) for point in points])).encode(
-        y=alt.Y("line:N", sort=_methods(comparison), title=None),
-        color=alt.Color("line:N", scale=colours, legend=None),
-        tooltip=[
-            alt.Tooltip("line:N", title="Method"),
-            *(
-                alt.Tooltip(f"{name}:Q", title=name.capitalize(), format=".4f")
-                for name in ("mean", "low", "high")
-            ),
-        ],
+    panels, colours = Panels.of(comparison), _colours(comparison)
+    x = Axis("Test accuracy").options(padding=8)
+    base = of([asdict(_point(panels, *measured)) for measured in _final(comparison)]).encode(
+        y=named("line", list(colours)),
+        color=coloured("line", colours),
+        tooltip=tips(line="Method", mean=("Mean", ".4f"), low=("Low", ".4f"), high=("High", ".4f")),
     )
     span = base.mark_rule(strokeWidth=2.5).encode(x=alt.X("low:Q", **x), x2="high:Q")
     dots = base.mark_point(filled=True, size=90, opacity=1).encode(x=alt.X("mean:Q", **x))
@@ -135,7 +104,7 @@ def final_accuracy(comparison: Comparison) -> Spec:
 
 def over_ratios(comparison: Comparison) -> Spec:
     """The test accuracy at the end over the ratio of stragglers."""
-    panels = Panels.of(comparison, by=("split", "average"))
+    panels = Panels.of(comparison, by=("split", "average", "more"))
     return figure(
         Lines(
             [_point(panels, *measured) for measured in _final(comparison)],
@@ -149,48 +118,109 @@ def over_ratios(comparison: Comparison) -> Spec:
 
 def reach(comparison: Comparison) -> Spec:
     """How many users' updates each layer got, on average over rounds and seeds."""
-    alt = optional("altair")
     shown = {case: comparison.results[case] for case in of_first_panel(comparison)}
     panels = Panels.of(comparison, shown)
-    layers = _layers(comparison)
-    records = [
-        {"method": _name(case), **panels.place(case), "layer": layer, "users": users}
-        for case, results in shown.items()
-        for layer, users in zip(layers, _mean_reached(results), strict=True)
-    ]
-    flat = max(map(len, layers)) < 4
-    base = alt.Chart(alt.InlineData(records)).encode(
-        x=alt.X(
-            "layer:O",
-            sort=layers,
-            title="Layer, from the input",
-            axis=alt.Axis(labelAngle=0 if flat else -35),
-        ),
-        y=alt.Y("method:N", sort=_methods(comparison), title=None),
+    first = next(iter(shown.values()))[0]
+    layers = names.layers(first.summary.get("layers") or [""] * len(first.history.rows[0].reached))
+    records = []
+    for case, results in shown.items():
+        counts = [row.reached for result in results for row in result.history.rows]
+        records += [
+            {"method": _name(case), **panels.place(case), "layer": layer, "users": users}
+            for layer, users in zip(layers, np.mean(counts, axis=0).tolist(), strict=True)
+        ]
+    angle = alt.Axis(labelAngle=0 if max(map(len, layers)) < 4 else -35)
+    base = of(records).encode(
+        x=alt.X("layer:O", sort=layers, title="Layer, from the input", axis=angle),
+        y=named("method", list(_colours(comparison))),
+        tooltip=tips(method="Method", layer="Layer", users=("Users", ".1f")),
     )
     # Light enough for dark text on all of it.
-    shades = alt.Scale(
-        domain=[0, comparison.base.cohort_size()], range=["#ffffff", "#56B4E9"], interpolate="rgb"
-    )
-    cells = base.mark_rect(stroke="white").encode(
-        color=alt.Color("users:Q", scale=shades, legend=None),
-        tooltip=[
-            alt.Tooltip("method:N", title="Method"),
-            alt.Tooltip("layer:N", title="Layer"),
-            alt.Tooltip("users:Q", title="Users", format=".1f"),
-        ],
-    )
+    domain, shades = [0, comparison.base.cohort_size()], ["#ffffff", "#56B4E9"]
+    scale = alt.Scale(domain=domain, range=shades, interpolate="rgb")
+    cells = base.mark_rect(stroke="white")
     numbers = base.mark_text(fontSize=11, color=INK).encode(text=alt.Text("users:Q", format=".1f"))
-    return spec(panels.faceted(alt.layer(cells, numbers)))
+    coloured_cells = cells.encode(color=alt.Color("users:Q", scale=scale, legend=None))
+    return spec(panels.faceted(alt.layer(coloured_cells, numbers)))
 
 
-def _curve(results: Sequence[Result], measure: Measure) -> list[tuple[int, Spread]]:
-    """(round, spread over the seeds), wherever it was measured."""
-    found: dict[int, list[float | None]] = {}
+def heard(comparison: Comparison) -> list[Case]:
+    """The cases with a record of the users' voice."""
+    return [
+        case
+        for case in of_first_panel(comparison, values=True)
+        if all(run.summary.get("voice") for run in comparison.results[case])
+    ]
+
+
+def voice(comparison: Comparison, titled: bool = False) -> Spec:
+    """The weight of each class beside its share of the data, and of each user, sorted."""
+    cases = heard(comparison)
+    shown = [line for line in _lines(comparison) if line.name in map(_name, cases)]
+    plain = [replace(line, dashed=False) for line in shown]
+    points, records = [], []
+    for case in cases:
+        said = [run.summary["voice"] for run in comparison.results[case]]
+        ranked = np.mean([sorted(each["users"]) for each in said], axis=0)
+        points += [
+            Point(_name(case), place, round(float(v) * len(ranked), 4))
+            for place, v in enumerate(ranked, 1)
+        ]
+        heights = [np.mean([each[part] for each in said], axis=0) for part in ("classes", "data")]
+        records += [
+            {"line": _name(case), "class": label, "voice": voiced, "data": data}
+            for label, (voiced, data) in enumerate(np.round(heights, 5).T.tolist())
+        ]
+    users = Lines(
+        points,
+        plain,
+        x=Axis("Users, the least heard first"),
+        y=Axis("Voice, in equal shares"),
+        level=1,
+        height=260,
+        widest=380,
+    )
+    # Where there are no classes, nobody has any.
+    sides = [_classes(records, plain), users] if len(records) >= len(cases) else [users]
+    return figure(*sides, title=VOICE if titled else "", beside=True)
+
+
+def _classes(records: Records, shown: Sequence[Line]) -> Any:
+    base = of(records, width=380, height=260)
+    bars = base.mark_bar().encode(
+        x=alt.X("class:O", title="Class", axis=alt.Axis(labelAngle=0)),
+        xOffset=alt.XOffset("line:N", sort=None),
+        y=alt.Y("voice:Q", title="Share of the voice", axis=alt.Axis(format="%")),
+        color=coloured("line", {line.name: line.colour for line in shown}),
+        tooltip=tips(line="Method", **{"class": "Class"}, voice=("Voice", ".1%")),
+    )
+    marks = base.mark_tick(color=INK, thickness=2, width=32)
+    return bars + marks.encode(x="class:O", y=alt.Y("data:Q"))
+
+
+def _curve(results: Sequence[Result], measure: Measure, over: Over) -> list[tuple[float, Spread]]:
+    """(round or second, spread over the seeds), which may be measured at different ones.
+
+    Between two evaluations a run's value is interpolated; after the last it stays.
+    """
+    runs = []
     for result in results:
-        for row in result.history.rows:
-            found.setdefault(row.round, []).append(getattr(row, measure))
-    return thinned([(t, spread) for t, values in found.items() if (spread := Spread.of(values))])
+        found = [
+            (getattr(row, over), value)
+            for row in result.history.rows
+            if (value := getattr(row, measure)) is not None and isfinite(value)
+        ]
+        if found:
+            runs.append(np.array(found, np.float64).T)
+    if not runs:
+        return []
+    grid = np.array(thinned(runs[0][0]))
+    if any(not np.array_equal(at, runs[0][0]) for at, _ in runs):
+        grid = np.linspace(max(at[0] for at, _ in runs), max(at[-1] for at, _ in runs), GRID)
+        grid = np.unique(grid.round()) if over == "round" else grid
+    values = np.array([np.interp(grid, at, found) for at, found in runs])
+    spreads = zip(grid.tolist(), map(Spread.of, values.T.tolist()), strict=True)
+    return [(round(x, 6), spread) for x, spread in spreads if spread]
 
 
 def _final(comparison: Comparison) -> list[tuple[Case, Spread, float]]:
@@ -200,17 +230,6 @@ def _final(comparison: Comparison) -> list[tuple[Case, Spread, float]]:
         for case in comparison.results
         if (spread := test_accuracy(comparison, case)) is not None
     ]
-
-
-def _mean_reached(results: Sequence[Result]) -> list[float]:
-    """By layer."""
-    rounds = [row.reached for result in results for row in result.history.rows]
-    return [sum(counts) / len(counts) for counts in zip(*rounds, strict=True)]
-
-
-def _layers(comparison: Comparison) -> list[str]:
-    result = next(iter(comparison.results.values()))[0]
-    return names.layers(result.summary.get("layers") or [""] * len(result.history.rows[0].reached))
 
 
 def _point(panels: Panels, case: Case, spread: Spread, x: float) -> Point:
@@ -229,19 +248,22 @@ def _title(comparison: Comparison, panels: Panels) -> dict[str, Any]:
     }
 
 
-def _methods(comparison: Comparison) -> list[str]:
-    return [names.variant(*key) for key in lines(comparison)]
-
-
 def _name(case: Case) -> str:
     return names.variant(case.method, case.batches)
 
 
-def of_first_panel(comparison: Comparison) -> list[Case]:
-    """The cases of one split and average: who reaches what, and when, depends on neither."""
+def of_first_panel(comparison: Comparison, values: bool = False) -> list[Case]:
+    """The cases of one split and average: who reaches what, and when, depends on neither.
+
+    With `values`, also of the first values of other settings.
+    """
     first = next(iter(comparison.results))
-    place = (first.split, first.average)
-    return [case for case in comparison.results if (case.split, case.average) == place]
+    found = [c for c in comparison.results if (c.split, c.average) == (first.split, first.average)]
+    return [case for case in found if case.more == first.more or not values]
+
+
+def _colours(comparison: Comparison) -> dict[str, str]:
+    return {line.name: line.colour for line in _lines(comparison)}
 
 
 def _lines(comparison: Comparison) -> list[Line]:
@@ -249,39 +271,14 @@ def _lines(comparison: Comparison) -> list[Line]:
 
     On a clock FedAvg is no level to compare others with: dashes are for equal-time batches.
     """
-    found = method_lines([method for method, _ in lines(comparison)])
-    if not comparison.base.fleet:
-        return found
-    several = len({batches for _, batches in lines(comparison)}) > 1
+    variants = lines(comparison)
+    found = method_lines([method for method, _ in variants])
+    several = comparison.base.fleet and len({batches for _, batches in variants}) > 1
     return [
-        replace(line, name=names.variant(*key), dashed=several and key[1] != "equal")
-        for line, key in zip(found, lines(comparison), strict=True)
+        replace(
+            line,
+            name=names.variant(*key),
+            dashed=bool(several and key[1] != "equal") if comparison.base.fleet else line.dashed,
+        )
+        for line, key in zip(found, variants, strict=True)
     ]
-
-
-def _interpolated(
-    results: Sequence[Result], measure: Measure, over: Over
-) -> list[tuple[float, Spread]]:
-    """(round or second, spread over the seeds), which are not measured at the same ones.
-
-    Between two evaluations a run's value is interpolated; after the last it stays.
-    """
-    runs = []
-    for result in results:
-        rows = [row for row in result.history.rows if _of(row, measure) is not None]
-        if rows:
-            at = np.array([getattr(row, over) for row in rows], np.float64)
-            runs.append((at, np.array([_of(row, measure) for row in rows], np.float64)))
-    if not runs:
-        return []
-    grid = np.linspace(max(at[0] for at, _ in runs), max(at[-1] for at, _ in runs), GRID)
-    if over == "round":
-        grid = np.unique(grid.round())
-    values = np.array([np.interp(grid, at, found) for at, found in runs])
-    spreads = zip(grid.tolist(), map(Spread.of, values.T.tolist()), strict=True)
-    return [(round(x, 6), spread) for x, spread in spreads if spread]
-
-
-def _of(row: Row, measure: Measure) -> float | None:
-    value: float | None = getattr(row, measure)
-    return value if value is not None and isfinite(value) else None

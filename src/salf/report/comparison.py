@@ -2,18 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from shlex import join
 
 from rich.console import Console
 
-from salf.common.files import write_whole
-from salf.report import charts, names, seconds, voice
-from salf.report.extra import check_extra
+from salf.report import charts, names, seconds
 from salf.report.measured import lines, methods, ratios, seeds, test_accuracy
-from salf.report.page import Block, Chart, Code, Page, Section
-from salf.report.style import pictures
-from salf.report.tables import Cell, Table
+from salf.report.page import Block, Chart, Page, Section, again, made_with
+from salf.report.style import pictures, write
+from salf.report.tables import Table, best, bold, tell
 from salf.runs.compare import Case, Comparison
+from salf.runs.settings import key as setting_key
 from salf.worlds.depth import has_ratio
 from salf.worlds.fleet.named import GIVEN
 
@@ -26,16 +24,13 @@ def print_tables(comparison: Comparison, console: Console, *, words: bool = True
 
     With a fleet, also print a summary in words.
     """
-    console.print(_measured(comparison), markup=False, highlight=False, soft_wrap=True)
-    for note in _notes(comparison, bold=console.color_system is not None):
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
+    bold = console.color_system is not None
+    tell(console, _measured(comparison), *_notes(comparison, bold=bold))
+    said = seconds.sentences(comparison) if comparison.base.fleet and words else []
     for table in tables(comparison):
-        console.print()
-        # A file has no width: nothing is folded to the 80 columns rich assumes there.
-        console.print(table.rich(fold=console.is_terminal), crop=False)
-    for sentence in seconds.sentences(comparison) if comparison.base.fleet and words else ():
-        console.print()
-        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+        tell(console, "", table)
+    for sentence in said:
+        tell(console, "", sentence)
 
 
 def write_report(comparison: Comparison, out: Path, command: Sequence[str]) -> list[Path]:
@@ -44,30 +39,20 @@ def write_report(comparison: Comparison, out: Path, command: Sequence[str]) -> l
     `command` are the arguments `salf` was called with, if it was. The picture is `accuracy`, or
     `loss` if no accuracy was measured. Returns the files written.
     """
-    check_extra()
     measure = _measure(comparison)
     name = "accuracy" if measure == "accuracy" else "loss"
-    over: charts.Over = "clock" if comparison.base.fleet else "round"
-    picture = pictures(charts.curves(comparison, measure, titled=True, over=over))
-    drawn = {name: picture}
-    if comparison.base.fleet and voice.heard(comparison):
-        drawn["voice"] = pictures(voice.figure(comparison, titled=True))
-    # All are made before the first is written, so that an error leaves none behind.
-    files: dict[Path, str | bytes] = {
-        **{out / f"{n}.{kind}": each for n, made in drawn.items() for kind, each in made.items()},
-        out / PAGE: page(comparison, command).html(),
-    }
-    for path, content in files.items():
-        write_whole(path, content)
-    return list(files)
+    files = _picture(comparison, out / name)
+    if comparison.base.fleet and charts.heard(comparison):
+        files |= pictures(charts.voice(comparison, titled=True), out / "voice")
+    return write({**files, out / PAGE: page(comparison, command).html()})
 
 
 def write_both(
     by_clock: Comparison, by_round: Comparison, out: Path, commands: Sequence[Sequence[str]]
 ) -> list[Path]:
     """Write a comparison over simulated seconds and one over rounds as one page, with pictures."""
-    check_extra()
-    first, second = page(by_clock, commands[0]), page(by_round, commands[1])
+    pages = [page(*each) for each in zip((by_clock, by_round), commands, strict=True)]
+    first, second = pages
     both = Page(
         first.title,
         first.intro,
@@ -77,27 +62,19 @@ def write_both(
             *sections(by_round)[:2],
             Section(
                 "Reproduce this page",
-                [*_again(by_clock, commands[0]), *_again(by_round, commands[1])],
+                [block for each in pages for block in each.sections[-1].blocks],
             ),
         ],
     )
-    over: dict[str, tuple[Comparison, charts.Over]] = {
-        "accuracy": (by_clock, "clock"),
-        "accuracy-per-round": (by_round, "round"),
-    }
-    drawn = {
-        name: pictures(charts.curves(each, _measure(each), titled=True, over=axis))
-        for name, (each, axis) in over.items()
-    }
-    files: dict[Path, str | bytes] = {
-        out / f"{name}.{kind}": content
-        for name, kinds in drawn.items()
-        for kind, content in kinds.items()
-    }
-    files[out / PAGE] = both.html()
-    for path, content in files.items():
-        write_whole(path, content)
-    return list(files)
+    pictured = _picture(by_clock, out / "accuracy")
+    pictured |= _picture(by_round, out / "accuracy-per-round")
+    return write({**pictured, out / PAGE: both.html()})
+
+
+def _picture(comparison: Comparison, path: Path) -> dict[Path, str | bytes]:
+    over: charts.Over = "clock" if comparison.base.fleet else "round"
+    chart = charts.curves(comparison, _measure(comparison), titled=True, over=over)
+    return pictures(chart, path)
 
 
 def tables(comparison: Comparison) -> list[Table]:
@@ -105,17 +82,14 @@ def tables(comparison: Comparison) -> list[Table]:
 
     With a fleet, what the simulated clock says of each method.
     """
-    groups = dict.fromkeys((case.split, case.average) for case in comparison.results)
-    if comparison.base.fleet:
-        return [
-            seconds.table(
-                comparison,
-                [case for case in comparison.results if (case.split, case.average) == group],
-                _caption(*group),
-            )
-            for group in groups
-        ]
-    return [_table(comparison, split, average) for split, average in groups]
+    groups: dict[tuple[str, str], list[Case]] = {}
+    for case in comparison.results:
+        groups.setdefault((case.split, case.average), []).append(case)
+    table = seconds.table if comparison.base.fleet else _table
+    return [
+        table(comparison, cases, f"{names.split(split)}, {names.AVERAGES.get(average, average)}")
+        for (split, average), cases in groups.items()
+    ]
 
 
 def page(comparison: Comparison, command: Sequence[str]) -> Page:
@@ -132,77 +106,75 @@ def page(comparison: Comparison, command: Sequence[str]) -> Page:
         "the reference for the methods that do not wait."
         for name in _ceilings(comparison)
     ]
+    summary = next(iter(comparison.results.values()))[0].summary
+    source = summary.get("data")
+    how = again(
+        command,
+        base.to_toml(),
+        *([f"The data came from {source}."] if source else []),
+        *made_with((summary.get("versions") or {}).items()),
+        about="Config shared by all runs, except for what is compared",
+    )
     return Page(
         title=f"{compared} on {names.data(base.data)}",
         intro=[f"{what} {_stragglers(comparison)}", *ceilings],
-        sections=[*sections(comparison), _again_section(comparison, command)],
+        sections=[*sections(comparison), how],
     )
 
 
 def sections(comparison: Comparison) -> list[Section]:
-    """What the page of a comparison shows; with a fleet, the accuracy over seconds first."""
+    """The results; with a fleet, the accuracy over seconds first."""
     if not comparison.base.fleet:
-        return [
-            _accuracy_section(comparison),
-            _rounds_section(comparison),
-            _reach_section(comparison),
-        ]
+        first = _accuracy_section(comparison)
+        return [first, _curves_section(comparison, "round"), _reach_section(comparison)]
     return [
-        _seconds_section(comparison),
-        _rounds_section(comparison),
+        _curves_section(comparison, "clock"),
+        _curves_section(comparison, "round"),
         _reach_section(comparison),
-        *([voice.section(comparison)] if voice.heard(comparison) else []),
+        *([_voice_section(comparison)] if charts.heard(comparison) else []),
         _waste_section(comparison),
     ]
 
 
-def _table(comparison: Comparison, split: str, average: str) -> Table:
-    cases = [c for c in comparison.results if (c.split, c.average) == (split, average)]
+def _table(comparison: Comparison, cases: Sequence[Case], caption: str) -> Table:
     shown = sorted({case.stragglers for case in cases})
-    best = {ratio: _best(comparison, cases, ratio) for ratio in shown}
+    found = {(c.method, c.more, c.stragglers): test_accuracy(comparison, c) for c in cases}
+    top = {
+        key
+        for ratio in shown
+        for key in best(
+            {
+                key: None if spread is None else round(spread.mean, 4)
+                for key, spread in found.items()
+                if key[2] == ratio and not names.waits(key[0])
+            }
+        )
+    }
     rows = []
-    for method in dict.fromkeys(case.method for case in cases):
-        waits = " (waits)" if names.waits(method) else ""
-        row = [Cell(names.method(method) + waits)]
+    for method, more in dict.fromkeys((case.method, case.more) for case in cases):
+        row = [names.method(method) + " (waits)" * names.waits(method)]
+        row += [f"{value}" for _, value in more]
         for ratio in shown:
-            spread = test_accuracy(comparison, Case(method, average, split, ratio))
-            text = NOT_MEASURED if spread is None else str(spread)
-            row.append(Cell(text, bold=method in best[ratio]))
+            spread = found.get((method, more, ratio))
+            row.append(bold(str(spread) if spread else NOT_MEASURED, (method, more, ratio) in top))
         rows.append(row)
     columns = [names.condition(comparison.base.depth, ratio) for ratio in shown]
     # The heading over the tables says that the percentages are of stragglers.
-    short = [column.removesuffix(" stragglers") for column in columns]
-    return Table(["Method", *short], rows, _caption(split, average))
-
-
-def _caption(split: str, average: str) -> str:
-    return f"{names.split(split)}, {names.AVERAGES.get(average, average)}"
-
-
-def _best(comparison: Comparison, cases: Sequence[Case], ratio: float) -> set[str]:
-    """The best of the methods with a deadline, if there are several to choose from."""
-    found = {
-        case.method: round(spread.mean, 4)  # what looks the same in the table is the same
-        for case in cases
-        if case.stragglers == ratio and not names.waits(case.method)
-        if (spread := test_accuracy(comparison, case)) is not None
-    }
-    top = max(found.values(), default=None)
-    return {method for method, mean in found.items() if mean == top and len(found) > 1}
+    others = [setting_key(name) for name, _ in cases[0].more]
+    return Table(
+        ["Method", *others, *(c.removesuffix(" stragglers") for c in columns)], rows, caption
+    )
 
 
 def _accuracy_section(comparison: Comparison) -> Section:
-    blocks: list[Block] = [
-        " ".join([_measured(comparison), *_notes(comparison)]),
-        *tables(comparison),
-    ]
+    blocks: list[Block] = [_told(comparison), *tables(comparison)]
+    spread = f"{_spread(comparison, 'line')}. The axis does not start at zero."
     if any(test_accuracy(comparison, case) is not None for case in comparison.results):
-        spread = _spread(comparison, "line")
         blocks.append(
             Chart(
                 charts.final_accuracy(comparison),
                 "Test accuracy of each method at the end, as in the tables.",
-                f"Test accuracy at the end{spread}. The axis does not start at zero.",
+                f"Test accuracy at the end{spread}",
             )
         )
         if has_ratio(comparison.base.depth) and len(ratios(comparison)) > 1:
@@ -210,27 +182,27 @@ def _accuracy_section(comparison: Comparison) -> Section:
                 Chart(
                     charts.over_ratios(comparison),
                     "Test accuracy of each method over the ratio of stragglers, as in the tables.",
-                    f"Test accuracy over the ratio of stragglers{spread}. "
-                    "The axis does not start at zero.",
+                    f"Test accuracy over the ratio of stragglers{spread}",
                 )
             )
     return Section("Test accuracy", blocks)
 
 
-def _seconds_section(comparison: Comparison) -> Section:
-    measure = _measure(comparison)
+def _curves_section(comparison: Comparison, over: charts.Over) -> Section:
+    """The curves; over seconds, the results in words and the tables too."""
+    measure, rounds, clocked = _measure(comparison), comparison.base.rounds, over == "clock"
     title = charts.MEASURES[measure]
-    compared = names.listed(_lines(comparison))
+    long = f"{rounds} rounds" if rounds else "the rounds"
+    compared = names.listed([names.variant(*key) for key in lines(comparison)])
     chart = Chart(
-        charts.curves(comparison, measure, over="clock"),
-        f"{title} over {seconds.budget(comparison)} of {compared}.",
+        charts.curves(comparison, measure, over=over),
+        f"{title} over {seconds.budget(comparison) if clocked else long} of {compared}.",
         f"{title}{_spread(comparison, 'band')}. Click a method in the legend to show it alone.",
     )
-    told = " ".join([_measured(comparison), *_notes(comparison)])
-    return Section(
-        f"{title} over simulated seconds",
-        [chart, *seconds.sentences(comparison), *tables(comparison), told],
-    )
+    if not clocked:
+        return Section(f"{title} over the rounds", [chart])
+    said: list[Block] = [*seconds.sentences(comparison), *tables(comparison), _told(comparison)]
+    return Section(f"{title} over simulated seconds", [chart, *said])
 
 
 def _waste_section(comparison: Comparison) -> Section:
@@ -244,53 +216,35 @@ def _waste_section(comparison: Comparison) -> Section:
     return Section("Waiting and wasted work", [chart])
 
 
-def _rounds_section(comparison: Comparison) -> Section:
-    measure = _measure(comparison)
-    title = charts.MEASURES[measure]
-    compared = names.listed(_lines(comparison))
-    rounds = f"{comparison.base.rounds} rounds" if comparison.base.rounds else "the rounds"
-    chart = Chart(
-        charts.curves(comparison, measure),
-        f"{title} over {rounds} of {compared}.",
-        f"{title}{_spread(comparison, 'band')}. Click a method in the legend to show it alone.",
-    )
-    return Section(f"{title} over the rounds", [chart])
-
-
 def _reach_section(comparison: Comparison) -> Section:
-    return Section(
-        "How many users reached each layer",
-        [
-            "Backpropagation starts at the last layer, so more users reach the later layers than "
-            "the earlier ones. SALF uses all of this work: it averages each layer over the users "
-            "that reached it. Dropping stragglers leaves every layer with the few users "
-            "that finished in time.",
-            Chart(
-                charts.reach(comparison),
-                "Number of users that updated each layer, by method and layer.",
-                f"How many of {comparison.base.cohort_size()} users updated each layer: mean over "
-                "rounds and seeds.",
-            ),
-        ],
+    chart = Chart(
+        charts.reach(comparison),
+        "Number of users that updated each layer, by method and layer.",
+        f"How many of {comparison.base.cohort_size()} users updated each layer: mean over "
+        "rounds and seeds.",
     )
+    why = (
+        "Backpropagation starts at the last layer, so more users reach the later layers than "
+        "the earlier ones. SALF averages each layer over the users that reached it. Dropping "
+        "stragglers leaves every layer with the few users that finished in time."
+    )
+    return Section("How many users reached each layer", [why, chart])
 
 
-def _again_section(comparison: Comparison, command: Sequence[str]) -> Section:
-    return Section("Reproduce this page", _again(comparison, command))
-
-
-def _again(comparison: Comparison, command: Sequence[str]) -> list[Block]:
-    summary = next(iter(comparison.results.values()))[0].summary
-    blocks: list[Block] = [
-        Code(join(["salf", *command])) if command else "Created in Python with `salf.compare`.",
-        Code(comparison.base.to_toml(), "Config shared by all runs, except for what is compared"),
-    ]
-    if source := summary.get("data"):
-        blocks.append(f"The data came from {source}.")
-    if versions := summary.get("versions"):
-        made_with = [f"{name} {version}" for name, version in versions.items()]
-        blocks.append(f"Made with {names.listed(made_with)}.")
-    return blocks
+def _voice_section(comparison: Comparison) -> Section:
+    chart = Chart(
+        charts.voice(comparison),
+        "Voice by class and by user, for each method.",
+        "Left: each class's share of the voice; black marks show its share of the data. "
+        "Right: users sorted by their voice; the line marks an equal share. Mean over the seeds.",
+    )
+    what = (
+        "A user's voice is its share of the weight applied in all steps, averaged over the "
+        "layers. An unbiased method gives every user the voice it has with FedAvg, which waits "
+        "for all users. A method that averages only over fast users leaves out classes that "
+        "only slow users hold, and the model does not learn them."
+    )
+    return Section(charts.VOICE, [what, chart])
 
 
 def _measure(comparison: Comparison) -> charts.Measure:
@@ -299,28 +253,29 @@ def _measure(comparison: Comparison) -> charts.Measure:
     return "accuracy" if any(run.history.curve for run in runs) else "train_loss"
 
 
+def _told(comparison: Comparison) -> str:
+    return " ".join([_measured(comparison), *_notes(comparison)])
+
+
 def _measured(comparison: Comparison) -> str:
-    base = comparison.base
+    base, several = comparison.base, seeds(comparison) > 1
+    spread = f"{'mean ± standard deviation over ' * several}{_seeds(comparison)}."
     if base.fleet:
-        spread = ", mean ± standard deviation over " if seeds(comparison) > 1 else ", "
         what = "accuracy" if seconds.classifies(comparison) else "loss"
         return (
             f"Test {what} on {names.data(base.data)} after {seconds.budget(comparison)} with "
-            f"{names.fleet(base)}{spread}{_seeds(comparison)}."
+            f"{names.fleet(base)}, {spread}"
         )
-    by = " by ratio of stragglers" if has_ratio(comparison.base.depth) else ""
-    spread = "mean ± standard deviation over " if seeds(comparison) > 1 else ""
-    return (
-        f"Test accuracy on {names.data(base.data)} after {base.rounds} rounds{by}, "
-        f"{spread}{_seeds(comparison)}."
-    )
+    by = " by ratio of stragglers" * has_ratio(base.depth)
+    return f"Test accuracy on {names.data(base.data)} after {base.rounds} rounds{by}, {spread}"
 
 
 def _notes(comparison: Comparison, *, bold: bool = True) -> list[str]:
+    others = [setting_key(name) for name, _ in next(iter(comparison.results)).more]
+    notes = [f"Compared by {names.listed(others)}, too."] if others else []
     if comparison.base.fleet:
-        best = ["Bold: the best method."] if bold and len(comparison.results) > 1 else []
-        return [*best, *seconds.notes(comparison)]
-    notes = []
+        best = ["Bold: the best method."] * (bold and len(comparison.results) > 1)
+        return [*notes, *best, *seconds.notes(comparison)]
     if bold and sum(not names.waits(method) for method in methods(comparison)) > 1:
         notes.append("Bold: the best method with a deadline.")
     if len({case.average for case in comparison.results}) > 1:
@@ -330,17 +285,17 @@ def _notes(comparison: Comparison, *, bold: bool = True) -> list[str]:
 
 
 def _stragglers(comparison: Comparison) -> str:
-    if comparison.base.fleet:
-        base = comparison.base
+    base = comparison.base
+    if base.fleet:
         fleet = "their own" if base.fleet == GIVEN else f"the fleet {base.fleet}"
-        deadline = names.deadline(base.deadline)
         return (
             f"Users have devices of {fleet}, whose times follow from the work of each layer. A "
-            f"round ends when all users are done or at the deadline ({deadline}). By then, "
-            "backpropagation has reached only some of the layers on slow devices."
+            "round ends when all users are done or at the deadline "
+            f"({names.deadline(base.deadline)}). By then, backpropagation has reached only some "
+            "of the layers on slow devices."
         )
-    if not has_ratio(comparison.base.depth):
-        return f"The depth of users at the deadline follows {comparison.base.depth}."
+    if not has_ratio(base.depth):
+        return f"The depth of users at the deadline follows {base.depth}."
     shares = " or ".join(names.percent(ratio) for ratio in ratios(comparison))
     return (
         f"In every round, a share of the users ({shares}) is drawn at random to be stragglers: at "
@@ -349,7 +304,7 @@ def _stragglers(comparison: Comparison) -> str:
 
 
 def _spread(comparison: Comparison, mark: str) -> str:
-    """What a chart's line or band means, as part of a caption."""
+    """The meaning of a chart's line or band, as part of a caption."""
     if seeds(comparison) == 1:
         return ""
     return f", mean over the seeds. The {mark} goes from the lowest to the highest seed"
@@ -357,10 +312,6 @@ def _spread(comparison: Comparison, mark: str) -> str:
 
 def _methods(comparison: Comparison) -> list[str]:
     return [names.method(key) for key in methods(comparison)]
-
-
-def _lines(comparison: Comparison) -> list[str]:
-    return [names.variant(*key) for key in lines(comparison)]
 
 
 def _ceilings(comparison: Comparison) -> list[str]:

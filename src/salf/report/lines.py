@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from math import inf
 from typing import Any, Literal
 
 from salf.report import names
-from salf.report.extra import optional
-from salf.report.style import Records, Spec, faceted, legend, spec
+from salf.report.extra import alt
+from salf.report.style import INK, Axis, Records, Spec, below, faceted, legend, of, spec, upright
 
 
 @dataclass(frozen=True)
@@ -35,16 +34,13 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Axis:
-    """An axis. It shows the data, but nothing beyond `limits`; or its `domain`, if it has one."""
+class Mark:
+    """A vertical line at x with a label, or with a dot at y, in the colour of a line."""
 
-    title: str
-    log: bool = False
-    percent: bool = False
-    ticks: Sequence[float] = ()
-    domain: tuple[float, float] | None = None
-    limits: tuple[float, float] = (-inf, inf)
-    free: bool = False  # every panel has its own scale
+    x: float
+    label: str = ""
+    line: str = ""
+    y: float | None = None
 
 
 @dataclass(frozen=True)
@@ -52,7 +48,7 @@ class Lines:
     """Points joined by lines, in panels by column and row.
 
     Intervals are a band around the line, or a bar through each dot. `reference` says how the
-    numbers to compare with are drawn.
+    numbers to compare with are drawn; `level` is one that all lines are compared with.
     """
 
     points: Sequence[Point]
@@ -61,28 +57,39 @@ class Lines:
     y: Axis
     interval: Literal["band", "bar"] = "band"
     joined: bool = True
+    steps: bool = False  # from point to point
     reference: Literal["diamonds", "dashed", "solid", ""] = ""
+    level: float | None = None
+    marks: Sequence[Mark] = ()
     height: int = 220
     widest: int = 560  # of one panel
+    wrap: int = 0  # so many columns of panels, and then the next row
 
 
-def figure(*charts: Lines, title: str = "", subtitle: Sequence[str] = ()) -> Spec:
-    """Charts below each other. With a title they can be read without the page around them."""
-    alt = optional("altair")
+def figure(
+    *charts: Any, title: str = "", subtitle: Sequence[str] = (), beside: bool = False
+) -> Spec:
+    """Charts below or beside each other: lines, or what Altair draws."""
     chosen = alt.selection_point(fields=["line"], bind="legend")
 
     def opacity(value: float) -> Any:
         return alt.when(chosen).then(alt.value(value)).otherwise(alt.value(value / 8))
 
     # Altair checks the data and copies them at every step, so it gets their name only.
-    datasets = {f"points-{number}": _records(chart) for number, chart in enumerate(charts, 1)}
-    drawn = [_drawn(chart, data, opacity) for data, chart in zip(datasets, charts, strict=True)]
-    drawn[0] = drawn[0].add_params(chosen)
-    whole = drawn[0] if len(drawn) == 1 else alt.vconcat(*drawn)
-    if title:
-        heading = alt.Title(title, subtitle=list(subtitle), anchor="start", offset=12)
-        whole = whole.properties(title=heading)
-    return spec(whole, datasets)
+    datasets: dict[str, Records] = {}
+    drawn = []
+    for i, chart in enumerate(charts, 1):
+        if isinstance(chart, Lines):
+            made = _drawn(chart, f"points-{i}", opacity)
+            drawn.append(made if datasets else made.add_params(chosen))
+            datasets[f"points-{i}"] = _records(chart)
+        else:
+            drawn.append(chart)
+    own = len(datasets) < len(charts)  # charts of several kinds, which share no colours
+    if beside:
+        drawn = [alt.hconcat(*drawn, spacing=40)]
+    whole = below(drawn, title, subtitle, **({"spacing": 24} if own else {}))
+    return spec(whole.resolve_scale(color="independent") if own else whole, datasets)
 
 
 def method_lines(methods: Sequence[str]) -> list[Line]:
@@ -95,22 +102,22 @@ def method_lines(methods: Sequence[str]) -> list[Line]:
 
 def _drawn(chart: Lines, data: str, opacity: Callable[[float], Any]) -> Any:
     """The layers of a chart in its panels, with its data by name."""
-    alt = optional("altair")
     points, shown = chart.points, [line.name for line in chart.lines]
     colours = alt.Scale(domain=shown, range=[line.colour for line in chart.lines])
     dashes = alt.Scale(
         domain=shown, range=[[5, 3] if line.dashed else [1, 0] for line in chart.lines]
     )
     # In one row, if that is not too long.
-    look = legend(columns=len(shown) if sum(map(len, shown)) < 70 else 4)
+    look = legend(columns=len(shown) if sum(map(len, shown)) < 70 else 4) if shown[1:] else None
     base = alt.Chart(alt.NamedData(data)).encode(
-        x=alt.X("x:Q", **_options(chart.x, [], padding=12)),
+        x=alt.X("x:Q", **chart.x.options(padding=12)),
         color=alt.Color("line:N", scale=colours, legend=look),
     )
     heights = [v for p in points for v in (p.mean, p.low, p.high, p.reference) if v is not None]
-    y = _options(chart.y, heights)
+    y = chart.y.options(heights)
 
-    line = base.mark_line(strokeJoin="round").encode(
+    steps = {"interpolate": "step-after", "clip": True} if chart.steps else {}
+    line = base.mark_line(strokeJoin="round", **steps).encode(
         y=alt.Y("mean:Q", **y),
         strokeDash=alt.StrokeDash("line:N", scale=dashes, legend=look),
         strokeWidth=alt.StrokeWidth("width:Q", scale=None),
@@ -140,10 +147,23 @@ def _drawn(chart: Lines, data: str, opacity: Callable[[float], Any]) -> Any:
         else:
             dash = [6, 4] if chart.reference == "dashed" else [1, 0]
             layers.insert(0, reference.mark_line(strokeWidth=1.6, strokeDash=dash))
+    layers += [layer for mark in chart.marks for layer in _marked(mark, base, y)]
+    if chart.level is not None:
+        level = of([{"y": chart.level}]).mark_rule(strokeDash=[4, 4], color=INK)
+        layers.append(level.encode(y="y:Q"))
     columns, rows = ([getattr(point, side) for point in points] for side in ("column", "row"))
-    found = faceted(alt.layer(*layers), columns, rows, chart.height, chart.widest)
+    found = faceted(alt.layer(*layers), columns, rows, chart.height, chart.widest, chart.wrap)
     free = {name: "independent" for name in ("x", "y") if getattr(chart, name).free}
     return found.resolve_scale(**free) if free else found
+
+
+def _marked(mark: Mark, base: Any, y: dict[str, Any]) -> list[Any]:
+    if not mark.line:
+        return upright(mark.x, mark.label)
+    at = base.properties(data=alt.InlineData([{"line": mark.line, "x": mark.x, "mean": mark.y}]))
+    rule = at.mark_rule(strokeDash=[4, 3], strokeWidth=1.2)
+    dot = at.mark_point(filled=True, size=100, opacity=1).encode(y=alt.Y("mean:Q", **y))
+    return [rule] if mark.y is None else [rule, dot]
 
 
 def _records(chart: Lines) -> Records:
@@ -159,28 +179,7 @@ def _records(chart: Lines) -> Records:
     ]
 
 
-def _options(axis: Axis, values: Sequence[float], padding: int = 0) -> dict[str, Any]:
-    """Title, scale and ticks of an axis; x has padding, y some room around the data."""
-    alt = optional("altair")
-    scale: dict[str, Any] = {"type": "log"} if axis.log else {"zero": False}
-    if axis.domain is not None:
-        scale["domain"] = axis.domain
-    elif padding:
-        scale["padding"] = padding
-    elif values and not axis.log and not axis.free:
-        (least, most), (low, high) = axis.limits, (min(values), max(values))
-        room = 0.04 * (high - low) or 0.01
-        scale["domain"] = [max(low - room, least), min(high + room, most)]
-    ticks: dict[str, Any] = {"values": list(axis.ticks)} if axis.ticks else {"tickCount": 6}
-    if axis.log:
-        ticks["format"] = "~g"
-    if axis.percent:
-        ticks["labelExpr"] = "format(100 * datum.value, '.3~g') + ' %'"
-    return {"title": axis.title, "scale": alt.Scale(nice=False, **scale), "axis": alt.Axis(**ticks)}
-
-
 def _tooltip(chart: Lines) -> list[Any]:
-    alt = optional("altair")
     percent = {"format": ".3~%"} if chart.x.percent else {}
     numbers = ["mean", "low", "high"] if any(p.low is not None for p in chart.points) else ["mean"]
     return [

@@ -3,8 +3,9 @@
 import re
 from collections.abc import Sequence
 
-from salf.methods import find
+from salf.methods import asks, find
 from salf.runs.config import Config
+from salf.runs.settings import key as setting_name
 from salf.worlds.depth import has_ratio
 from salf.worlds.fleet.named import GIVEN
 
@@ -22,7 +23,6 @@ _DATA = {
     "fashion-mnist": "Fashion-MNIST",
     "cifar10": "CIFAR-10",
     "digits": "digits (8x8 images)",
-    "tensors": "tensors in memory",
 }
 # Okabe and Ito's colours, which people with any kind of colour vision can tell apart. A method
 # has the same one in every chart, and SALF the one that stands out most.
@@ -53,7 +53,7 @@ AVERAGES_SHORT = {
 
 def waits(method: str) -> bool:
     """Whether a method has no deadline, so that it is an upper bound for the others."""
-    return find(method).waits
+    return asks(method).waits
 
 
 def method(key: str) -> str:
@@ -89,10 +89,11 @@ def condition(depth: str, ratio: float) -> str:
 
 def fleet(config: Config) -> str:
     """A fleet and its deadline: `phones, deadline 800 ms`."""
-    return f"{_fleet_name(config)}, deadline {deadline(config.deadline)}"
+    return f"{fleet_name(config)}, deadline {deadline(config.deadline)}"
 
 
-def _fleet_name(config: Config) -> str:
+def fleet_name(config: Config) -> str:
+    """A fleet as people write it."""
     return "the fleet given" if config.fleet == GIVEN else config.fleet
 
 
@@ -107,8 +108,8 @@ def who_is_slow(config: Config) -> str:
     """What keeps the users of a run from finishing."""
     if waits(config.method):
         return f"waiting for all users{f' of {config.fleet}' if config.fleet else ''}"
-    if config.fleet and not config.make_method().has_deadline:
-        return f"{_fleet_name(config)}, no deadline"
+    if config.fleet and not config.make_method().asks.deadline:
+        return f"{fleet_name(config)}, no deadline"
     if config.fleet:
         return fleet(config)
     if has_ratio(config.depth):
@@ -119,6 +120,11 @@ def who_is_slow(config: Config) -> str:
 def variant(key: str, batches: str = "equal") -> str:
     """A method, and how its batches are sized if that is not the same for all users."""
     return method(key) + ("" if batches == "equal" else f", {batches}")
+
+
+def values(settings: Sequence[tuple[str, object]]) -> str:
+    """Settings with their values: `lr 0.1, momentum 0.5`."""
+    return ", ".join(f"{setting_name(name)} {value}" for name, value in settings)
 
 
 def split(key: str) -> str:

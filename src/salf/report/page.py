@@ -1,11 +1,13 @@
 """A page in one file: text, tables and interactive charts that need no network."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from shlex import join
 from typing import Any, Literal
 
-from salf.report.extra import optional
+from salf.report import names
+from salf.report.extra import jinja2, vl_convert
 from salf.report.tables import Table
 
 
@@ -62,7 +64,6 @@ class Page:
 
     def html(self) -> str:
         """The page as one self-contained file."""
-        jinja2 = optional("jinja2")
         environment = jinja2.Environment(
             loader=jinja2.PackageLoader("salf.report", ""),
             autoescape=True,
@@ -91,6 +92,24 @@ class Page:
         return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
+def again(
+    command: Sequence[str],
+    config: str,
+    *more: Block,
+    about: str = "The config",
+    heading: str = "Reproduce this page",
+) -> Section:
+    """The last section: the arguments of `salf` that make the page again, and the config."""
+    how: Block = Code(join(["salf", *command])) if command else "Created in Python."
+    return Section(heading, [how, *([Code(config, about)] if config else []), *more])
+
+
+def made_with(packages: Iterable[tuple[str, str]]) -> list[str]:
+    """A sentence that names packages and their versions, if there are any."""
+    found = [f"{name} {version}" for name, version in packages]
+    return [f"Made with {names.listed(found)}."] if found else []
+
+
 def _markdown(block: Block) -> str:
     if isinstance(block, str):
         return block
@@ -112,5 +131,5 @@ def _runs(blocks: Sequence[Block]) -> list[tuple[str, list[Block]]]:
 
 def _javascript() -> str:
     """Vega, Vega-Lite and Vega-Embed, as the content of a script element."""
-    bundle: str = optional("vl_convert").javascript_bundle()
+    bundle: str = vl_convert.javascript_bundle()
     return bundle.replace("</script", r"<\/script")

@@ -1,4 +1,4 @@
-"""A chart of a comparison in panels, by split, average and ratio of stragglers."""
+"""A chart of a comparison in panels, by split, average, other settings and stragglers."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from salf.report.style import faceted
 from salf.runs.compare import Case, Comparison
 from salf.runs.config import Config
 
-By = Literal["split", "average", "stragglers"]
+By = Literal["split", "average", "more", "stragglers"]
 
 _MAX_COLUMNS = 4
 
@@ -28,9 +28,9 @@ class Panels:
         cls,
         comparison: Comparison,
         cases: Iterable[Case] | None = None,
-        by: Sequence[By] = ("split", "average", "stragglers"),
+        by: Sequence[By] = ("split", "average", "more", "stragglers"),
     ) -> "Panels":
-        """Splits and averages are columns, to be seen next to each other; ratios are rows."""
+        """Ratios of stragglers are rows, all else is columns, to be seen next to each other."""
         cases = list(comparison.results if cases is None else cases)
         several = [part for part in by if len({getattr(case, part) for case in cases}) > 1]
         columns: list[By] = [part for part in several if part != "stragglers"]
@@ -55,17 +55,19 @@ class Panels:
         common = [part for part in parts if part not in (*self.columns, *self.rows)]
         return [self._heading(self.cases[0], part).replace("\n", " ") for part in common]
 
-    def faceted(self, chart: Any, height: int | None = None) -> Any:
+    def faceted(self, chart: Any) -> Any:
         """The chart once per panel."""
         places = [self.place(case) for case in self.cases]
         columns, rows = ([place[side] for place in places] for side in ("column", "row"))
-        return faceted(chart, columns, rows, height)
+        return faceted(chart, columns, rows)
 
     def _heading(self, case: Case, part: By) -> str:
         if part == "split":
             return names.split(case.split)
         if part == "average":
             return names.AVERAGES_SHORT.get(case.average, case.average)
+        if part == "more":
+            return names.values(case.more)
         if self.base.fleet:
             return names.fleet(self.base)
         return names.condition(self.base.depth, case.stragglers)

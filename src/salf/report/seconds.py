@@ -6,16 +6,14 @@ from statistics import fmean
 
 from salf.report import names
 from salf.report.measured import Spread, test_accuracy
-from salf.report.tables import Cell, Table
+from salf.report.tables import Table, best, bold
 from salf.runs.clocked import NOBODY, SHARE, Clocked, nobody_is_cut_off
 from salf.runs.compare import Case, Comparison
+from salf.runs.settings import key
 from salf.runs.training import SLOWEST
 from salf.worlds.fleet.named import assumed
 
 TO_TARGET = "Seconds to target"
-COLUMNS = (
-    "Method", "Accuracy", "Slowest 10 %", "Rounds", TO_TARGET, "Waited", "Work lost", "Bytes lost",
-)  # fmt: skip
 NOT_REACHED, NOT_MEASURED = "not reached", "–"
 
 
@@ -26,72 +24,42 @@ def classifies(comparison: Comparison) -> bool:
 
 
 def table(comparison: Comparison, cases: Sequence[Case], caption: str) -> Table:
-    """A row per method and way to size batches."""
-    if not classifies(comparison):
-        return _loss_table(comparison, cases, caption)
-    times = {case: _mean_to_target(comparison.clocked(case)) for case in cases}
-    accuracies = {case: _rounded(test_accuracy(comparison, case)) for case in cases}
-    highest = max((value for value in accuracies.values() if value is not None), default=None)
-    soonest = min((value for value in times.values() if value is not None), default=None)
-    several = len(cases) > 1
+    """A row per method, way to size batches, and values of other settings."""
+    accuracies = classifies(comparison)
+    ends = {
+        case: test_accuracy(comparison, case) if accuracies else _test_loss(comparison, case)
+        for case in cases
+    }
+    # What looks the same in the table is the same.
+    rounded = {case: None if end is None else round(end.mean, 3) for case, end in ends.items()}
+    leading = best(rounded, max if accuracies else min)
+    soonest = best({case: _mean_to_target(comparison.clocked(case)) for case in cases}, min)
     rows = []
     for case in cases:
         runs = comparison.clocked(case)
-        waits = " (waits)" if names.waits(case.method) else ""
-        best = several and accuracies[case] is not None and accuracies[case] == highest
-        first = several and times[case] is not None and times[case] == soonest
-        rows.append(
-            [
-                Cell(names.variant(case.method, case.batches) + waits),
-                Cell(_spread(test_accuracy(comparison, case)), bold=best),
-                Cell(_spread(Spread.of(run.slowest for run in runs))),
-                _rounds(runs),
-                Cell(_to_target(runs), bold=first),
-                *_lost(comparison, case),
-            ]
-        )
-    return Table(list(COLUMNS), rows, caption)
-
-
-def _loss_table(comparison: Comparison, cases: Sequence[Case], caption: str) -> Table:
-    losses = {case: _rounded(_test_loss(comparison, case)) for case in cases}
-    lowest = min((value for value in losses.values() if value is not None), default=None)
-    rows = [
-        [
-            Cell(names.variant(case.method, case.batches) + " (waits)" * names.waits(case.method)),
-            Cell(
-                _spread(_test_loss(comparison, case)),
-                bold=len(cases) > 1 and losses[case] is not None and losses[case] == lowest,
-            ),
-            _rounds(comparison.clocked(case)),
-            *_lost(comparison, case),
-        ]
-        for case in cases
-    ]
-    shown = [each for each in COLUMNS if each not in ("Accuracy", "Slowest 10 %", TO_TARGET)]
-    return Table([shown[0], "Loss", *shown[1:]], rows, caption)
+        row = {
+            "Method": names.variant(case.method, case.batches)
+            + " (waits)" * names.waits(case.method),
+            **{key(name): f"{value}" for name, value in case.more},
+            "Accuracy" if accuracies else "Loss": bold(_spread(ends[case]), case in leading),
+            "Slowest 10 %": _spread(Spread.of(run.slowest for run in runs)),
+            "Rounds": f"{fmean(run.rounds for run in runs):.0f}",
+            TO_TARGET: bold(_to_target(runs), case in soonest),
+            "Waited": _number(fmean(r.waited for r in runs) / comparison.base.cohort_size()),
+            "Work lost": f"{fmean(run.lost_work for run in runs):.0%}",
+            "Bytes lost": f"{fmean(run.lost_bytes for run in runs):.0%}",
+        }
+        hidden = () if accuracies else ("Slowest 10 %", TO_TARGET)
+        rows.append({column: text for column, text in row.items() if column not in hidden})
+    return Table(list(rows[0]), [list(row.values()) for row in rows], caption)
 
 
 def _test_loss(comparison: Comparison, case: Case) -> Spread | None:
     return Spread.of(run.history.test.get("loss") for run in comparison.results[case])
 
 
-def _rounds(runs: Sequence[Clocked]) -> Cell:
-    return Cell(f"{fmean(run.rounds for run in runs):.0f}")
-
-
-def _lost(comparison: Comparison, case: Case) -> list[Cell]:
-    """Waited, work lost and bytes lost."""
-    runs = comparison.clocked(case)
-    return [
-        Cell(_number(_waited(comparison, case))),
-        Cell(f"{fmean(run.lost_work for run in runs):.0%}"),
-        Cell(f"{fmean(run.lost_bytes for run in runs):.0%}"),
-    ]
-
-
 def notes(comparison: Comparison) -> list[str]:
-    """What the columns mean."""
+    """The meaning of the columns."""
     base = comparison.base
     accuracies = [
         "Slowest 10 %: accuracy on the data of the 10 % of users with the slowest devices.",
@@ -200,6 +168,8 @@ def _place(comparison: Comparison, case: Case) -> str:
         parts.append(names.split(case.split))
     if len({each.average for each in comparison.results}) > 1:
         parts.append(names.AVERAGES_SHORT.get(case.average, case.average).replace("\n", " "))
+    if case.more:
+        parts.append(names.values(case.more))
     return f"{', '.join(parts)}: " if parts else ""
 
 
@@ -248,21 +218,10 @@ def _mean_to_target(runs: Sequence[Clocked]) -> float | None:
     return None if None in times else fmean(time for time in times if time is not None)
 
 
-def _waited(comparison: Comparison, case: Case) -> float:
-    """Of one user that takes part, in seconds."""
-    runs = comparison.clocked(case)
-    return fmean(run.waited for run in runs) / comparison.base.cohort_size()
-
-
 def _spread(spread: Spread | None) -> str:
     if spread is None:
         return NOT_MEASURED
     return f"{spread.mean:.3f}" + (f" ±{spread.sd:.3f}" if spread.count > 1 else "")
-
-
-def _rounded(spread: Spread | None) -> float | None:
-    """What looks the same in the table is the same."""
-    return None if spread is None else round(spread.mean, 3)
 
 
 def budget(comparison: Comparison) -> str:

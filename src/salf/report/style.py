@@ -1,24 +1,67 @@
-"""The style of all charts, on a page and as pictures."""
+"""The house style of charts, and the parts that they share: axes, colours, panels, tooltips."""
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
 from typing import Any, TypeVar
 
-from salf.report.extra import optional
+from salf.common.files import write_whole
+from salf.report.extra import alt, vl_convert
 
 Spec = dict[str, Any]
 Records = list[dict[str, Any]]
 T = TypeVar("T")
 
-INK, SOFT = "#1b1f24", "#59636e"
+INK, SOFT, RUST = "#1b1f24", "#59636e", "#D55E00"
 POINTS = 200  # of a curve, at most: more cannot be seen, and the page holds them all
 # Of panels, in pixels.
 _WIDTH, _GAP, _ROW_HEADING = 880, 30, 40
 _ORDERED = (
     "#332288", "#0072B2", "#56B4E9", "#009E73", "#A6A12B", "#E69F00", "#D55E00", "#882255",
 )  # fmt: skip
-SHADES = ("#f6dccb", "#7fb3d3", "#00507d")  # from nothing, which is not white, to all
+_SHADES = ("#f6dccb", "#7fb3d3", "#00507d")  # from nothing, which is not white, to all
 _FONT = "Helvetica, Arial, sans-serif"  # one that a browser and the pictures' renderer both know
+_TIME = (
+    "datum.value > 0 && datum.value < 1 ? format(1000 * datum.value, '.3~r') + ' ms' "
+    ": format(datum.value, ',.3~r') + ' s'"
+)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis of numbers. It shows the data, but nothing beyond `limits`; or its `domain`."""
+
+    title: str
+    log: bool = False
+    percent: bool = False
+    seconds: bool = False
+    ticks: Sequence[float] = ()
+    domain: tuple[float, float] | None = None
+    limits: tuple[float, float] = (-inf, inf)
+    free: bool = False  # every panel has its own scale
+
+    def options(self, values: Sequence[float] = (), padding: int = 0) -> dict[str, Any]:
+        """Title, scale and ticks; with padding in pixels, or some room around the values."""
+        scale: dict[str, Any] = {"type": "log"} if self.log else {"zero": False}
+        if self.domain is not None:
+            scale["domain"] = self.domain
+        elif padding:
+            scale["padding"] = padding
+        elif values and not self.log and not self.free:
+            (least, most), (low, high) = self.limits, (min(values), max(values))
+            room = 0.04 * (high - low) or 0.01
+            scale["domain"] = [max(low - room, least), min(high + room, most)]
+        ticks: dict[str, Any] = {"values": list(self.ticks)} if self.ticks else {"tickCount": 6}
+        if self.seconds:
+            ticks["labelExpr"] = _TIME
+        elif self.log:
+            ticks["format"] = "~g"
+        if self.percent:
+            ticks["labelExpr"] = "format(100 * datum.value, '.3~g') + ' %'"
+        scale = alt.Scale(nice=False, **scale)
+        return {"title": self.title, "scale": scale, "axis": alt.Axis(**ticks)}
 
 
 def thinned(curve: Sequence[T]) -> list[T]:
@@ -27,16 +70,37 @@ def thinned(curve: Sequence[T]) -> list[T]:
     return list(curve[::-1][::every][::-1])
 
 
-def legend(columns: int = 5) -> Any:
-    """Over the chart, where it takes no width from the panels."""
-    return optional("altair").Legend(
-        title=None,
-        orient="top",
-        columns=columns,
-        labelLimit=0,
-        symbolType="stroke",
-        symbolOpacity=1,
-    )
+def of(records: Records, **size: Any) -> Any:
+    """A chart of these records."""
+    return alt.Chart(alt.InlineData(records), **size)
+
+
+def tips(**shown: str | tuple[str, str]) -> list[Any]:
+    """The tooltip: a title for each field, and a format too if it is a number."""
+    return [
+        alt.Tooltip(f"{field}:N", title=title)
+        if isinstance(title, str)
+        else alt.Tooltip(f"{field}:Q", title=title[0], format=title[1])
+        for field, title in shown.items()
+    ]
+
+
+def named(field: str, order: Sequence[str], title: str | None = None, **axis: Any) -> Any:
+    """The y axis of things with names, in this order."""
+    axis = {"labelLimit": 220, **axis}
+    return alt.Y(f"{field}:N", sort=list(order), title=title, axis=alt.Axis(**axis))
+
+
+def coloured(field: str, colours: Mapping[str, str], legend: Any = None) -> Any:
+    """The colour of each name."""
+    scale = alt.Scale(domain=list(colours), range=list(colours.values()))
+    return alt.Color(f"{field}:N", sort=list(colours), scale=scale, legend=legend)
+
+
+def legend(columns: int = 5, **look: Any) -> Any:
+    """A legend over the chart, where it takes no width from the panels."""
+    look = {"symbolType": "stroke", "symbolOpacity": 1, **look}
+    return alt.Legend(title=None, orient="top", columns=columns, labelLimit=0, **look)
 
 
 def faceted(
@@ -45,32 +109,27 @@ def faceted(
     rows: Sequence[str],
     height: int | None = None,
     widest: int = 560,
+    wrap: int = 0,
 ) -> Any:
     """The chart once per panel, by the fields `column` and `row` of its records.
 
     `columns` and `rows` are the headings, repeated or not; all empty, there is one. Without a
-    height, each row of the chart takes what it needs.
+    height, each row of the chart takes what it needs. Columns that are wrapped go on below.
     """
-    alt = optional("altair")
     header = alt.Header(labelExpr=r"split(datum.value, '\n')", title=None)
     columns, rows = list(dict.fromkeys(columns)), list(dict.fromkeys(rows))
-    facets = {}
-    if any(columns):
+    facets: dict[str, Any] = {}
+    if any(columns) and wrap:
+        facets["facet"] = alt.Facet("column:N", sort=columns, header=header, title=None)
+        facets |= {"columns": wrap, "spacing": 32}
+    elif any(columns):
         facets["column"] = alt.Column("column:N", sort=columns, header=header)
     if any(rows):
         facets["row"] = alt.Row("row:N", sort=rows, header=header)
     room = _WIDTH - _ROW_HEADING * any(rows)
-    width = min(widest, room // max(1, len(columns)) - _GAP)
+    width = min(widest, room // max(1, wrap or len(columns)) - _GAP)
     sized = chart.properties(width=width, **({"height": height} if height else {}))
     return sized.facet(**facets) if facets else sized
-
-
-def seconds_axis(last: float) -> Any:
-    """An axis of times up to `last`, in ms where they are short."""
-    alt = optional("altair")
-    if last < 1:
-        return alt.Axis(labelExpr="format(1000 * datum.value, '.3~g') + ' ms'", tickCount=8)
-    return alt.Axis(labelExpr="format(datum.value, ',.3~r') + ' s'", tickCount=8)
 
 
 def ordered(count: int) -> list[str]:
@@ -79,22 +138,36 @@ def ordered(count: int) -> list[str]:
     return [_ORDERED[round(i * last / max(1, count - 1))] for i in range(count)]
 
 
-def shaded(field: str, title: str) -> Any:
+def shaded(field: str, title: str, **look: Any) -> Any:
     """The colour of a share from 0 to 1. Nothing is not white: who got nowhere was asked."""
-    alt = optional("altair")
+    look = look or {"format": ".0%", "values": [0, 0.5, 1]} | {
+        "gradientLength": 180,
+        "gradientThickness": 10,
+    }
     return alt.Color(
         f"{field}:Q",
-        scale=alt.Scale(domain=[0, 1], range=list(SHADES), interpolate="lab"),
-        legend=alt.Legend(
-            title=title,
-            titleFontWeight="normal",
-            orient="top",
-            format=".0%",
-            values=[0, 0.5, 1],
-            gradientLength=180,
-            gradientThickness=10,
-        ),
+        scale=alt.Scale(domain=[0, 1], range=list(_SHADES), interpolate="lab"),
+        legend=alt.Legend(title=title, titleFontWeight="normal", orient="top", **look),
     )
+
+
+def upright(x: float, label: str, field: str = "x", colour: str = INK) -> list[Any]:
+    """The layers of a vertical line with a label."""
+    at = of([{field: x, "label": label}]).encode(x=f"{field}:Q")
+    text = at.mark_text(align="left", dx=5, dy=8, y=0, fontSize=11, color=colour)
+    return [
+        at.mark_rule(color=colour, strokeDash=[4, 3], strokeWidth=1.5),
+        text.encode(text="label:N"),
+    ]
+
+
+def below(charts: Sequence[Any], title: str = "", subtitle: Sequence[str] = (), **more: Any) -> Any:
+    """Charts below each other; with a title they can be read without the page around them."""
+    whole = charts[0] if len(charts) == 1 else alt.vconcat(*charts, **more)
+    if not title:
+        return whole
+    heading = alt.Title(title, subtitle=list(subtitle), anchor="start", offset=12)
+    return whole.properties(title=heading)
 
 
 def spec(chart: Any, datasets: Mapping[str, Records] | None = None) -> Spec:
@@ -121,17 +194,23 @@ def spec(chart: Any, datasets: Mapping[str, Records] | None = None) -> Spec:
         legend={"labelFontSize": 12, "labelColor": INK, "symbolStrokeWidth": 3, "symbolSize": 220},
     )
     found: Spec = json.loads(styled.to_json())
-    if datasets is not None:
-        found["datasets"] = json.loads(json.dumps(datasets))
+    if datasets:
+        found["datasets"] = found.get("datasets", {}) | json.loads(json.dumps(datasets))
     # Nothing on a page should name a server, and what draws the chart is what the page brings.
     found.pop("$schema", None)
     return found
 
 
-def pictures(chart: Spec) -> dict[str, str | bytes]:
-    """The chart as files, by suffix."""
-    vl_convert = optional("vl_convert")
+def pictures(chart: Spec, path: Path) -> dict[Path, str | bytes]:
+    """The chart as PNG and SVG, by file: the path without a suffix and with one."""
     return {
-        "png": vl_convert.vegalite_to_png(chart, scale=2),
-        "svg": vl_convert.vegalite_to_svg(chart),
+        Path(f"{path}.png"): vl_convert.vegalite_to_png(chart, scale=2),
+        Path(f"{path}.svg"): vl_convert.vegalite_to_svg(chart),
     }
+
+
+def write(files: Mapping[Path, str | bytes]) -> list[Path]:
+    """Write files that are all made already, so that an error leaves none behind."""
+    for path, content in files.items():
+        write_whole(path, content)
+    return list(files)

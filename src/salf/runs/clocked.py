@@ -62,7 +62,7 @@ def nobody_is_cut_off(config: Settings, history: History) -> bool:
     """Whether every round ended before its deadline, because everybody was done."""
     if not isinstance(config, Config) or not config.fleet:
         return False
-    if config.deadline is None or not config.make_method().has_deadline:
+    if config.deadline is None or not config.make_method().asks.deadline:
         return False
     deadline = parse(config.deadline)
     if isinstance(deadline, Auto):  # which finds one that cuts users off

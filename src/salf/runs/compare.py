@@ -7,7 +7,7 @@ from typing import Any
 
 from salf.common.errors import SalfError, unknown
 from salf.common.files import csv_of, folder_name
-from salf.methods import Method, find
+from salf.methods import Method, asks, find
 from salf.runs.clocked import SHARE, Clocked
 from salf.runs.config import Config
 from salf.runs.run import Result
@@ -30,8 +30,8 @@ class Case:
     @property
     def average_used(self) -> str:
         """The average of its runs: "reached" where the method leaves no choice."""
-        method = find(self.method)
-        return "reached" if method.waits or method.averages_itself else self.average
+        chosen = any(option.name == "average" for option in fields(find(self.method)))
+        return self.average if chosen and not asks(self.method).waits else "reached"
 
     def settings(self, seed: int, method: Method, fleet: bool) -> dict[str, Any]:
         """The settings of its run with a seed, with this method object."""
@@ -44,15 +44,15 @@ class Case:
         }
         if not fleet:  # whose devices say who is slow
             # A method that waits for everybody gives one result whatever the ratio is.
-            found["stragglers"] = 0.0 if method.waits else self.stragglers
-        if not method.uses_reach:
+            found["stragglers"] = 0.0 if method.asks.waits else self.stragglers
+        if not method.asks.reach:
             found["reach"] = "known"
         return found
 
     def label(self, seed: int, fleet: str) -> str:
         """A name for its run with a seed, fit for a folder."""
         sized = () if self.batches in ("auto", "equal") else (self.batches,)
-        ratio = 0.0 if find(self.method).waits else self.stragglers
+        ratio = 0.0 if asks(self.method).waits else self.stragglers
         more = (f"{key(name)}={value}" for name, value in self.more)
         where = (self.average_used, self.split, fleet or f"{ratio:g}", *more)
         return folder_name(self.method, *sized, *where, seed)
@@ -79,7 +79,7 @@ class Comparison:
         others = [
             other
             for other in self.results
-            if find(other.method).waits and (other.split, other.average, other.more) == place
+            if asks(other.method).waits and (other.split, other.average, other.more) == place
         ]
         return min(others, key=lambda other: other.batches != "equal", default=None)
 
@@ -122,7 +122,7 @@ class Comparison:
         if not self.base.fleet:
             return {"stragglers": case.stragglers}
         here = {"fleet": self.base.fleet, "deadline": self.base.deadline} | dict(case.more)
-        deadline = None if find(case.method).waits else here["deadline"]
+        deadline = None if asks(case.method).waits else here["deadline"]
         return {"batches": case.batches, "fleet": here["fleet"], "deadline": deadline}
 
     def _clocked_records(self, case: Case) -> list[dict[str, float | None]]:
@@ -149,7 +149,7 @@ def cases(axes: Mapping[str, Sequence[Any]], devices: bool = False) -> list[Case
 def variants(method: str, batches: Sequence[str], devices: bool = False) -> list[tuple[str, str]]:
     """(method, batches) of a method as it is written, with batches of its own or with these."""
     name, plus, own = method.partition("+")
-    auto = "equal-time" if devices and find(name).equal_time else "equal"
+    auto = "equal-time" if devices and asks(name).stands_in else "equal"
     chosen = [auto if each == "auto" else each for each in ([own] if plus else batches)]
     return [(name, each) for each in dict.fromkeys(chosen)]
 

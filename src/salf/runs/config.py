@@ -123,7 +123,7 @@ class Config(Settings):
 
     def check_deadline(self) -> None:
         """Refuse to run a method without the deadline it needs; a plan or preview finds one."""
-        if self.fleet and self.deadline is None and self.make_method().has_deadline:
+        if self.fleet and self.deadline is None and self.make_method().asks.deadline:
             raise deadlines.missing()
 
     def first_deadline(self) -> float | None:

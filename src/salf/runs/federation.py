@@ -27,8 +27,7 @@ from salf.engines.losses import checked as checked_loss
 from salf.evaluation import Metric
 from salf.evaluation import check_names as check_metrics
 from salf.methods import Method
-from salf.models import build
-from salf.models.build import check_fit
+from salf.models import build, check_fit
 from salf.runs.config import Config
 from salf.runs.on_fleet import batch_sizes, paired, world_of
 from salf.runs.training import Training
@@ -143,7 +142,9 @@ def assemble(
         world = worlds.parse(config.depth, len(users_data), len(seen_as), config.stragglers)
     attack = Attack.parse(config.attack, config.seed)
     simulation = Simulation(
-        make_engine(config.engine, model, seen_as, loss, example, local.several or made.more_steps),
+        make_engine(
+            config.engine, model, seen_as, loss, example, local.several or made.asks.more_steps
+        ),
         made,
         world if isinstance(world, World) else AtDeadline(world),
         users_data,

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Literal
 
-from salf import methods
 from salf.common.errors import SalfError
 from salf.common.options import duration
 from salf.runs.config import Config
@@ -42,10 +41,10 @@ class LiveConfig(Settings):
         if self.grace is not None and not 0 <= self.grace < inf:
             raise SalfError(f"the grace period must be at least 0 seconds, not {self.grace}.")
         slowness(self.slow, self.users)
-        method = methods.find(self.method)
-        if method.simulated_only:
-            raise SalfError(f"{method.name} runs in the simulator only: {method.simulated_only}.")
-        if self.deadline is None and not method.waits:
+        method = self.make_method()
+        if why := method.asks.simulated_only:
+            raise SalfError(f"{method.name} runs in the simulator only: {why}.")
+        if self.deadline is None and not method.asks.waits:
             raise SalfError("a live run needs a deadline: set one, such as deadline='50ms'.")
 
     def make_deadline(self) -> deadlines.Deadline | None:

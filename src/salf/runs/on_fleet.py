@@ -62,7 +62,7 @@ def batch_sizes(
     if config.batches_for(method) != "equal-time":
         return config.batch_size
     # Where nobody is cut off, batches need not fit.
-    seconds = config.first_deadline() if method.has_deadline else None
+    seconds = config.first_deadline() if method.asks.deadline else None
     return equal_time(devices, cost, config.batch_size, local.steps, seconds)
 
 

@@ -7,12 +7,11 @@ from typing import Any
 import torch
 from safetensors.torch import load_model
 from torch import nn
-from torch.utils.data import Dataset
 
 from salf.common.errors import SalfError
 from salf.core.layers import Prefixes
 from salf.core.schedules import Schedule
-from salf.data import DataSet, OwnData, Partitioned, UsersData, from_tensors, joined, some
+from salf.data import DataSet, Partitioned, UsersData, from_tensors, of_users, some
 from salf.engines import Loss, cross_entropy
 from salf.evaluation import Metric
 from salf.methods import Method
@@ -191,7 +190,7 @@ def _of_data(
         if test is not None:
             raise SalfError("a data set has its own test data: leave out test=.")
         return data, None, True
-    if (users_data := _of_users(data, users)) is not None:
+    if (users_data := of_users(data, users)) is not None:
         if not isinstance(split, str) or split != "iid":
             raise SalfError("split= does not apply to users' own data: leave it out.")
         seen = users_data.samples if isinstance(users_data, Partitioned) else some(users_data, 64)
@@ -217,23 +216,6 @@ def _of_fleet(fleet: str | Fleet, settings: Mapping[str, Any]) -> dict[str, Any]
     if "availability" in settings and not fleet.devices.availability.always:
         raise SalfError("the fleet given has an availability of its own: leave out availability=.")
     return {"fleet": fleets.GIVEN, "users": len(fleet)}
-
-
-def _of_users(data: Any, users: int | None) -> UsersData | None:
-    """What each user has; None if the data are yet to be shared out."""
-    if isinstance(data, list) and data:
-        pairs = all(isinstance(each, tuple) and len(each) == 2 for each in data)
-        if pairs or all(isinstance(each, Dataset) for each in data):
-            if users not in (None, len(data)):
-                raise SalfError(f"the data are for {len(data)} users, but users is {users}.")
-            return joined(data) if pairs else OwnData(data.__getitem__, len(data))
-    if callable(data) and not isinstance(data, Dataset):
-        if users is None:
-            raise SalfError(
-                "data is a function of the user's number: pass the number of users as users=."
-            )
-        return OwnData(data, users)
-    return None
 
 
 def _check_evaluation(settings: Mapping[str, Any], tested: bool) -> None:

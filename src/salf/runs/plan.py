@@ -198,8 +198,8 @@ def _checked(
         raise SalfError("a plan needs a fleet, such as fleet='phones'.")
     if config.seconds is None:
         raise SalfError("a plan needs a budget of simulated seconds, such as seconds=600.")
-    if not (method := config.make_method()).has_deadline:
-        why = "waits for all users" if method.waits else "has no deadline"
+    if not (method := config.make_method()).asks.deadline:
+        why = "waits for all users" if method.asks.waits else "has no deadline"
         raise SalfError(
             f"{method.name} {why}, so there is no deadline to plan: use another method, such as "
             "method='salf'."

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import nn
 
-from salf.common import signals
+from salf.common import process
 from salf.common.errors import SalfError, TrainingDiverged
 from salf.core.rows import Row
 from salf.runs.config import Config
@@ -184,7 +184,7 @@ def _start_worker(messages: Any, stop: Any) -> None:
     _messages, _stop = messages, stop
     threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
-    signal.signal(signal.SIGTERM, signals.leave)  # which systemd sends to all processes
+    signal.signal(signal.SIGTERM, process.leave)  # which systemd sends to all processes
 
 
 def _end_with_parent() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from salf.common import signals
+from salf.common import process
 from salf.common.errors import NoRoundInTime, SalfError, TrainingDiverged
 from salf.core import checkpoint
 from salf.core.rows import Row, from_table, to_table
@@ -159,7 +159,7 @@ def _run(
             raise Stopped
 
     try:
-        with signals.held() as held:  # until the model and the metrics agree
+        with process.held_signals() as held:  # until the model and the metrics agree
             history = run_rounds(training, config.rounds, tuple(rows), after_round, config.seconds)
     except (TrainingDiverged, Stopped):  # both come between two rounds: keep what there was
         if folder is not None and rows:

@@ -192,16 +192,16 @@ class Settings:
 
     def check_reach(self, method: Method) -> None:
         """Refuse to learn what the method does not use."""
-        if self.reach == "learned" and not method.uses_reach:
+        if self.reach == "learned" and not method.asks.reach:
             raise SalfError(
                 f"{method.name} with average {method.average} does not use p_l: leave out reach=."
             )
 
-    def batches_for(self, method: Method | type[Method]) -> str:
+    def batches_for(self, method: Method) -> str:
         """How the batches of a method are sized: equal or equal-time."""
         if self.batches != "auto":
             return self.batches
-        fits = method.equal_time and self.has_devices and not self.local_epochs
+        fits = method.asks.stands_in and self.has_devices and not self.local_epochs
         return "equal-time" if fits else "equal"
 
     @property
@@ -341,5 +341,5 @@ def refuse_deadline(method: Method) -> None:
 
     FedAvg's have none either, but it may be given one: other methods beside it need it.
     """
-    if not method.has_deadline and not method.waits:
+    if method.asks.clock:
         raise SalfError(f"{method.name} decides itself when a round ends: leave out deadline=.")

@@ -6,8 +6,8 @@ from time import perf_counter
 
 from torch import nn
 
-from salf.common import memory
 from salf.common.errors import SalfError
+from salf.common.process import kept_memory
 from salf.core.rows import Row, with_metrics
 from salf.data import Samples
 from salf.engines import RowLoss
@@ -160,7 +160,7 @@ def run_rounds(
     With `seconds`, as long as the simulated time allows, and then `rounds` may be 0 for any number.
     """
     rows, stopped, simulation = list(before), False, training.simulation
-    with memory.kept():
+    with kept_memory():
         for row in training.rows(rounds, seconds):
             rows.append(row)
             if stopped := ends_run(on_round, row, simulation.model):

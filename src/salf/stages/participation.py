@@ -29,8 +29,8 @@ class Participation:
     before, so that what a user gets does not depend on whether it arrives.
     """
 
-    def __init__(self, layers: int, cutoff: int) -> None:
-        self.layers, self.cutoff = layers, cutoff
+    def __init__(self, layers: int, cutoff: int | None = None) -> None:
+        self.layers, self.cutoff = layers, cutoff or 50
         self._row: dict[User, int] = {}
         self.asked = np.zeros((0, 1))  # how many rounds each user was asked in
         self.part = np.zeros((0, layers))  # how many of them it took part in

@@ -73,14 +73,14 @@ class Pipeline:
         """With the `seed` of a simulation, its users' side of compression is run here, too."""
         self.method, self.stages = method, stages
         self._layers, self._weights = layers, weights
-        by, rule = method.weighs_by, method.recalled
-        counts = by == "intervals" or (by == "reach" and stages.count_reach)
-        self.participation = Participation(len(layers), method.longest_interval) if counts else None
+        asks, rule = method.asks, method.memory()
+        counts = asks.cutoff is not None or (asks.chance and stages.count_reach)
+        self.participation = Participation(len(layers), asks.cutoff) if counts else None
         self.recall = None if rule is None else Recall(layers, weights, rule)
         self.votes = None if stages.robust is None else Votes(stages.robust)
         self.residuals: Residuals | None = None
         if (compression := stages.compression) is not None and seed is not None:
-            if compression.remembers and method.narrows:
+            if compression.remembers and method.asks.narrows:
                 raise SalfError(
                     f"the users' networks change in {method.name}, so they cannot add what they "
                     "did not send to the next update: use compress='fp16' or qsgd."
@@ -126,13 +126,13 @@ class Pipeline:
 
     def chance(self, users: Users) -> Floats | None:
         """The reach of these users, [L, users]; None if it is not counted here."""
-        if self.participation is None or self.method.weighs_by != "reach":
+        if self.participation is None or not self.method.asks.chance:
             return None
         return self.participation.reach(users)
 
-    def interval(self, users: Users) -> Floats | None:
+    def intervals(self, users: Users) -> Floats | None:
         """FedAU's intervals of these users, [L, users]; None if the method does not use them."""
-        if self.participation is None or self.method.weighs_by != "intervals":
+        if self.participation is None or self.method.asks.cutoff is None:
             return None
         return self.participation.intervals(users)
 

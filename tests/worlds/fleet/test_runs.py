@@ -29,12 +29,12 @@ def buffer_of_3(method):
 @pytest.mark.parametrize("method", salf.METHODS)
 def test_every_method_runs_by_the_clock(method):
     made = salf.method(method)
-    settings = PHONES if made.has_deadline else {**PHONES, "deadline": None}
+    settings = PHONES if made.asks.deadline else {**PHONES, "deadline": None}
     history = run(**settings, method=method, rounds=6, options=buffer_of_3(method))
     clock = [row.clock for row in history.rows]
     assert clock == sorted(clock)
     assert clock[0] > 0
-    if made.has_deadline:
+    if made.asks.deadline:
         assert np.diff([0, *clock]).max() <= 0.3 + 1e-12
     assert all(row.work >= row.wasted_work >= 0 for row in history.rows)
     assert all(row.bytes >= row.wasted_bytes >= 0 for row in history.rows)

@@ -26,7 +26,7 @@ import tomli_w
 
 from salf.common.errors import SalfError
 from salf.common.files import short_place, temporary_folder
-from salf.common.signals import sigterm_as_exit, uninterrupted
+from salf.common.process import sigterm_as_exit, uninterrupted
 from salf.live.flower import parent
 
 LOOPBACK = "127.0.0.1"

@@ -159,7 +159,7 @@ class SALF(FedAvg):
         # With fewer there is no majority against a bad one, and no layer would ever move.
         self.min_available_nodes = max(self.min_available_nodes, self._needed())
         self.seed = seed
-        waits = self.server.method.waits
+        waits = self.server.method.asks.waits
         # Of `configure_train`, for those who carry the messages themselves.
         self._t_max = TMax.of(None if waits else deadline, self.server.done_after)
 
@@ -171,7 +171,7 @@ class SALF(FedAvg):
     def summary(self) -> None:
         """Log summary configuration of the strategy."""
         names = [layer.name for layer in self.server.layers]
-        waits = "none: every round waits for all nodes" if self.server.method.waits else None
+        waits = "none: every round waits for all nodes" if self.server.method.asks.waits else None
         grace = "learned from arrivals" if self.grace.fixed is None else f"{self.grace.fixed:g} s"
         log(INFO, "\t├──> Rounds:")
         log(INFO, "\t│\t├──Method: %s", self.server.method.name)

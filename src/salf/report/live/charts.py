@@ -1,6 +1,6 @@
 """Charts of a live run, as Vega-Lite: accuracy, how far users got, layers, durations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import isfinite
 from statistics import fmean
 from typing import Any
@@ -8,9 +8,25 @@ from typing import Any
 from salf.core.rows import Row
 from salf.report import names
 from salf.report.charts import MEASURES, Measure
-from salf.report.extra import optional
+from salf.report.extra import alt
+from salf.report.lines import Line, Lines, Point, figure
 from salf.report.live.run import LiveRun
-from salf.report.style import INK, Spec, legend, shaded, spec, thinned
+from salf.report.style import (
+    INK,
+    RUST,
+    SOFT,
+    Axis,
+    Records,
+    Spec,
+    coloured,
+    legend,
+    named,
+    of,
+    shaded,
+    spec,
+    thinned,
+    tips,
+)
 
 _WIDTH = 740
 _FEW = 40  # points of a curve that are drawn, and not only there to be hovered over
@@ -24,45 +40,26 @@ TOOK, LIMIT, OVER = "a round", "limit, T_max + grace", "round over its limit"
 
 def curve(run: LiveRun, measure: Measure) -> Spec | None:
     """A measure over the seconds that rounds took; None if it was never measured."""
-    alt = optional("altair")
-    records, seconds = [], 0.0
+    method = names.method(run.config.method)
+    points, seconds = [], 0.0
     for done in run.records:
         seconds += done.seconds
         value = done.accuracy if measure == "accuracy" else done.train_loss
         if value is not None and isfinite(value):
-            at = {"seconds": round(seconds, 4), "round": done.round}
-            records.append({**at, "value": round(value, 6)})
-    if not records:
+            points.append(Point(method, round(seconds, 4), round(value, 6)))
+    if not points:
         return None
-    records = thinned(records)
-    (colour,) = names.colours([run.config.method])
-    end = round(seconds, 4) or 1.0
-    base = alt.Chart(alt.InlineData(records), width=_WIDTH, height=240).encode(
-        x=alt.X(
-            "seconds:Q",
-            title="Seconds of training",
-            scale=alt.Scale(domain=[0, end], nice=False),
-            axis=alt.Axis(tickCount=10),
-        ),
-        y=alt.Y("value:Q", title=MEASURES[measure], scale=alt.Scale(domain=_around(records))),
+    points = thinned(points)
+    chart = Lines(
+        points,
+        [Line(method, names.colours([run.config.method])[0], bold=True)],
+        x=Axis("Seconds of training", domain=(0, round(seconds, 4) or 1.0)),
+        y=Axis(MEASURES[measure]),
+        interval="bar" if len(points) <= _FEW else "band",
+        height=240,
+        widest=_WIDTH,
     )
-    line = base.mark_line(strokeJoin="round", strokeWidth=2.4, color=colour)
-    shown = 1 if len(records) <= _FEW else 0
-    points = base.mark_point(size=45, filled=True, opacity=shown, color=colour).encode(
-        tooltip=[
-            alt.Tooltip("round:Q", title="Round"),
-            alt.Tooltip("seconds:Q", title="Seconds", format=".2f"),
-            alt.Tooltip("value:Q", title=MEASURES[measure], format=".4f"),
-        ]
-    )
-    return spec(alt.layer(line, points))
-
-
-def _around(records: Sequence[Mapping[str, float]]) -> list[float]:
-    """What an axis shows: all values, with some room. Of one alone, Vega would show from 0 on."""
-    values = [record["value"] for record in records]
-    room = 0.05 * (max(values) - min(values)) or 0.05
-    return [min(values) - room, max(values) + room]
+    return figure(chart)
 
 
 def shown_users(run: LiveRun) -> dict[str, str]:
@@ -73,84 +70,59 @@ def shown_users(run: LiveRun) -> dict[str, str]:
 
 def progress(run: LiveRun) -> Spec:
     """How far each user got over the rounds. Where it was not asked, there is nothing."""
-    alt = optional("altair")
     users, total = shown_users(run), run.depth
     records = []
     for some in _in_bins(run.records, _COLUMNS):
         for user, label in users.items():
             depths = [done.depths[user] for done in some if user in done.depths]
             if depths:
-                share = fmean((total + 1 - depth) / total for depth in depths)
+                done = fmean((total + 1 - depth) / total for depth in depths)
                 records.append(
-                    {"user": label, **_span(some), "asked": len(depths), "share": round(share, 4)}
+                    {"user": label, **_span(some), "asked": len(depths), "done": round(done, 4)}
                 )
     order = list(users.values())
-    chart = (
-        alt.Chart(
-            alt.InlineData(records),
-            width=_whole_columns(len(run.records)),
-            height=alt.Step(_row_height(len(users))),
-        )
-        .mark_rect()
-        .encode(
+    rows = named("user", order, labelFontSize=11 if len(users) <= 24 else 10)
+    width, height = _whole_columns(len(run.records)), alt.Step(_row_height(len(users)))
+    chart = of(records, width=width, height=height).mark_rect()
+    return spec(
+        chart.encode(
             x=alt.X("from:Q", **_rounds(run, grid=False)),
             x2="to:Q",
-            y=alt.Y(
-                "user:N",
-                title=None,
-                sort=order,
-                scale=alt.Scale(domain=order, paddingInner=0.12),
-                axis=alt.Axis(labelLimit=220, labelFontSize=11 if len(users) <= 24 else 10),
+            y=rows.scale(domain=order, paddingInner=0.12),
+            color=shaded("done", "Layers reached"),
+            tooltip=tips(
+                user="User",
+                rounds="Rounds",
+                asked=("Asked in", "d"),
+                done=("Layers reached", ".0%"),
             ),
-            color=shaded("share", "Layers reached"),
-            tooltip=[
-                alt.Tooltip("user:N", title="User"),
-                alt.Tooltip("rounds:N", title="Rounds"),
-                alt.Tooltip("asked:Q", title="Asked in"),
-                alt.Tooltip("share:Q", title="Layers reached", format=".0%"),
-            ],
         )
     )
-    return spec(chart)
 
 
 def layers(run: LiveRun) -> Spec:
     """How many users' updates each layer got, on average, and the last p_l if there is one."""
-    alt = optional("altair")
     labels, chances = run.layers, run.records[-1].unreached or [None] * run.depth
-    records = []
+    records: Records = []
     for i, (label, chance) in enumerate(zip(labels, chances, strict=True)):
         users = fmean(done.reached[i] for done in run.records)
         text = f"{users:.1f}" + ("" if chance is None else f"\u2003p = {chance:.2g}")
         records.append({"layer": label, "users": round(users, 4), "p": chance, "text": text})
-    most = max(len(done.depths) for done in run.records)
-    base = alt.Chart(
-        alt.InlineData(records), width=_WIDTH * 2 // 3, height=alt.Step(_row_height(len(labels)))
-    ).encode(
-        y=alt.Y("layer:N", sort=labels, title="Layer", axis=alt.Axis(labelLimit=220)),
-        x=alt.X(
-            "users:Q",
-            title="Users, mean over rounds",
-            scale=alt.Scale(domain=[0, max(1, most)], nice=False),
-            axis=alt.Axis(tickMinStep=1),
-        ),
-    )
+    most = max(1, *(len(done.depths) for done in run.records))
+    x = Axis("Users, mean over rounds", domain=(0, most)).options()
+    size = {"width": _WIDTH * 2 // 3, "height": alt.Step(_row_height(len(labels)))}
+    base = of(records, **size).encode(y=named("layer", labels, "Layer"), x=alt.X("users:Q", **x))
     (colour,) = names.colours([run.config.method])
-    bars = base.mark_bar(color=colour, opacity=0.75).encode(
-        tooltip=[
-            alt.Tooltip("layer:N", title="Layer"),
-            alt.Tooltip("users:Q", title="Users", format=".2f"),
-            *([alt.Tooltip("p:Q", title="p_l", format=".3~g")] if chances[0] is not None else []),
-        ]
-    )
+    chance_tip = {} if chances[0] is None else {"p": ("p_l", ".3~g")}
+    bars = base.mark_bar(color=colour, opacity=0.75)
     text = base.mark_text(align="left", dx=6, fontSize=11, color=INK).encode(text="text:N")
-    return spec(alt.layer(bars, text))
+    shown = tips(layer="Layer", users=("Users", ".2f"), **chance_tip)
+    return spec(alt.layer(bars.encode(tooltip=shown), text))
 
 
 def durations(run: LiveRun) -> Spec:
     """How long rounds took, and what they were to take at most."""
-    alt = optional("altair")
-    records = []
+    records: Records = []
     for some in _in_bins(run.records, MOST_ROUNDS):
         # The slowest, but one that took too long before one that had more time.
         done = max(some, key=lambda done: (_over(done), done.seconds))
@@ -164,37 +136,24 @@ def durations(run: LiveRun) -> Spec:
             }
         )
     limits = [record["limit"] for record in records if record["limit"] is not None]
-    kinds = {TOOK: "#0072B2"}
-    if limits:
-        kinds[LIMIT] = "#59636e"
-    if any(record["kind"] == OVER for record in records):
-        kinds[OVER] = "#D55E00"
-    colours = alt.Scale(domain=list(kinds), range=list(kinds.values()))
-    shown = legend() if limits else None
+    there = {TOOK, *([LIMIT] if limits else []), *(record["kind"] for record in records)}
+    kinds = {TOOK: "#0072B2", LIMIT: SOFT, OVER: RUST}
+    colours = {kind: colour for kind, colour in kinds.items() if kind in there}
+    colour = coloured("kind", colours, legend() if limits else None)
     x, y = _rounds(run), _magnitudes([*limits, *(record["seconds"] for record in records)])
-    base = alt.Chart(alt.InlineData(records), width=_WIDTH, height=240)
+    at_most: dict[str, Any] = {"limit": ("At most", ".4f")} if limits else {}
+    base = of(records, width=_WIDTH, height=240)
     dots = base.mark_point(filled=True, opacity=1).encode(
         x=alt.X("round:Q", **x),
         y=alt.Y("seconds:Q", **y),
-        color=alt.Color("kind:N", scale=colours, legend=shown),
+        color=colour,
         size=alt.when(alt.datum.kind == OVER).then(alt.value(70)).otherwise(alt.value(22)),
-        tooltip=[
-            alt.Tooltip("round:Q", title="Round"),
-            alt.Tooltip("seconds:Q", title="Seconds", format=".4f"),
-            *([alt.Tooltip("limit:Q", title="At most", format=".4f")] if limits else []),
-        ],
+        tooltip=tips(round=("Round", "d"), seconds=("Seconds", ".4f"), **at_most),
     )
     if not limits:
         return spec(dots)
-    limit = (
-        base.transform_filter("isValid(datum.limit)")
-        .transform_calculate(kind=f"'{LIMIT}'")
-        .encode(
-            x=alt.X("from:Q", **x),
-            y=alt.Y("limit:Q", **y),
-            color=alt.Color("kind:N", scale=colours, legend=shown),
-        )
-    )
+    limit = base.transform_filter("isValid(datum.limit)").transform_calculate(kind=f"'{LIMIT}'")
+    limit = limit.encode(x=alt.X("from:Q", **x), y=alt.Y("limit:Q", **y), color=colour)
     # A line ends where the last round begins, so each round has its own piece, too.
     line = limit.mark_line(strokeWidth=2, interpolate="step-after")
     pieces = limit.mark_rule(strokeWidth=2).encode(x2="to:Q")
@@ -203,7 +162,6 @@ def durations(run: LiveRun) -> Spec:
 
 def _rounds(run: LiveRun, **axis: Any) -> dict[str, Any]:
     """The axis of rounds, each of which is one wide."""
-    alt = optional("altair")
     last = run.records[-1].round
     ticks = {"tickCount": _TICKS} if last > _TICKS else {"values": list(range(1, last + 1))}
     return {
@@ -215,23 +173,13 @@ def _rounds(run: LiveRun, **axis: Any) -> dict[str, Any]:
 
 def _magnitudes(seconds: Sequence[float]) -> dict[str, Any]:
     """The axis of durations: a limit that is being learned is a hundred times the later ones."""
-    alt = optional("altair")
     low, high = min(seconds) / 1.3, max(seconds) * 1.3
-    ticks = [_between(low, high, steps) for steps in ((1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9))]
-    return {
-        "title": "Duration",
-        "scale": alt.Scale(type="log", domain=[low, high], nice=False),
-        "axis": alt.Axis(
-            values=ticks[0] if len(ticks[0]) > 2 else ticks[1],
-            labelExpr="datum.value < 1 ? format(1000 * datum.value, '.3~r') + ' ms' "
-            ": format(datum.value, ',.3~r') + ' s'",
-        ),
-    }
-
-
-def _between(low: float, high: float, steps: Sequence[float]) -> list[float]:
-    numbers = (step * 10.0**power for power in range(-6, 7) for step in steps)
-    return [number for number in numbers if low <= number <= high]
+    few, many = (
+        [n for n in (step * 10.0**p for p in range(-6, 7) for step in steps) if low <= n <= high]
+        for steps in ((1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9))
+    )
+    ticks = few if len(few) > 2 else many
+    return Axis("Duration", log=True, seconds=True, ticks=ticks, domain=(low, high)).options()
 
 
 def _over(done: Row) -> bool:

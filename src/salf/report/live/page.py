@@ -1,16 +1,14 @@
 """A live run as a page: its result, how far users got, and which updates were rejected."""
 
 from pathlib import Path
-from shlex import join
 from textwrap import shorten
 
 from salf.common.files import write_whole
 from salf.report import names
 from salf.report.charts import MEASURES, Measure
-from salf.report.extra import check_extra
 from salf.report.live import charts
 from salf.report.live.run import LiveRun, Unused, answers, unused
-from salf.report.page import Block, Chart, Code, Page, Section
+from salf.report.page import Block, Chart, Page, Section, again
 from salf.report.tables import Table
 
 PAGE = "live.html"
@@ -20,15 +18,14 @@ _LONGEST_REASON = 110  # characters: it stands in one line
 
 def write_live_page(folder: Path) -> Path:
     """Write the page of the live run in this folder, finished or not, and return its path."""
-    run = LiveRun.of(folder)
-    check_extra()
-    write_whole(folder / PAGE, page(run, folder).html())
+    write_whole(folder / PAGE, page(LiveRun.of(folder), folder).html())
     return folder / PAGE
 
 
 def page(run: LiveRun, folder: Path) -> Page:
     """The run as a page."""
     method, config = names.method(run.config.method), run.config
+    how = again(["replay", str(folder)], config.to_toml())
     return Page(
         title=f"{method} live on {config.data}",
         intro=[f"{_what(run)} {_how_it_ended(run)}"],
@@ -39,7 +36,7 @@ def page(run: LiveRun, folder: Path) -> Page:
             _durations_section(run),
             _users_section(run),
             _unused_section(run),
-            _again_section(run, folder),
+            Section("Replay it", ["Replay the recorded depths in the simulator:", *how.blocks]),
         ],
     )
 
@@ -95,29 +92,24 @@ def _curve_section(run: LiveRun) -> Section:
 def _progress_section(run: LiveRun) -> Section:
     shown, there = len(charts.shown_users(run)), len(run.users)
     some = f"{shown} of the {there:,} users are shown. " * (shown < there)
-    rounds = len(run.records)
     stopped = (
         "Every round waits for all users; no user is stopped early."
         if names.waits(run.config.method)
         else "Backpropagation starts at the last layer. A user stopped by the deadline sends "
         "the layers it has completed."
     )
-    return Section(
-        "How far each user got",
-        [
-            stopped,
-            Chart(
-                charts.progress(run),
-                f"Share of the layers each of {shown} users reached, over {rounds} rounds.",
-                f"{some}Mean share of the layers that a user reached; blank where it was not "
-                "asked. A user that sent nothing, or whose update was rejected, reached no layer.",
-            ),
-        ],
+    chart = Chart(
+        charts.progress(run),
+        f"Share of the layers each of {shown} users reached, over {len(run.records)} rounds.",
+        f"{some}Mean share of the layers that a user reached; blank where it was not "
+        "asked. A user that sent nothing, or whose update was rejected, reached no layer.",
     )
+    return Section("How far each user got", [stopped, chart])
 
 
 def _layers_section(run: LiveRun) -> Section:
-    caption = "Number of updates per layer, from the input to the output; mean over the rounds."
+    said = "Number of updates per layer, from the input to the output; mean over the rounds."
+    caption = said
     if run.config.method == "drop":
         caption += " Drop uses only the updates of users that finished."
     if run.records[-1].unreached:
@@ -125,16 +117,7 @@ def _layers_section(run: LiveRun) -> Section:
             " p is p_l, the probability that nobody reaches the layer: the layer's last step was "
             "divided by 1\u00a0−\u00a0p_l."
         )
-    return Section(
-        "Updates per layer",
-        [
-            Chart(
-                charts.layers(run),
-                "Number of updates per layer, mean over the rounds.",
-                caption,
-            )
-        ],
-    )
+    return Section("Updates per layer", [Chart(charts.layers(run), said, caption)])
 
 
 def _durations_section(run: LiveRun) -> Section:
@@ -158,35 +141,22 @@ def _durations_section(run: LiveRun) -> Section:
     caption = "Time from sending the requests to the new model, on a logarithmic axis."
     if len(run.records) > charts.MOST_ROUNDS:
         caption += " A dot is the slowest of several consecutive rounds, or a round over its limit."
-    return Section(
-        "Round durations",
-        [
-            kept + learned,
-            Chart(
-                charts.durations(run),
-                f"Duration of {_count(len(run.records), 'round')} and their limits. {kept}",
-                caption,
-            ),
-        ],
-    )
+    said = f"Duration of {_count(len(run.records), 'round')} and their limits. {kept}"
+    chart = Chart(charts.durations(run), said, caption)
+    return Section("Round durations", [kept + learned, chart])
 
 
 def _users_section(run: LiveRun) -> Section:
-    labels = run.users
+    columns = ["User", "Asked", "Finished", "Partial", "Nothing", "Silent", "Rejected"]
     rows = []
     for user, its in answers(run).items():
         counts = (its.asked, its.finished, its.partial, its.nothing, its.silent, its.not_used)
-        rows.append([labels[user], *(f"{count:,}" for count in counts)])
-    return Section(
-        "How each user's rounds went",
-        [
-            "Rounds in which a user was asked, by outcome: it finished, reached some layers, "
-            "completed no layer, did not answer in time, or sent an update that was rejected.",
-            Table.of(
-                ["User", "Asked", "Finished", "Partial", "Nothing", "Silent", "Rejected"], rows
-            ),
-        ],
+        rows.append([run.users[user], *(f"{count:,}" for count in counts)])
+    what = (
+        "Rounds in which a user was asked, by outcome: it finished, reached some layers, "
+        "completed no layer, did not answer in time, or sent an update that was rejected."
     )
+    return Section("How each user's rounds went", [what, Table(columns, rows)])
 
 
 def _unused_section(run: LiveRun) -> Section:
@@ -199,7 +169,7 @@ def _unused_section(run: LiveRun) -> Section:
         blocks.append("No update that arrived in time was rejected.")
     else:
         columns = ["Reason", "User", "Times", "First round", "Last round"]
-        blocks.append(Table.of(columns, [_unused_row(its) for its in found[:_MOST_REASONS]]))
+        blocks.append(Table(columns, [_unused_row(its) for its in found[:_MOST_REASONS]]))
     if more := found[_MOST_REASONS:]:
         times = sum(its.times for its in more)
         blocks.append(
@@ -212,17 +182,6 @@ def _unused_section(run: LiveRun) -> Section:
 def _unused_row(its: Unused) -> list[str]:
     reason = shorten(its.reason, _LONGEST_REASON, placeholder=" …")
     return [reason, its.user, *(f"{number:,}" for number in (its.times, its.first, its.last))]
-
-
-def _again_section(run: LiveRun, folder: Path) -> Section:
-    return Section(
-        "Replay it",
-        [
-            "Replay the recorded depths in the simulator:",
-            Code(join(["salf", "replay", str(folder)])),
-            Code(run.config.to_toml(), "The config"),
-        ],
-    )
 
 
 def _count(number: int, what: str) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ class LiveRun:
 
     @classmethod
     def of(cls, path: Path) -> "LiveRun":
-        """That of a folder, which may be at work: nothing is locked, and nothing changed."""
+        """The run in a folder, which may be at work: nothing is locked, and nothing changed."""
         folder = RunFolder(path)
         config = load_config(str(path / CONFIG)) if (path / CONFIG).is_file() else None
         if not isinstance(config, LiveConfig):
@@ -54,7 +54,7 @@ class LiveRun:
 
     @cached_property
     def users(self) -> dict[str, str]:
-        """What to call every user, the slowest last; also those of the config who never came."""
+        """Every user's label, the slowest last; also those of the config who never came."""
         slow = {
             user_name(number): factor
             for number, factor in enumerate(slowness(self.config.slow, self.config.users), 1)
@@ -82,7 +82,7 @@ class Answers:
     @property
     def asked(self) -> int:
         """Rounds."""
-        return self.finished + self.partial + self.nothing + self.silent + self.not_used
+        return sum(astuple(self))
 
 
 def answers(run: LiveRun) -> dict[str, Answers]:
@@ -91,24 +91,21 @@ def answers(run: LiveRun) -> dict[str, Answers]:
     for done in run.records:
         refused = {user for user, _ in done.rejected}
         for user in done.depths:
-            its = counted[user]
             # What was used counts, even if a second update of its user was refused.
-            if done.finished(user):
-                its.finished += 1
-            elif done.delivered(user):
-                its.partial += 1
-            elif user in done.silent:
-                its.silent += 1
-            elif user in refused:
-                its.not_used += 1
-            else:
-                its.nothing += 1
+            outcomes = {
+                "finished": done.finished(user),
+                "partial": done.delivered(user),
+                "silent": user in done.silent,
+                "not_used": user in refused,
+            }
+            outcome = next((name for name, so in outcomes.items() if so), "nothing")
+            setattr(counted[user], outcome, getattr(counted[user], outcome) + 1)
     return counted
 
 
 @dataclass
 class Unused:
-    """What a user sent for one and the same reason in vain."""
+    """Updates of a user that were not used, for one and the same reason."""
 
     user: str
     reason: str

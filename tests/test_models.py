@@ -8,8 +8,7 @@ from torch import nn
 
 from salf.common.errors import SalfError
 from salf.core.layers import Layers
-from salf.models import PAPER_MODELS, build, cnn, mlp, vgg
-from salf.models.build import check_fit
+from salf.models import PAPER_MODELS, build, check_fit, cnn, mlp, vgg
 
 MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
 

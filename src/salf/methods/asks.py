@@ -1,0 +1,197 @@
+"""What a method asks for, seen by trying it: nothing of this is declared."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from salf.core.arrivals import Arrivals, Closing, Floats, Ints
+from salf.core.draws import Draws
+from salf.worlds.base import Memory, World
+
+if TYPE_CHECKING:
+    from salf.methods.base import Method
+
+USERS, LAYERS = 6, 3  # of the trial
+
+
+@dataclass(frozen=True)
+class Asks:
+    """What a method reads of arrivals and closings, and which of a world's variants it is for."""
+
+    read: frozenset[str] = frozenset()  # names of attributes of `Arrivals` and `Closing`
+    cutoff: int | None = None  # of `Arrivals.interval`
+    variants: frozenset[str] = frozenset()  # "waiting", "late", ...; "own" for a world of its own
+    stands_in: bool = False  # whether remembered updates stand in for absent users
+
+    @property
+    def waits(self) -> bool:
+        """Whether every round waits for all its users."""
+        return "waiting" in self.variants
+
+    @property
+    def narrows(self) -> bool:
+        """Whether stragglers train a narrower network."""
+        return "narrowed" in self.variants
+
+    @property
+    def clock(self) -> bool:
+        """Whether its rounds end by something else than a deadline, which takes a clock."""
+        return bool(self.variants & {"buffered", "timely"})
+
+    @property
+    def deadline(self) -> bool:
+        """Whether its rounds end at a deadline."""
+        return not (self.waits or self.clock)
+
+    @property
+    def more_steps(self) -> bool:
+        """Whether users may take more local steps than planned."""
+        return "timely" in self.variants
+
+    @property
+    def chance(self) -> bool:
+        """Whether users are weighed by their probabilities of reaching a layer."""
+        return "chance" in self.read
+
+    @property
+    def reach(self) -> bool:
+        """Whether weights depend on p_l or on these probabilities."""
+        return bool(self.read & {"chance", "unreached"})
+
+    @property
+    def about_users(self) -> bool:
+        """Whether weights depend on what is known of users from earlier rounds."""
+        return self.chance or self.cutoff is not None
+
+    @property
+    def simulated_only(self) -> str:
+        """Why the method cannot run live; "" if it can."""
+        reasons = {
+            "narrowed": "its stragglers train a narrower network",
+            "timely": "its users are assigned work by their simulated times",
+            "late": "its users deliver updates of older models",
+            "buffered": "its users deliver updates of older models",
+            "own": "it has a world of its own",
+        }
+        return next((why for name, why in reasons.items() if name in self.variants), "")
+
+
+def asks_of(method: "Method") -> Asks:
+    """Try a method on users of all depths, steps and ages, and note what it asks for."""
+    world, noted = _World(), _Noted()
+    depth = np.array([1, 2, 3, 4, 1, 2])
+    plain: dict[str, Any] = {
+        "user": np.arange(USERS),
+        "depth": depth,
+        "straggler": depth > 1,
+        "age": np.array([0, 0, 0, 0, 1, 0]),
+        "weight": np.ones(USERS),
+        "asked": USERS,
+        "steps": np.array([2, 2, 2, 1, 2, 1]),
+        "planned": np.full(USERS, 2),
+        "chance": np.full((LAYERS, USERS), 0.5),
+        "everybody": float(USERS),
+        "round": 2,
+    }
+    arrived = _Arrivals(**plain, noted=noted)
+    layer = np.full(LAYERS, 2.0)
+    closing = _Closing(
+        users=USERS,
+        reached=np.full(LAYERS, 2),
+        shares=layer,
+        unreached=layer / 8,
+        present=layer,
+        steps=layer,
+        everybody=USERS,
+        round=2,
+        noted=noted,
+    )
+    noted.names.clear()  # of making them
+    for trial in (
+        lambda: method.share(arrived, LAYERS),
+        lambda: method.widths(arrived),
+        lambda: method.divisor(closing),
+    ):
+        _tried(trial)
+    if _tried(lambda: method.world(world)) is not world:
+        world.variants.add("own")
+    memory = method.memory()
+    return Asks(
+        frozenset(noted.names),
+        noted.cutoff,
+        frozenset(world.variants),
+        memory is not None and memory.stands_in,
+    )
+
+
+def _tried(trial: Any) -> Any:
+    try:
+        return trial()
+    except Exception:  # whatever somebody else's method raises, it will raise in its run, too
+        return None
+
+
+@dataclass
+class _Noted:
+    names: set[str] = field(default_factory=set)
+    cutoff: int | None = None
+
+
+class _Noting:
+    noted: _Noted
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("_") and name != "noted":
+            self.noted.names.add(name)
+        return super().__getattribute__(name)
+
+
+@dataclass(frozen=True, eq=False)
+class _Arrivals(_Noting, Arrivals):
+    noted: _Noted = field(default_factory=_Noted, kw_only=True)
+
+    def interval(self, cutoff: int) -> Floats:
+        self.noted.cutoff = cutoff
+        return np.ones((LAYERS, USERS))
+
+
+@dataclass(frozen=True)
+class _Closing(_Noting, Closing):
+    noted: _Noted = field(default_factory=_Noted, kw_only=True)
+
+
+class _World(World):
+    """Notes which variants of it a method asks for."""
+
+    users, layers = USERS, LAYERS
+
+    def __init__(self) -> None:
+        self.variants: set[str] = set()
+
+    def _noted(self, variant: str) -> World:
+        self.variants.add(variant)
+        return self
+
+    def waiting(self) -> World:
+        return self._noted("waiting")
+
+    def narrowed(self, width: float) -> World:
+        return self._noted("narrowed")
+
+    def late(self, delay: int | None = None) -> World:
+        return self._noted("late")
+
+    def buffered(self, size: int) -> World:
+        return self._noted("buffered")
+
+    def timely(self, fastest: float, measured: bool, most: int) -> World:
+        return self._noted("timely")
+
+    def arrivals(
+        self, t: int, draws: Draws, users: Ints, memory: Memory
+    ) -> tuple[Arrivals, Memory]:
+        raise NotImplementedError
+
+    def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
+        raise NotImplementedError
