@@ -183,8 +183,12 @@ class Sweep:
         sweep = cls(base, fixed, [*found], seeds, target, methods, rules, own)
         if not sweep.by_name:
             return sweep
-        fixed |= {name: values[0] for name, values in axes.items() if name not in CASE}
-        return replace(sweep, base=base.changed(model=own[0], data=own[1], **fixed), settings={})
+        model, data, _ = own
+        options = {"options": fixed.pop("options", {})}
+        first = {name: values[0] for name, values in axes.items() if name not in CASE}
+        own_names = {"model": model, "data": data} if model or data else {}
+        base = base.changed(**{**fixed, **first, **own_names})
+        return replace(sweep, base=base, settings=options)
 
     @cached_property
     def by_name(self) -> bool:

@@ -13,7 +13,7 @@ from salf.common.errors import SalfError
 from salf.methods import METHODS
 from salf.runs.config import Config
 from salf.runs.settings import Settings as SharedSettings
-from salf.runs.settings import refuse_deadline, refuse_with_fleet
+from salf.runs.settings import refuse_deadline, refuse_with_fleet, typed
 
 
 def option(*names: str, help: str, **more: Any) -> Any:
@@ -149,8 +149,10 @@ def lists_of(base: Config, given: Mapping[str, list[str]]) -> Settings:
 
 def _are_values(base: Config, name: str, parts: list[str]) -> bool:
     try:
-        for part in parts:
-            base.changed(**{name: part})
+        values = [typed(Config, name, part) for part in parts]
+        if all(isinstance(value, str) for value in values):
+            for value in values:
+                base.changed(**{name: value})
     except SalfError:
         return False
     return True
