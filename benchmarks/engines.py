@@ -36,10 +36,10 @@ from salf.core.layers import Layers
 from salf.core.server import SGD
 from salf.data import Partitioned, Samples
 from salf.data.sampling import Batches
-from salf.engines import engine as make_engine
 from salf.methods import method
 from salf.models import PAPER_MODELS
-from salf.simulation import Simulation
+from salf.problem import Problem
+from salf.simulation import Recipe, Simulation
 from salf.worlds.base import AtDeadline
 from salf.worlds.depth import Mixture
 
@@ -170,9 +170,10 @@ def federation(
     layers = Layers.of(model, example=example)
     shares = Partitioned(samples, np.array_split(np.arange(len(samples)), users))
     world = AtDeadline(Mixture(users, len(layers), ratio))
-    engine = make_engine(kind, model, layers, example=example)
-    server = SGD(MOMENTUM)
-    return Simulation(engine, method("salf"), world, shares, lambda t: LR, server, BATCH)
+    recipe = Recipe(lambda t: LR, SGD(MOMENTUM), BATCH, engine=kind)
+    return Simulation(
+        Problem(model, layers, shares, example=example), method("salf"), world, recipe
+    )
 
 
 def plain_step(model: nn.Module, samples: Samples, users: int) -> Callable[[], None]:

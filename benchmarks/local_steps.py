@@ -22,7 +22,8 @@ from salf.engines import Engine, StackedEngine
 from salf.engines import engine as make_engine
 from salf.methods import method
 from salf.models import PAPER_MODELS
-from salf.simulation import Simulation
+from salf.problem import Problem
+from salf.simulation import Recipe, Simulation
 from salf.worlds.base import AtDeadline
 from salf.worlds.depth import Mixture
 
@@ -36,9 +37,9 @@ def simulation(engine: Engine, users: int, steps: int) -> Simulation:
     samples = Samples(pixels, torch.from_numpy(rng.integers(0, 10, SAMPLES)))
     shares = Partitioned(samples, np.array_split(np.arange(SAMPLES), users))
     world, local = AtDeadline(Mixture(users, len(engine.layers), 0.0)), LocalWork(steps)
-    return Simulation(
-        engine, method("fedavg"), world, shares, lambda t: 0.01, None, BATCH, local=local
-    )
+    problem = Problem(engine.model, engine.layers, shares)
+    recipe = Recipe(lambda t: 0.01, batch_size=BATCH, local=local, engine=engine)
+    return Simulation(problem, method("fedavg"), world, recipe)
 
 
 def seconds(simulation: Simulation) -> float:

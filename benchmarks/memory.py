@@ -19,7 +19,8 @@ from salf.data import Partitioned, Samples
 from salf.engines import FusedEngine
 from salf.methods import method
 from salf.models import cnn
-from salf.simulation import Simulation
+from salf.problem import Problem
+from salf.simulation import Recipe, Simulation
 from salf.worlds.base import AtDeadline
 from salf.worlds.depth import Mixture
 
@@ -48,7 +49,8 @@ def main() -> None:
         world = AtDeadline(Mixture(users, len(layers), 0.9))
         engine = FusedEngine(model, layers)
         engine.chunk_bytes = chunk_bytes or engine.chunk_bytes
-        simulation = Simulation(engine, method("salf"), world, shares, lambda t: 0.1)
+        problem, recipe = Problem(model, layers, shares), Recipe(lambda t: 0.1, engine=engine)
+        simulation = Simulation(problem, method("salf"), world, recipe)
         with kept_memory():
             start = perf_counter()
             simulation.step()

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from nets import small_mlp, small_normed
 from reference import (
     ANY_MODEL,
     ANY_WORLD,
@@ -17,17 +18,15 @@ from reference import (
     data,
     equal_shares,
     simulate,
-    small_mlp,
-    small_normed,
 )
 from salf import evaluation
 from salf.common.errors import SalfError, TrainingDiverged
-from salf.core.layers import Layers
 from salf.data import Partitioned, Samples
 from salf.engines import ENGINES
 from salf.evaluation import evaluate
 from salf.methods import method
-from salf.simulation import Simulation
+from salf.problem import Problem
+from salf.simulation import Recipe, Simulation
 from salf.worlds.base import AtDeadline
 from salf.worlds.depth import Mixture, Uniform
 
@@ -290,15 +289,9 @@ def test_large_but_finite_updates_are_no_divergence():
 def test_the_schedule_is_asked_for_the_round_from_1_on():
     asked = []
     net = small_mlp()
-    engine = ENGINES["loop"](net, Layers.of(net))
-    sim = Simulation(
-        engine,
-        method("fedavg"),
-        AtDeadline(Mixture(2, 3, 0.0)),
-        Partitioned(Samples(*data(2, 2, (4,))), equal_shares(2, 2)),
-        lambda t: asked.append(t) or 0.1,
-        batch_size=2,
-    )
+    problem = Problem.of(net, Partitioned(Samples(*data(2, 2, (4,))), equal_shares(2, 2)))
+    recipe = Recipe(lambda t: asked.append(t) or 0.1, batch_size=2, engine="loop")
+    sim = Simulation(problem, method("fedavg"), AtDeadline(Mixture(2, 3, 0.0)), recipe)
     for _ in range(3):
         sim.step()
     assert list(dict.fromkeys(asked)) == [1, 2, 3]

@@ -38,7 +38,7 @@ from salf.runs.federation import load_data
 from salf.runs.own import run_own
 from salf.runs.pool import Interrupted, Job, Progress, counted, run_all, run_here, run_job
 from salf.runs.presets import simulated
-from salf.runs.run import Result
+from salf.runs.run import How, Result
 from salf.runs.settings import refuse_with_fleet, typed
 from salf.runs.training import OnRound
 from salf.worlds.depth import has_ratio
@@ -320,7 +320,7 @@ class Sweep:
                     settings,
                     folder,
                     resume=True,
-                    on_round=counted(rounds, seconds, progress, on_round),
+                    how=How(on_round=counted(rounds, seconds, progress, on_round)),
                 )
 
             return Job(do, seconds or rounds)

@@ -1,14 +1,14 @@
 """What a model is worth on held-out data: its loss, its accuracy, and metrics of your own."""
 
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from salf.common.errors import SalfError, in_one_line
 from salf.data import Samples
-from salf.engines import Engine
-from salf.engines.losses import user_losses
+from salf.engines.losses import Loss, user_losses
 
 # Called with the outputs and targets of all held-out rows.
 Metric = Callable[[Tensor, Tensor], Tensor | float]
@@ -17,8 +17,18 @@ ROWS_AT_ONCE = 500  # with 1,000 the CNN's activations outgrow memory that is re
 OURS = ("loss", "accuracy")
 
 
+class Predictor(Protocol):
+    """A model with its loss: a problem, or an engine, which is faster."""
+
+    @property
+    def loss(self) -> Loss: ...
+
+    def predict(self, inputs: Tensor) -> Tensor:
+        """The outputs in evaluation mode."""
+
+
 def evaluate(
-    engine: Engine, samples: Samples, metrics: Mapping[str, Metric] | None = None
+    model: Predictor, samples: Samples, metrics: Mapping[str, Metric] | None = None
 ) -> dict[str, float]:
     """`loss`, `accuracy` if the labels are classes, and `metrics`, in evaluation mode.
 
@@ -31,9 +41,9 @@ def evaluate(
     for start in range(0, len(samples), ROWS_AT_ONCE):
         stop = min(start + ROWS_AT_ONCE, len(samples))
         inputs, labels = samples.rows(torch.arange(start, stop, device=samples.labels.device))
-        found = engine.predict(inputs)
+        found = model.predict(inputs)
         with torch.inference_mode():
-            loss += (stop - start) * user_losses(engine.loss, found, labels, users=1).item()
+            loss += (stop - start) * user_losses(model.loss, found, labels, users=1).item()
         if classifies := _classifies(found, labels):
             correct += int((found.argmax(1) == labels).sum())
         if metrics:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from salf.common import registry
-from salf.common.errors import SalfError
-from salf.common.registry import first_line
+from salf.common.errors import SalfError, in_one_line
 from salf.core.inputs import unchanged
 
 GROUP = "salf.models"  # of entry points, for packages that bring models
@@ -141,7 +140,7 @@ def check_fit(
     except Exception as error:  # whatever somebody else's code raises
         raise SalfError(
             f"the model {name!r} does not fit a batch of shape "
-            f"{'x'.join(map(str, batch.shape))} ({batch.dtype}): {first_line(error)}."
+            f"{'x'.join(map(str, batch.shape))} ({batch.dtype}): {in_one_line(error)}."
         ) from None
     finally:
         model.train(was_training)

@@ -6,7 +6,7 @@ simulation that is stopped after any round and set up again continues exactly as
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import isfinite
 
 import numpy as np
@@ -20,10 +20,11 @@ from salf.core.draws import Keyed
 from salf.core.rows import Row, timed
 from salf.core.schedules import Schedule
 from salf.core.server import SGD, Optimiser, Server
-from salf.data import UsersData
 from salf.data.sampling import ONE_STEP, Batches, Cohort, LocalWork
 from salf.engines import Engine, LocalSteps, RoundResult
+from salf.engines import engine as make_engine
 from salf.methods import Method, Plan
+from salf.problem import Problem
 from salf.stages.pipeline import Pipeline, Stages
 from salf.stages.voice import Voice
 from salf.worlds.base import World
@@ -31,29 +32,45 @@ from salf.worlds.base import World
 ROUNDING = 1e-9  # of a sum of many times, relative to it
 
 
-class Simulation:
-    """U users, their parts of the data, one method and one server.
+@dataclass(frozen=True)
+class Recipe:
+    """How users and server train, and who takes part in a round.
 
     `batch_size` is one number for all users, or one per user. With a `cohort`, only the users drawn
     for a round are asked. Users count equally or, with `by_samples`, in proportion to their number
-    of samples. `stages` are what updates pass on their way into the step.
+    of samples.
+    """
+
+    lr: Schedule
+    optimiser: Optimiser | None = None  # plain SGD
+    batch_size: int | Ints = 16
+    local: LocalWork = ONE_STEP
+    cohort: Cohort | None = None
+    by_samples: bool = False
+    engine: str | Engine = "auto"
+
+
+class Simulation:
+    """One problem, one method, one server, and users that arrive as in a world.
+
+    `stages` are passed by updates on their way into the step.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        problem: Problem,
         method: Method,
         world: World,
-        data: UsersData,
-        schedule: Schedule,
-        optimiser: Optimiser | None = None,
-        batch_size: int | Ints = 16,
-        seed: int = 0,
-        cohort: Cohort | None = None,
-        by_samples: bool = False,
-        local: LocalWork = ONE_STEP,
+        recipe: Recipe,
         stages: Stages | None = None,
+        seed: int = 0,
     ) -> None:
+        data, local, optimiser = problem.users_data, recipe.local, recipe.optimiser
+        more_steps = local.several or method.asks.more_steps
+        engine = recipe.engine
+        if isinstance(engine, str):
+            of = problem.model, problem.layers, problem.loss, problem.example
+            engine = make_engine(engine, *of, more_steps)
         if len(data) != world.users or len(engine.layers) != world.layers:
             raise SalfError(
                 f"the depths are for {world.users} users and {world.layers} layers, not for "
@@ -63,23 +80,22 @@ class Simulation:
             raise SalfError(f"{method.name} averages old models, which needs server 'sgd'.")
         if not method.asks.simulated_only:
             method.check_shares_are_own(world.layers)
-        self.engine = engine
-        self.method = method
+        self.problem, self.method, self.engine = problem, method, engine
         self.world = method.world(world)
         self.data = data
-        self.batches = Batches(data, batch_size, local.epochs)
+        self.batches = Batches(data, recipe.batch_size, local.epochs)
         self.local = local
         self.planned = self.batches.steps(local)  # how many local steps users are to do in a round
-        self.cohort = cohort or Cohort(len(data), len(data))
-        self.by_samples = by_samples
+        self.cohort = recipe.cohort or Cohort(len(data), len(data))
+        self.by_samples = recipe.by_samples
         self.seed = seed
-        self.server = Server(engine.weights, schedule, optimiser, local.rate)
+        self.server = Server(engine.weights, recipe.lr, optimiser, local.rate)
         self.t = 0  # rounds done
         self.stages = stages or Stages()
         self.pipeline = Pipeline(self.stages, method, engine.layers, engine.weights, seed)
         # The weight of all users, asked or not, which only methods with memory ask for.
         self.everybody = float(len(data))
-        if by_samples and self.pipeline.recall is not None:
+        if recipe.by_samples and self.pipeline.recall is not None:
             self.everybody = float(data.sizes(np.arange(len(data))).sum())
         self.asks = bool(
             method.asks.about_users or self.pipeline.recall

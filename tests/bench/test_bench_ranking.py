@@ -3,7 +3,8 @@
 import pytest
 
 from salf.bench import ranking
-from salf.bench.results import Outcome, Row, Seeded
+from salf.bench.results import BenchRow, CellResult
+from salf.bench.runs import BenchRun
 from salf.bench.suite import Entrant, load
 
 SUITE = load("digits")
@@ -11,13 +12,13 @@ MIXTURE, PHONES, DIRICHLET, *_ = SUITE.cells
 
 
 def of(*accuracies, failed=""):
-    runs = [Seeded(seed, accuracy) for seed, accuracy in enumerate(accuracies)]
-    return Outcome(0.1, runs=[*runs, *([Seeded(9, failed=failed)] if failed else [])])
+    runs = [BenchRun(seed, accuracy) for seed, accuracy in enumerate(accuracies)]
+    return CellResult(0.1, runs=[*runs, *([BenchRun(9, failed=failed)] if failed else [])])
 
 
 def row(method, **cells):
     keys = {"mixture": MIXTURE.key, "phones": PHONES.key, "dirichlet": DIRICHLET.key}
-    return Row(Entrant(method), 1, {keys[name]: outcome for name, outcome in cells.items()})
+    return BenchRow(Entrant(method), 1, {keys[name]: outcome for name, outcome in cells.items()})
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def test_a_method_that_fails_with_one_seed_is_last():
 
 
 def test_missing_cells_have_no_rank_and_the_mean_is_over_the_others():
-    refused = Outcome(refused="needs a clock")
+    refused = CellResult(refused="needs a clock")
     rows = [
         row("drop", mixture=of(0.5), phones=of(0.5), dirichlet=of(0.9)),
         row("salf", mixture=of(0.6), phones=of(0.6)),

@@ -7,8 +7,8 @@ import pytest
 
 from salf.bench import results, runs
 from salf.bench.bench import bench
-from salf.bench.results import Outcome, Row, Seeded, outcome
-from salf.bench.runs import Measured
+from salf.bench.results import BenchRow, CellResult, cell_result
+from salf.bench.runs import BenchRun
 from salf.bench.suite import REFERENCE, Entrant, load
 from salf.common.errors import SalfError
 from salf.runs.run import run
@@ -81,7 +81,7 @@ def test_a_method_that_needs_a_clock_gets_a_dash_and_the_reason_without_one(tmp_
     buffered = Entrant("asyncfl", {"buffer": 2})
     row = bench(TINY, [buffered], tmp_path, {})[-1]
     assert "needs a clock" in row.cells["digits/mixture"].refused
-    assert row.cells["digits/mixture"].runs == ()
+    assert not row.cells["digits/mixture"].runs
     assert row.cells["digits/phones"].runs
 
 
@@ -130,19 +130,15 @@ def test_a_method_is_run_again_when_its_file_changes(tmp_path, monkeypatch):
     assert "class SALF(Method)" in runs._source("salf")
 
 
-def measured(*curve, **more):
-    return Measured(accuracy=0.5, held_out=curve[-1][1], curve=curve, rounds=3, **more)
+def measured(seed, *curve):
+    return BenchRun(seed, accuracy=0.5, held_out=curve[-1][1], curve=curve, rounds=3)
 
 
 def test_times_to_the_target_and_the_mean_curve_by_hand():
-    reference = Outcome(runs=[Seeded(0, held_out=0.8), Seeded(1, held_out=0.4)])
-    found = outcome(
-        CELL,  # 6 seconds in 40 points
-        0.1,
-        {},
-        {0: measured((1.5, 0.2), (3.0, 0.76)), 1: measured((1.5, 0.3), (6.0, 0.37))},
-        reference,
-    )
+    reference = CellResult(runs=[BenchRun(0, held_out=0.8), BenchRun(1, held_out=0.4)])
+    own = [measured(0, (1.5, 0.2), (3.0, 0.76)), measured(1, (1.5, 0.3), (6.0, 0.37))]
+    found = cell_result(CELL, 0.1, {0.1: 0.4}, own, reference)  # 6 seconds in 40 points
+    assert found.tuning == {"0.1": 0.4}
     assert [run.target for run in found.runs] == [0.76, 0.38]
     assert [run.to_target for run in found.runs] == [3.0, None]
     assert found.over_seeds("to_target") is None
@@ -153,29 +149,31 @@ def test_times_to_the_target_and_the_mean_curve_by_hand():
 
 
 def test_rates_are_judged_by_the_last_quarter():
-    run = Measured(curve=[(t, t / 10) for t in range(8)])
+    run = BenchRun(curve=[(t, t / 10) for t in range(8)])
     assert run.late_accuracy == pytest.approx(0.65)
-    assert Measured(curve=[(1, 0.3)]).late_accuracy == 0.3
-    assert Measured(failed="diverged").late_accuracy is None
+    assert BenchRun(curve=[(1, 0.3)]).late_accuracy == 0.3
+    assert BenchRun(failed="diverged").late_accuracy is None
 
 
-def test_rows_survive_their_file_and_published_ones_keep_other_cells_of_the_same_version(tmp_path):
+def test_rows_survive_their_file(tmp_path):
     entrant = Entrant("asyncfl", {"delay": 3}, {"batches": "equal-time"})
-    first = Row(entrant, 1, {"a/b": Outcome(0.1, {"0.1": 0.5}, [Seeded(0, 0.5)], [None, 0.5])})
-    path = results.write(tmp_path, first)
-    found = results.read(path)
-    assert (found.name, found.entrant.options) == (first.name, {"delay": 3})
-    assert found.cells["a/b"].runs == (Seeded(0, 0.5),)
-    second = Row(entrant, 1, {"c/d": Outcome(refused="no")})
-    results.write(tmp_path, second, merge=True)
-    assert set(results.read(path).cells) == {"a/b", "c/d"}
-    results.write(tmp_path, replace(second, version=2), merge=True)
-    assert set(results.read(path).cells) == {"c/d"}
+    runs = [BenchRun(0, 0.5, curve=[(1, 0.5)])]
+    row = BenchRow(
+        entrant,
+        1,
+        {"a/b": CellResult(0.1, {"0.1": 0.5}, runs, [None, 0.5]), "c/d": CellResult(refused="no")},
+    )
+    found = results.read(results.write(tmp_path, row))
+    assert (found.name, found.entrant.options) == (row.name, {"delay": 3})
+    assert found.cells["a/b"].runs == (BenchRun(0, 0.5),)
+    assert found.cells["c/d"] == CellResult(refused="no")
 
 
 def test_rows_of_another_version_are_left_out_and_named(tmp_path):
     said = []
-    rows = {name: Row(Entrant(name), version, {}) for name, version in (("salf", 7), ("drop", 6))}
+    rows = {
+        name: BenchRow(Entrant(name), version, {}) for name, version in (("salf", 7), ("drop", 6))
+    }
     assert list(results.usable(rows, TINY, said.append)) == ["salf"]
     assert said == [
         "drop is left out: its results are from version 6 of the suite, but this is version 7. Run "
@@ -199,8 +197,10 @@ def test_published_results_are_of_this_version_and_have_a_reference():
 
 
 def test_the_csv_has_a_line_per_method_cell_and_seed():
-    row = Row(Entrant("salf"), 7, {CELL.key: Outcome(0.1, {}, [Seeded(0, 0.5), Seeded(1, 0.6)])})
-    gone = Row(Entrant("drop"), 7, {CELL.key: Outcome(refused="it cannot")})
+    row = BenchRow(
+        Entrant("salf"), 7, {CELL.key: CellResult(0.1, {}, [BenchRun(0, 0.5), BenchRun(1, 0.6)])}
+    )
+    gone = BenchRow(Entrant("drop"), 7, {CELL.key: CellResult(refused="it cannot")})
     header, *lines = results.to_csv(TINY, [row, gone]).splitlines()
     assert len(lines) == 3
     assert lines[0].startswith("salf,digits,phones,0,0.1,0.5,")
@@ -213,8 +213,8 @@ def test_every_method_of_the_benchmark_gives_numbers_with_a_clock(tmp_path, entr
     if entrant.method in ("fedbuff", "ca2fl"):  # buffers of ten are never full with six users
         entrant = replace(entrant, options={"buffer": 2})
     small = replace(TINY, rates=[0.1], seeds=[0])
-    targets = Outcome(runs=[Seeded(0, held_out=0.5)])
-    reference = Row(REFERENCE, 7, {cell.key: targets for cell in TINY.cells})
+    targets = CellResult(runs=[BenchRun(0, held_out=0.5)])
+    reference = BenchRow(REFERENCE, 7, {cell.key: targets for cell in TINY.cells})
     (row,) = bench(small, [entrant], tmp_path, {"reference": reference})
     found = row.cells
     assert not found["digits/phones"].refused

@@ -7,7 +7,8 @@ import pytest
 
 from command import salf
 from salf.bench import results
-from salf.bench.results import Outcome, Row, Seeded
+from salf.bench.results import BenchRow, CellResult
+from salf.bench.runs import BenchRun
 from salf.bench.suite import Entrant, load
 
 TINY = str(Path(__file__).parents[1] / "bench" / "tiny.toml")
@@ -58,11 +59,11 @@ def published(tmp_path, monkeypatch):
     """A clone with results of its own."""
     folder = tmp_path / "clone" / "src" / "salf" / "bench" / "results"
     monkeypatch.setattr(results, "published_folder", lambda: folder)
-    runs = [Seeded(seed, 0.9) for seed in range(5)]
-    cells = {"digits/phones": Outcome(0.1, {"0.1": 0.9}, runs, [0.9] * 40)}
+    runs = [BenchRun(seed, 0.9) for seed in range(5)]
+    cells = {"digits/phones": CellResult(0.1, {"0.1": 0.9}, runs, [0.9] * 40)}
     version = load("digits").version
-    results.write(folder, Row(Entrant("drop"), version, cells))
-    results.write(folder, Row(Entrant("salf"), version - 1, cells))
+    results.write(folder, BenchRow(Entrant("drop"), version, cells))
+    results.write(folder, BenchRow(Entrant("salf"), version - 1, cells))
     return folder
 
 
@@ -80,30 +81,6 @@ def test_nothing_published_is_a_sentence(tmp_path, monkeypatch):
     done = salf("bench", "--suite", "digits", cwd=tmp_path)
     assert done.returncode == 2
     assert "no results of the suite digits are published yet" in done.stderr
-
-
-def test_publishing_adds_the_row_and_writes_the_tables_into_the_docs(
-    tmp_path, published, monkeypatch
-):
-    from salf.bench import suite
-
-    docs = tmp_path / "clone" / "docs" / "bench.md"
-    docs.parent.mkdir()
-    docs.write_text("before\n<!-- salf bench digits -->\nold\n<!-- end digits -->\nafter\n")
-    tiny = load(TINY)
-    small = suite.replace(tiny, name="digits", version=load("digits").version)
-    monkeypatch.setattr(suite, "load", lambda name: small)
-    arguments = ("--suite", "digits", "--scenario", "phones", "--out", "b", "--publish")
-    done = salf("bench", *arguments, "--method", "salf", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert set(results.read_all(published)) == {"drop", "reference", "salf"}
-    text = docs.read_text()
-    assert text.startswith("before\n<!-- salf bench digits -->\n")
-    assert text.endswith("<!-- end digits -->\nafter\n")
-    assert "| SALF |" in text
-    assert "| Drop |" in text
-    assert "old" not in text
-    assert "reference" not in text
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ from salf.data import Partitioned, Samples
 from salf.data.sampling import Cohort
 from salf.engines import ENGINES, GroupedEngine, LoopEngine, engine
 from salf.methods import METHODS, Group, Plan, method
-from salf.simulation import Simulation
+from salf.problem import Problem
+from salf.simulation import Recipe, Simulation
 from salf.worlds.base import AtDeadline
 from salf.worlds.depth import Mixture
 
@@ -43,17 +44,19 @@ def trained(kind, name, of_method="salf", rounds=3, unequal=False, **options):
     made = ENGINES[kind](model, layers, **options) if kind != "auto" else None
     sizes = UNEQUAL if unequal else (SIZE,) * USERS
     shares = np.split(np.arange(USERS * SIZE), np.cumsum(sizes)[:-1])
-    simulation = Simulation(
-        made or engine("auto", model, layers, example=inputs[:8]),
-        method(of_method),
-        AtDeadline(Mixture(USERS, len(layers), 0.7)),
-        Partitioned(Samples(inputs, labels), shares),
+    problem = Problem(
+        model, layers, Partitioned(Samples(inputs, labels), shares), example=inputs[:8]
+    )
+    recipe = Recipe(
         lambda t: 0.1,
         SGD(0.5),
         4 if unequal else 3,
         cohort=Cohort(USERS, 4) if unequal else None,
         by_samples=unequal,
+        engine=made or "auto",
     )
+    world = AtDeadline(Mixture(USERS, len(layers), 0.7))
+    simulation = Simulation(problem, method(of_method), world, recipe)
     rows = [simulation.step() for _ in range(rounds)]
     return copy_of(model), rows, simulation.engine
 

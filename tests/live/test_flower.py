@@ -267,13 +267,13 @@ def test_how_reach_is_found_is_a_setting_of_the_strategy_and_of_the_command(tmp_
         made = salf(unreached=None, deadline=deadline, reach=reach)
         assert (made.server.user_reach is not None) == wanted
     from salf.live.serve import server_settings
-    from salf.runs.federation import from_config
+    from salf.runs.federation import problem_of
     from salf.runs.live_config import LiveConfig
 
     for reach in ("known", "learned"):
         settings = {"data": "digits", "users": 3, "deadline": 1.0, "backend": "flower"}
         config = LiveConfig(**settings, reach=reach)
-        found = server_settings(config, from_config(config.simulated()))["reach"]
+        found = server_settings(config, problem_of(config))["reach"]
         assert found == ("learned" if reach == "learned" else "counted")
 
 

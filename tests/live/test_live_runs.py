@@ -18,9 +18,9 @@ from salf.live.rounds import Answer
 from salf.live.serve import serve
 from salf.live.update import encode
 from salf.live.user import User
-from salf.live.users import make_share, make_user, user_name
+from salf.live.users import UserBatches, make_user, user_name
 from salf.runs.config import Config
-from salf.runs.federation import from_config
+from salf.runs.federation import from_config, problem_of_user
 from salf.runs.folder import ROUNDS, RunFolder
 from salf.runs.live_config import LiveConfig
 from salf.runs.run import run as simulate
@@ -134,9 +134,9 @@ class Here:
 def users_in_this_process(monkeypatch):
     """Instead of Ray: all else is what `salf live` does."""
 
-    def serve_here(config, training, folder, joining, on_round, watcher):
+    def serve_here(config, problem, folder, joining, on_round, watcher):
         link = Here(config)
-        return serve(config, link, folder, training=training, on_round=on_round, watcher=watcher)
+        return serve(config, link, folder, problem=problem, on_round=on_round, watcher=watcher)
 
     monkeypatch.setattr(live_module, "_on_ray", serve_here)
 
@@ -404,10 +404,14 @@ def test_what_was_not_used_is_in_the_log_of_the_run(tmp_path, monkeypatch):
         assert f"rejected update from {user}: {reason}" in text
 
 
+def batches_of(number):
+    return UserBatches.of(SMALL, problem_of_user(SMALL, number - 1), number)
+
+
 def test_users_have_shares_of_their_own_and_the_simulators_batches():
     training = from_config(SMALL.simulated())
     users, held = np.arange(4), training.simulation.data
-    shares = [make_share(SMALL, number) for number in range(1, 5)]
+    shares = [batches_of(number) for number in range(1, 5)]
     sizes = [len(share.samples) for share in shares]
     assert sizes == held.sizes(users).tolist()
     inputs, labels = training.simulation.batches.of_round(Keyed(SMALL.seed, 3), users)(users)
@@ -420,7 +424,7 @@ def test_users_have_shares_of_their_own_and_the_simulators_batches():
 
 def test_what_torch_draws_is_each_users_own_in_each_round_and_the_same_every_time():
     def drawn(number, round):
-        with make_share(SMALL, number).draws(round):
+        with batches_of(number).draws(round):
             return float(torch.rand(()))
 
     assert drawn(1, 5) == drawn(1, 5)

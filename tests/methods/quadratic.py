@@ -4,13 +4,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from salf.core.layers import Layers
 from salf.core.server import SGD
 from salf.data import Partitioned, Samples
 from salf.data.sampling import LocalWork
 from salf.engines import ENGINES
 from salf.methods import method
-from salf.simulation import Simulation
+from salf.problem import Problem
+from salf.simulation import Recipe, Simulation
 from salf.worlds.base import Recorded
 from salf.worlds.fleet.cost import Cost
 from salf.worlds.fleet.devices import Fleet
@@ -34,16 +34,15 @@ def simulation(name, targets, world, rate, steps=1, engine="loop", client_rate=N
     """Users with these targets a; their gradient at w is w - a."""
     model, users = network(), len(targets)
     samples = Samples(torch.ones(users, 1).double(), torch.tensor(targets).double())
-    return Simulation(
-        ENGINES[engine](model, Layers.of(model), half_square),
-        method(name, **options),
-        world,
-        Partitioned(samples, [np.array([u]) for u in range(users)]),
+    problem = Problem.of(model, Partitioned(samples, [np.array([u]) for u in range(users)]))
+    recipe = Recipe(
         lambda t: rate,
         SGD(0.0),
         batch_size=1,
         local=LocalWork(steps, rate=client_rate),
+        engine=ENGINES[engine](model, problem.layers, half_square),
     )
+    return Simulation(problem, method(name, **options), world, recipe)
 
 
 def recorded(depths, steps):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from nets import small_mlp, small_normed
 from reference import (
     ANY_MODEL,
     ANY_WORLD,
@@ -17,8 +18,6 @@ from reference import (
     has_average,
     plan_of,
     simulate,
-    small_mlp,
-    small_normed,
 )
 from salf.common.errors import SalfError
 from salf.methods import METHODS

@@ -20,9 +20,9 @@ from salf.core.layers import Layers
 from salf.core.schedules import theorem_rate
 from salf.data import Partition, Partitioned, Samples, synthetic
 from salf.data.sampling import places
-from salf.engines import LoopEngine
 from salf.methods import method
-from salf.simulation import Simulation
+from salf.problem import Problem
+from salf.simulation import Recipe, Simulation
 from salf.worlds.base import AtDeadline
 from salf.worlds.depth import Uniform
 
@@ -177,17 +177,17 @@ def test_a_trajectory_is_that_of_the_simulation_with_its_seed(ridge, name):
         penalty = sum((block**2).sum() for block in model.blocks)
         return (outputs - targets) ** 2 / 2 + ridge.ridge / 2 * penalty
 
-    simulation = Simulation(
-        LoopEngine(model, Layers.of(model, [f"blocks.{i}" for i in range(layers)]), loss),
-        method(name),
-        AtDeadline(Uniform(3, layers)),
+    problem = Problem(
+        model,
+        Layers.of(model, [f"blocks.{i}" for i in range(layers)]),
         Partitioned(
             Samples(torch.from_numpy(ridge.inputs), torch.from_numpy(ridge.targets)), ridge.shares
         ),
-        theorem_rate(*ridge.rho),
-        batch_size=2,
-        seed=seed,
+        loss,
     )
+    recipe = Recipe(theorem_rate(*ridge.rho), batch_size=2, engine="loop")
+    world = AtDeadline(Uniform(3, layers))
+    simulation = Simulation(problem, method(name), world, recipe, seed=seed)
     for models in trajectories(ridge, method(name), layers, [seed], rounds):
         there = torch.cat([block.detach() for block in model.blocks]).numpy()
         assert models[0] == pytest.approx(there, rel=1e-9, abs=1e-12)

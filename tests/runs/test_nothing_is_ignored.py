@@ -125,13 +125,13 @@ def test_the_history_of_a_finished_live_run_has_every_user_s_depth(tmp_path):
 
 @pytest.mark.skipif(os.name == "nt", reason="sends a signal to itself")
 def test_ctrl_c_during_the_last_evaluation_is_not_lost(tmp_path, monkeypatch):
-    before = training_module.Training.tested
+    before = training_module.Evaluation.tested
 
     def interrupted(self):
         signal.raise_signal(signal.SIGINT)
         return before(self)
 
-    monkeypatch.setattr(training_module.Training, "tested", interrupted)
+    monkeypatch.setattr(training_module.Evaluation, "tested", interrupted)
     config = salf.Config(data="digits", **SMALL)
     with pytest.raises(KeyboardInterrupt):
         salf.run(config, tmp_path / "r")

@@ -188,7 +188,9 @@ def test_the_search_is_reproducible_and_measures_what_a_run_reaches(searched):
     assert rows[-1].clock <= 30.0
     from salf.evaluation import evaluate
 
-    accuracy = evaluate(training.simulation.engine, training.validation)["accuracy"]
+    accuracy = evaluate(training.simulation.engine, training.simulation.problem.validation)[
+        "accuracy"
+    ]
     assert searched.at(1.5).accuracies[1] == accuracy
 
 

@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import salf
+from nets import mlp
 from salf.methods import Method
 from salf.runs.config import Config
 from salf.runs.federation import from_config
@@ -22,9 +24,7 @@ def points():
     return torch.tensor(x, dtype=torch.float32), torch.tensor(y)
 
 
-def net():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+net = partial(mlp, 8, 16, 3)
 
 
 SMALL = {"users": 6, "rounds": 40, "lr": 0.2, "batch_size": 8}
@@ -274,16 +274,16 @@ def test_more_users_than_samples_is_one_sentence(points):
 
 def test_training_and_validation_data_are_disjoint_and_complete():
     training = from_config(Config(data="synthetic", users=6, rounds=1, batch_size=4))
-    assert training.validation is not None
-    assert len(training.validation) == 1000
-    assert len(training.simulation.data.samples) == 5000
-    rows = torch.cat([training.simulation.data.samples.inputs, training.validation.inputs])
+    problem = training.simulation.problem
+    assert len(problem.validation) == 1000
+    assert len(problem.users.samples) == 5000
+    rows = torch.cat([problem.users.samples.inputs, problem.validation.inputs])
     assert len({row.numpy().tobytes() for row in rows}) == 6000
 
 
 def test_evaluation_keeps_to_a_part_of_the_work_by_default():
     training = from_config(Config(data="synthetic", users=10, rounds=1, batch_size=10))
-    assert training.eval_every == 10  # 1,000 held-out rows, 100 trained rows a round
+    assert training.evaluation.every == 10  # 1,000 held-out rows, 100 trained rows a round
 
 
 def test_with_no_stragglers_salf_drop_and_fedavg_are_one():

@@ -1,125 +1,119 @@
 """Run methods through the suite: choose each one's learning rate, then measure every seed."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
 from salf.bench import results
-from salf.bench.results import Outcome, Row, made_with, outcome
-from salf.bench.runs import Measured, key, measure
-from salf.bench.suite import REFERENCE, Cell, Entrant, Suite
+from salf.bench.results import BenchRow, CellResult, cell_result
+from salf.bench.runs import BenchRun, measure
+from salf.bench.suite import REFERENCE, BenchCell, Entrant, Suite
 from salf.common.errors import SalfError, in_one_line
+from salf.common.progress import Report
 from salf.data import load
 from salf.methods import method
 from salf.runs.pool import OnProgress
 
-Outcomes = dict[str, Outcome]  # by the key of the cell
+Results = dict[str, CellResult]  # by the key of the cell
 
 
 def bench(
     suite: Suite,
     entrants: Sequence[Entrant],
     out: Path,
-    published: Mapping[str, Row],
+    published: Mapping[str, BenchRow],
     *,
     workers: int | None = None,
     on_progress: OnProgress | None = None,
-    on_row: Callable[[Row], None] | None = None,
-    report: Callable[[str], None] | None = None,
-) -> list[Row]:
-    """The rows of these methods, one after the other, which are left in `out`/rows.
+    report: Report | None = None,
+) -> list[BenchRow]:
+    """The rows of these methods, which are written to `out`/rows, each when it is complete.
 
-    What was run before is not run again. Targets come from the published row of the reference, or
-    it is run too. `on_row` gets each row when it is complete.
+    Runs that are in `out`/runs are not repeated. Targets come from the published row of the
+    reference; without one, the reference is run too.
     """
     for entrant in entrants:  # what is wrong with a method is said once, and is no result
         method(entrant.method, **entrant.options)
-        _check(suite, entrant)
+        if all(reasons := [_refusal(suite, entrant, cell) for cell in suite.cells]):
+            raise SalfError(f"{entrant.name} cannot run in any scenario: {reasons[0]}")
     for data in suite.data:  # fetched once, and what is wrong with them is said once
         load(data, report=report)
     reference = published.get(REFERENCE.name)
-    targets: Outcomes = {} if reference is None else dict(reference.cells)
+    targets: Results = {} if reference is None else dict(reference.cells)
     missing = [cell for cell in suite.cells if cell.key not in targets]
     todo = [(REFERENCE, missing)] if missing else []
     todo += [(entrant, list(suite.cells)) for entrant in entrants]
     rows = []
     for number, (entrant, cells) in enumerate(todo):
-        progress = None if on_progress is None else _part(on_progress, number, len(todo))
-        found = _outcomes(suite, entrant, cells, out / "runs", targets, workers, progress)
-        row = Row(entrant, suite.version, found, made_with())
+        progress = _part(on_progress, number / len(todo), 1 / len(todo))
+        found = _results(suite, entrant, cells, out / "runs", targets, workers, progress)
+        row = BenchRow(entrant, suite.version, found, results.made_with())
         rows.append(results.read(results.write(out / "rows", row)))
         if entrant is REFERENCE:
             targets |= found
-        if on_row is not None:
-            on_row(rows[-1])
     return rows
 
 
-def _part(on_progress: OnProgress, number: int, of: int) -> OnProgress:
-    """The progress of one method of several."""
-    return lambda done, total: on_progress(number + done / (total or 1), of)
+def _part(on_progress: OnProgress | None, start: float, length: float) -> OnProgress | None:
+    """The progress of a part of the work, from `start` on, as fractions of all of it."""
+    if on_progress is None:
+        return None
+    return lambda done, total: on_progress(start + length * done / (total or 1), 1)
 
 
-def _outcomes(
+def _results(
     suite: Suite,
     entrant: Entrant,
-    cells: Sequence[Cell],
+    cells: Sequence[BenchCell],
     folder: Path,
-    targets: Outcomes,
+    targets: Results,
     workers: int | None,
     on_progress: OnProgress | None,
-) -> Outcomes:
-    """Of a method in these cells: first its learning rate in each, then all seeds."""
+) -> Results:
+    """A method's results in these cells: first its learning rate in each, then all seeds."""
     refused = {cell.key: why for cell in cells if (why := _refusal(suite, entrant, cell))}
     going = [cell for cell in cells if cell.key not in refused]
-    tries, seeds = len(suite.rates) * len(suite.tuning_seeds), len(suite.seeds)
 
-    def progress(before: int, upto: int) -> OnProgress | None:
-        if on_progress is None:
-            return None
-        # Of what is left to do: runs that were there before are done.
-        return lambda done, of: on_progress(
-            before + (upto - before) * done / (of or 1), tries + seeds
-        )
-
-    tuned = measure(
-        [
-            (cell.config(entrant, seed, lr), cell.scenario.rounds)
+    def measured(
+        rates: Mapping[str, Sequence[float]], seeds: Sequence[int], progress: OnProgress | None
+    ) -> dict[tuple[str, float, int], BenchRun]:
+        configs = {
+            (cell.key, lr, seed): (cell.config(entrant, seed, lr), float(cell.scenario.rounds))
             for cell in going
+            for lr in rates[cell.key]
+            for seed in seeds
+        }
+        return measure(configs, folder, workers, progress)
+
+    tries = len(suite.rates) * len(suite.tuning_seeds)
+    split = tries / (tries + len(suite.seeds))  # of the work, before any of it is found in a file
+    tuned = measured(
+        {cell.key: suite.rates for cell in going},
+        suite.tuning_seeds,
+        _part(on_progress, 0, split),
+    )
+    tuning = {
+        cell.key: {
+            lr: _late_accuracy([tuned[cell.key, lr, seed] for seed in suite.tuning_seeds])
             for lr in suite.rates
-            for seed in suite.tuning_seeds
-        ],
-        folder,
-        workers,
-        progress(0, tries),
+        }
+        for cell in going
+    }
+    best = {name: _best(accuracies) for name, accuracies in tuning.items()}
+    runs = measured(
+        {name: [lr] for name, lr in best.items()},
+        suite.seeds,
+        _part(on_progress, split, 1 - split),
     )
-    rates = {cell.key: _best_rate(suite, entrant, cell, tuned) for cell in going}
-    measured = measure(
-        [
-            (cell.config(entrant, seed, rates[cell.key][0]), cell.scenario.rounds)
-            for cell in going
-            for seed in suite.seeds
-        ],
-        folder,
-        workers,
-        progress(tries, tries + seeds),
-    )
-    found = {key: Outcome(refused=why) for key, why in refused.items()}
+    found = {name: CellResult(refused=why) for name, why in refused.items()}
     for cell in going:
-        lr, tuning = rates[cell.key]
-        runs = {seed: measured[key(cell.config(entrant, seed, lr))] for seed in suite.seeds}
-        found[cell.key] = outcome(cell, lr, tuning, runs, targets.get(cell.key))
+        lr = best[cell.key]
+        own = [runs[cell.key, lr, seed] for seed in suite.seeds]
+        found[cell.key] = cell_result(cell, lr, tuning[cell.key], own, targets.get(cell.key))
     return found
 
 
-def _check(suite: Suite, entrant: Entrant) -> None:
-    """Refuse a method that cannot be configured for any scenario: it is a mistake, no result."""
-    reasons = [_refusal(suite, entrant, cell) for cell in suite.cells]
-    if all(reasons):
-        raise SalfError(f"{entrant.name} cannot run in any scenario: {reasons[0]}")
-
-
-def _refusal(suite: Suite, entrant: Entrant, cell: Cell) -> str:
+def _refusal(suite: Suite, entrant: Entrant, cell: BenchCell) -> str:
     """Why a method cannot be configured for a scenario, if so."""
     try:
         cell.config(entrant, suite.seeds[0], suite.rates[0])
@@ -128,19 +122,13 @@ def _refusal(suite: Suite, entrant: Entrant, cell: Cell) -> str:
     return ""
 
 
-def _best_rate(
-    suite: Suite, entrant: Entrant, cell: Cell, tuned: Mapping[str, Measured]
-) -> tuple[float, dict[str, float | None]]:
-    """The learning rate with the best late accuracy on held-out data, and that of each.
+def _late_accuracy(runs: Sequence[BenchRun]) -> float | None:
+    """The mean late accuracy over the tuning seeds; None for a rate that fails with one of them."""
+    known = [accuracy for run in runs if (accuracy := run.late_accuracy) is not None]
+    return round(fmean(known), 5) if len(known) == len(runs) else None
 
-    It is the mean over the tuning seeds; a rate that fails with one of them has none.
-    """
-    found: dict[float, float | None] = {}
-    for lr in suite.rates:
-        runs = [tuned[key(cell.config(entrant, seed, lr))] for seed in suite.tuning_seeds]
-        values = [run.late_accuracy for run in runs]
-        known = [value for value in values if value is not None]
-        found[lr] = round(fmean(known), 5) if len(known) == len(values) else None
-    rated = {lr: accuracy for lr, accuracy in found.items() if accuracy is not None}
-    best = max(rated, key=lambda lr: rated[lr], default=suite.rates[0])
-    return best, {f"{lr:g}": accuracy for lr, accuracy in found.items()}
+
+def _best(tuning: Mapping[float, float | None]) -> float:
+    """The learning rate with the best accuracy; the first if all failed."""
+    rated = {lr: accuracy for lr, accuracy in tuning.items() if accuracy is not None}
+    return max(rated, key=lambda lr: rated[lr], default=next(iter(tuning)))

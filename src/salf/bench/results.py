@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from importlib.resources import files
@@ -12,47 +12,29 @@ from typing import Any
 import numpy as np
 import torch
 
-from salf.bench.runs import Measured
-from salf.bench.suite import POINTS, REFERENCE, Cell, Entrant, Suite
+from salf.bench.runs import BenchRun
+from salf.bench.suite import POINTS, REFERENCE, BenchCell, Entrant, Suite
 from salf.common.errors import SalfError
-from salf.common.files import csv_text, write_whole
+from salf.common.files import csv_of, write_whole
 from salf.common.intervals import Interval, interval
 from salf.runs.clocked import SHARE, seconds_to
 
 
 @dataclass(frozen=True)
-class Seeded:
-    """A run of the results, with one seed."""
-
-    seed: int
-    accuracy: float | None = None
-    held_out: float | None = None
-    slowest: float | None = None
-    target: float | None = None
-    to_target: float | None = None  # simulated seconds, or rounds; None if it was not reached
-    rounds: int = 0
-    lost_work: float | None = None
-    lost_bytes: float | None = None
-    failed: str = ""
-
-
-@dataclass(frozen=True)
-class Outcome:
+class CellResult:
     """A method in one cell: its learning rate, and a run per seed; or why there is none."""
 
     lr: float | None = None
     tuning: Mapping[str, float | None] = field(default_factory=dict)  # accuracy by learning rate
-    runs: Sequence[Seeded] = ()
+    runs: Sequence[BenchRun] = ()
     curve: Sequence[float | None] = ()  # mean accuracy at POINTS times, evenly spread
     refused: str = ""
 
     @property
     def failed(self) -> str:
-        """Why the worst of the runs has no result, and how many have none."""
+        """Why the first run without a result has none, and how many have none."""
         reasons = [run.failed for run in self.runs if run.failed]
-        if not reasons:
-            return ""
-        return f"{len(reasons)} of {len(self.runs)} seeds: {reasons[0]}"
+        return f"{len(reasons)} of {len(self.runs)} seeds: {reasons[0]}" if reasons else ""
 
     def over_seeds(self, what: str) -> Interval | None:
         """The mean of a measure and its interval; None unless every seed has it."""
@@ -61,76 +43,57 @@ class Outcome:
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
+class BenchRow:
     """All results of a method."""
 
     entrant: Entrant
     version: int  # of the suite
-    cells: Mapping[str, Outcome]
+    cells: Mapping[str, CellResult]
     made_with: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """That of the method, as in the table."""
         return self.entrant.name
 
-    def merged(self, older: "Row") -> "Row":
-        """This row, and the cells that only an older one of the same version has."""
-        if older.version != self.version:
-            return self
-        return replace(self, cells={**older.cells, **self.cells})
 
-
-def outcome(
-    cell: Cell,
+def cell_result(
+    cell: BenchCell,
     lr: float,
-    tuning: Mapping[str, float | None],
-    runs: Mapping[int, Measured],
-    reference: Outcome | None,
-) -> Outcome:
-    """What the runs of a method in a cell come to; times to targets need the reference's."""
-    refused = next((run.refused for run in runs.values() if run.refused), "")
-    if refused:
-        return Outcome(refused=refused)
-    targets = {} if reference is None else {run.seed: run.held_out for run in reference.runs}
-    seeded = []
-    for seed, run in runs.items():
-        final = targets.get(seed)
-        target = None if final is None else round(SHARE * final, 5)
-        seeded.append(
-            Seeded(
-                seed,
-                _rounded(run.accuracy),
-                _rounded(run.held_out),
-                _rounded(run.slowest),
-                target,
-                None if target is None else seconds_to([(at, y) for at, y in run.curve], target),
-                run.rounds,
-                _rounded(run.lost_work),
-                _rounded(run.lost_bytes),
-                run.failed,
-            )
-        )
-    curve = _mean_curve([run.curve for run in runs.values()], cell.scenario.budget)
-    return Outcome(lr, tuning, seeded, curve)
+    tuning: Mapping[float, float | None],
+    runs: Sequence[BenchRun],
+    reference: CellResult | None,
+) -> CellResult:
+    """The result of a method's runs in a cell; targets come from the reference's result there."""
+    if refused := next((run.refused for run in runs if run.refused), ""):
+        return CellResult(refused=refused)
+    finals = {} if reference is None else {run.seed: run.held_out for run in reference.runs}
+    return CellResult(
+        lr,
+        {f"{rate:g}": accuracy for rate, accuracy in tuning.items()},
+        tuple(_with_target(run, finals.get(run.seed)) for run in runs),
+        _mean_curve(runs, cell.scenario.budget),
+    )
 
 
-def _mean_curve(curves: Iterable[Sequence[Sequence[float]]], budget: float) -> list[float | None]:
+def _with_target(run: BenchRun, final: float | None) -> BenchRun:
+    """The run without its curve, and when it reached the target."""
+    if final is None:
+        return replace(run, curve=())
+    target = round(SHARE * final, 5)
+    to_target = seconds_to([(at, accuracy) for at, accuracy in run.curve], target)
+    return replace(run, curve=(), target=target, to_target=to_target)
+
+
+def _mean_curve(runs: Sequence[BenchRun], budget: float) -> list[float | None]:
     """The mean over the runs of the latest accuracy at each time; None before the first."""
     grid = budget * np.arange(1, POINTS + 1) / POINTS
     found = []
-    for curve in curves:
-        at = np.array([point[0] for point in curve])
-        values = np.array([np.nan, *(point[1] for point in curve)])
+    for run in runs:
+        at = np.array([point[0] for point in run.curve])
+        values = np.array([np.nan, *(point[1] for point in run.curve)])
         found.append(values[np.searchsorted(at, grid * (1 + 1e-6), side="right")])
-    if not found:
-        return []
     mean = np.mean(found, axis=0)
     return [None if np.isnan(value) else round(float(value), 4) for value in mean]
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 5)
 
 
 def made_with() -> dict[str, str]:
@@ -138,14 +101,9 @@ def made_with() -> dict[str, str]:
     return {"salf": version("salf"), "torch": torch.__version__, "numpy": np.__version__}
 
 
-# Files.
-
-
-def write(folder: Path, row: Row, *, merge: bool = False) -> Path:
-    """Write a row into a folder of rows; with `merge`, other cells that are there stay."""
+def write(folder: Path, row: BenchRow) -> Path:
+    """Write a row into a folder of rows."""
     path = folder / f"{re.sub(r'[^A-Za-z0-9_.+=-]', '_', row.name)}.json"
-    if merge and path.exists():
-        row = row.merged(read(path))
     entrant = row.entrant
     table = {
         "name": row.name,
@@ -156,42 +114,46 @@ def write(folder: Path, row: Row, *, merge: bool = False) -> Path:
         "made_with": dict(row.made_with),
         "cells": {key: _table(each) for key, each in sorted(row.cells.items())},
     }
-    write_whole(path, _compact(json.dumps(table, indent=1, ensure_ascii=False)) + "\n")
+    text = json.dumps(table, indent=1, ensure_ascii=False)
+    # Innermost lists and objects are on one line each, so that a row can be read.
+    inner = r"[\[{][^\[\]{}]*[\]}]"
+    text = re.sub(inner, lambda found: re.sub(r"\s*\n\s*", " ", found[0]), text)
+    write_whole(path, text + "\n")
     return path
 
 
-def _table(outcome: Outcome) -> dict[str, Any]:
-    if outcome.refused:
-        return {"refused": outcome.refused}
-    return {key: value for key, value in asdict(outcome).items() if key != "refused"}
+def _table(result: CellResult) -> dict[str, Any]:
+    table = asdict(result)
+    if (refused := table.pop("refused")) != "":
+        return {"refused": refused}
+    for run in table["runs"]:
+        del run["curve"], run["refused"]
+    return table
 
 
-def _compact(text: str) -> str:
-    """JSON with innermost lists and objects on one line each, so that a row can be read."""
-    return re.sub(r"[\[{][^\[\]{}]*[\]}]", lambda found: re.sub(r"\s*\n\s*", " ", found[0]), text)
-
-
-def read(path: Path) -> Row:
-    """What `write` wrote."""
+def read(path: Path) -> BenchRow:
+    """Read a row that `write` wrote."""
     try:
         table = json.loads(path.read_text("utf-8"))
         cells = {
-            key: Outcome(**{**each, "runs": tuple(Seeded(**run) for run in each.get("runs", ()))})
+            key: CellResult(
+                **{**each, "runs": tuple(BenchRun(**run) for run in each.get("runs", ()))}
+            )
             for key, each in table["cells"].items()
         }
         entrant = REFERENCE
         if table["name"] != REFERENCE.name:
             entrant = Entrant(table["method"], table["options"], table["settings"], table["name"])
-        return Row(entrant, table["version"], cells, table["made_with"])
+        return BenchRow(entrant, table["version"], cells, table["made_with"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SalfError(
             f"{path} is not a row of the benchmark ({type(error).__name__}: {error}): delete it."
         ) from None
 
 
-def read_all(folder: Path) -> dict[str, Row]:
+def read_all(folder: Path) -> dict[str, BenchRow]:
     """The rows of a folder by name."""
-    rows = [read(path) for path in sorted(folder.glob("*.json"))] if folder.is_dir() else []
+    rows = [read(path) for path in sorted(folder.glob("*.json"))]
     return {row.name: row for row in rows}
 
 
@@ -200,41 +162,51 @@ def published_folder() -> Path:
     return Path(str(files("salf.bench") / "results"))
 
 
-def usable(rows: Mapping[str, Row], suite: Suite, say: Callable[[str], None]) -> dict[str, Row]:
-    """The rows of this version of the suite; of the others it is said why they are left out."""
-    other = [row for row in rows.values() if row.version != suite.version]
-    for row in other:
-        say(
-            f"{row.name} is left out: its results are from version {row.version} of the suite, "
-            f"but this is version {suite.version}. Run it again."
-        )
+def usable(
+    rows: Mapping[str, BenchRow], suite: Suite, say: Callable[[str], None]
+) -> dict[str, BenchRow]:
+    """The rows of this version of the suite; `say` gets a line about each of the others."""
+    for row in rows.values():
+        if row.version != suite.version:
+            say(
+                f"{row.name} is left out: its results are from version {row.version} of the suite, "
+                f"but this is version {suite.version}. Run it again."
+            )
     return {name: row for name, row in rows.items() if row.version == suite.version}
 
 
-COLUMNS = (
-    "method", "data", "scenario", "seed", "lr", "accuracy", "slowest_tenth_accuracy", "target",
-    "time_to_target", "unit", "rounds", "work_lost", "bytes_lost", "failed", "refused", "version",
-)  # fmt: skip
+def shown(suite: Suite, rows: Sequence[BenchRow]) -> list[BenchRow]:
+    """The rows that have a result in the suite, the last of each name, without the reference."""
+    by_name = {row.name: row for row in rows if any(cell.key in row.cells for cell in suite.cells)}
+    by_name.pop(REFERENCE.name, None)
+    return list(by_name.values())
 
 
-def to_csv(suite: Suite, rows: Sequence[Row]) -> str:
+def to_csv(suite: Suite, rows: Sequence[BenchRow]) -> str:
     """One line per method, cell and seed."""
-    return csv_text([COLUMNS, *_lines(suite, rows)])
+    return csv_of(list(_records(suite, rows)))
 
 
-def _lines(suite: Suite, rows: Sequence[Row]) -> Iterator[Sequence[Any]]:
+def _records(suite: Suite, rows: Sequence[BenchRow]) -> Iterator[dict[str, Any]]:
     for row in rows:
         for cell in suite.cells:
-            found = row.cells.get(cell.key)
-            if found is None:
-                continue
-            unit = "seconds" if cell.scenario.clocked else "rounds"
-            where = (row.name, cell.data, cell.scenario.key)
-            if found.refused:
-                yield [*where, *[""] * 11, found.refused, row.version]
-            for run in found.runs:
-                yield [
-                    *where, run.seed, found.lr, run.accuracy, run.slowest, run.target,
-                    run.to_target, unit, run.rounds, run.lost_work, run.lost_bytes, run.failed,
-                    "", row.version,
-                ]  # fmt: skip
+            result = row.cells.get(cell.key, CellResult())
+            for run in [None] if result.refused else result.runs:
+                yield {
+                    "method": row.name,
+                    "data": cell.data,
+                    "scenario": cell.scenario.key,
+                    "seed": run and run.seed,
+                    "lr": result.lr,
+                    "accuracy": run and run.accuracy,
+                    "slowest_tenth_accuracy": run and run.slowest,
+                    "target": run and run.target,
+                    "time_to_target": run and run.to_target,
+                    "unit": run and ("seconds" if cell.scenario.clocked else "rounds"),
+                    "rounds": run and run.rounds,
+                    "work_lost": run and run.lost_work,
+                    "bytes_lost": run and run.lost_bytes,
+                    "failed": run and run.failed,
+                    "refused": result.refused,
+                    "version": row.version,
+                }

@@ -3,12 +3,13 @@
 import hashlib
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from sys import modules
+from typing import TypeVar
 
 from torch import nn
 
@@ -22,19 +23,24 @@ from salf.runs.pool import Job, OnProgress, Progress, run_all, share
 from salf.runs.run import run
 from salf.runs.training import SLOWEST, History
 
+Name = TypeVar("Name", bound=Hashable)
+
 
 @dataclass(frozen=True)
-class Measured:
-    """What is kept of a run. Times are simulated seconds, or rounds where there is no clock."""
+class BenchRun:
+    """Measurements of one run. Times are simulated seconds, or rounds where there is no clock."""
 
+    seed: int = 0
     accuracy: float | None = None  # on the test data
     held_out: float | None = None  # at the end, on held-out data
     slowest: float | None = None  # on the data of the slowest tenth of the users
+    target: float | None = None  # accuracy on held-out data; known once the reference was run
+    to_target: float | None = None  # time; None if it was not reached
     rounds: int = 0
-    lost_work: float | None = None  # shares of all that was done and sent
+    lost_work: float | None = None  # fractions of all that was done and sent
     lost_bytes: float | None = None
-    curve: Sequence[Sequence[float]] = ()  # (time, accuracy on held-out data)
     failed: str = ""  # it diverged, or no round ended in time: the worst result there is
+    curve: Sequence[Sequence[float]] = ()  # (time, accuracy on held-out data)
     refused: str = ""  # the method cannot run here: no result
 
     @property
@@ -48,78 +54,80 @@ class Measured:
         return fmean(late) if late else None
 
     @classmethod
-    def of(cls, history: History) -> "Measured":
-        """Of a finished run."""
+    def of(cls, config: Config, history: History) -> "BenchRun":
         clocked = Clocked.of(history, None) if history.rows[-1].clock is not None else None
         curve = history.timed_curve if clocked else history.curve
         return cls(
-            accuracy=history.test_accuracy,
-            held_out=curve[-1][1] if curve else None,
-            slowest=history.test.get(SLOWEST),
+            config.seed,
+            accuracy=_rounded(history.test_accuracy),
+            held_out=_rounded(curve[-1][1]) if curve else None,
+            slowest=_rounded(history.test.get(SLOWEST)),
             rounds=len(history.rows),
-            lost_work=None if clocked is None else clocked.lost_work,
-            lost_bytes=None if clocked is None else clocked.lost_bytes,
+            lost_work=_rounded(clocked.lost_work) if clocked else None,
+            lost_bytes=_rounded(clocked.lost_bytes) if clocked else None,
             curve=[(float(f"{at:.6g}"), round(accuracy, 5)) for at, accuracy in curve],
         )
 
 
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 5)
+
+
 def measure(
-    configs: Sequence[tuple[Config, float]],
+    configs: Mapping[Name, tuple[Config, float]],
     folder: Path,
     workers: int | None = None,
     on_progress: OnProgress | None = None,
-) -> dict[str, Measured]:
-    """Measure each of these (config, work), several at a time, and return what came out by key.
+) -> dict[Name, BenchRun]:
+    """Measure each of these (config, work), several at a time; equal configs are one run.
 
-    What was measured before is read from the folder.
+    Results that are in the folder are read from there.
     """
-    works = {key(config): (config, work) for config, work in configs}
-    found = {name: _read(folder / f"{name}.json") for name in works}
+    keys = {name: key(config) for name, (config, _) in configs.items()}
+    found = {each: _read(folder / f"{each}.json") for each in keys.values()}
     jobs = {
-        name: Job(partial(_measure, config, folder / f"{name}.json"), work)
-        for name, (config, work) in works.items()
-        if found[name] is None
+        keys[name]: Job(partial(_measure, config, folder / f"{keys[name]}.json"), work)
+        for name, (config, work) in configs.items()
+        if found[keys[name]] is None
     }
     if jobs:
         found |= run_all(jobs, workers, on_progress).results
-    return {name: measured for name, measured in found.items() if measured is not None}
+    return {name: run for name, each in keys.items() if (run := found[each]) is not None}
 
 
 def key(config: Config) -> str:
-    """A name for a run: what it is of, and a digest of all that it depends on."""
+    """A name for a run, with a digest of its settings and of the file that the method is in."""
     settings = json.dumps({**config.table(), "method_source": _source(config.method)}, default=str)
     digest = hashlib.sha256(settings.encode()).hexdigest()[:12]
     return f"{config.data}-{folder_name(config.method)}-{config.seed}-{digest}"
 
 
 def _source(method: str) -> str:
-    """The file that the method is in, which may have changed since."""
     try:
         return inspect.getsource(modules[find(method).__module__])
     except (OSError, TypeError):
         return ""
 
 
-def _measure(config: Config, path: Path, progress: Progress) -> Measured:
+def _measure(config: Config, path: Path, progress: Progress) -> BenchRun:
     def on_round(row: Row, model: nn.Module) -> None:
         progress(share(row, config.rounds, config.seconds))
 
     try:
-        measured = Measured.of(run(config, on_round=on_round).history)
+        measured = BenchRun.of(config, run(config, on_round=on_round).history)
     except TrainingDiverged as error:
-        measured = Measured(failed=in_one_line(error))
+        measured = BenchRun(config.seed, failed=in_one_line(error))
     except NoRoundInTime:
-        measured = Measured(failed="no round ended within the budget")
+        measured = BenchRun(config.seed, failed="no round ended within the budget")
     except SalfError as error:
-        measured = Measured(refused=in_one_line(error))
+        measured = BenchRun(config.seed, refused=in_one_line(error))
     write_whole(path, json.dumps(asdict(measured)) + "\n")
     return measured
 
 
-def _read(path: Path) -> Measured | None:
+def _read(path: Path) -> BenchRun | None:
     try:
-        table: Mapping[str, object] = json.loads(path.read_text("utf-8"))
-        return Measured(**table)  # type: ignore[arg-type]
+        return BenchRun(**json.loads(path.read_text("utf-8")))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as error:

@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -40,13 +40,10 @@ class Entrant:
         if self.given_name:
             return self.given_name
         options = ",".join(f"{key}={value}" for key, value in self.options.items())
-        batches = f"+{self.settings['batches']}" if "batches" in self.settings else ""
-        others = "".join(
-            f"+{key.replace('_', '-')}={value}"
-            for key, value in self.settings.items()
-            if key != "batches"
-        )
-        return self.method + (f"({options})" if options else "") + batches + others
+        others = dict(self.settings)
+        batches = f"+{others.pop('batches')}" if "batches" in others else ""
+        named = "".join(f"+{key.replace('_', '-')}={value}" for key, value in others.items())
+        return self.method + (f"({options})" if options else "") + batches + named
 
 
 # FedAvg with every user in every round, however long that takes: what targets are a share of.
@@ -76,7 +73,7 @@ class Scenario:
 
 
 @dataclass(frozen=True, eq=False)
-class Cell:
+class BenchCell:
     """A scenario with a data set."""
 
     scenario: Scenario
@@ -99,7 +96,8 @@ class Cell:
         if entrant is REFERENCE:
             for name in ("fleet", "deadline", "availability", "pair"):
                 settings.pop(name, None)
-        made = method(entrant.method, **_average(entrant), **entrant.options)
+        average = {name: each for name, each in entrant.settings.items() if name == "average"}
+        made = method(entrant.method, **average, **entrant.options)
         if "fleet" not in settings or not made.asks.reach:
             settings.pop("reach", None)
         if made.asks.chance and ("fleet" not in settings or "availability" in settings):
@@ -141,17 +139,15 @@ class Suite:
     seeds: Sequence[int]
     tuning_seeds: Sequence[int]
     rates: Sequence[float]
-    cells: Sequence[Cell]
+    cells: Sequence[BenchCell]
     entrants: Sequence[Entrant]
 
     @cached_property
     def scenarios(self) -> list[Scenario]:
-        """In their order."""
         return list({cell.scenario.key: cell.scenario for cell in self.cells}.values())
 
     @cached_property
     def data(self) -> list[str]:
-        """The data sets, in their order."""
         return list(dict.fromkeys(cell.data for cell in self.cells))
 
     def only(self, scenarios: Sequence[str]) -> "Suite":
@@ -160,10 +156,8 @@ class Suite:
         for name in scenarios:
             if name not in known:
                 raise unknown("scenario", name, known)
-        if not scenarios:
-            return self
-        cells = [cell for cell in self.cells if cell.scenario.key in scenarios]
-        return replace(self, cells=cells)
+        wanted = scenarios or known
+        return replace(self, cells=[cell for cell in self.cells if cell.scenario.key in wanted])
 
     def entrant(self, name: str) -> Entrant:
         """The row of this name, or any other method: by name or import path, with its batches."""
@@ -174,10 +168,6 @@ class Suite:
         if plus and batches not in ("equal", "equal-time"):
             raise SalfError(f"write a method as in salf+equal-time or salf+equal, not {name!r}.")
         return Entrant(method, settings={"batches": batches} if plus else {})
-
-
-def _average(entrant: Entrant) -> dict[str, Any]:
-    return {name: each for name, each in entrant.settings.items() if name == "average"}
 
 
 def load(name: str) -> Suite:
@@ -197,7 +187,7 @@ def load(name: str) -> Suite:
         for key, entry in table["scenarios"].items()
     ]
     cells = [
-        Cell(scenario, data, common=common, **table["data"][data])
+        BenchCell(scenario, data, common=common, **table["data"][data])
         for data, wanted in suites[name].items()
         for scenario in scenarios
         if wanted == "all" or scenario.key in wanted
@@ -222,6 +212,3 @@ def _entrant(entry: Mapping[str, Any]) -> Entrant:
 def _named(table: Mapping[str, Any]) -> dict[str, Any]:
     """With the names that Python has for kebab-case keys."""
     return {key.replace("-", "_"): value for key, value in table.items()}
-
-
-assert set(OWN) <= {each.name for each in fields(Config)}

@@ -35,7 +35,7 @@ def unknown(kind: str, name: str, allowed: Iterable[str]) -> SalfError:
 
 
 def in_one_line(text: object, last: bool = False) -> str:
-    """The first (or last) line of what may be anybody's text: short, and safe to print."""
+    """The first (or last) line of anybody's text, without its full stop: short, safe to print."""
     lines = str(text).strip().splitlines() or [type(text).__name__]
     line = lines[-1 if last else 0]
-    return "".join(char if char.isprintable() else "?" for char in line)[:200]
+    return "".join(char if char.isprintable() else "?" for char in line.rstrip("."))[:200]

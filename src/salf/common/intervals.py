@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from math import sqrt
 from statistics import mean, stdev
 
-from scipy.special import stdtrit
-
 CONFIDENCE = 0.95
 
 
@@ -19,16 +17,13 @@ class Interval:
 
     @property
     def low(self) -> float:
-        """The lower end; the mean itself where there is no interval."""
         return self.mean - (self.half or 0.0)
 
     @property
     def high(self) -> float:
-        """The upper end; the mean itself where there is no interval."""
         return self.mean + (self.half or 0.0)
 
     def __str__(self) -> str:
-        """As in a table: `0.887 ±0.004`."""
         return f"{self.mean:.3f}" + ("" if self.half is None else f" ±{self.half:.3f}")
 
     @property
@@ -37,21 +32,23 @@ class Interval:
         return str(self).replace("-", "−") if self.mean < 0 else f"+{self}"
 
     def drawn(self) -> dict[str, float]:
-        """Of an accuracy, for a figure: the part from 0 to 1 of the interval, if there is one."""
+        """An accuracy for a figure: its mean, and the interval clipped to 0..1 if there is one."""
         ends = {"low": max(self.low, 0.0), "high": min(self.high, 1.0)}
         shown = {"mean": self.mean, **(ends if self.half is not None else {})}
         return {name: round(value, 5) for name, value in shown.items()}
 
 
 def over_seeds(seeds: int) -> str:
-    """What is shown of so many seeds."""
+    """The words for a mean of so many seeds."""
     return f"mean of {seeds} seeds and its 95 % interval" if seeds > 1 else "one seed"
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Of the mean of independent values, at least one."""
+    """The interval of the mean of independent values, at least one."""
     centre = mean(values)  # exact, unlike fmean: of equal values it is that value
     if len(values) < 2:
         return Interval(centre, None)
+    from scipy.special import stdtrit  # slow to import: only where there are several seeds
+
     t = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
     return Interval(centre, t * stdev(values) / sqrt(len(values)))

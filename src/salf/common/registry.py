@@ -15,19 +15,19 @@ from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Any
 
-from salf.common.errors import SalfError, unknown
+from salf.common.errors import SalfError, in_one_line, unknown
 
 PATH = "package.module:Name"  # how an import path is written
 
 
 def is_path(name: str) -> bool:
-    """Whether a name is an import path and not, say, `dirichlet:0.1`."""
+    """Tell an import path from, say, `dirichlet:0.1`."""
     parts = name.replace(":", ".").split(".")
     return name.count(":") == 1 and all(part.isidentifier() for part in parts if part)
 
 
 def find(kind: str, name: str, known: Mapping[str, Any], group: str) -> Any:
-    """What `name` stands for: an entry of `known`, of a package's entry points, or by path."""
+    """Look `name` up: in `known`, in the entry points of packages, or as an import path."""
     if name in known:
         return known[name]
     brought = {point.name: point for point in entry_points(group=group)}
@@ -36,7 +36,7 @@ def find(kind: str, name: str, known: Mapping[str, Any], group: str) -> Any:
             return brought[name].load()
         except Exception as error:  # whatever somebody else's package raises
             raise SalfError(
-                f"cannot load the {kind} {name!r} from {brought[name].value}: {first_line(error)}."
+                f"cannot load the {kind} {name!r} from {brought[name].value}: {in_one_line(error)}."
             ) from error
     if is_path(name):
         return import_path(kind, name)
@@ -55,7 +55,7 @@ def import_path(kind: str, path: str) -> Any:
             f"{error.name}."
         )
         where = " in the current folder or on the Python path" if missing else ""
-        reason = f"{first_line(error)}{where}"
+        reason = f"{in_one_line(error)}{where}"
         raise SalfError(f"cannot import the {kind} {path!r}: {reason}.") from None
     found: Any = module
     for part in attribute.split("."):
@@ -73,13 +73,7 @@ def call(kind: str, path: str, factory: Callable[..., Any], offered: Mapping[str
     except SalfError:
         raise
     except Exception as error:  # whatever somebody else's code raises
-        raise SalfError(f"cannot create the {kind} {path!r}: {first_line(error)}.") from error
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, in one line without its full stop."""
-    text = str(error).strip()
-    return text.splitlines()[0].rstrip(".") if text else type(error).__name__
+        raise SalfError(f"cannot create the {kind} {path!r}: {in_one_line(error)}.") from error
 
 
 def _defined(module: ModuleType) -> list[str]:

@@ -196,7 +196,6 @@ class Changing(LayerwiseAggregate, ABC):
 
     @property
     def reached(self) -> npt.NDArray[np.int64]:
-        """How many users' updates each layer got."""
         return self._inner.reached
 
     def add(
@@ -206,17 +205,14 @@ class Changing(LayerwiseAggregate, ABC):
         held: Held | None = None,
         user: User | None = None,
     ) -> None:
-        """Add one user's layers, changed."""
         assert user is not None
         changed = self.changed(update, weights, user)
         self._inner.add(changed, weights, held=held, user=user)
 
     def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
-        """The other's step."""
         return self._inner.total(weights, divisor)
 
     def average(self, unreached: PerLayer | None = None) -> Step:
-        """The other's mean."""
         return self._inner.average(unreached)
 
 

@@ -14,7 +14,7 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Spent:
-    """What a step took by the simulated clock, and what each of its users did meanwhile."""
+    """The time, work and bytes of a step by the simulated clock."""
 
     seconds: float
     clock: float  # at the end of the step, since the start
@@ -91,7 +91,6 @@ class Arrivals:
 
     @property
     def users(self) -> int:
-        """The number of users that have an entry."""
         return len(self.depth)
 
     @property
@@ -103,19 +102,10 @@ class Arrivals:
 
     def only(self, user: int) -> "Arrivals":
         """The entry of one of these users on its own."""
+        per_user = ("user", "depth", "straggler", "age", "weight", "steps", "planned")
+        found = {name: getattr(self, name) for name in (*per_user, "chance", "intervals")}
         one = slice(user, user + 1)
-        return replace(
-            self,
-            user=self.user[one],
-            depth=self.depth[one],
-            straggler=self.straggler[one],
-            age=self.age[one],
-            weight=self.weight[one],
-            steps=self.steps[one],
-            planned=self.planned[one],
-            chance=None if self.chance is None else self.chance[:, one],
-            intervals=None if self.intervals is None else self.intervals[:, one],
-        )
+        return replace(self, **{n: v[..., one] for n, v in found.items() if v is not None})
 
     def interval(self, cutoff: int) -> Floats:
         """The mean length of the intervals in which each user took part, [L, users].
@@ -149,7 +139,7 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Closing:
-    """What is known when a step closes. The arrays have an entry per layer."""
+    """The sums of a step when it closes. The arrays have an entry per layer."""
 
     users: float  # the weight of all users asked: how many, if they count equally
     reached: Ints  # how many users have a share in the layer: |U^l| for SALF
@@ -162,7 +152,6 @@ class Closing:
 
     @property
     def asked(self) -> Floats:
-        """The weight of all users asked, for each layer."""
         return np.full(len(self.shares), float(self.users))
 
     @property

@@ -25,7 +25,7 @@ _LOW, _BITS = np.array(0xFFFFFFFF, np.uint64), np.array(32, np.uint64)
 
 
 class Purpose(IntEnum):
-    """What numbers are drawn for. Draws for different purposes are independent."""
+    """The purpose of a draw. Draws for different purposes are independent."""
 
     BATCH = 0
     DEPTH = 1
@@ -60,7 +60,6 @@ class Keyed:
 
     @cached_property
     def rng(self) -> np.random.Generator:
-        """A generator made of (seed, t)."""
         return np.random.default_rng([self.seed, self.t])
 
     @property
@@ -70,7 +69,6 @@ class Keyed:
         return _torch_seeds(self.seed, block)[place]
 
     def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
-        """`n` numbers in [0, 1) for each user, in local step `step`: [users, n]."""
         return keyed_uniform(self.seed, self.t, users, purpose, n, step)
 
 
@@ -83,13 +81,11 @@ class KeyedRounds:
 
     @property
     def rng(self) -> np.random.Generator:
-        """What users of one round have in common cannot be drawn for several rounds."""
         raise SalfError(
             "a distribution of times must draw each user's numbers with draws.uniform, not rng."
         )
 
     def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
-        """`n` numbers in [0, 1) for each user, as `Keyed` of its round gives them: [users, n]."""
         return keyed_uniform(self.seed, self.rounds[:, None], users, purpose, n, step)
 
 
@@ -100,7 +96,6 @@ class Unkeyed:
         self.rng = rng
 
     def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
-        """`n` numbers in [0, 1) for each user: [users, n]."""
         return self.rng.random((len(users), n))
 
 

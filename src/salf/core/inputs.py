@@ -24,7 +24,6 @@ class Inputs:
         return (tuple(self.parts.values()), {}) if not named else ((), named)
 
     def changed(self, key: str | int, part: Tensor) -> "Inputs":
-        """The same with another tensor in one place."""
         return Inputs({**self.parts, key: part})
 
     def __len__(self) -> int:
@@ -39,46 +38,37 @@ class Inputs:
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """The number of rows, then the shape of a row of each tensor."""
         return len(self), *(tuple(part.shape[1:]) for part in self.parts.values())
 
     @property
     def dtype(self) -> str:
-        """The types of all tensors."""
         return ", ".join(str(part.dtype) for part in self.parts.values())
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
         return self._first.device
 
     @property
     def nbytes(self) -> int:
-        """The size of all tensors."""
         return sum(part.nbytes for part in self.parts.values())
 
     def dim(self) -> int:
-        """Dimensions, as far as they count rows."""
         return min(part.dim() for part in self.parts.values())
 
     def is_floating_point(self) -> bool:
-        """Whether there is something that `to` would convert."""
         return any(part.is_floating_point() for part in self.parts.values())
 
     def to(self, device: Any = None, dtype: torch.dtype | None = None) -> "Inputs":
-        """The same on a device, and what is floating point as `dtype`."""
+        """Move the tensors, and convert those that are floating point."""
         return self._each(lambda p: p.to(device, dtype if p.is_floating_point() else None))
 
     def index_select(self, dim: int, index: Tensor) -> "Inputs":
-        """Some rows."""
         return self._each(lambda part: part.index_select(dim, index))
 
     def clone(self) -> "Inputs":
-        """A copy."""
         return self._each(Tensor.clone)
 
     def roll(self, shifts: int, dims: int) -> "Inputs":
-        """The rows moved round."""
         return self._each(lambda part: part.roll(shifts, dims))
 
     @property

@@ -1,4 +1,4 @@
-"""What a round leaves: one row, simulated or live, and how rows are kept in files."""
+"""One row per round, simulated or live, and how rows are kept in files."""
 
 import csv
 import json
@@ -66,7 +66,7 @@ TIMED = ("clock", "waited", "work", "wasted_work", "bytes", "wasted_bytes")
 
 
 def timed(arrived: Arrivals, counting: Ints) -> dict[str, Any]:
-    """What a round took by the simulated clock, for its row; the updates of `counting` count."""
+    """Entries of a round by the simulated clock; the updates of `counting` count."""
     spent = arrived.spent
     if spent is None:
         return {}
@@ -97,19 +97,19 @@ def to_table(row: Row) -> dict[str, Any]:
 
 
 def from_table(table: Mapping[str, Any]) -> Row:
-    """What `to_table` made."""
+    """Invert `to_table`."""
     if unknown := table.keys() - {each.name for each in fields(Row)}:
         raise ValueError(f"it has the unknown entry {sorted(unknown)[0]!r}")
-    values = dict(table)
+    values = {name: _with_tuples(value) for name, value in table.items()}
     values["train_loss"] = _number(table["train_loss"])
     values["metrics"] = {name: _number(value) for name, value in table["metrics"].items()}
-    for name in ("reached", "silent", "unreached"):
-        values[name] = tuple(values[name])
-    values["reach"] = {user: tuple(each) for user, each in table.get("reach", {}).items()}
-    values["stages"] = {user: tuple(each) for user, each in table.get("stages", {}).items()}
-    values["steps"] = {user: tuple(steps) for user, steps in table.get("steps", {}).items()}
-    values["rejected"] = tuple((user, reason) for user, reason in values["rejected"])
     return Row(**values)
+
+
+def _with_tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_tuples(each) for name, each in value.items()}
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
 def _finite(value: float) -> float | None:

@@ -30,7 +30,7 @@ class Optimiser(ABC):
         """The direction of this step; changes the slots in place."""
 
     def directions(self, gradients: list[Tensor], *slots: list[Tensor]) -> list[Tensor]:
-        """Those of many parameters."""
+        """The directions of many parameters."""
         return [self.direction(*one) for one in zip(gradients, *slots, strict=True)]
 
 
@@ -45,17 +45,15 @@ class SGD(Optimiser):
 
     @property
     def slots(self) -> Mapping[str, float]:
-        """Without momentum nothing is kept."""
         return {"velocity": 0.0} if self.momentum else {}
 
     def direction(self, gradient: Tensor, *slots: Tensor) -> Tensor:
-        """The velocity."""
         return slots[0].mul_(self.momentum).add_(gradient) if slots else gradient
 
     def directions(self, gradients: list[Tensor], *slots: list[Tensor]) -> list[Tensor]:
-        """The velocities, in fewer calls: small models feel each."""
         if not slots:
             return gradients
+        # In fewer calls: small models feel each.
         torch._foreach_mul_(slots[0], self.momentum)
         torch._foreach_add_(slots[0], gradients)
         return slots[0]
@@ -78,11 +76,9 @@ class Adaptive(Optimiser):
 
     @property
     def slots(self) -> Mapping[str, float]:
-        """m_0 = 0, v_0 = epsilon^2."""
         return {"mean": 0.0, "variance": self.epsilon**2}
 
     def direction(self, gradient: Tensor, *slots: Tensor) -> Tensor:
-        """m / (sqrt(v) + epsilon)."""
         mean, variance = slots
         mean.mul_(self.beta1).add_(gradient, alpha=1 - self.beta1)
         self.accumulate(variance, gradient * gradient)
@@ -104,7 +100,6 @@ class Adam(Adaptive):
         _check("beta2", self.beta2)
 
     def accumulate(self, variance: Tensor, square: Tensor) -> None:
-        """An exponential mean."""
         variance.mul_(self.beta2).add_(square, alpha=1 - self.beta2)
 
 
@@ -112,7 +107,6 @@ class Yogi(Adam):
     """FedYogi: v <- v - (1 - b2) g^2 sign(v - g^2)."""
 
     def accumulate(self, variance: Tensor, square: Tensor) -> None:
-        """Steps of a size that does not depend on v."""
         variance.addcmul_(square, (variance - square).sign(), value=self.beta2 - 1)
 
 
@@ -123,7 +117,6 @@ class Adagrad(Adaptive):
     beta1: float = 0.0
 
     def accumulate(self, variance: Tensor, square: Tensor) -> None:
-        """A sum."""
         variance.add_(square)
 
 

@@ -17,13 +17,7 @@ from salf.data.sources import Source, debian, npm, web
 CLASSES = 10  # of each data set here
 
 
-@dataclass(frozen=True)
-class Found:
-    """Samples read from a folder, and how far their bytes were checked."""
-
-    train: Samples
-    test: Samples
-    checked: str
+Halves = tuple[Samples, Samples, str]  # train, test, and how far their bytes were checked
 
 
 @dataclass(frozen=True)
@@ -34,7 +28,7 @@ class Recipe:
     title: str
     subfolders: tuple[str, ...]  # of a folder a user names, most specific first
     by_hand: str  # the files a person can place
-    read: Callable[[Path], Found | None]  # None: not found; SalfError: there, but unusable
+    read: Callable[[Path], Halves | None]  # None: not found; SalfError: there, but unusable
     keep: Callable[[Path, Path], None]  # check what was fetched, then move it into the cache
     sources: tuple[Source, ...]
     archive: str | None = None  # a file that, placed by hand, is as good as a fetched one
@@ -70,11 +64,11 @@ def load_named(recipe: Recipe, folder: Path | None, cache: Path, report: Reporte
 
 def is_in(recipe: Recipe, folder: Path) -> bool:
     """Whether the data set, or an archive with it, is in a folder."""
-    nothing: list[str] = []
-    return bool(_look(recipe, folder, nothing, nothing.append) or _placed_archives(recipe, folder))
+    ignored: list[str] = []
+    return bool(_look(recipe, folder, ignored, ignored.append) or _placed_archives(recipe, folder))
 
 
-def _look(recipe: Recipe, base: Path, tried: list[str], report: Report) -> Found | None:
+def _look(recipe: Recipe, base: Path, tried: list[str], report: Report) -> Halves | None:
     reasons = []
     for place in (base / sub for sub in recipe.subfolders):
         try:
@@ -82,8 +76,8 @@ def _look(recipe: Recipe, base: Path, tried: list[str], report: Report) -> Found
                 return found
         except (SalfError, OSError) as error:
             # Said aloud, since the files are there and somebody thinks that they are good.
-            report(f"not used: {_reason(error)}")
             reasons.append(_reason(error))
+            report(f"not used: {reasons[-1]}")
     tried.append(f"{base}: {', '.join(reasons) or 'not found'}")
     return None
 
@@ -91,17 +85,13 @@ def _look(recipe: Recipe, base: Path, tried: list[str], report: Report) -> Found
 def _placed_archives(recipe: Recipe, *folders: Path | None) -> list[Source]:
     if recipe.archive is None:
         return []
-
-    def source(archive: Path) -> Source:
-        return Source(str(archive), lambda scratch, on_bytes: archive.parent)
-
     places = [base / sub / recipe.archive for base in folders if base for sub in recipe.subfolders]
-    return [source(archive) for archive in places if archive.is_file()]
+    return [Source(str(at), lambda *_, at=at: at.parent) for at in places if at.is_file()]
 
 
-def _data_set(recipe: Recipe, found: Found, origin: str) -> DataSet:
-    source = f"{origin}, {found.checked}"
-    return DataSet(recipe.name, found.train, found.test, classes=CLASSES, source=source)
+def _data_set(recipe: Recipe, found: Halves, origin: str) -> DataSet:
+    train, test, checked = found
+    return DataSet(recipe.name, train, test, CLASSES, source=f"{origin}, {checked}")
 
 
 def _reason(error: Exception) -> str:
@@ -117,7 +107,7 @@ def idx_recipe(
 ) -> Recipe:
     """A data set of four idx files, whose unpacked bytes must match `checksums` (by part)."""
 
-    def read(folder: Path) -> Found | None:
+    def read(folder: Path) -> Halves | None:
         files = find_parts(folder)
         if not files:
             return None
@@ -129,7 +119,7 @@ def idx_recipe(
                 raise SalfError(
                     f"{files[part]} is damaged or not a file of {title} (sha256 differs)"
                 )
-        return Found(*parse_parts(content, files), checked="sha256 verified")
+        return *parse_parts(content, files), "sha256 verified"
 
     def keep(fetched: Path, home: Path) -> None:
         if read(fetched) is None:
@@ -146,27 +136,23 @@ def cifar_recipe(
 ) -> Recipe:
     """CIFAR-10: the official archive, or batches of the same structure placed by hand."""
 
-    def read(folder: Path) -> Found | None:
+    def read(folder: Path) -> Halves | None:
         found = cifar.read_cifar(folder, rows)
         if found is None:
             return None
         train, test, official = found
-        checked = "sha256 verified" if official else "added by hand, not verified as official"
-        return Found(train, test, checked)
+        return (
+            train,
+            test,
+            "sha256 verified" if official else "added by hand, not verified as official",
+        )
 
     def keep(fetched: Path, home: Path) -> None:
         cifar.unpack_cifar(fetched / cifar.ARCHIVE, home / cifar.FOLDER, checksum)
 
-    return Recipe(
-        name="cifar10",
-        title="CIFAR-10",
-        subfolders=(cifar.FOLDER, f"cifar10/{cifar.FOLDER}", "cifar10", "."),
-        by_hand=f"{cifar.ARCHIVE} or the folder {cifar.FOLDER} that it contains",
-        read=read,
-        keep=keep,
-        sources=sources,
-        archive=cifar.ARCHIVE,
-    )
+    subfolders = (cifar.FOLDER, f"cifar10/{cifar.FOLDER}", "cifar10", ".")
+    by_hand = f"{cifar.ARCHIVE} or the folder {cifar.FOLDER} that it contains"
+    return Recipe("cifar10", "CIFAR-10", subfolders, by_hand, read, keep, sources, cifar.ARCHIVE)
 
 
 IDX_FILES = {part: f"{part}-idx{3 if 'images' in part else 1}-ubyte" for part in PARTS}

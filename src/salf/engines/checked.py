@@ -79,7 +79,7 @@ class CheckedEngine(Engine):
                 sums = LayerwiseAggregate(self.layers, self.weights, separate)
                 found = fast.round(plan, t, old, rows, local, sums)
             except Exception as error:  # whatever somebody else's code raises
-                cause = in_one_line(error).rstrip(".")
+                cause = in_one_line(error)
                 return f"the first round failed on the {self.name} engine ({cause})"
         off = self._furthest(found.step.values, wanted.step.values)
         if off is None:

@@ -91,7 +91,7 @@ def checked(loss: Loss, outputs: Tensor, targets: Tensor) -> Loss:
         try:
             values, broadcast = _evaluate(loss, outputs, targets)
         except Exception as error:  # whatever somebody else's code raises
-            reason = in_one_line(error).rstrip(".")
+            reason = in_one_line(error)
             raise SalfError(
                 f"the loss fails: {reason} ({shapes}, {targets.dtype}){_reshape(outputs, targets)}."
             ) from None

@@ -39,7 +39,7 @@ def reason_for_the_loop(engine: BlockEngine, example: Tensor) -> str | None:
         with trial(engine.model):
             return _Probe(engine, name, inputs).finding()
     except Exception as error:  # whatever somebody else's code raises
-        cause = in_one_line(error).rstrip(".")
+        cause = in_one_line(error)
         return f"{name} fails on the rows of several users at once ({cause})"
 
 

@@ -52,7 +52,7 @@ def reason_for_the_loop(engine: "StackedEngine", example: Tensor) -> str | None:
             leaves = engine.stack(engine.weights, 2)
             engine.outputs(Network(engine.weights), leaves, torch.stack([example, example]))
     except Exception as error:  # whatever somebody else's code raises under vmap
-        cause = in_one_line(error).rstrip(".")
+        cause = in_one_line(error)
         return f"{type(engine.model).__name__} cannot run with stacked weights ({cause})"
     return None
 

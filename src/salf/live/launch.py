@@ -18,11 +18,12 @@ from salf.common.files import temporary_folder
 from salf.live.serve import Nobody, Watcher, serve
 from salf.live.slow import slowness
 from salf.live.users import make_user, user_name
-from salf.runs.federation import from_config
+from salf.problem import Problem
+from salf.runs.federation import problem_of
 from salf.runs.folder import LOG, RunFolder
 from salf.runs.live_config import LiveConfig
 from salf.runs.run import Result, complete
-from salf.runs.training import OnRound, Training
+from salf.runs.training import OnRound
 from salf.stages.robust import Robust
 
 log = logging.getLogger("salf.live")
@@ -116,13 +117,12 @@ def _run(
     on_round: OnRound | None,
     watcher: Watcher,
 ) -> Result:
-    # Before the users: data are fetched once.
-    training = from_config(config.simulated(), report=watcher.say)
-    watcher.begin(config, [layer.name for layer in training.simulation.engine.layers])
+    problem = problem_of(config, report=watcher.say)  # before the users: data are fetched once
+    watcher.begin(config, [layer.name for layer in problem.layers])
     if folder is not None:
         folder.begin(config)
     if config.backend == "ray":
-        return _on_ray(config, training, folder, joining, on_round, watcher)
+        return _on_ray(config, problem, folder, joining, on_round, watcher)
     with temporary_folder("salf-live") as scratch:
         kept = RunFolder(scratch) if folder is None else folder
         summary = _on_flower(config, kept, watcher)
@@ -138,7 +138,7 @@ def _on_flower(config: LiveConfig, folder: RunFolder, watcher: Watcher) -> dict[
 
 def _on_ray(
     config: LiveConfig,
-    training: Training,
+    problem: Problem,
     folder: RunFolder | None,
     joining: Joining,
     on_round: OnRound | None,
@@ -164,7 +164,7 @@ def _on_ray(
         watcher.status("")
         link = ray.RayLink()
         _wait_for(joining.min_users or 0, link.users, watcher.say)
-        return serve(config, link, folder, training=training, on_round=on_round, watcher=watcher)
+        return serve(config, link, folder, problem=problem, on_round=on_round, watcher=watcher)
 
 
 def _wait_for(users: int, present: Callable[[], Collection[str]], say: Say) -> None:

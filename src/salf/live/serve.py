@@ -6,19 +6,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from salf.common.errors import SalfError
 from salf.core import rows as records
 from salf.core import schedules
 from salf.core.rows import Row
-from salf.data import some
 from salf.live.rounds import Grace, Link, Rounds
-from salf.live.server import LiveServer
-from salf.runs.federation import from_config
-from salf.runs.folder import RunFolder, summarise, without_last_evaluation
+from salf.live.server import LiveServer, ServerSettings
+from salf.problem import Problem
+from salf.runs.federation import evaluation_of, planned_steps, problem_of
+from salf.runs.folder import RunFolder, remembered, summarise, without_last_evaluation
 from salf.runs.live_config import LiveConfig
 from salf.runs.run import Result
-from salf.runs.training import History, OnRound, Training, ends_run
-from salf.worlds.fleet.cost import Cost
+from salf.runs.training import Evaluation, History, OnRound, ends_run
 
 log = logging.getLogger("salf.live")
 
@@ -61,7 +59,7 @@ def serve(
     link: Link,
     folder: RunFolder | None = None,
     *,
-    training: Training | None = None,
+    problem: Problem | None = None,
     on_round: OnRound | None = None,
     watcher: Watcher | None = None,
 ) -> Result:
@@ -70,13 +68,13 @@ def serve(
     With a folder, every closed round is kept there, and a run that was stopped continues after the
     last of them.
     """
-    training, watcher = training or from_config(config.simulated()), watcher or Nobody()
-    simulation = training.simulation
-    server = make_server(config, training)
+    problem, watcher = problem or problem_of(config), watcher or Nobody()
+    evaluation = evaluation_of(config, problem)
+    server = make_server(config, problem)
     rows: list[Row] = []
     if folder is not None:
         server.restore(folder.checkpoint)
-        rows = without_last_evaluation(records.resume(folder.rounds, server.t), training)
+        rows = without_last_evaluation(records.resume(folder.rounds, server.t), evaluation)
         records.rewrite(folder.rounds, rows)
     rounds = Rounds(
         server,
@@ -89,33 +87,32 @@ def serve(
     )
     stopped = False
     while server.t < config.rounds and not stopped:
-        row = training.measured(rounds.next(), config.rounds)
+        row = evaluation.measured(rounds.next(), config.rounds)
         rows.append(row)
         if folder is not None:  # the state comes last: a round that it does not have is run again
             records.append(folder.rounds, row)
             server.save(folder.checkpoint)
         watcher.round(row)
-        stopped = ends_run(on_round, row, simulation.model)
-    return finish(config, training, rows, folder, stopped)
+        stopped = ends_run(on_round, row, problem.model)
+    return finish(config, evaluation, server, rows, folder, stopped)
 
 
-def make_server(config: LiveConfig, training: Training) -> LiveServer:
+def make_server(config: LiveConfig, problem: Problem) -> LiveServer:
     """The server of a live run."""
-    simulation, settings = training.simulation, server_settings(config, training)
-    schedule = schedules.schedule(config.lr, config.rounds)
-    return LiveServer(simulation.model, simulation.engine.layers, schedule, **settings)
+    lr = schedules.schedule(config.lr, config.rounds)
+    return LiveServer(problem, lr, ServerSettings(**server_settings(config, problem)))
 
 
-def server_settings(config: LiveConfig, training: Training) -> dict[str, Any]:
-    """What the server is told by the config, on Ray as on Flower."""
+def server_settings(config: LiveConfig, problem: Problem) -> dict[str, Any]:
+    """The `ServerSettings` that a config means, on Ray as on Flower."""
+    everybody = np.arange(config.users)
     return {
         "method": config.make_method(),
         "optimiser": config.make_optimiser(),
         "max_norm": config.max_norm,
-        "local_steps": int(training.simulation.planned(np.arange(config.users)).max()),
+        "local_steps": int(planned_steps(config, problem.users_data, everybody).max()),
         "client_lr": config.client_lr,
         "reach": "learned" if config.learns_reach else "counted",
-        "work": _stage_work(training),
         "equal_time": config.batch_size if config.equal_time() else None,
         "robust": "none" if config.robust == "auto" else config.robust,
         "tolerate": config.tolerate,
@@ -123,31 +120,23 @@ def server_settings(config: LiveConfig, training: Training) -> dict[str, Any]:
     }
 
 
-def _stage_work(training: Training) -> list[float] | None:
-    """The work of each stage of backpropagation; None where it cannot be counted."""
-    simulation = training.simulation
-    example, _ = some(simulation.data, 8).rows()
-    try:
-        stages = Cost.of(simulation.model, simulation.engine.layers, example).stages()
-    except SalfError:
-        return None
-    return [float(work) for work in stages]
-
-
 def finish(
     config: LiveConfig,
-    training: Training,
+    evaluation: Evaluation,
+    server: LiveServer,
     rows: Sequence[Row],
     folder: RunFolder | None,
     stopped: bool = False,
 ) -> Result:
-    """What a live run leaves when its rounds are over."""
+    """The result of a live run whose rounds are over; it is kept in the folder."""
+    problem = evaluation.problem
     history = History(
-        tuple(rows), training.tested(), config.backend, "users are real processes", stopped
+        tuple(rows), evaluation.tested(), config.backend, "users are real processes", stopped
     )
-    summary = summarise(config, history, training) | _counted(config, rows)
+    summary = summarise(config, history, problem) | _counted(config, rows)
+    summary |= {"voice": None, **remembered(server.pipeline)}
     if folder is not None:
-        folder.finish(training.simulation.model, rows, summary)
+        folder.finish(problem.model, rows, summary)
     return Result(config, history, summary)
 
 

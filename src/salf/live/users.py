@@ -1,25 +1,22 @@
-"""The users of a live run: each with its share of the data, and the batches of the simulator."""
+"""The users of a live run, each with its part of the data and the batches of the simulator."""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from salf.core.compression import Compression, Sender
 from salf.core.draws import Keyed
-from salf.core.layers import Layers
 from salf.data import Samples
 from salf.data.sampling import epoch_places, places
-from salf.engines import cross_entropy
 from salf.live.batches import OwnBatch
 from salf.live.slow import Slowdown
 from salf.live.user import User
-from salf.methods.fedavg import FedAvg
-from salf.runs.config import Config
-from salf.runs.federation import from_config
-from salf.runs.live_config import LiveConfig
+from salf.problem import Problem
+from salf.runs.federation import planned_steps, problem_of_user
+from salf.runs.settings import Settings
 from salf.simulation import seeded
 
 
@@ -29,17 +26,22 @@ def user_name(number: int) -> str:
 
 
 @dataclass(frozen=True)
-class Share:
-    """What a user of a config has: the model to be trained, and its own part of the data."""
+class UserBatches:
+    """The mini-batches of a live user, the ones it has in the simulator."""
 
     seed: int
     number: int  # of 1..U
-    model: nn.Module
-    layers: Layers
     samples: Samples
     batch_size: int
     steps: int  # local steps in a round
     epochs: int = 0
+
+    @classmethod
+    def of(cls, config: Settings, problem: Problem, number: int) -> "UserBatches":
+        """Those of user `number` of a config, whose problem this is."""
+        steps = int(planned_steps(config, problem.users_data, np.arange(1))[0])
+        own = problem.users_data.own(0)
+        return cls(config.seed, number, own, config.batch_size, steps, config.local_epochs)
 
     def batch(self, round: int, step: int = 1, rows: int | None = None) -> tuple[Tensor, Tensor]:
         """Its mini-batch of a local step of a round, the one it has in the simulator.
@@ -63,46 +65,28 @@ class Share:
         return seeded((seed + self.number + ((step - 1) << 32)) % 2**63)
 
 
-def make_share(config: Config | LiveConfig, number: int, slow: float = 1.0) -> Share:
-    """That of user `number` of 1..U, on a device as much slower as asked for."""
-    # A user needs to know no method, and no engine has to be probed for it.
-    simulation = from_config(config.simulated(engine="loop"), method=FedAvg()).simulation
-    model, own = simulation.model, simulation.data.own(number - 1)
+def make_user(config: Settings, number: int, slow: float = 1.0) -> User:
+    """User `number` of 1..U, with its part of the data, on a device as much slower as asked for."""
+    problem = problem_of_user(config, number - 1)
+    batches = UserBatches.of(config, problem, number)
     if slow != 1:
-        Slowdown(model, slow)
-    return Share(
-        config.seed,
-        number,
-        model,
-        simulation.engine.layers,
-        own,
-        config.batch_size,
-        int(simulation.planned(np.array([number - 1]))[0]),
-        config.local_epochs,
-    )
-
-
-def make_user(config: Config | LiveConfig, number: int, slow: float = 1.0) -> User:
-    """User `number` of 1..U, with its share of the data and nothing of the others'."""
-    share = make_share(config, number, slow)
-    own = None
-    if config.equal_time():
-        own = OwnBatch(config.batch_size, len(share.samples))
+        Slowdown(problem.model, slow)
+    own = OwnBatch(config.batch_size, len(batches.samples)) if config.equal_time() else None
 
     def loss(round: int, step: int) -> Tensor:
-        inputs, targets = share.batch(round, step, None if own is None else own.rows)
-        with share.draws(round, step):
-            return cross_entropy(share.model(inputs), targets).mean()
+        inputs, targets = batches.batch(round, step, None if own is None else own.rows)
+        with batches.draws(round, step):
+            return problem.loss(problem.model(inputs), targets).mean()
 
     sender, compression = None, Compression.parse(config.compress)
     if compression is not None:
-        sender = Sender(compression, share.layers, config.seed, number - 1)
+        sender = Sender(compression, problem.layers, config.seed, number - 1)
     return User(
         user_name(number),
-        share.model,
-        share.layers,
+        problem.model,
+        problem.layers,
         loss,
-        steps=share.steps,
+        steps=batches.steps,
         batch=own,
         sender=sender,
         method=config.make_method(),

@@ -6,8 +6,8 @@ from pathlib import Path
 from rich.console import Console
 
 from salf.bench import ranking
-from salf.bench.results import Outcome, Row, to_csv
-from salf.bench.suite import REFERENCE, Cell, Suite
+from salf.bench.results import BenchRow, CellResult, to_csv
+from salf.bench.suite import REFERENCE, BenchCell, Suite
 from salf.common.intervals import Interval, over_seeds
 from salf.report import names
 from salf.report.bench_charts import accuracy_map, curves
@@ -17,10 +17,10 @@ from salf.report.tables import Table, best, bold, tell
 from salf.runs.clocked import SHARE
 
 NONE, PAGE, CSV = "–", "report.html", "results.csv"
-Show = Callable[[Outcome], str]
+Show = Callable[[CellResult], str]
 
 
-def print_tables(suite: Suite, rows: Sequence[Row], console: Console) -> None:
+def print_tables(suite: Suite, rows: Sequence[BenchRow], console: Console) -> None:
     """Print the ranks, the accuracies and the reasons for missing results."""
     for table in (ranks(suite, rows), *(accuracies(suite, rows, data) for data in suite.data)):
         tell(console, table, "")
@@ -28,7 +28,7 @@ def print_tables(suite: Suite, rows: Sequence[Row], console: Console) -> None:
 
 
 def write_files(
-    suite: Suite, rows: Sequence[Row], out: Path, command: Sequence[str], *, drawn: bool
+    suite: Suite, rows: Sequence[BenchRow], out: Path, command: Sequence[str], *, drawn: bool
 ) -> list[Path]:
     """Write results.csv and, if it can be drawn, the page."""
     files: dict[Path, str | bytes] = {out / CSV: to_csv(suite, rows)}
@@ -37,7 +37,7 @@ def write_files(
     return write(files)
 
 
-def ranks(suite: Suite, rows: Sequence[Row]) -> Table:
+def ranks(suite: Suite, rows: Sequence[BenchRow]) -> Table:
     """The mean rank over all cells, and over those of each scenario."""
     means = ranking.mean_ranks(rows, suite)
     by_scenario = {
@@ -61,14 +61,14 @@ def ranks(suite: Suite, rows: Sequence[Row]) -> Table:
     return Table(["Method", "Mean rank", *titles], body, "Rank by accuracy at the budget")
 
 
-def accuracies(suite: Suite, rows: Sequence[Row], data: str) -> Table:
+def accuracies(suite: Suite, rows: Sequence[BenchRow], data: str) -> Table:
     """The accuracy at the budget, methods by scenarios; the best of each scenario is bold."""
     return _by_scenario(
         suite, rows, data, accuracy, f"Test accuracy at the budget, {names.data(data)}", _best
     )
 
 
-def name(row: Row) -> str:
+def name(row: BenchRow) -> str:
     """A row's method as people write it."""
     entrant = row.entrant
     rest = row.name.removeprefix(entrant.method)
@@ -78,7 +78,7 @@ def name(row: Row) -> str:
     return shown + (" (waits)" if names.waits(entrant.method) else "")
 
 
-def accuracy(outcome: Outcome) -> str:
+def accuracy(outcome: CellResult) -> str:
     """`0.912 ±0.004`, or that some of the runs have no result."""
     if outcome.failed:
         return "failed"
@@ -87,11 +87,11 @@ def accuracy(outcome: Outcome) -> str:
 
 def _by_scenario(
     suite: Suite,
-    rows: Sequence[Row],
+    rows: Sequence[BenchRow],
     data: str,
     show: Show,
     caption: str,
-    top: Callable[[Sequence[Row], Cell], set[str]] = lambda rows, cell: set(),
+    top: Callable[[Sequence[BenchRow], BenchCell], set[str]] = lambda rows, cell: set(),
 ) -> Table:
     cells = [cell for cell in suite.cells if cell.data == data]
     first = {cell.key: top(rows, cell) for cell in cells}
@@ -102,12 +102,12 @@ def _by_scenario(
     return Table(["Method", *(cell.scenario.title for cell in cells)], body, caption)
 
 
-def _shown(row: Row, cell: Cell, show: Show) -> str:
+def _shown(row: BenchRow, cell: BenchCell, show: Show) -> str:
     outcome = row.cells.get(cell.key)
     return NONE if outcome is None or outcome.refused else show(outcome)
 
 
-def _best(rows: Sequence[Row], cell: Cell) -> set[str]:
+def _best(rows: Sequence[BenchRow], cell: BenchCell) -> set[str]:
     return best(ranking.in_cell(rows, cell), min)
 
 
@@ -115,11 +115,11 @@ def _spread(found: Interval | None) -> str:
     return NONE if found is None else str(found)
 
 
-def _slowest(outcome: Outcome) -> str:
+def _slowest(outcome: CellResult) -> str:
     return _spread(outcome.over_seeds("slowest"))
 
 
-def _to_target(outcome: Outcome) -> str:
+def _to_target(outcome: CellResult) -> str:
     """The mean time, if all seeds reached the target; else how many did."""
     if all(run.target is None for run in outcome.runs):
         return NONE
@@ -139,17 +139,17 @@ def _number(found: Interval) -> str:
     return f"{found.mean:.3g}" + ("" if found.half is None else f" ±{found.half:.2g}")
 
 
-def _lost(outcome: Outcome) -> str:
+def _lost(outcome: CellResult) -> str:
     work, sent = outcome.over_seeds("lost_work"), outcome.over_seeds("lost_bytes")
     return NONE if work is None or sent is None else f"{work.mean:.0%} / {sent.mean:.0%}"
 
 
-def _rate(outcome: Outcome) -> str:
+def _rate(outcome: CellResult) -> str:
     measured = any(value is not None for value in outcome.tuning.values())
     return f"{outcome.lr:g}" if measured else NONE
 
 
-def notes(suite: Suite, rows: Sequence[Row]) -> list[str]:
+def notes(suite: Suite, rows: Sequence[BenchRow]) -> list[str]:
     """The meaning of the tables."""
     return [
         f"{over_seeds(len(suite.seeds)).capitalize()}. Each method uses the best of the learning "
@@ -161,7 +161,7 @@ def notes(suite: Suite, rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def gaps(suite: Suite, rows: Sequence[Row]) -> list[str]:
+def gaps(suite: Suite, rows: Sequence[BenchRow]) -> list[str]:
     """Where methods have no result, and why."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
@@ -180,14 +180,7 @@ def gaps(suite: Suite, rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def markdown(suite: Suite, rows: Sequence[Row]) -> str:
-    """The tables for the docs."""
-    tables = [ranks(suite, rows), *(accuracies(suite, rows, data) for data in suite.data)]
-    said = [*notes(suite, rows), *(f"- {gap}" for gap in gaps(suite, rows))]
-    return "\n".join([*(table.markdown() for table in tables), *said]) + "\n"
-
-
-def page(suite: Suite, rows: Sequence[Row], command: Sequence[str]) -> Page:
+def page(suite: Suite, rows: Sequence[BenchRow], command: Sequence[str]) -> Page:
     """The whole page."""
     shown = ranking.ordered([row for row in rows if row.entrant is not REFERENCE], suite)
     data = names.listed([names.data(each) for each in suite.data])
@@ -212,7 +205,7 @@ def page(suite: Suite, rows: Sequence[Row], command: Sequence[str]) -> Page:
     )
 
 
-def _of_data(suite: Suite, rows: Sequence[Row], data: str) -> list[Section]:
+def _of_data(suite: Suite, rows: Sequence[BenchRow], data: str) -> list[Section]:
     title = names.data(data)
     target = f"{SHARE:.0%}".replace("%", " %")
 

@@ -3,18 +3,18 @@
 from collections.abc import Callable, Sequence
 
 from salf.bench import ranking
-from salf.bench.results import Row
+from salf.bench.results import BenchRow
 from salf.bench.suite import POINTS, Suite
 from salf.report import names
 from salf.report.extra import alt
 from salf.report.lines import Line, Lines, Point, figure
 from salf.report.style import INK, Axis, Records, Spec, named, of, spec
 
-Name = Callable[[Row], str]
+Name = Callable[[BenchRow], str]
 _FAR = 0.2  # below the best of a scenario: as light as it gets
 
 
-def accuracy_map(suite: Suite, rows: Sequence[Row], data: str, name: Name) -> Spec:
+def accuracy_map(suite: Suite, rows: Sequence[BenchRow], data: str, name: Name) -> Spec:
     """The accuracy of every method in every scenario, shaded by its distance to the best."""
     records: Records = []
     for cell in (cell for cell in suite.cells if cell.data == data):
@@ -48,7 +48,7 @@ def accuracy_map(suite: Suite, rows: Sequence[Row], data: str, name: Name) -> Sp
     return spec(alt.layer(cells, base.mark_text(fontSize=12, color=INK).encode(text="text:N")))
 
 
-def curves(suite: Suite, rows: Sequence[Row], data: str, name: Name) -> Spec:
+def curves(suite: Suite, rows: Sequence[BenchRow], data: str, name: Name) -> Spec:
     """Accuracy over the share of the budget that is used, a panel per scenario."""
     points = [
         Point(name(row), (point + 1) / POINTS, accuracy, column=cell.scenario.title)

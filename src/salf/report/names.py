@@ -132,7 +132,7 @@ def split(key: str) -> str:
     kind, _, value = key.partition(":")
     if kind == "dirichlet" and value:
         return f"Dirichlet({value})"
-    return "i.i.d." if key == "iid" else key
+    return {"iid": "i.i.d.", "own": "users' own data", "given": "split by indices"}.get(key, key)
 
 
 def layers(found: Sequence[str]) -> list[str]:

@@ -1,7 +1,7 @@
-"""From settings to a federation that can be trained."""
+"""From settings to a problem, and to a federation that can be trained."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -17,43 +17,87 @@ from salf.core.arrivals import Ints, evenly
 from salf.core.compression import Compression
 from salf.core.inputs import takes_several
 from salf.core.layers import Layers, Prefixes
-from salf.core.narrow import narrowed
 from salf.core.schedules import Schedule
 from salf.data import DataSet, Partitioned, Samples, UsersData, given, holdout, load, some, split
-from salf.data.sampling import Batches, Cohort, LocalWork
+from salf.data.sampling import Batches, Cohort
+from salf.data.users_data import Index
 from salf.engines import Loss, cross_entropy
-from salf.engines import engine as make_engine
 from salf.engines.losses import checked as checked_loss
 from salf.evaluation import Metric
 from salf.evaluation import check_names as check_metrics
 from salf.methods import Method
 from salf.models import build, check_fit
+from salf.problem import Problem
 from salf.runs.config import Config
-from salf.runs.on_fleet import batch_sizes, paired, world_of
-from salf.runs.training import Training
-from salf.simulation import Simulation
+from salf.runs.on_fleet import fleet_world, local_work
+from salf.runs.settings import Settings
+from salf.runs.training import Evaluation, Training
+from salf.simulation import Recipe, Simulation
 from salf.stages.attacks import Attack, Attackers
 from salf.stages.pipeline import Stages
 from salf.worlds import base as worlds
 from salf.worlds.base import AtDeadline, World
 from salf.worlds.depth import DepthDistribution
-from salf.worlds.fleet.cost import Cost
 from salf.worlds.fleet.devices import Fleet
 
 SLOWEST_ROWS = 5_000  # of the slowest users' data are enough to measure the accuracy on
 
 
-def from_config(
-    config: Config,
-    report: Report | None = None,
-    method: Method | None = None,
-    world: World | None = None,
-    fleet: Fleet | None = None,
-) -> Training:
-    """The federation a config describes, or the same with another method, world or fleet.
+@dataclass(frozen=True, eq=False)
+class Given:
+    """Python objects in place of settings; what is not given is made from the config."""
+
+    method: Method | None = None
+    world: DepthDistribution | World | None = None
+    fleet: Fleet | None = None
+    lr: Schedule | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The parts that a problem is made of.
+
+    With data of the users' own, `data` are an example of them. `indices` are a split that is given.
+    """
+
+    model: nn.Module
+    name: str  # of the model
+    data: DataSet
+    own: UsersData | None = None
+    indices: Sequence[Sequence[int]] | None = None
+    layers: Sequence[Prefixes] | None = None
+    loss: Loss = cross_entropy
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    tested: bool = True
+
+
+def from_config(config: Config, report: Report | None = None, **given: Any) -> Training:
+    """The federation a config describes, with some objects `Given` in place of settings.
 
     `report` gets a line when data are being fetched.
     """
+    return training_of(config, problem_of(config, report), Given(**given))
+
+
+def problem_of(config: Settings, report: Report | None = None) -> Problem:
+    """The problem that a config names."""
+    return make_problem(config, _named(config, report))
+
+
+def problem_of_user(config: Settings, user: int) -> Problem:
+    """The problem as user `user` (from 0) has it: with its own data, and nothing held out."""
+    parts = _named(config)
+    kept, _, of_users = _divided(config, parts.data)
+    own = parts.data.train.subset(kept[of_users[user]])
+    return _fitted(config, parts, own, Partitioned(own, [np.arange(len(own))]))
+
+
+def load_data(config: Settings, report: Report | None = None) -> DataSet:
+    """The data set of a config; `report` gets a line when it is being fetched."""
+    return load(config.data, Path(config.data_dir) if config.data_dir else None, report=report)
+
+
+def _named(config: Settings, report: Report | None = None) -> Parts:
     if config.given:
         raise SalfError(
             f"the config is from a Python run with its own {', '.join(config.given)}: repeat it "
@@ -61,148 +105,130 @@ def from_config(
         )
     data = load_data(config, report)
     model = build(config.model, data.train.shape, data.classes, config.seed)
-    return assemble(
-        config, model, data, method=method, world=world, fleet=fleet, model_name=config.model
+    return Parts(model, config.model, data)
+
+
+def make_problem(config: Settings, parts: Parts) -> Problem:
+    """A problem of a config's data split among its users, or of the users' own data."""
+    check_metrics(parts.metrics)
+    data, held = parts.data, np.empty(0, np.int64)
+    if parts.own is not None:
+        users = parts.own
+    elif parts.indices is not None:
+        # Indices are the caller's own and may name any sample, so then nothing is held back.
+        users = Partitioned(data.train, given(parts.indices, len(data.train)))
+    else:
+        kept, held, of_users = _divided(config, data)
+        users = Partitioned(data.train.subset(kept), of_users)
+    problem = _fitted(config, parts, data.train, users)
+    device, dtype = _place(problem.model)
+    problem.test = data.test.to(device, dtype) if parts.tested else None
+    problem.validation = data.train.subset(held).to(device, dtype) if len(held) else problem.test
+    return problem
+
+
+def _divided(config: Settings, data: DataSet) -> tuple[Index, Index, Any]:
+    """The samples kept for training, those held out, and which of the former each user has."""
+    rng = np.random.default_rng([config.seed, 0])  # rounds are numbered from 1
+    kept, held = holdout(len(data.train), config.validation, rng)
+    return kept, held, split(config.split, data.train.labels[kept], config.users, rng)
+
+
+def _fitted(config: Settings, parts: Parts, samples: Samples, users: UsersData) -> Problem:
+    """The problem, once model, loss and users' data, of which there are samples, fit together."""
+    model = parts.model.to(_device(config.device if isinstance(config, Config) else "cpu"))
+    device, dtype = _place(model)
+    example, targets = _example(samples, config.batch_size).to(device, dtype).rows()
+    takes_several(model, example)
+    classes = parts.data.classes if parts.loss is cross_entropy else 0
+    outputs = check_fit(model, example, classes, parts.name, config.batch_size)
+    loss = checked_loss(parts.loss, outputs, targets)
+    users = users.to(device, dtype)
+    if isinstance(users, Partitioned):  # whose sizes are known: batch norm refuses a single row
+        smallest = int(users.sizes(np.arange(len(users))).min())
+        check_fit(model, example, classes, parts.name, min(smallest, config.batch_size))
+    layers = Layers.of(model, parts.layers or config.given_layers(), example)
+    return Problem(
+        model, layers, users, loss, example, metrics=parts.metrics, source=parts.data.source
     )
 
 
-def load_data(config: Config, report: Report | None = None) -> DataSet:
-    """The data set of a config; `report` gets a line when it is being fetched."""
-    return load(config.data, Path(config.data_dir) if config.data_dir else None, report=report)
-
-
-def assemble(
-    config: Config,
-    model: nn.Module,
-    data: DataSet,
-    *,
-    method: Method | None = None,
-    indices: Sequence[Sequence[int]] | None = None,
-    users_data: UsersData | None = None,
-    layers: Sequence[Prefixes] | None = None,
-    world: DepthDistribution | World | None = None,
-    fleet: Fleet | None = None,
-    loss: Loss = cross_entropy,
-    metrics: Mapping[str, Metric] | None = None,
-    schedule: Schedule | None = None,
-    tested: bool = True,
-    model_name: str = "",
-) -> Training:
-    """Put a federation together; what is not given is made from the config.
-
-    With `users_data`, the training data of `data` are an example of what users have.
-    """
-    check_metrics(metrics or {})
-    device = _device(config.device)
-    model.to(device)
-    dtype = next((each.dtype for each in model.parameters() if each.is_floating_point()), None)
-    example, targets = _example(data.train, config.batch_size).to(device, dtype).rows()
-    takes_several(model, example)
-    classes = data.classes if loss is cross_entropy else 0
-    outputs = check_fit(model, example, classes, model_name, config.batch_size)
-    loss = checked_loss(loss, outputs, targets)
-
-    rng = np.random.default_rng([config.seed, 0])  # rounds are numbered from 1
-    # Indices are the caller's own and may name any sample, so then nothing is held back.
-    own = users_data is not None or indices is not None
-    kept, held = holdout(len(data.train), 0.0 if own else config.validation, rng)
-    if users_data is None:
-        train = data.train.subset(kept)
-        if indices is None:
-            users_data = Partitioned(train, split(config.split, train.labels, config.users, rng))
-        else:
-            users_data = Partitioned(train, given(indices, len(train)))
-    users_data = users_data.to(device, dtype)
-    if isinstance(
-        users_data, Partitioned
-    ):  # whose sizes are known: batch norm refuses a single row
-        smallest = int(users_data.sizes(np.arange(len(users_data))).min())
-        check_fit(model, example, classes, model_name, min(smallest, config.batch_size))
-    seen_as = Layers.of(model, layers or config.given_layers(), example)
-    local = LocalWork(config.local_steps, config.local_epochs, config.client_lr)
+def training_of(config: Config, problem: Problem, given: Given | None = None) -> Training:
+    """The federation of a config's method, world and server on a problem."""
+    given = given or Given()
+    users, world, slowest = problem.users_data, given.world, None
+    method = given.method or config.make_method()
     batch_size: int | Ints = config.batch_size
-    made = method or config.make_method()
-    compression = Compression.parse(config.compress)
     if world is None and config.fleet:
-        fleet = paired(config, fleet, users_data)
-        cost_of = partial(Cost.of, layers=seen_as, example=example, compression=compression)
-        cost = cost_of(model)
-        batch_size = batch_sizes(config, made, fleet.devices, cost, local)
-        if not isinstance(batch_size, int):
-            _check_smallest(model, example, classes, int(batch_size.min()))
-        world = world_of(
-            config,
-            fleet.devices,
-            cost,
-            lambda width: cost_of(narrowed(model, width)),
-            Batches(users_data, batch_size, local.epochs),
-            local,
-        )
+        world, batch_size, fleet = fleet_world(config, problem, method, given.fleet)
+        if problem.test is not None:
+            slowest = some(users, SLOWEST_ROWS, evenly(fleet.slowest(), 500))
     elif world is None:
-        world = worlds.parse(config.depth, len(users_data), len(seen_as), config.stragglers)
-    attack = Attack.parse(config.attack, config.seed)
+        world = worlds.parse(config.depth, len(users), len(problem.layers), config.stragglers)
     simulation = Simulation(
-        make_engine(
-            config.engine, model, seen_as, loss, example, local.several or made.asks.more_steps
-        ),
-        made,
+        problem,
+        method,
         world if isinstance(world, World) else AtDeadline(world),
-        users_data,
-        schedule or schedules.schedule(config.lr, config.rounds or 1),
+        _recipe(config, users, batch_size, given.lr),
+        _stages(config, len(users)),
+        config.seed,
+    )
+    evaluation = evaluation_of(config, problem)
+    evaluation.slowest, evaluation.by = slowest, simulation.engine
+    return Training(simulation, evaluation)
+
+
+def _recipe(
+    config: Config, users: UsersData, batch_size: int | Ints, lr: Schedule | None
+) -> Recipe:
+    return Recipe(
+        lr or schedules.schedule(config.lr, config.rounds or 1),
         config.make_optimiser(),
         batch_size,
-        config.seed,
-        _cohort(config, users_data),
+        local_work(config),
+        cohort_of(config, users),
         config.weigh == "samples",
-        local,
-        Stages(
-            config.make_robust(),
-            compression,
-            None if attack is None else Attackers(attack, len(users_data), config.attackers),
-            config.reach == "counted",
-        ),
-    )
-    test = data.test.to(device, dtype) if tested else None
-    watched = data.train.subset(held).to(device, dtype) if len(held) else test
-    return Training(
-        simulation,
-        watched,
-        test,
-        config.eval_every or _cheap_interval(simulation, watched, config.batch_size),
-        data.source,
-        metrics or {},
-        config.eval_interval(),
-        some(users_data, SLOWEST_ROWS, evenly(fleet.slowest(), 500)) if fleet and tested else None,
+        config.engine,
     )
 
 
-def _check_smallest(model: nn.Module, example: Any, classes: int, rows: int) -> None:
-    """Batch norm refuses a single row, which equal-time batches of slow users may have."""
-    try:
-        check_fit(model, example, classes, "", rows)
-    except SalfError:
-        raise SalfError(
-            f"with batches equal-time the slowest user has {rows} row, which is too few for this "
-            "model (batch norm needs 2): use a larger batch size or a longer deadline."
-        ) from None
-
-
-def _cheap_interval(simulation: Simulation, watched: Samples | None, batch_size: int) -> int:
-    """The rounds between evaluations that keep these at about a third of the work at most.
-
-    A round's backward pass costs about two forward passes more than an evaluation of as many rows.
-    """
-    measured = 0 if watched is None else len(watched)
-    rows = simulation.cohort.size * int(simulation.planned(np.arange(1))[0]) * batch_size
-    return max(1, ceil(measured / rows))
-
-
-def _cohort(config: Config, users_data: UsersData) -> Cohort:
-    users = len(users_data)
+def cohort_of(config: Config, users: UsersData) -> Cohort:
+    """Who takes part in the rounds of a config."""
     weights = None
     if config.cohort_by == "samples":
-        weights = users_data.sizes(np.arange(users)).astype(float)
-    return Cohort(users, config.cohort_size(), weights)
+        weights = users.sizes(np.arange(len(users))).astype(float)
+    return Cohort(len(users), config.cohort_size(), weights)
+
+
+def _stages(config: Config, users: int) -> Stages:
+    attack = Attack.parse(config.attack, config.seed)
+    return Stages(
+        config.make_robust(),
+        Compression.parse(config.compress),
+        None if attack is None else Attackers(attack, users, config.attackers),
+        config.reach == "counted",
+    )
+
+
+def evaluation_of(config: Settings, problem: Problem) -> Evaluation:
+    """When the model of a config is evaluated.
+
+    By default, evaluations are a third of the work at most: a round's backward pass costs about two
+    forward passes more than an evaluation of as many rows.
+    """
+    every, watched = config.eval_every, problem.validation
+    if not every:
+        steps = planned_steps(config, problem.users_data, np.arange(1))[0]
+        rows = config.cohort_size() * int(steps) * config.batch_size
+        every = max(1, ceil((0 if watched is None else len(watched)) / rows))
+    seconds = config.eval_interval() if isinstance(config, Config) else 0.0
+    return Evaluation(problem, every, seconds)
+
+
+def planned_steps(config: Settings, users: UsersData, some: Ints) -> Ints:
+    """How many local steps some of the users are to do in a round, with batches of equal size."""
+    local = local_work(config)
+    return Batches(users, config.batch_size, local.epochs).steps(local)(some)
 
 
 def _example(samples: Samples, batch_size: int) -> Samples:
@@ -211,6 +237,13 @@ def _example(samples: Samples, batch_size: int) -> Samples:
     spread = torch.linspace(0, len(samples) - 1, count - 1).long()
     largest = int(samples.labels.argmax()) * len(samples) // samples.labels.numel()
     return samples.subset(torch.cat([spread, torch.tensor([largest])]))
+
+
+def _place(model: nn.Module) -> tuple[torch.device, torch.dtype | None]:
+    """Where the data of a model belong, and of which type they are."""
+    parameters = list(model.parameters())
+    dtype = next((each.dtype for each in parameters if each.is_floating_point()), None)
+    return (parameters[0].device if parameters else torch.device("cpu")), dtype
 
 
 def _device(name: str) -> torch.device:

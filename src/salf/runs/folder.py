@@ -25,12 +25,14 @@ from salf.core import rows as records
 from salf.core.layers import sent_bytes
 from salf.core.rows import Row
 from salf.data import Partitioned
+from salf.problem import Problem
 from salf.runs.config import Config
 from salf.runs.live_config import LiveConfig
 from salf.runs.presets import load_config
 from salf.runs.settings import Settings
-from salf.runs.training import History, Training
+from salf.runs.training import Evaluation, History
 from salf.simulation import Simulation
+from salf.stages.pipeline import Pipeline
 
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.csv", "summary.json"
 MODEL, CHECKPOINT = "model.safetensors", "checkpoint.safetensors"
@@ -172,17 +174,16 @@ class RunFolder:
             save_model(model, str(temporary))
 
 
-def without_last_evaluation(rows: Sequence[Row], training: Training) -> list[Row]:
+def without_last_evaluation(rows: Sequence[Row], evaluation: Evaluation) -> list[Row]:
     """The rows of a run that continues: its last round may have been evaluated as the last."""
     before = rows[-2].clock if len(rows) > 1 else 0.0
-    if rows and not training.is_due_after(rows[-1], before):
+    if rows and not evaluation.is_due(rows[-1], before):
         return [*rows[:-1], replace(rows[-1], accuracy=None, metrics={})]
     return list(rows)
 
 
-def summarise(config: Settings, history: History, training: Training) -> dict[str, Any]:
-    """What there is to say about a finished run."""
-    layers = training.simulation.engine.layers
+def summarise(config: Settings, history: History, problem: Problem) -> dict[str, Any]:
+    """The summary of a finished run, simulated or live."""
     return {
         "test_accuracy": history.test_accuracy,
         "test": {name: value if isfinite(value) else None for name, value in history.test.items()},
@@ -195,16 +196,13 @@ def summarise(config: Settings, history: History, training: Training) -> dict[st
         **_stragglers(config),
         "split": config.split,
         "seed": config.seed,
-        **_of_clock(config, history, training),
-        "voice": _voice(training.simulation),
-        **_remembered(training.simulation),
         "engine": history.engine,
         "why": history.why,
         "loss": history.loss,
-        "data": training.source,
-        "layers": [layer.name for layer in layers],
-        "layer_parameters": [layer.size for layer in layers],
-        "layer_bytes": [sent_bytes(training.simulation.model, layer) for layer in layers],
+        "data": problem.source,
+        "layers": [layer.name for layer in problem.layers],
+        "layer_parameters": [layer.size for layer in problem.layers],
+        "layer_bytes": [sent_bytes(problem.model, layer) for layer in problem.layers],
         "versions": {
             "salf": version("salf"),
             "python": platform.python_version(),
@@ -212,6 +210,20 @@ def summarise(config: Settings, history: History, training: Training) -> dict[st
             "numpy": np.__version__,
         },
     }
+
+
+def of_simulation(config: Config, history: History, simulation: Simulation) -> dict[str, Any]:
+    """More of the summary of a simulated run."""
+    found = {"voice": _voice(simulation), **remembered(simulation.pipeline)}
+    if config.fleet:
+        found |= {
+            "simulated_seconds": history.rows[-1].clock,
+            "fleet": config.fleet,
+            "deadline": config.deadline,
+            "batches": config.batches_for(simulation.method),
+            "files": dict(config.files),
+        }
+    return found
 
 
 def _voice(simulation: Simulation) -> dict[str, Any] | None:
@@ -230,9 +242,9 @@ def _voice(simulation: Simulation) -> dict[str, Any] | None:
     return found
 
 
-def _remembered(simulation: Simulation) -> dict[str, Any]:
-    """What a method with memory keeps of its users on the server."""
-    recall = simulation.pipeline.recall
+def remembered(pipeline: Pipeline) -> dict[str, Any]:
+    """The memory that a method keeps of its users on the server."""
+    recall = pipeline.recall
     return {} if recall is None else {"remembered": {"users": recall.users, "bytes": recall.bytes}}
 
 
@@ -241,19 +253,6 @@ def _stragglers(config: Settings) -> dict[str, Any]:
     if not isinstance(config, Config) or config.fleet:
         return {}
     return {"stragglers": config.stragglers}
-
-
-def _of_clock(config: Settings, history: History, training: Training) -> dict[str, Any]:
-    """What there is to say about a run with a simulated clock."""
-    if not isinstance(config, Config) or not config.fleet:
-        return {}
-    return {
-        "simulated_seconds": history.rows[-1].clock,
-        "fleet": config.fleet,
-        "deadline": config.deadline,
-        "batches": config.batches_for(training.simulation.method),
-        "files": dict(config.files),
-    }
 
 
 def _budget(config: Settings) -> float | None:

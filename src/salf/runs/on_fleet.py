@@ -1,27 +1,74 @@
 """The world of a config with a fleet: devices dealt to users, batches that suit them, a clock."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+from torch import nn
 
 from salf.common.errors import SalfError
 from salf.core.arrivals import Ints
+from salf.core.compression import Compression
+from salf.core.narrow import narrowed
 from salf.data import Partitioned, UsersData
 from salf.data.sampling import Batches, LocalWork
 from salf.methods import Method
+from salf.models import check_fit
+from salf.problem import Problem
 from salf.runs.config import Config
+from salf.runs.settings import Settings
 from salf.worlds.fleet import deadlines
 from salf.worlds.fleet import named as fleets
 from salf.worlds.fleet.by_labels import ByLabels
 from salf.worlds.fleet.cost import Cost, equal_time
-from salf.worlds.fleet.devices import Devices, Fleet
+from salf.worlds.fleet.devices import Fleet
 from salf.worlds.fleet.learned import LearnedReach
 from salf.worlds.fleet.timing import Timing
 from salf.worlds.fleet.world import OnFleet
 
 
-def paired(config: Config, fleet: Fleet | None, data: UsersData) -> Fleet:
+def local_work(config: Settings) -> LocalWork:
+    """What every user of a config does in a round."""
+    return LocalWork(config.local_steps, config.local_epochs, config.client_lr)
+
+
+def fleet_world(
+    config: Config, problem: Problem, method: Method, fleet: Fleet | None = None
+) -> tuple[OnFleet, int | Ints, Fleet]:
+    """The world of a config's devices and deadline, the batches of its users, and the fleet.
+
+    Batches have one size for all users, or one for each.
+    """
+    users, local = problem.users_data, local_work(config)
+    fleet = _paired(config, fleet, users)
+
+    def cost_of(model: nn.Module) -> Cost:
+        assert problem.example is not None
+        return Cost.of(model, problem.layers, problem.example, Compression.parse(config.compress))
+
+    cost, batch_size = cost_of(problem.model), config.batch_size
+    sizes: int | Ints = batch_size
+    if config.batches_for(method) == "equal-time":
+        # Where nobody is cut off, batches need not fit.
+        seconds = config.first_deadline() if method.asks.deadline else None
+        sizes = equal_time(fleet.devices, cost, batch_size, local.steps, seconds)
+        _check_smallest(problem, int(sizes.min()))
+    batches = Batches(users, sizes, local.epochs)
+
+    def timed(cost: Cost) -> Timing:
+        return Timing(fleet.devices, cost, batches.usual_sizes, batches.steps(local))
+
+    times, learned = timed(cost), None
+    if config.reach == "learned":
+        expected = times.expected_done(np.arange(times.users))
+        learned = LearnedReach(expected[:, : times.layers])
+    deadline = None if config.deadline is None else deadlines.parse(config.deadline)
+    world = OnFleet(
+        times, deadline, lambda width: timed(cost_of(narrowed(problem.model, width))), learned
+    )
+    return world, sizes, fleet
+
+
+def _paired(config: Config, fleet: Fleet | None, data: UsersData) -> Fleet:
     """The fleet of a config, or the one given, with its devices dealt to the users."""
     if fleet is None:
         fleet = fleets.parse(config.fleet, len(data), config.seed, config.availability)
@@ -55,33 +102,13 @@ def _dealt(config: Config, fleet: Fleet, data: UsersData) -> Fleet:
     return fleet.paired(how, dominant=data.usual_labels(everybody))
 
 
-def batch_sizes(
-    config: Config, method: Method, devices: Devices, cost: Cost, local: LocalWork
-) -> int | Ints:
-    """The batch size of all users, or of each."""
-    if config.batches_for(method) != "equal-time":
-        return config.batch_size
-    # Where nobody is cut off, batches need not fit.
-    seconds = config.first_deadline() if method.asks.deadline else None
-    return equal_time(devices, cost, config.batch_size, local.steps, seconds)
-
-
-def world_of(
-    config: Config,
-    devices: Devices,
-    cost: Cost,
-    narrow_cost: Callable[[float], Cost],
-    batches: Batches,
-    local: LocalWork,
-) -> OnFleet:
-    """The devices with the config's deadline; `narrow_cost` is of the model at another width."""
-
-    def timed(cost: Cost) -> Timing:
-        return Timing(devices, cost, batches.usual_sizes, batches.steps(local))
-
-    times, learned = timed(cost), None
-    if config.reach == "learned":
-        expected = times.expected_done(np.arange(times.users))
-        learned = LearnedReach(expected[:, : times.layers])
-    deadline = None if config.deadline is None else deadlines.parse(config.deadline)
-    return OnFleet(times, deadline, lambda width: timed(narrow_cost(width)), learned)
+def _check_smallest(problem: Problem, rows: int) -> None:
+    """Batch norm refuses a single row, which equal-time batches of slow users may have."""
+    assert problem.example is not None
+    try:
+        check_fit(problem.model, problem.example, 0, "", rows)
+    except SalfError:
+        raise SalfError(
+            f"with batches equal-time the slowest user has {rows} row, which is too few for this "
+            "model (batch norm needs 2): use a larger batch size or a longer deadline."
+        ) from None

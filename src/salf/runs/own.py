@@ -17,10 +17,10 @@ from salf.evaluation import Metric
 from salf.methods import Method
 from salf.methods import method as make_method
 from salf.runs.config import Config
-from salf.runs.federation import assemble
+from salf.runs.federation import Given, Parts, make_problem, training_of
 from salf.runs.fingerprint import fingerprints
 from salf.runs.folder import MODEL
-from salf.runs.run import Result, run_made
+from salf.runs.run import How, Result, run_made
 from salf.runs.settings import check_names, refuse_deadline
 from salf.runs.training import History, OnRound, Training
 from salf.worlds.base import World
@@ -72,7 +72,8 @@ def train(
     to the type of the model's parameters.
 
     With `out`, the run is saved in that folder, as by `salf run`. With `resume`, it continues the
-    run in that folder if it has the same settings, data, method and loss. `settings` are those of
+    run in that folder if it has the same settings, data, method and loss. Ctrl-C ends a run after
+    its round: the history has the rounds so far, and `stopped` set. `settings` are those of
     `salf.Config`: users, stragglers, rounds, momentum, batch_size, local_steps, client_lr, server,
     seed, eval_every, ...; `lr` may also be a function of the round (1, 2, ...).
     """
@@ -90,7 +91,8 @@ def train(
         "loss": loss,
         "metrics": metrics,
     }
-    return run_own(model, parts, settings, out, resume=resume, on_round=on_round).history
+    how = How(on_round=on_round, keep_interrupted=True)
+    return run_own(model, parts, settings, out, resume, how).history
 
 
 def run_own(
@@ -98,9 +100,8 @@ def run_own(
     parts: Mapping[str, Any],
     settings: Mapping[str, Any],
     out: Path | str | None = None,
-    *,
     resume: bool = False,
-    on_round: OnRound | None = None,
+    how: How | None = None,
 ) -> Result:
     """One run of a federation of Python objects; the model is left as trained."""
     config, make = own_federation(model, **parts, **settings)
@@ -109,7 +110,7 @@ def run_own(
         lr = settings.get("lr")
         given |= fingerprints({**parts, "lr": lr if callable(lr) else None})
     config = config.changed(threads=config.threads or torch.get_num_threads(), given=given)
-    result = run_made(config, make, out, resume, on_round=on_round)
+    result = run_made(config, make, out, resume, how or How())
     if out is not None:  # a finished run is read from its folder
         load_model(model, str(Path(out) / MODEL))
     return result
@@ -143,7 +144,9 @@ def own_federation(
     named: dict[str, Any] = {
         "data": made.name,
         **({"method": method} if isinstance(method, str) else {}),
-        **({"split": split} if isinstance(split, str) else {"users": len(split)}),
+        "split": split if isinstance(split, str) else "given",
+        **({} if isinstance(split, str) else {"users": len(split)}),
+        **({} if users_data is None else {"split": "own"}),
         **({"depth": depth} if isinstance(depth, str) else {}),
         **({"layers": layers} if isinstance(layers, str) else {}),
         **_of_fleet(fleet, settings),
@@ -161,22 +164,24 @@ def own_federation(
         raise SalfError(f"the method given has average={method.average!r}; set it there.")
     if isinstance(method, Method):
         config.check_reach(method)
-    return config, lambda config: assemble(
-        config,
+    parts = Parts(
         model,
+        type(model).__name__,
         made,
-        method=method if isinstance(method, Method) else None,
-        indices=indices,
-        users_data=users_data,
-        layers=None if isinstance(layers, str) else layers,
-        world=None if isinstance(depth, str) else depth,
-        fleet=None if isinstance(fleet, str) else fleet,
-        loss=loss,
-        metrics=metrics,
-        schedule=lr if callable(lr) else None,
-        tested=tested,
-        model_name=type(model).__name__,
+        users_data,
+        indices,
+        None if isinstance(layers, str) else layers,
+        loss,
+        metrics or {},
+        tested,
     )
+    given = Given(
+        method if isinstance(method, Method) else None,
+        None if isinstance(depth, str) else depth,
+        None if isinstance(fleet, str) else fleet,
+        lr if callable(lr) else None,
+    )
+    return config, lambda config: training_of(config, make_problem(config, parts), given)
 
 
 def _of_data(

@@ -7,9 +7,9 @@ from salf.common.progress import Report
 from salf.core.draws import Keyed
 from salf.data.sampling import Cohort
 from salf.runs.config import Config
-from salf.runs.federation import from_config
+from salf.runs.federation import cohort_of, problem_of
+from salf.runs.on_fleet import fleet_world
 from salf.worlds.fleet.preview import Cohorts, Preview, preview
-from salf.worlds.fleet.world import OnFleet
 
 
 def preview_of(config: Config, report: Report | None = None) -> Preview:
@@ -21,11 +21,11 @@ def preview_of(config: Config, report: Report | None = None) -> Preview:
         raise SalfError("a preview needs a fleet: set one, such as fleet='phones'.")
     # SALF, whose batches may have to fit the deadline; without one FedAvg, which needs none.
     method = "fedavg" if config.deadline is None else "salf"
-    simulation = from_config(config.changed(method=method), report).simulation
-    world = simulation.world
-    assert isinstance(world, OnFleet)
-    layers = tuple(layer.name for layer in simulation.engine.layers)
-    cohort = simulation.cohort
+    config = config.changed(method=method)
+    problem = problem_of(config, report)
+    world, _, _ = fleet_world(config, problem, config.make_method())
+    layers = tuple(layer.name for layer in problem.layers)
+    cohort = cohort_of(config, problem.users_data)
     drawn = None if cohort.size == cohort.users else _cohorts(config.seed, cohort)
     return preview(config.fleet, world.timing, layers, config.deadline, drawn)
 

@@ -135,7 +135,8 @@ def _accuracy_at_end(make: Make, config: Config, progress: Progress) -> float:
     training = make(config)
     for row in training.rows(0, config.seconds):
         progress((row.clock or 0.0) / config.seconds)
-    samples = training.validation or training.test
+    problem = training.simulation.problem
+    samples = problem.validation or problem.test
     measured = {} if samples is None else evaluate(training.simulation.engine, samples)
     if "accuracy" not in measured:
         raise SalfError(

@@ -10,8 +10,9 @@ from salf.common.errors import SalfError
 from salf.common.process import kept_memory
 from salf.core.rows import Row, with_metrics
 from salf.data import Samples
-from salf.engines import RowLoss
-from salf.evaluation import Metric, evaluate
+from salf.engines import Loss, RowLoss
+from salf.evaluation import Predictor, evaluate
+from salf.problem import Problem
 from salf.simulation import ROUNDING, Simulation
 
 SLOWEST = "slowest_tenth_accuracy"  # what the accuracy on their data is called
@@ -35,17 +36,58 @@ def ends_run(on_round: OnRound | None, row: Row, model: nn.Module) -> bool:
 
 
 @dataclass
+class Evaluation:
+    """When the model of a run is evaluated: every so many rounds, or seconds of a simulated clock.
+
+    It is measured on what the problem holds out, at the end also on the data of the `slowest` tenth
+    of the users. `by` computes the outputs: the problem itself, or an engine, which is faster.
+    """
+
+    problem: Problem
+    every: int
+    seconds: float = 0.0  # instead of rounds
+    slowest: Samples | None = None
+    by: Predictor | None = None
+
+    def measured(self, row: Row, rounds: int, before: float | None = None) -> Row:
+        """The row of a round that was just run, with its metrics if an evaluation is due.
+
+        `before` is the simulated time at which the round began.
+        """
+        due = self.is_due(row, before) or row.round == rounds
+        return with_metrics(row, self.of(self.problem.validation) if due else {})
+
+    def is_due(self, row: Row, before: float | None = None) -> bool:
+        """Whether the model is always evaluated after this round, which began at time `before`."""
+        if self.seconds and before is not None and row.clock is not None:
+            return self._points(row.clock) > self._points(before)
+        return row.round % self.every == 0
+
+    def _points(self, clock: float) -> int:
+        """How many times an evaluation has become due, however the sum of times was rounded."""
+        return int(clock * (1 + ROUNDING) // self.seconds)
+
+    def tested(self) -> dict[str, float]:
+        """The metrics of the model as it is now on the test data."""
+        found = self.of(self.problem.test)
+        slowest = self.of(self.slowest)
+        if found and "accuracy" in slowest:
+            found[SLOWEST] = slowest["accuracy"]
+        return found
+
+    def of(self, samples: Samples | None) -> dict[str, float]:
+        """The metrics of the model as it is now on these samples; none without any."""
+        if samples is None:
+            return {}
+        return evaluate(self.by or self.problem, samples, self.problem.metrics)
+
+
+@dataclass
 class Training:
-    """A simulation with what it is measured on."""
+    """A simulation, and when it is evaluated."""
 
     simulation: Simulation
-    validation: Samples | None  # what the curve is measured on
-    test: Samples | None
-    eval_every: int
-    source: str = ""
-    metrics: Mapping[str, Metric] = field(default_factory=dict)  # your own
-    eval_seconds: float = 0.0  # of the simulated clock, between evaluations, instead of rounds
-    slowest: Samples | None = None  # the data of the tenth of the users with the slowest devices
+    evaluation: Evaluation
 
     def rows(self, rounds: int, seconds: float | None = None) -> Iterator[Row]:
         """Train up to round `rounds` (0 for no limit), or as long as the simulated time allows."""
@@ -56,51 +98,8 @@ class Training:
             row = self.simulation.step_until(seconds)
             if row is None:
                 return
-            row = self.measured(row, rounds, before)
+            row = self.evaluation.measured(row, rounds, before)
             yield replace(row, seconds=perf_counter() - start)
-
-    def measured(self, row: Row, rounds: int, before: float | None = None) -> Row:
-        """The row of a round that was just run, with what is measured if an evaluation is due.
-
-        `before` is the simulated time at which the round began.
-        """
-        due = self.is_due_after(row, before) or row.round == rounds
-        return with_metrics(row, self._evaluated(self.validation) if due else {})
-
-    def _points(self, clock: float) -> int:
-        """How many times an evaluation has become due, however the sum of times was rounded."""
-        return int(clock * (1 + ROUNDING) // self.eval_seconds)
-
-    def evaluated_if_due(self, t: int, rounds: int) -> dict[str, float]:
-        """What is measured after round t of `rounds`; nothing if no evaluation is due."""
-        due = self.is_due(t) or t == rounds
-        return self._evaluated(self.validation) if due else {}
-
-    def is_due_after(self, row: Row, before: float | None) -> bool:
-        """Whether the model is always evaluated after this round, which began at time `before`."""
-        if self.eval_seconds and before is not None and row.clock is not None:
-            return self._points(row.clock) > self._points(before)
-        return self.is_due(row.round)
-
-    def is_due(self, t: int) -> bool:
-        """Whether round t is one of those after which the model is always evaluated."""
-        return t % self.eval_every == 0
-
-    def tested(self) -> dict[str, float]:
-        """What is measured of the model as it is now on the test data.
-
-        With a fleet, also the accuracy on the data of the slowest tenth of the users.
-        """
-        found = self._evaluated(self.test)
-        slowest = self._evaluated(self.slowest)
-        if found and "accuracy" in slowest:
-            found[SLOWEST] = slowest["accuracy"]
-        return found
-
-    def _evaluated(self, samples: Samples | None) -> dict[str, float]:
-        if samples is None:
-            return {}
-        return evaluate(self.simulation.engine, samples, self.metrics)
 
 
 @dataclass(frozen=True)
@@ -148,6 +147,11 @@ class History:
         return sum(row.seconds for row in self.rows)
 
 
+def loss_kind(loss: Loss) -> str:
+    """How a loss is applied, as a summary says it."""
+    return f"one value per {'row' if isinstance(loss, RowLoss) else 'user'}"
+
+
 def run_rounds(
     training: Training,
     rounds: int,
@@ -165,13 +169,10 @@ def run_rounds(
             rows.append(row)
             if stopped := ends_run(on_round, row, simulation.model):
                 break
-        tested = training.tested()
-    engine = simulation.engine
-    return History(
-        tuple(rows),
-        tested,
-        engine.name,
-        engine.why,
-        stopped,
-        f"one value per {'row' if isinstance(engine.loss, RowLoss) else 'user'}",
-    )
+        return history_of(training, rows, stopped)
+
+
+def history_of(training: Training, rows: Sequence[Row], stopped: bool) -> History:
+    """The history of a run of which these are all rounds."""
+    engine, tested = training.simulation.engine, training.evaluation.tested()
+    return History(tuple(rows), tested, engine.name, engine.why, stopped, loss_kind(engine.loss))

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from reference import small_mlp
+from nets import small_mlp
 from salf.core.deadline import Backpropagation
 from salf.core.layers import Layers
 

@@ -14,8 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from nets import Twice
-from reference import small_mlp
+from nets import Twice, small_mlp
 from salf.common.errors import SalfError
 from salf.core.deadline import Backpropagation, backprop
 from salf.core.deadline.retry import Retry

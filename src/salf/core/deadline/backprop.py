@@ -160,7 +160,7 @@ class Backpropagation:
         }
 
     def state_dict(self) -> dict[str, list[float]]:
-        """What was learned, for another process that continues in this one's place."""
+        """The times learned, for another process that continues in this one's place."""
         return {
             **{str(stage): list(seen) for stage, seen in enumerate(self.times.seen)},
             "absent": list(self.times.absent),
@@ -275,7 +275,7 @@ class _Round:
         return self.depth > 1 and self._continues()
 
     def hook(self, number: int) -> Callable[[Tensor], None]:
-        """What autograd calls when the gradient of a parameter of this layer is complete."""
+        """The hook for parameters of this layer, called when a gradient is complete."""
 
         def complete(parameter: Tensor) -> None:
             self._pending[number] -= 1
@@ -301,12 +301,11 @@ def _leaves(loss: Tensor) -> set[int]:
     ahead = [get_gradient_edge(loss).node] if loss.requires_grad else []
     found: set[Node] = set(ahead)
     for node in ahead:  # which grows on the way
-        below = node.next_functions
-        for following, _ in below:
+        for following, _ in node.next_functions:
             if following is not None and following not in found:
                 found.add(following)
                 ahead.append(following)
-        if not below:
+        if not node.next_functions:
             leaves.add(id(getattr(node, "variable", None)))
     return leaves
 

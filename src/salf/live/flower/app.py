@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import count
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,9 @@ from salf.live.flower.parent import end_with_parent
 from salf.live.flower.strategy import SALF, WAITING
 from salf.live.serve import Watcher, finish, server_settings
 from salf.live.server import saved_round
-from salf.live.slow import slowness
-from salf.live.users import make_share, user_name
-from salf.runs.federation import from_config
+from salf.live.slow import Slowdown, slowness
+from salf.live.users import UserBatches, user_name
+from salf.runs.federation import evaluation_of, problem_of, problem_of_user
 from salf.runs.folder import RunFolder, without_last_evaluation
 from salf.runs.live_config import LiveConfig
 from salf.runs.presets import read_toml
@@ -149,22 +150,22 @@ def main(grid: Grid, context: Context) -> None:
     end_with_parent()
     config = _read(context)
     folder = RunFolder(str(context.run_config["folder"]))
-    training = from_config(config.simulated())
-    simulation = training.simulation
+    problem = problem_of(config)
+    evaluation = evaluation_of(config, problem)
     if rows := records.read(folder.rounds):
-        records.rewrite(folder.rounds, without_last_evaluation(rows, training))
+        records.rewrite(folder.rounds, without_last_evaluation(rows, evaluation))
 
     def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord | None:
-        measured = training.evaluated_if_due(round, config.rounds) if round else None
+        due = round and (evaluation.is_due(Row(round, nan, ())) or round == config.rounds)
+        measured = evaluation.of(problem.validation) if due else None
         return MetricRecord(dict(measured)) if measured else None
 
     strategy = Named(
-        simulation.model,
+        problem,
         lr=schedules.schedule(config.lr, config.rounds),
         deadline=config.make_deadline(),
         grace=config.grace,
-        **server_settings(config, training),
-        layers=[[*layer.parameters, *layer.buffers] for layer in simulation.engine.layers],
+        **server_settings(config, problem),
         state=folder.checkpoint,
         record=folder.rounds,
         min_available_nodes=config.users,
@@ -174,10 +175,10 @@ def main(grid: Grid, context: Context) -> None:
         fraction_evaluate=0.0,
     )
     strategy.names = json.loads(str(context.run_config["names"]))
-    arrays = ArrayRecord(simulation.model.state_dict())
+    arrays = ArrayRecord(problem.model.state_dict())
     strategy.start(grid, arrays, num_rounds=config.rounds, evaluate_fn=evaluate)
     end_with_parent()
-    finish(config, training, records.read(folder.rounds), folder)
+    finish(config, evaluation, strategy.server, records.read(folder.rounds), folder)
 
 
 @client.train()
@@ -186,19 +187,22 @@ def train(msg: Message, context: Context) -> Message:
     end_with_parent()
     config = _read(context)
     number = int(context.node_config["partition-id"]) + 1
-    share = make_share(config, number, slowness(config.slow, config.users)[number - 1])
+    problem = problem_of_user(config, number - 1)
+    batches = UserBatches.of(config, problem, number)
+    if (slow := slowness(config.slow, config.users)[number - 1]) != 1:
+        Slowdown(problem.model, slow)
     round = int(msg.content["config"]["server-round"])  # type: ignore[arg-type]
     steps = count(1)
     own: dict[str, Any] = {}
     if config.equal_time():
-        own = {"batch_size": config.batch_size, "samples": len(share.samples)}
+        own = {"batch_size": config.batch_size, "samples": len(batches.samples)}
 
     def batch(rows: int | None = None) -> Any:
-        return share.batch(round, next(steps), rows)
+        return batches.batch(round, next(steps), rows)
 
     own |= {"seed": config.seed, "number": number - 1, "method": config.make_method()}
-    with share.draws(round):
-        return answer(share.model, batch, msg, context, steps=share.steps, **own)
+    with batches.draws(round):
+        return answer(problem.model, batch, msg, context, steps=batches.steps, **own)
 
 
 def _read(context: Context) -> LiveConfig:

@@ -43,7 +43,6 @@ class Constant(Deadline):
         _check(self.seconds)
 
     def of(self, t: int, current: float) -> float:
-        """T_max."""
         return self.seconds
 
 
@@ -60,7 +59,6 @@ class DeadlineSchedule(Deadline):
             _check(each)
 
     def of(self, t: int, current: float) -> float:
-        """T_t."""
         return self.seconds[min(t, len(self.seconds)) - 1]
 
     @classmethod
@@ -95,11 +93,9 @@ class Auto(Deadline):
             raise SalfError(f"the target reach of auto must be between 0 and 1, not {self.reach}.")
 
     def of(self, t: int, current: float) -> float:
-        """The current one."""
         return current
 
     def after(self, current: float, reach: float) -> float:
-        """A little longer if users reached less than the target, else shorter."""
         return current * exp(self.GAIN * (self.reach - reach))
 
 

@@ -22,11 +22,9 @@ class Delayed(OnFleet):
     surely = True  # everybody delivers in the end
 
     def busy(self, t: int, memory: Memory) -> Ints:
-        """Users at work on a model of an earlier round."""
         return np.flatnonzero(memory[DUE, 1:] > 0)
 
     def models_in_use(self, memory: Memory) -> set[int]:
-        """The models given to users who have not delivered."""
         given, due = memory[:, 1:]
         # Not of those that never come back, whose number would only grow.
         return set(given[(due > 0) & np.isfinite(due)].astype(np.int64).tolist())
@@ -34,7 +32,6 @@ class Delayed(OnFleet):
     def arrivals(
         self, t: int, draws: Draws, users: Ints, memory: Memory
     ) -> tuple[Arrivals, Memory]:
-        """Who delivers in this round, and who begins and will be late."""
         clock, seconds = float(memory[CLOCK]), self.deadline.of(t, float(memory[TMAX]))
         begun, after = self._begin(t, draws, users, memory)
         due = after[DUE, 1:]
@@ -107,7 +104,6 @@ class Buffered(Delayed):
     def arrivals(
         self, t: int, draws: Draws, users: Ints, memory: Memory
     ) -> tuple[Arrivals, Memory]:
-        """The next updates; of those that arrive at the same time, low user numbers first."""
         clock = float(memory[CLOCK])
         at_work = self.busy(t, memory)
         free = np.setdiff1d(users, at_work)

@@ -28,12 +28,10 @@ class Tasks:
 
     @cached_property
     def milestones(self) -> Ints:
-        """How many each user has."""
         return np.asarray(self.planned * self.layers)
 
     @cached_property
     def within(self) -> Bools:
-        """Which milestones each user has."""
         return np.asarray(np.arange(self.work.shape[1]) < self.milestones[:, None])
 
     @cached_property
@@ -43,7 +41,6 @@ class Tasks:
 
     @cached_property
     def each(self) -> Ints:
-        """Rows of these arrays."""
         return np.arange(len(self.users))
 
     def arrivals(self, reached: Ints, spent: Spent | None = None) -> Arrivals:
@@ -91,7 +88,6 @@ class Round:
 
     @property
     def finish(self) -> Floats:
-        """When each user has uploaded all layers of all its steps."""
         return self.tasks.finish(self.done)
 
     def reached(self, seconds: float) -> Ints:

@@ -34,7 +34,6 @@ class Timely(OnFleet):
     def arrivals(
         self, t: int, draws: Draws, users: Ints, memory: Memory
     ) -> tuple[Arrivals, Memory]:
-        """Who delivers what it was given."""
         clock = float(memory[CLOCK])
         times, given, seconds = self._given(draws, users, clock)
         each = np.maximum(given - 1, 0)

@@ -47,20 +47,17 @@ class OnFleet(World):
 
     @property
     def deadline(self) -> Deadline:
-        """That of every round, which only a method that waits can do without."""
         if self._deadline is None:
             raise missing()
         return self._deadline
 
     def start(self) -> Memory:
-        """Time 0, and the first deadline."""
         known = 0 if self.learned is None else self.learned.hypotheses
         memory = np.zeros((LEARNED + known, 1 + self.users))
         memory[TMAX] = self._first_deadline() if self.has_deadline else 0.0
         return memory
 
     def clock(self, memory: Memory) -> float:
-        """The simulated seconds so far."""
         return float(memory[CLOCK])
 
     def _first_deadline(self) -> float:
@@ -71,7 +68,6 @@ class OnFleet(World):
     def arrivals(
         self, t: int, draws: Draws, users: Ints, memory: Memory
     ) -> tuple[Arrivals, Memory]:
-        """How far every user is at the deadline."""
         clock, seconds = float(memory[CLOCK]), self.deadline.of(t, float(memory[TMAX]))
         times = self.timing.round(draws, users, clock)
         reached, finish = times.reached(seconds), times.finish
@@ -97,7 +93,6 @@ class OnFleet(World):
         return np.asarray((1 - reach).prod(axis=1))
 
     def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
-        """P(user u reaches layer l in round t): [L, users]."""
         if self.surely:
             return np.ones((self.layers, len(users)))
         seconds = self.deadline.of(t, float(memory[TMAX]))
@@ -106,11 +101,9 @@ class OnFleet(World):
         return self.timing.reach(users, float(memory[CLOCK]), seconds)
 
     def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
-        """The arrivals: their local steps took time too."""
         return arrived
 
     def reach_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
-        """`reach`: a layer is reached in the first local step or not at all."""
         return self.reach(t, users, memory)
 
     def unreached_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
@@ -118,11 +111,9 @@ class OnFleet(World):
         return self.checked_unreached(t, users, memory)
 
     def waiting(self) -> World:
-        """A round ends with the slowest user."""
         return Waiting(self.timing, self._deadline)
 
     def late(self, delay: int | None = None) -> World:
-        """Users that are not done at the deadline deliver when they are."""
         if delay is not None:
             raise SalfError(
                 "delay counts rounds, but with a fleet users deliver when they are done: leave "
@@ -133,19 +124,16 @@ class OnFleet(World):
         return Delayed(self.timing, self.deadline)
 
     def narrowed(self, width: float) -> World:
-        """Users that cannot be done in time train a narrower network."""
         if self._narrow is None:
             raise SalfError("this fleet does not know how long a narrower network takes.")
         return Narrowed(self.timing, self.deadline, self._narrow(width))
 
     def buffered(self, size: int) -> World:
-        """A step is taken whenever so many updates have arrived."""
         from salf.worlds.fleet.late import Buffered
 
         return Buffered(self.timing, size)
 
     def timely(self, fastest: float, measured: bool, most: int) -> World:
-        """Users are given what fits into a round."""
         from salf.worlds.fleet.timely import Timely
 
         return Timely(self.timing, fastest, measured, most)
@@ -195,7 +183,6 @@ class Waiting(OnFleet):
     def arrivals(
         self, t: int, draws: Draws, users: Ints, memory: Memory
     ) -> tuple[Arrivals, Memory]:
-        """All users with all they were to do."""
         clock = float(memory[CLOCK])
         times = self.timing.round(draws, users, clock)
         finish = times.finish
@@ -224,7 +211,6 @@ class Narrowed(OnFleet):
     def arrivals(
         self, t: int, draws: Draws, users: Ints, memory: Memory
     ) -> tuple[Arrivals, Memory]:
-        """Who is done at the deadline, with the network it was given."""
         clock, seconds = float(memory[CLOCK]), self.deadline.of(t, float(memory[TMAX]))
         full = self.timing.round(draws, users, clock)
         slow = full.finish > seconds
