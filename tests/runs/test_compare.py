@@ -161,7 +161,7 @@ def test_settings_given_as_lists_are_all_combined_and_are_columns(tiny, tmp_path
     alone = run(tiny.changed(method="salf", lr=0.3, momentum=0.5, rounds=2, seed=0))
     (result,) = found.results[case]
     assert result.summary["test_accuracy"] == alone.summary["test_accuracy"]
-    assert "Method          lr  momentum" in str(found)
+    assert "lr  momentum" in str(found)
     assert "momentum" in found._repr_html_()
 
 

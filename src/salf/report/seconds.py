@@ -69,7 +69,8 @@ def notes(comparison: Comparison) -> list[str]:
     said = [
         *(accuracies if classifies(comparison) else []),
         "Waited: simulated seconds from when a user finishes to the end of the round. Work and "
-        "bytes lost: the shares that contribute to no update.",
+        "bytes lost: what contributes to no update: from users that a method drops, "
+        "and from layers that were started but not completed by the deadline.",
     ]
     late = [case for case in comparison.results if not names.waits(case.method)]
     if late and base.deadline is not None:

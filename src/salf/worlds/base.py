@@ -33,6 +33,7 @@ class World(ABC):
 
     users: int
     layers: int
+    counts_steps = False  # whether arrivals say how many local steps were done
 
     @abstractmethod
     def arrivals(
@@ -56,7 +57,8 @@ class World(ABC):
 
     def reach_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
         """`reach` with local steps: who stops in a later step than the first reached the layer."""
-        return 1 - (1 - self.reach(t, users, memory)) / planned
+        reach = self.reach(t, users, memory)
+        return reach if self.counts_steps else 1 - (1 - reach) / planned
 
     def busy(self, t: int, memory: Memory) -> Ints:
         """Users at work on an earlier round, which are asked only if there are too few others."""
@@ -75,7 +77,9 @@ class World(ABC):
         return set()
 
     def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
-        """The same arrivals with local steps: a straggler stops in any of the `planned` alike."""
+        """The arrivals with local steps: a straggler stops in any of the `planned` alike."""
+        if self.counts_steps:
+            return arrived
         place = draws.uniform(arrived.user, Purpose.STEP)[:, 0]
         stopped = 1 + (place * planned).astype(np.int64)
         steps = np.where(arrived.straggler, stopped, planned)
@@ -83,7 +87,8 @@ class World(ABC):
 
     def unreached_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
         """p_l with local steps: nobody reaches the layer if all users also stop in their first."""
-        return self.checked_unreached(t, users, memory) / np.prod(planned, dtype=np.float64)
+        unreached = self.checked_unreached(t, users, memory)
+        return unreached if self.counts_steps else unreached / np.prod(planned, dtype=np.float64)
 
     def checked(self, arrived: Arrivals, t: int) -> Arrivals:
         """The arrivals of round t, or an error that says what is wrong with them."""
@@ -141,7 +146,7 @@ class World(ABC):
         )
 
     def timely(self, fastest: float, measured: bool, most: int) -> "World":
-        """The same users when each is given what fits into the time of the `fastest` share.
+        """The same users when each is given what fits into the time of the `fastest` part of them.
 
         That is the time they are expected to need, or, if `measured`, the time they will need. No
         user does the planned local steps more than `most` times.
@@ -157,7 +162,7 @@ class AtDeadline(World):
 
     def __init__(self, law: DepthDistribution) -> None:
         self.law, self.users, self.layers = law, law.users, law.layers
-        # A round of a small model takes a millisecond: what salf itself draws is not checked.
+        # A round of a small model takes a millisecond: depths that salf draws are not checked.
         self._is_own = type(self) is AtDeadline and type(law) in depth.LAWS
 
     def arrivals(
@@ -264,12 +269,14 @@ class Late(AtDeadline):
 
 
 def _all_or_nothing(arrived: Arrivals, planned: Ints) -> Arrivals:
-    """The arrivals with all local steps of users who finished, and none of the others."""
+    """All local steps of users who finished, and none of the others."""
     return replace(arrived, steps=np.where(arrived.depth == 1, planned, 1), planned=planned)
 
 
 class Recorded(World):
     """Arrivals that were written down: who was asked, their depths and local steps, and p_l."""
+
+    counts_steps = True
 
     def __init__(
         self,
@@ -294,9 +301,6 @@ class Recorded(World):
     def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
         return Arrivals.at(arrived.depth, user=arrived.user, steps=arrived.steps, planned=planned)
 
-    def unreached_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
-        return self.checked_unreached(t, users, memory)
-
     def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
         return self.chances[t - 1]
 
@@ -304,9 +308,6 @@ class Recorded(World):
         if self.recorded_reach is None:
             return super().reach(t, users, memory)
         return self.recorded_reach[t - 1]
-
-    def reach_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
-        return self.reach(t, users, memory)
 
     def waiting(self) -> World:
         return self

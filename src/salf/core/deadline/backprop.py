@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import Node, get_gradient_edge
 
 from salf.common.errors import SalfError
 from salf.core.deadline.retry import Retry
 from salf.core.deadline.times import FORWARD, Times
+from salf.core.graph import nodes_of
 from salf.core.layers import Layers
 
 SLOWEST = 2.0  # how much slower than usual a round may look, since one hiccup is not a slow round
@@ -120,7 +120,9 @@ class Backpropagation:
         named = dict(self.model.named_parameters())
         names = [name for layer in self.layers for name in layer.parameters]
         trainable = {name: named[name] for name in names if named[name].requires_grad}
-        used = _leaves(loss)
+        nodes = nodes_of([loss] if loss.requires_grad else [])
+        # Only at the leaves: nodes of functions of one's own may have such an attribute too.
+        used = {id(getattr(n, "variable", None)) for n in nodes if not n.next_functions}
         awaited = {name: p for name, p in trainable.items() if id(p) in used}
         if trainable and not awaited:
             raise SalfError(
@@ -293,21 +295,6 @@ class _Round:
         while self.depth > 1 and not self._pending[self.depth - 1]:
             self.depth -= 1
             self.seconds[self.depth] = 0.0
-
-
-def _leaves(loss: Tensor) -> set[int]:
-    """The ids of the tensors that `loss.backward()` would give a gradient to."""
-    leaves: set[int] = set()
-    ahead = [get_gradient_edge(loss).node] if loss.requires_grad else []
-    found: set[Node] = set(ahead)
-    for node in ahead:  # which grows on the way
-        for following, _ in node.next_functions:
-            if following is not None and following not in found:
-                found.add(following)
-                ahead.append(following)
-        if not node.next_functions:
-            leaves.add(id(getattr(node, "variable", None)))
-    return leaves
 
 
 def _accelerators(parameters: Iterable[Tensor]) -> set[torch.device]:

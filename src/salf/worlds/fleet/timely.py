@@ -40,10 +40,9 @@ class Timely(OnFleet):
         finish = np.where(given > 0, times.done[times.tasks.each, each], np.inf)
         reached = np.where(finish <= seconds * (1 + ROUNDING), given, 0)
         took = min(float(finish[given > 0].max()), seconds)
-        spent = self._spent(times, reached, finish, took, clock)
         after = memory.copy()
-        after[CLOCK] = spent.clock
-        return times.tasks.arrivals(reached, spent), after
+        after[CLOCK] = clock + took
+        return times.tasks.arrivals(reached, spent=times.spent(reached, took)), after
 
     def _given(self, draws: Draws, users: Ints, clock: float) -> tuple[Round, Ints, float]:
         """The users' times, how many milestones each is given, and the length of the round."""
