@@ -19,7 +19,6 @@ from rich.progress import track
 from rich.table import Table
 from torch import nn
 
-from salf.core.layers import Layers
 from salf.live.cluster import cluster
 from salf.live.rounds import Grace, Rounds
 from salf.live.serve import make_server
@@ -27,6 +26,7 @@ from salf.live.server import LiveServer, Row
 from salf.live.slow import slowness
 from salf.live.update import Update, encode_model
 from salf.live.users import make_user, user_name
+from salf.problem import Problem
 from salf.runs.federation import problem_of
 from salf.runs.live_config import live
 from salf.runs.presets import PRESETS
@@ -76,7 +76,7 @@ class Echo:
 def overhead(count: int) -> tuple[list[float], list[float]]:
     """Milliseconds of our rounds, and of the same messages by Ray alone, right after them."""
     model = one_megabyte()
-    server = LiveServer(model, Layers.of(model), lambda t: 0.1)
+    server = LiveServer(Problem.of(model), 0.1)
     with cluster():
         from salf.live import ray
 

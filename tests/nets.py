@@ -1,11 +1,41 @@
-"""Small networks of the kinds that people bring: residual, attention, recurrent."""
+"""Small networks for all tests: linear ones, and those of the kinds that people bring."""
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import nn
 
 DOUBLE = torch.float64
+
+
+def mlp(*sizes, seed=0, between=nn.ReLU, dtype=torch.float32):
+    """Linear layers of these sizes, with an activation between them."""
+    torch.manual_seed(seed)
+    modules = []
+    for inputs, outputs in pairwise(sizes):
+        modules += [nn.Linear(inputs, outputs), between()]
+    return nn.Sequential(*modules[:-1]).to(dtype)
+
+
+def small_mlp(seed=0, sizes=(4, 6, 5, 3), dtype=DOUBLE):
+    return mlp(*sizes, seed=seed, between=nn.Tanh, dtype=dtype)
+
+
+def small_normed(seed=0, dtype=DOUBLE):
+    """Convolutions with batch norm: a VGG of two layers and a head."""
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1, bias=False),
+        nn.BatchNorm2d(4),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(4, 6, 3, padding=1, bias=False),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(6 * 2 * 2, 3),
+    ).to(dtype)
 
 
 class Residual(nn.Module):

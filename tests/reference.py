@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -56,9 +55,6 @@ class Scripted(DepthDistribution):
         if self.stragglers is not None:
             straggler = np.isin(users, self.stragglers[t])
         return Arrivals.at(depth, straggler, len(users) + busy, user=users)
-
-    def reach_law(self, layer):
-        raise NotImplementedError
 
     def unreached(self, users):
         return np.zeros(self.layers) if self.p is None else np.array(self.p)
@@ -132,30 +128,6 @@ def data(users, size, shape, classes=3, dtype=torch.float64, seed=0):
     return inputs.to(dtype), targets
 
 
-def small_mlp(seed=0, sizes=(4, 6, 5, 3), dtype=torch.float64) -> nn.Sequential:
-    torch.manual_seed(seed)
-    modules: list[nn.Module] = []
-    for inputs, outputs in pairwise(sizes):
-        modules += [nn.Linear(inputs, outputs), nn.Tanh()]
-    return nn.Sequential(*modules[:-1]).to(dtype)
-
-
-def small_normed(seed=0, dtype=torch.float64) -> nn.Sequential:
-    """Convolutions with batch norm: a VGG of two layers and a head."""
-    torch.manual_seed(seed)
-    return nn.Sequential(
-        nn.Conv2d(2, 4, 3, padding=1, bias=False),
-        nn.BatchNorm2d(4),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Conv2d(4, 6, 3, padding=1, bias=False),
-        nn.BatchNorm2d(6),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(6 * 2 * 2, 3),
-    ).to(dtype)
-
-
 def simulate(
     model,
     name,
@@ -175,17 +147,22 @@ def simulate(
 ) -> Simulation:
     problem = Problem.of(model, Partitioned(Samples(*samples), shares))
     made = ENGINES[engine](model, problem.layers, **engine_options)
+    rule = method(name, **(options or {}))
     recipe = Recipe(
         lambda t: rate,
-        SGD(momentum),
+        server_of(rule, momentum),
         batch,
         local,
         None if cohort is None else Cohort(len(shares), cohort),
         by_samples,
         made,
     )
-    rule = method(name, **(options or {}))
     return Simulation(problem, rule, AtDeadline(depth), recipe, seed=seed)
+
+
+def server_of(rule, momentum):
+    """An optimiser with this momentum; without, for a method that refuses it."""
+    return SGD(0.0 if rule.refuses(SGD(momentum)) else momentum)
 
 
 def equal_shares(users, size):

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from nets import small_mlp, small_normed
 from reference import (
     ANY_MODEL,
     ANY_WORLD,
@@ -17,8 +18,6 @@ from reference import (
     data,
     equal_shares,
     simulate,
-    small_mlp,
-    small_normed,
 )
 from salf import evaluation
 from salf.common.errors import SalfError, TrainingDiverged

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from salf.data import DataSet, Samples, from_tensors, load
     from salf.methods import METHODS, Method, method
     from salf.planning import Plan, plan
+    from salf.problem import Problem
     from salf.runs.config import Config
     from salf.runs.own import train
     from salf.runs.presets import PRESETS
@@ -48,6 +49,7 @@ _HOMES = {
     "salf.core.layers": ("Layer", "Layers"),
     "salf.methods": ("METHODS", "Method", "method"),
     "salf.planning": ("Plan", "plan"),
+    "salf.problem": ("Problem",),
     "salf.core.rows": ("Row",),
     "salf.simulation": ("Simulation",),
     "salf.worlds": ("World",),
@@ -71,6 +73,7 @@ __all__ = [
     "Method",
     "Partial",
     "Plan",
+    "Problem",
     "Result",
     "Row",
     "SalfError",

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from nets import Twice
-from reference import data, gradients, small_mlp, small_normed
+from nets import Twice, small_mlp, small_normed
+from reference import data, gradients
 from salf.common.errors import SalfError
 from salf.core.backprop import backward_to
 from salf.core.layers import Layers

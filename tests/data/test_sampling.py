@@ -10,17 +10,8 @@ import pytest
 import torch
 from scipy import stats
 
-from reference import (
-    ANY_WORLD,
-    assert_close,
-    copy_of,
-    data,
-    gradients,
-    has_average,
-    simulate,
-    small_mlp,
-    small_normed,
-)
+from nets import small_mlp, small_normed
+from reference import ANY_WORLD, assert_close, copy_of, data, gradients, has_average, simulate
 from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals
 from salf.core.draws import Keyed

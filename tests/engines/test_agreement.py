@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from nets import small_mlp, small_normed
 from reference import (
     ANY_WORLD,
     assert_close,
@@ -21,8 +22,6 @@ from reference import (
     plan_of,
     rows_of,
     simulate,
-    small_mlp,
-    small_normed,
 )
 from salf.common.errors import SalfError
 from salf.core.layers import Layers

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from reference import assert_close, assert_same, copy_of, data, plan_of, rows_of, small_mlp
+from nets import small_mlp
+from reference import assert_close, assert_same, copy_of, data, plan_of, rows_of
 from salf.common.errors import SalfError
 from salf.core.layers import Layers
 from salf.engines import ENGINES, FusedEngine, LoopEngine, engine

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from reference import assert_close, assert_same, copy_of, data, gradients, rows_of, small_normed
+from nets import small_normed
+from reference import assert_close, assert_same, copy_of, data, gradients, rows_of
 from salf.core.layers import Layers
 from salf.engines import LoopEngine
 from salf.methods import Group, Plan

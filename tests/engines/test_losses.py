@@ -8,7 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import salf
-from reference import assert_close, copy_of, gradients, small_mlp
+from nets import small_mlp
+from reference import assert_close, copy_of, gradients
 from salf.common.errors import SalfError
 from salf.core.layers import Layers
 from salf.engines import FusedEngine, LoopEngine, RowLoss, cross_entropy

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from reference import assert_close, copy_of, data, plan_of, rows_of, small_mlp, small_normed
+from nets import small_mlp, small_normed
+from reference import assert_close, copy_of, data, plan_of, rows_of
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.layers import Layers
 from salf.engines import FusedEngine, GroupedEngine, LoopEngine, separate

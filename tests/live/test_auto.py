@@ -7,12 +7,12 @@ import updates
 from torch import nn
 
 from salf.common.errors import SalfError
-from salf.core.layers import Layers
 from salf.live import tmax
 from salf.live.reach import ReachEstimate, UserReach
 from salf.live.rounds import Answer, Grace, Rounds
-from salf.live.server import LiveServer
+from salf.live.server import LiveServer, ServerSettings
 from salf.live.update import Rejected
+from salf.problem import Problem
 from salf.worlds.fleet.deadlines import Auto, DeadlineSchedule
 
 LAYERS = 4
@@ -81,7 +81,7 @@ SPEEDS = {"a": 0.1, "b": 0.2, "c": 0.4, "d": 0.8}
 
 def federation(link, deadline, reach="learned", server=None):
     model = network()
-    server = server or LiveServer(model, Layers.of(model), lambda t: 0.01, reach=reach)
+    server = server or LiveServer(Problem.of(model), 0.01, ServerSettings(reach=reach))
     return Rounds(server, link, deadline, Grace(0.5), now=link.now)
 
 
@@ -157,7 +157,7 @@ def test_t_max_and_what_was_learned_survive_a_restart(tmp_path):
     first = rounds.server
     first.save(tmp_path / "state")
     model = network()
-    second = LiveServer(model, Layers.of(model), lambda t: 0.01, reach="learned")
+    second = LiveServer(Problem.of(model), 0.01, ServerSettings(reach="learned"))
     again = federation(link, Auto(0.7), server=second)
     second.restore(tmp_path / "state")
     assert second.t_max == first.t_max > 0

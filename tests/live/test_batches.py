@@ -1,14 +1,17 @@
 """Batches in equal time: users choose theirs from what they learned about themselves."""
 
+from functools import partial
+
 import pytest
 import torch
-from torch import nn
 
+from nets import mlp
 from salf.core.layers import Layers
 from salf.live.batches import FITS, OwnBatch, common_time
-from salf.live.server import LiveServer
+from salf.live.server import LiveServer, ServerSettings
 from salf.live.update import Rejected, Update, decode, encode
 from salf.live.user import User
+from salf.problem import Problem
 from salf.worlds.fleet.cost import MOST
 
 SIZE = 16
@@ -40,14 +43,12 @@ class Device:
         self.time += 2 * self.pace * self.batch.rows / 4  # two layers with two parameters each
 
 
-def network():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+network = partial(mlp, 3, 4, 2)
 
 
 def federation(devices, deadline, rounds=30, fixed=True):
     model = network()
-    server = LiveServer(model, Layers.of(model), lambda t: 1e-6, equal_time=SIZE)
+    server = LiveServer(Problem.of(model), 1e-6, ServerSettings(equal_time=SIZE))
     rows = []
     for _ in range(rounds):
         server.open([device.user.name for device in devices])
@@ -138,6 +139,6 @@ def test_paces_survive_a_restart(tmp_path):
     server, _ = federation([Device("a", 1e-3)], None, 2)
     server.save(tmp_path / "state")
     model = network()
-    again = LiveServer(model, Layers.of(model), lambda t: 0.1, equal_time=SIZE)
+    again = LiveServer(Problem.of(model), 0.1, ServerSettings(equal_time=SIZE))
     again.restore(tmp_path / "state")
     assert again.step_seconds(None) == server.step_seconds(None) > 0

@@ -2,33 +2,33 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
+from nets import mlp
 from salf.common.errors import SalfError
 from salf.core.compression import Compression, Sender
 from salf.core.layers import Layers
 from salf.core.server import SGD
 from salf.live.inspection import Part
 from salf.live.reach import ReachEstimate
-from salf.live.server import LiveServer
+from salf.live.server import LiveServer, ServerSettings
 from salf.live.update import Update, encode
+from salf.problem import Problem
 
 LR = 0.5
 
 
-def network():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+network = partial(mlp, 3, 4, 4, 2)
 
 
 def server(**settings):
     model = network()
     settings = {"unreached": [0.0, 0.0, 0.0], **settings}
-    return LiveServer(model, Layers.of(model), lambda t: LR, **settings)
+    return LiveServer(Problem.of(model), LR, ServerSettings(**settings))
 
 
 def update(user, depth=1, round=1, seed=0):

@@ -26,6 +26,7 @@ from salf.live.server import LiveServer
 from salf.live.slow import Slowdown
 from salf.live.update import Update
 from salf.live.user import User
+from salf.problem import Problem
 
 pytest.importorskip("ray", reason="needs salf[ray]")
 from ray import cloudpickle
@@ -129,7 +130,7 @@ def test_a_federation_with_slow_killed_hanging_and_lying_users_trains_on_what_is
 ):
     monkeypatch.setattr(ray, "HUNG_SECONDS", 10.0)
     model = network()
-    server = LiveServer(model, Layers.of(model), lambda t: LR)
+    server = LiveServer(Problem.of(model), LR)
     accepted: dict[int, list[Update]] = {}
     take = server.take
 

@@ -1,19 +1,20 @@
 """Rounds by a made-up clock: they close in time, whatever users do."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from math import inf
 
 import pytest
 import torch
 import updates
-from torch import nn
 
+from nets import mlp
 from salf.common.errors import SalfError
-from salf.core.layers import Layers
 from salf.live.rounds import Answer, Grace, Rounds
-from salf.live.server import LiveServer
+from salf.live.server import LiveServer, ServerSettings
 from salf.live.update import Rejected, encode
+from salf.problem import Problem
 
 LAYERS = 2
 NEVER = inf
@@ -69,9 +70,7 @@ class MadeUpLink:
         return Answer(user, round, encode(good(user, round, seconds=self.work)))
 
 
-def network():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+network = partial(mlp, 3, 4, 2)
 
 
 def good(user, round, depth=1, seconds=0.0):
@@ -82,7 +81,7 @@ def rounds(delays, deadline=1.0, grace=0.5, method="salf", **more):
     clock = Clock()
     model = network()
     server = LiveServer(
-        model, Layers.of(model), lambda t: 0.1, method=method, unreached=[0.0] * LAYERS
+        Problem.of(model), 0.1, ServerSettings(method=method, unreached=[0.0] * LAYERS)
     )
     link = MadeUpLink(clock, delays, more.pop("work", 0.0))
     if grace is not None:

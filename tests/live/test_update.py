@@ -15,7 +15,7 @@ from torch import nn
 
 from salf.core.layers import Layer, Layers, is_sent
 from salf.live.inspection import ENOUGH, FACTOR, Inspection, Part
-from salf.live.server import LiveServer
+from salf.live.server import LiveServer, ServerSettings
 from salf.live.update import (
     _DTYPES,
     Rejected,
@@ -26,6 +26,7 @@ from salf.live.update import (
     encode_model,
     size_of,
 )
+from salf.problem import Problem
 
 ROUND = 7
 
@@ -367,7 +368,7 @@ def test_a_broken_header_is_rejected(change):
 
 @cache
 def a_server():
-    return LiveServer(network(), LAYERS, lambda t: 1.0, unreached=[0.0, 0.0])
+    return LiveServer(Problem(network(), LAYERS), 1.0, ServerSettings(unreached=[0.0, 0.0]))
 
 
 def attempt(data):

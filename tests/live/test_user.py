@@ -8,10 +8,11 @@ from torch.nn import functional as F
 from salf.common.errors import SalfError
 from salf.core.layers import Layers
 from salf.live.inspection import Inspection
-from salf.live.server import LiveServer
+from salf.live.server import LiveServer, ServerSettings
 from salf.live.task import Task
 from salf.live.update import decode, decode_model, encode, encode_model, size_of
 from salf.live.user import User, take_over
+from salf.problem import Problem
 
 
 def network():
@@ -82,7 +83,7 @@ class Masked(nn.Module):
 
 def test_a_model_with_an_infinite_mask_trains():
     model, own = (nn.Sequential(Masked(), nn.Linear(3, 2)) for _ in range(2))
-    server = LiveServer(model, Layers.of(model), lambda t: 0.1)
+    server = LiveServer(Problem.of(model), 0.1)
     labels = torch.tensor([0, 1])
     user = User(
         "a", own, Layers.of(own), lambda t, step: F.cross_entropy(own(torch.eye(2, 3)), labels)
@@ -101,7 +102,7 @@ def test_a_variance_stays_positive_though_steps_are_divided_by_1_minus_p(momentu
     model, own = (
         nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3, momentum=momentum)) for _ in range(2)
     )
-    server = LiveServer(model, Layers.of(model), lambda t: 0.1, unreached=[0.5])
+    server = LiveServer(Problem.of(model), 0.1, ServerSettings(unreached=[0.5]))
     inputs, labels = 0.01 * torch.randn(8, 3), torch.zeros(8, dtype=torch.int64)
     user = User("a", own, Layers.of(own), lambda t, step: F.cross_entropy(own(inputs), labels))
     server.open(["a"])
@@ -126,7 +127,7 @@ def test_a_user_without_time_for_a_layer_sends_none():
     update = user(network()).train(Task(1, 0.0, weights_of(network())))
     assert (update.depth, dict(update.tensors)) == (3, {})
     model = network()
-    server = LiveServer(model, Layers.of(model), lambda t: 0.1)
+    server = LiveServer(Problem.of(model), 0.1)
     server.open(["a"])
     server.take("a", encode(update))
     row = server.close()

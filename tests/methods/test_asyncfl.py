@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from nets import small_mlp, small_normed
 from reference import (
     ANY_MODEL,
     Scripted,
@@ -13,8 +14,6 @@ from reference import (
     equal_shares,
     gradients,
     simulate,
-    small_mlp,
-    small_normed,
 )
 from salf.common.errors import SalfError
 from salf.core.draws import Keyed

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from nets import small_mlp
 from reference import (
     ANY_MODEL,
     Scripted,
@@ -15,7 +16,6 @@ from reference import (
     equal_shares,
     gradients,
     simulate,
-    small_mlp,
     tensors,
 )
 from salf.common.errors import SalfError

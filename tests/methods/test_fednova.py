@@ -9,10 +9,10 @@ from quadratic import after, recorded, simulation
 from torch import nn
 
 from salf.core.arrivals import Arrivals
-from salf.core.layers import Layers
-from salf.live.server import LiveServer
+from salf.live.server import LiveServer, ServerSettings
 from salf.live.update import Update
 from salf.methods import method
+from salf.problem import Problem
 
 # Three local steps; one complete, and of the second the layers from 2 on; two complete.
 ARRIVED = Arrivals.at(np.array([1, 2, 1]), steps=np.array([3, 2, 2]), planned=np.array([3, 3, 3]))
@@ -71,7 +71,7 @@ def test_live_the_weights_are_the_same():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
     server = LiveServer(
-        model, Layers.of(model), lambda t: 1.0, method="fednova", local_steps=3, max_norm=100.0
+        Problem.of(model), 1.0, ServerSettings(method="fednova", local_steps=3, max_norm=100.0)
     )
     before = {name: value.detach().clone() for name, value in server.weights.items()}
     server.open(["0", "1", "2", "silent"])

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from nets import small_mlp, small_normed
 from reference import (
     ANY_MODEL,
     Scripted,
@@ -12,8 +13,6 @@ from reference import (
     data,
     equal_shares,
     simulate,
-    small_mlp,
-    small_normed,
 )
 from salf.core.narrow import subnetwork
 from salf.data.sampling import LocalWork

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from nets import small_mlp, small_normed
 from reference import (
     ANY_MODEL,
     Scripted,
@@ -19,8 +20,6 @@ from reference import (
     plan_of,
     rows_of,
     simulate,
-    small_mlp,
-    small_normed,
     tensors,
 )
 from salf.common.errors import SalfError

@@ -8,7 +8,8 @@ import torch
 from scipy import stats
 from torch import nn
 
-from reference import ANY_MODEL, data, draw_all, gradients, plan_of, rows_of, small_mlp, unreached
+from nets import small_mlp
+from reference import ANY_MODEL, data, draw_all, gradients, plan_of, rows_of, unreached
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.arrivals import Arrivals
 from salf.core.layers import Layers

@@ -1,11 +1,15 @@
 """A run of Python objects keeps a folder, continues there, and refuses what is not the same."""
 
+import signal
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 import salf
+from nets import mlp
 from salf.runs.presets import load_config
 from salf.runs.run import Stopped
 from salf.worlds.depth import Uniform
@@ -13,9 +17,7 @@ from salf.worlds.depth import Uniform
 SETTINGS = {"users": 4, "rounds": 6, "batch_size": 5, "stragglers": 0.5, "lr": 0.1}
 
 
-def net():
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+net = partial(mlp, 6, 8, 3, seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -116,3 +118,29 @@ def test_the_config_of_such_a_run_is_no_config_of_the_command(points, tmp_path):
     assert config.given["model"] == "Sequential"
     with pytest.raises(salf.SalfError, match="repeat it with salf"):
         salf.run(config)
+
+
+def test_an_interrupted_run_returns_its_rounds_and_goes_on_from_its_folder(tmp_path):
+    def interrupt(row, model):
+        if row.round == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    given = {"out": tmp_path / "run", "rounds": 4, "users": 3, "eval_every": 1, "seed": 1}
+    x, y = torch.randn(60, 4), torch.randint(0, 3, (60,))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        history = salf.train(nn.Linear(4, 3), (x, y), (x, y), on_round=interrupt, **given)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (len(history.rows), history.stopped) == (2, True)
+    assert history.test_accuracy is not None
+    history = salf.train(nn.Linear(4, 3), (x, y), (x, y), resume=True, **given)
+    assert (len(history.rows), history.stopped) == (4, False)
+
+
+def test_users_own_data_are_not_called_iid(tmp_path):
+    own = [(torch.randn(6, 4), torch.randint(0, 3, (6,))) for _ in range(3)]
+    for name, data, split in (("own", own, "own"), ("given", own[0], "given")):
+        more = {} if split == "own" else {"split": [[0, 1], [2, 3]]}
+        salf.train(nn.Linear(4, 3), data, rounds=1, out=tmp_path / name, **more)
+        assert load_config(str(tmp_path / name / "config.toml")).split == split

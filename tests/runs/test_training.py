@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import salf
+from nets import mlp
 from salf.methods import Method
 from salf.runs.config import Config
 from salf.runs.federation import from_config
@@ -22,9 +24,7 @@ def points():
     return torch.tensor(x, dtype=torch.float32), torch.tensor(y)
 
 
-def net():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+net = partial(mlp, 8, 16, 3)
 
 
 SMALL = {"users": 6, "rounds": 40, "lr": 0.2, "batch_size": 8}

@@ -1,5 +1,7 @@
 """Users as they are: cohorts, weights and data of their own, from `salf.train` and configs."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import salf
+from nets import mlp
 from reference import ANY_WORLD
 from salf.runs.federation import from_config
 from salf.runs.live_config import live
@@ -15,9 +18,7 @@ SIZES = (12, 3, 7, 1, 20)
 SMALL = {"rounds": 4, "batch_size": 4, "threads": 1, "lr": 0.1}
 
 
-def net():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+net = partial(mlp, 6, 8, 3)
 
 
 def pairs(dtype=torch.float32):

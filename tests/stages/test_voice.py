@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from reference import Scripted, data, equal_shares, simulate, small_mlp
+from nets import small_mlp
+from reference import Scripted, data, equal_shares, simulate
 from salf.stages.voice import MOST_USERS, Voice
 from salf.worlds.depth import Mixture
 

@@ -34,13 +34,16 @@ GOOD = Arrivals.at(np.array([1, 2, 3]))
     ("made", "said"),
     [
         (replace(GOOD, depth=np.array([1, 2])), "must return depth as an array of shape"),
-        (Arrivals.at(GOOD.depth, user=np.arange(1, 4)), "number users from 0 to 2, not 1 to 3"),
-        (Arrivals.at(GOOD.depth, user=np.arange(3) - 1), "number users from 0 to 2, not -1 to 1"),
+        (Arrivals.at(GOOD.depth, user=np.arange(1, 4)), "user from 0 to 2 in round 5, not 1 to 3"),
+        (
+            Arrivals.at(GOOD.depth, user=np.arange(3) - 1),
+            "user from 0 to 2 in round 5, not -1 to 1",
+        ),
         (replace(GOOD, age=np.zeros(2, int)), "must return age as an array of shape"),
-        (Arrivals.at(np.array([0, 1, 2])), "depths from 1 to 3, not 0 to 2"),
-        (Arrivals.at(np.array([1, 2, 4])), "depths from 1 to 3, not 1 to 4"),
-        (replace(GOOD, age=np.array([0, 0, 5])), "ages from 0 to 4 in round 5, not 0 to 5"),
-        (replace(GOOD, age=np.array([0, 0, -1])), "ages from 0 to 4 in round 5"),
+        (Arrivals.at(np.array([0, 1, 2])), "depth from 1 to 3 in round 5, not 0 to 2"),
+        (Arrivals.at(np.array([1, 2, 4])), "depth from 1 to 3 in round 5, not 1 to 4"),
+        (replace(GOOD, age=np.array([0, 0, 5])), "age from 0 to 4 in round 5, not 0 to 5"),
+        (replace(GOOD, age=np.array([0, 0, -1])), "age from 0 to 4 in round 5"),
     ],
 )
 def test_arrivals_that_cannot_be_are_refused(made, said):

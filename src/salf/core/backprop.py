@@ -8,11 +8,6 @@ from torch import Tensor
 from salf.core.layers import Layers
 
 
-def moved(after: Tensor, before: Tensor) -> Tensor:
-    """A buffer's difference: what did not move is 0, also where it is infinite (masks are)."""
-    return (after - before).masked_fill_(after == before, 0)
-
-
 def backward_to(
     depth: int, loss: Tensor, parameters: Mapping[str, Tensor], layers: Layers
 ) -> dict[str, Tensor]:

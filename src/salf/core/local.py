@@ -8,16 +8,15 @@ FedProx, SCAFFOLD and FedDyn do.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # methods import this module, and the command line all methods: without torch
+    from torch import Tensor
 
-from salf.core.backprop import moved
-from salf.core.layers import Layers
+    from salf.core.layers import Layers
 
-Tensors = Mapping[str, Tensor]
-State = Mapping[str, Tensor]  # what a method keeps, by name; a number is a tensor of no dimension
+Tensors = Mapping[str, "Tensor"]
+State = Mapping[str, "Tensor"]  # what a method keeps, by name; a number is a tensor of no dimension
 
 
 @dataclass(frozen=True)
@@ -31,6 +30,17 @@ class LocalStep:
     own: State  # what is kept of the user
 
 
+@dataclass(frozen=True)
+class Done:
+    """A user's round as it counts: what its own state and the server's learn from."""
+
+    total: Tensors  # the sum of its changed gradients, by parameter, of the layers that count
+    steps: Mapping[str, int]  # of how many local steps each of these is the sum
+    rate: float  # of these steps
+    server: State  # what the server sent
+    own: State  # what was kept of the user before
+
+
 class LocalRule(ABC):
     """Changes the gradients that users step along. It sees one user, and keeps nothing itself."""
 
@@ -40,6 +50,8 @@ class LocalRule(ABC):
 
     def of_many(self, gradients: Tensors, step: LocalStep) -> Tensors:
         """`gradient` for stacked users: `gradients`, `total` and `own` are [users, ...]."""
+
+        import torch
 
         def one(gradients: Tensors, total: Tensors, own: State) -> Tensors:
             return self.gradient(gradients, replace(step, total=total, own=own))
@@ -83,7 +95,7 @@ class Passed(NamedTuple):
     """A backward pass that stopped at a depth, and the loss it began with."""
 
     depth: int
-    gradients: dict[str, Tensor]
+    gradients: dict[str, "Tensor"]
     loss: float
 
 
@@ -96,23 +108,23 @@ class Device(Protocol):
     def move(self, gradients: Tensors, rate: float) -> None:
         """Step to other weights."""
 
-    def buffers(self) -> dict[str, Tensor]:
+    def buffers(self) -> dict[str, "Tensor"]:
         """Copies of the buffers that are sent."""
 
 
 class LocalUpdate(NamedTuple):
     """The sum of a user's gradients, its buffers' differences, and how far it got."""
 
-    tensors: dict[str, Tensor]
+    tensors: dict[str, "Tensor"]
     depth: int  # of the last step begun
     steps: int
     loss: float  # the mean over its steps
 
 
-def local_update(device: Device, layers: Layers, steps: int, local: Local) -> LocalUpdate:
+def local_update(device: Device, layers: "Layers", steps: int, local: Local) -> LocalUpdate:
     """A user's round: as many of its local steps as it gets through, the last one to its depth."""
     before = complete = latest = device.buffers()
-    done, depth, total, losses = 1, len(layers) + 1, dict[str, Tensor](), list[float]()
+    done, depth, total, losses = 1, len(layers) + 1, dict[str, "Tensor"](), list[float]()
     for number in range(1, steps + 1):
         passed = device.backward(number)
         if number > 1 and passed.depth > (1 if local.whole_steps else len(layers)):
@@ -139,11 +151,16 @@ def local_update(device: Device, layers: Layers, steps: int, local: Local) -> Lo
 
 
 def changed(
-    local: Local, number: int, gradients: dict[str, Tensor], total: Tensors
-) -> dict[str, Tensor]:
+    local: Local, number: int, gradients: dict[str, "Tensor"], total: Tensors
+) -> dict[str, "Tensor"]:
     """The gradients of a step as the rule wants them; before the first, the total is 0."""
     assert local.rule is not None
     if number == 1:
-        total = {name: torch.zeros_like(gradient) for name, gradient in gradients.items()}
+        total = {name: gradient.new_zeros(gradient.shape) for name, gradient in gradients.items()}
     step = LocalStep(number, local.rate, total, local.server, local.own)
     return dict(local.rule.gradient(gradients, step))
+
+
+def moved(after: "Tensor", before: "Tensor") -> "Tensor":
+    """A buffer's difference: what did not move is 0, also where it is infinite (masks are)."""
+    return (after - before).masked_fill_(after == before, 0)

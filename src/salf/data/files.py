@@ -17,11 +17,9 @@ Bytes = NDArray[np.uint8]
 
 def cache_folder() -> Path:
     """Where data sets are kept: $SALF_CACHE, else $XDG_CACHE_HOME/salf, else the system's place."""
-    if named := os.environ.get("SALF_CACHE"):
-        return Path(named).expanduser()
-    if base := os.environ.get("XDG_CACHE_HOME"):
-        return Path(base) / "salf"
-    return platformdirs.user_cache_path("salf", appauthor=False)
+    base = os.environ.get("XDG_CACHE_HOME")
+    usual = Path(base) / "salf" if base else platformdirs.user_cache_path("salf", appauthor=False)
+    return Path(os.environ.get("SALF_CACHE") or usual).expanduser()
 
 
 def sha256(content: Bytes) -> str:
@@ -30,12 +28,11 @@ def sha256(content: Bytes) -> str:
 
 
 def read_bytes(path: Path) -> Bytes:
-    """What a file holds, unpacked if its name ends in .gz."""
+    """The contents of a file, unpacked if its name ends in .gz."""
     if path.suffix != ".gz":
         return np.fromfile(path, np.uint8)
     try:
-        with gzip.open(path) as stream:
-            # A bytearray, because torch wants memory that it may write to.
-            return np.frombuffer(bytearray(stream.read()), np.uint8)
+        # A bytearray, because torch wants memory that it may write to.
+        return np.frombuffer(bytearray(gzip.decompress(path.read_bytes())), np.uint8)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise SalfError(f"{path} cannot be unpacked: {error}.") from error

@@ -43,7 +43,6 @@ class Samples:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one sample."""
         return tuple(self.inputs.shape[1:])
 
     def rows(self, index: Tensor | None = None) -> tuple[Tensor, Tensor]:

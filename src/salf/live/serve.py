@@ -6,19 +6,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from salf.common.errors import SalfError
 from salf.core import rows as records
 from salf.core import schedules
 from salf.core.rows import Row
 from salf.live.rounds import Grace, Link, Rounds
-from salf.live.server import LiveServer
+from salf.live.server import LiveServer, ServerSettings
 from salf.problem import Problem
 from salf.runs.federation import evaluation_of, planned_steps, problem_of
 from salf.runs.folder import RunFolder, remembered, summarise, without_last_evaluation
 from salf.runs.live_config import LiveConfig
 from salf.runs.run import Result
 from salf.runs.training import Evaluation, History, OnRound, ends_run
-from salf.worlds.fleet.cost import Cost
 
 log = logging.getLogger("salf.live")
 
@@ -101,13 +99,12 @@ def serve(
 
 def make_server(config: LiveConfig, problem: Problem) -> LiveServer:
     """The server of a live run."""
-    schedule = schedules.schedule(config.lr, config.rounds)
-    settings = server_settings(config, problem)
-    return LiveServer(problem.model, problem.layers, schedule, **settings)
+    lr = schedules.schedule(config.lr, config.rounds)
+    return LiveServer(problem, lr, ServerSettings(**server_settings(config, problem)))
 
 
 def server_settings(config: LiveConfig, problem: Problem) -> dict[str, Any]:
-    """The server's settings that follow from a config, on Ray as on Flower."""
+    """The `ServerSettings` that a config means, on Ray as on Flower."""
     everybody = np.arange(config.users)
     return {
         "method": config.make_method(),
@@ -116,22 +113,11 @@ def server_settings(config: LiveConfig, problem: Problem) -> dict[str, Any]:
         "local_steps": int(planned_steps(config, problem.users_data, everybody).max()),
         "client_lr": config.client_lr,
         "reach": "learned" if config.learns_reach else "counted",
-        "work": _stage_work(problem),
         "equal_time": config.batch_size if config.equal_time() else None,
         "robust": "none" if config.robust == "auto" else config.robust,
         "tolerate": config.tolerate,
         "compress": config.compress,
     }
-
-
-def _stage_work(problem: Problem) -> list[float] | None:
-    """The work of each stage of backpropagation; None where it cannot be counted."""
-    assert problem.example is not None
-    try:
-        stages = Cost.of(problem.model, problem.layers, problem.example).stages()
-    except SalfError:
-        return None
-    return [float(work) for work in stages]
 
 
 def finish(

@@ -14,17 +14,15 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from salf.common.errors import SalfError, TrainingDiverged
 from salf.core import checkpoint
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.arrivals import Arrivals, Closing, Floats
 from salf.core.compression import Compression
-from salf.core.layers import Layers
 from salf.core.rows import Row
 from salf.core.schedules import Schedule
-from salf.core.server import Optimiser, Server
+from salf.core.server import SGD, Optimiser, Server
 from salf.live.batches import common_time
 from salf.live.inspection import Inspection, TooLarge
 from salf.live.reach import ReachEstimate, UserReach
@@ -33,8 +31,11 @@ from salf.live.update import Rejected, Update, decode, size_of
 from salf.methods import Method, to_wire
 from salf.methods import method as make_method
 from salf.methods.base import mean_steps
+from salf.problem import Problem
 from salf.stages.pipeline import Pipeline, Stages
 from salf.stages.robust import Robust
+from salf.stages.states import Progress
+from salf.worlds.fleet.cost import Cost
 
 log = logging.getLogger("salf.live")
 
@@ -71,53 +72,64 @@ class OpenRound:
     failed: set[str] = field(default_factory=set)  # who cannot do better, until somebody helps
 
 
-class LiveServer:
-    """One model, its rounds, and nothing about how messages travel.
+@dataclass(frozen=True)
+class ServerSettings:
+    """How a live server trains, whatever carries its messages.
 
-    `method` is a method or its name. `unreached` are p_l; without them they are learned from the
-    reach seen so far. `max_norm` bounds every layer's gradient; without it the bound is learned,
-    too. `local_steps` is what users are asked for and the most they may do, `client_lr` the rate
-    of these steps. With `reach` "learned", p_l follows from each user's reach
-    (`salf.live.reach.UserReach`), for which `work` is the work of each layer's stage, from the
-    last layer to the first; by default stages are alike. With `equal_time`, a batch size, users
-    choose their batches such that a step takes all of them about as long
-    (`salf.live.batches`). `robust` is a rule that tolerates so many bad users.
-    `compress` is how users compress what they send (`salf.core.compression`).
+    - `method`: a method, its name or import path.
+    - `optimiser`: by default plain SGD.
+    - `local_steps`: how many local steps users are asked for, and the most they may do; `client_lr`
+      is the learning rate of these steps, by default the server's.
+    - `equal_time`: a batch size, if users choose their batches such that a step takes all of them
+      about as long (`salf.live.batches`).
+    - `unreached`: p_l; by default they are learned from the reach seen so far. With `reach`
+      "learned", they follow from each user's reach (`salf.live.reach.UserReach`).
+    - `max_norm`: bounds every layer's gradient; by default the bound is learned.
+    - `robust`: a rule that tolerates so many bad users.
+    - `compress`: how users compress what they send (`salf.core.compression`).
     """
 
+    method: Method | str = "salf"
+    optimiser: Optimiser | None = None
+    local_steps: int = 1
+    client_lr: float | None = None
+    equal_time: int | None = None
+    unreached: Sequence[float] | None = None
+    reach: Literal["counted", "learned"] = "counted"
+    max_norm: float | None = None
+    robust: str = "none"
+    tolerate: int = 1
+    compress: str = ""
+
+    def stages(self) -> Stages:
+        """The stages of users' updates. Reach that is not learned from depths is counted."""
+        rule = None if self.robust == "none" else Robust(self.robust, self.tolerate)
+        compression = Compression.parse(self.compress)
+        return Stages(rule, compression, count_reach=self.reach != "learned")
+
+
+class LiveServer:
+    """One model, its rounds, and nothing about how messages travel."""
+
     def __init__(
-        self,
-        model: nn.Module,
-        layers: Layers,
-        schedule: Schedule,
-        *,
-        method: Method | str = "salf",
-        optimiser: Optimiser | None = None,
-        unreached: Sequence[float] | None = None,
-        max_norm: float | None = None,
-        local_steps: int = 1,
-        client_lr: float | None = None,
-        reach: Literal["counted", "learned"] = "counted",
-        work: Sequence[float] | None = None,
-        equal_time: int | None = None,
-        robust: str = "none",
-        tolerate: int = 1,
-        compress: str = "",
+        self, problem: Problem, lr: float | Schedule, settings: ServerSettings | None = None
     ) -> None:
+        settings, layers = settings or ServerSettings(), problem.layers
+        method = settings.method
         self.method = make_method(method) if isinstance(method, str) else method
         if self.method.asks.simulated_only:
             raise SalfError(
                 f"{self.method.name} runs in the simulator only: {self.method.asks.simulated_only}."
             )
+        if why := self.method.refuses(settings.optimiser or SGD()):
+            raise SalfError(f"{self.method.name} {why}.")
         self.method.check_shares_are_own(len(layers))
-        self.layers = layers
-        self.weights: dict[str, Tensor] = {
-            **dict(model.named_parameters()),
-            **dict(model.named_buffers()),
-        }
-        self.server = Server(self.weights, schedule, optimiser, client_lr)
-        self.inspection = Inspection(layers, self.weights, max_norm, local_steps)
-        self.local_steps = local_steps
+        self.layers, self.weights = layers, problem.weights
+        schedule = lr if callable(lr) else lambda t: lr
+        self.server = Server(self.weights, schedule, settings.optimiser, settings.client_lr)
+        self.inspection = Inspection(layers, self.weights, settings.max_norm, settings.local_steps)
+        self.local_steps = settings.local_steps
+        unreached = settings.unreached
         if unreached is not None and (
             len(unreached) != len(layers) or not all(0 <= p < 1 for p in unreached)
         ):
@@ -126,18 +138,12 @@ class LiveServer:
             )
         self.given_unreached = None if unreached is None else np.asarray(unreached, np.float64)
         self.reach = ReachEstimate(len(layers))
-        # Reach that is not learned from depths and deadlines is counted.
-        stages = Stages(
-            None if robust == "none" else Robust(robust, tolerate),
-            Compression.parse(compress),
-            count_reach=reach != "learned",
-        )
-        self.pipeline = Pipeline(stages, self.method, layers, self.weights)
+        self.pipeline = Pipeline(settings.stages(), self.method, layers, self.weights)
         self.names: dict[str, None] = {}  # of all users that were ever asked, in order
-        each = np.ones(len(layers)) if work is None else np.asarray(work, np.float64)
-        self.done_after = each.cumsum() / each.sum()  # the part of the work
-        self.user_reach = UserReach(self.done_after) if reach == "learned" else None
-        self.equal_time = equal_time
+        work = _stage_work(problem)
+        self.done_after = work.cumsum() / work.sum()  # the part of the work
+        self.user_reach = UserReach(self.done_after) if settings.reach == "learned" else None
+        self.equal_time = settings.equal_time
         self.paces: dict[str, float] = {}  # seconds a row takes each user, if they choose batches
         self.t_max = 0.0  # that a deadline which is adapted is at; 0 until it is found
         self.t = 0  # rounds closed
@@ -176,7 +182,13 @@ class LiveServer:
         # If both followed each other, users would end with batches of one row.
         step_seconds = self.step_seconds(deadline if fixed else None)
         rate, method = self.server.local_rate(t), to_wire(self.method)
-        return Task(t, deadline, self.weights, self.local_steps, rate, step_seconds, method)
+        task = Task(t, deadline, self.weights, self.local_steps, rate, step_seconds, method)
+        if (states := self.pipeline.states) is None:
+            return task
+        if self.method.users_keep == "device":
+            return replace(task, server=states.server, used=states.used)
+        users = {user: states.of(user) for user in self.round.depths}
+        return replace(task, server=states.server, users=users)
 
     def step_seconds(self, deadline: float | None) -> float:
         """What a step is to take users who choose their batches; 0 if that is unknown."""
@@ -278,9 +290,12 @@ class LiveServer:
             round=t,
             present=round.present,
             steps=mean_steps(round.gradients, round.present),
+            server=self.pipeline.server_state,
         )
         with torch.no_grad():
             step = round.aggregate.total(round.shares, self.method.checked_divisor(closing))
+            if self.pipeline.states is not None:
+                step = self.pipeline.states.close(step, closing, self.server.local_rate(t))
             self.server.apply(step, t)
         self._check_finite(step.values, t)
         missing = self.missing()
@@ -394,13 +409,19 @@ class LiveServer:
             chance=chance,
             intervals=self.pipeline.intervals([update.user]),
             round=self.t + 1,
+            server=self.pipeline.server_state,
         )
         share = self.method.checked_share(arrived, len(self.layers))[:, 0]
+        gradients = np.where(share > 0, self.method.gradients(arrived, len(self.layers))[:, 0], 0)
+        if (states := self.pipeline.states) is not None:
+            rate = self.server.local_rate(self.t + 1)
+            states.begin(update.user, Progress(gradients, rate, 1.0))
+            if share.any():
+                states.used[update.user] = self.t + 1
         self.round.aggregate.add(update.tensors, share, user=update.user)
         self.round.shares += share
         self.round.present += share > 0
-        gradients = self.method.gradients(arrived, len(self.layers))[:, 0]
-        self.round.gradients += np.where(share > 0, gradients, 0)
+        self.round.gradients += gradients
 
     def _chance(self, user: str) -> Floats | None:
         """How likely a user is to reach each layer, [L, 1], if the method weighs by it."""
@@ -442,3 +463,13 @@ class LiveServer:
         if self.round.deadline is None:  # all users have the time they need
             return np.zeros(len(self.layers))
         return self.user_reach.unreached(list(self.round.depths), self.round.deadline)
+
+
+def _stage_work(problem: Problem) -> Floats:
+    """The work of each stage of backpropagation, from the last layer on; alike if not counted."""
+    try:
+        if problem.example is not None:
+            return Cost.of(problem.model, problem.layers, problem.example).stages()
+    except SalfError:
+        pass
+    return np.ones(len(problem.layers))

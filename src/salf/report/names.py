@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from salf.methods import asks, find
 from salf.runs.config import Config
+from salf.runs.settings import key as setting_name
 from salf.worlds.depth import has_ratio
 from salf.worlds.fleet.named import GIVEN
 
@@ -121,12 +122,17 @@ def variant(key: str, batches: str = "equal") -> str:
     return method(key) + ("" if batches == "equal" else f", {batches}")
 
 
+def values(settings: Sequence[tuple[str, object]]) -> str:
+    """Settings with their values: `lr 0.1, momentum 0.5`."""
+    return ", ".join(f"{setting_name(name)} {value}" for name, value in settings)
+
+
 def split(key: str) -> str:
     """A split of the data as people write it: `dirichlet:0.1` is `Dirichlet(0.1)`."""
     kind, _, value = key.partition(":")
     if kind == "dirichlet" and value:
         return f"Dirichlet({value})"
-    return "i.i.d." if key == "iid" else key
+    return {"iid": "i.i.d.", "own": "users' own data", "given": "split by indices"}.get(key, key)
 
 
 def layers(found: Sequence[str]) -> list[str]:

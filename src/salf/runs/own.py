@@ -20,7 +20,7 @@ from salf.runs.config import Config
 from salf.runs.federation import Given, Parts, make_problem, training_of
 from salf.runs.fingerprint import fingerprints
 from salf.runs.folder import MODEL
-from salf.runs.run import Result, run_made
+from salf.runs.run import How, Result, run_made
 from salf.runs.settings import check_names, refuse_deadline
 from salf.runs.training import History, OnRound, Training
 from salf.worlds.base import World
@@ -72,7 +72,8 @@ def train(
     to the type of the model's parameters.
 
     With `out`, the run is saved in that folder, as by `salf run`. With `resume`, it continues the
-    run in that folder if it has the same settings, data, method and loss. `settings` are those of
+    run in that folder if it has the same settings, data, method and loss. Ctrl-C ends a run after
+    its round: the history has the rounds so far, and `stopped` set. `settings` are those of
     `salf.Config`: users, stragglers, rounds, momentum, batch_size, local_steps, client_lr, server,
     seed, eval_every, ...; `lr` may also be a function of the round (1, 2, ...).
     """
@@ -90,7 +91,8 @@ def train(
         "loss": loss,
         "metrics": metrics,
     }
-    return run_own(model, parts, settings, out, resume=resume, on_round=on_round).history
+    how = How(on_round=on_round, keep_interrupted=True)
+    return run_own(model, parts, settings, out, resume, how).history
 
 
 def run_own(
@@ -98,9 +100,8 @@ def run_own(
     parts: Mapping[str, Any],
     settings: Mapping[str, Any],
     out: Path | str | None = None,
-    *,
     resume: bool = False,
-    on_round: OnRound | None = None,
+    how: How | None = None,
 ) -> Result:
     """One run of a federation of Python objects; the model is left as trained."""
     config, made, objects = own_federation(model, **parts, **settings)
@@ -113,7 +114,7 @@ def run_own(
     def make(config: Config) -> Training:
         return training_of(config, make_problem(config, made), objects)
 
-    result = run_made(config, make, out, resume, on_round=on_round)
+    result = run_made(config, make, out, resume, how or How())
     if out is not None:  # a finished run is read from its folder
         load_model(model, str(Path(out) / MODEL))
     return result
@@ -147,7 +148,9 @@ def own_federation(
     named: dict[str, Any] = {
         "data": made.name,
         **({"method": method} if isinstance(method, str) else {}),
-        **({"split": split} if isinstance(split, str) else {"users": len(split)}),
+        "split": split if isinstance(split, str) else "given",
+        **({} if isinstance(split, str) else {"users": len(split)}),
+        **({} if users_data is None else {"split": "own"}),
         **({"depth": depth} if isinstance(depth, str) else {}),
         **({"layers": layers} if isinstance(layers, str) else {}),
         **_of_fleet(fleet, settings),

@@ -21,7 +21,7 @@ from salf.runs.config import Config
 from salf.runs.federation import from_config
 from salf.runs.folder import Kind, RunFolder, of_simulation, summarise, without_last_evaluation
 from salf.runs.settings import Settings
-from salf.runs.training import History, OnRound, Training, run_rounds
+from salf.runs.training import History, OnRound, Training, history_of, run_rounds
 from salf.simulation import Simulation, snapshot
 
 
@@ -54,15 +54,18 @@ def run(
     there is nothing to continue.
     """
     config.check_deadline()  # before data are fetched
-    return run_made(
-        config,
-        lambda config: from_config(config, report),
-        out,
-        resume,
-        checkpoint_every,
-        on_round,
-        report,
-    )
+    how = How(checkpoint_every, on_round, report)
+    return run_made(config, lambda config: from_config(config, report), out, resume, how)
+
+
+@dataclass(frozen=True)
+class How:
+    """How a run is watched and kept. With `keep_interrupted`, Ctrl-C ends it with its rounds."""
+
+    checkpoint_every: float = 10.0  # seconds
+    on_round: OnRound | None = None
+    report: Callable[[str], None] | None = None
+    keep_interrupted: bool = False
 
 
 def run_made(
@@ -70,22 +73,20 @@ def run_made(
     make: Callable[[Config], Training],
     out: Path | str | None,
     resume: bool,
-    checkpoint_every: float = 10.0,
-    on_round: OnRound | None = None,
-    report: Callable[[str], None] | None = None,
+    how: How,
 ) -> Result:
-    """Run what `make` makes of a config, as `run` does."""
+    """Run the federation that `make` makes of a config, as `run` does."""
     if out is None:
-        return _run(complete(config), make, None, checkpoint_every, on_round)
+        return _run(complete(config), make, None, how)
     folder = RunFolder(out)
     with folder.locked():
         config = complete(folder.claim(complete(config, here=False), resume))
         summary = folder.finished(config)
         if summary is not None:
             return Result(config, folder.history(summary), summary)
-        if resume and report is not None and not folder.checkpoint.exists():
-            report(f"{out} has no checkpoint yet: the run starts from the beginning.")
-        return _run(config, make, folder, checkpoint_every, on_round)
+        if resume and how.report is not None and not folder.checkpoint.exists():
+            how.report(f"{out} has no checkpoint yet: the run starts from the beginning.")
+        return _run(config, make, folder, how)
 
 
 def cores() -> int:
@@ -136,8 +137,7 @@ def _run(
     config: Config,
     make: Callable[[Config], Training],
     folder: RunFolder | None,
-    checkpoint_every: float,
-    on_round: OnRound | None,
+    how: How,
 ) -> Result:
     torch.set_num_threads(config.threads)
     training = make(config)
@@ -150,9 +150,9 @@ def _run(
             folder.begin(config)
             begun = True
         rows.append(row)
-        if on_round is not None:
-            on_round(row, model)
-        if folder is not None and monotonic() - saved >= checkpoint_every:
+        if how.on_round is not None:
+            how.on_round(row, model)
+        if folder is not None and monotonic() - saved >= how.checkpoint_every:
             save(folder, training.simulation, rows)
             saved = monotonic()
         if held:
@@ -161,10 +161,12 @@ def _run(
     try:
         with process.held_signals() as held:  # until the model and the metrics agree
             history = run_rounds(training, config.rounds, tuple(rows), after_round, config.seconds)
-    except (TrainingDiverged, Stopped):  # both come between two rounds: keep what there was
+    except (TrainingDiverged, Stopped) as error:  # both come between two rounds
         if folder is not None and rows:
             save(folder, training.simulation, rows)
             folder.save_model(training.simulation.model)
+        if how.keep_interrupted and isinstance(error, Stopped) and held == [signal.SIGINT]:
+            return Result(config, history_of(training, rows, stopped=True), {})
         if held:
             signal.raise_signal(held[0])
         raise

@@ -169,13 +169,10 @@ def run_rounds(
             rows.append(row)
             if stopped := ends_run(on_round, row, simulation.model):
                 break
-        tested = training.evaluation.tested()
-    engine = simulation.engine
-    return History(
-        tuple(rows),
-        tested,
-        engine.name,
-        engine.why,
-        stopped,
-        loss_kind(engine.loss),
-    )
+        return history_of(training, rows, stopped)
+
+
+def history_of(training: Training, rows: Sequence[Row], stopped: bool) -> History:
+    """The history of a run of which these are all rounds."""
+    engine, tested = training.simulation.engine, training.evaluation.tested()
+    return History(tuple(rows), tested, engine.name, engine.why, stopped, loss_kind(engine.loss))

@@ -33,6 +33,7 @@ class World(ABC):
 
     users: int
     layers: int
+    counts_steps = False  # whether arrivals say how many local steps were done
 
     @abstractmethod
     def arrivals(
@@ -56,7 +57,8 @@ class World(ABC):
 
     def reach_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
         """`reach` with local steps: who stops in a later step than the first reached the layer."""
-        return 1 - (1 - self.reach(t, users, memory)) / planned
+        reach = self.reach(t, users, memory)
+        return reach if self.counts_steps else 1 - (1 - reach) / planned
 
     def busy(self, t: int, memory: Memory) -> Ints:
         """Users at work on an earlier round, which are asked only if there are too few others."""
@@ -75,7 +77,9 @@ class World(ABC):
         return set()
 
     def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
-        """The same arrivals with local steps: a straggler stops in any of the `planned` alike."""
+        """The arrivals with local steps: a straggler stops in any of the `planned` alike."""
+        if self.counts_steps:
+            return arrived
         place = draws.uniform(arrived.user, Purpose.STEP)[:, 0]
         stopped = 1 + (place * planned).astype(np.int64)
         steps = np.where(arrived.straggler, stopped, planned)
@@ -83,7 +87,8 @@ class World(ABC):
 
     def unreached_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
         """p_l with local steps: nobody reaches the layer if all users also stop in their first."""
-        return self.checked_unreached(t, users, memory) / np.prod(planned, dtype=np.float64)
+        unreached = self.checked_unreached(t, users, memory)
+        return unreached if self.counts_steps else unreached / np.prod(planned, dtype=np.float64)
 
     def checked(self, arrived: Arrivals, t: int) -> Arrivals:
         """The arrivals of round t, or an error that says what is wrong with them."""
@@ -91,37 +96,24 @@ class World(ABC):
             raise SalfError(
                 f"{type(self).__name__} must return salf.Arrivals, not a {type(arrived).__name__}."
             )
-        shape, most = np.shape(arrived.user), self.layers + 1
-        for name in ("user", "depth", "straggler", "age", "weight", "steps", "planned"):
-            entries = getattr(arrived, name)
+        name, shape = type(self).__name__, np.shape(arrived.user)
+        for field in ("user", "depth", "straggler", "age", "weight", "steps", "planned"):
+            entries = getattr(arrived, field)
             if not isinstance(entries, np.ndarray) or entries.shape != shape or len(shape) != 1:
                 raise SalfError(
-                    f"{type(self).__name__}.arrivals must return {name} as an array of shape "
-                    f"{(arrived.users,)}, not a {type(entries).__name__} of shape "
-                    f"{np.shape(entries)}."
+                    f"{name}.arrivals must return {field} as an array of shape {(arrived.users,)}, "
+                    f"not a {type(entries).__name__} of shape {np.shape(entries)}."
                 )
-        if not arrived.users:
-            return arrived
-        if arrived.user.min() < 0 or arrived.user.max() >= self.users:
-            raise SalfError(
-                f"{type(self).__name__}.arrivals must number users from 0 to {self.users - 1}, not "
-                f"{arrived.user.min()} to {arrived.user.max()}."
-            )
-        if arrived.depth.min() < 1 or arrived.depth.max() > most:
-            raise SalfError(
-                f"{type(self).__name__}.arrivals must return depths from 1 to {most}, not "
-                f"{arrived.depth.min()} to {arrived.depth.max()}."
-            )
-        if arrived.age.min() < 0 or arrived.age.max() >= t:
-            raise SalfError(
-                f"{type(self).__name__}.arrivals must return ages from 0 to {t - 1} in round {t}, "
-                f"not {arrived.age.min()} to {arrived.age.max()}."
-            )
+        limits = {"user": (0, self.users - 1), "depth": (1, self.layers + 1), "age": (0, t - 1)}
+        for field, (low, high) in limits.items() if arrived.users else ():
+            entries = getattr(arrived, field)
+            if entries.min() < low or entries.max() > high:
+                raise SalfError(
+                    f"{name}.arrivals must return {field} from {low} to {high} in round {t}, not "
+                    f"{entries.min()} to {entries.max()}."
+                )
         if (arrived.steps < 1).any() or (arrived.steps > arrived.planned).any():
-            raise SalfError(
-                f"{type(self).__name__} must give every user local steps from 1 to the number "
-                "planned."
-            )
+            raise SalfError(f"{name} must give every user 1 to the planned number of local steps.")
         return arrived
 
     def checked_unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
@@ -154,7 +146,7 @@ class World(ABC):
         )
 
     def timely(self, fastest: float, measured: bool, most: int) -> "World":
-        """The same users when each is given what fits into the time of the `fastest` share.
+        """The same users when each is given what fits into the time of the `fastest` part of them.
 
         That is the time they are expected to need, or, if `measured`, the time they will need. No
         user does the planned local steps more than `most` times.
@@ -170,34 +162,28 @@ class AtDeadline(World):
 
     def __init__(self, law: DepthDistribution) -> None:
         self.law, self.users, self.layers = law, law.users, law.layers
-        # A round of a small model takes a millisecond: what salf itself draws is not checked.
+        # A round of a small model takes a millisecond: depths that salf draws are not checked.
         self._is_own = type(self) is AtDeadline and type(law) in depth.LAWS
 
     def arrivals(
         self, t: int, draws: Draws, users: Ints, memory: Memory
     ) -> tuple[Arrivals, Memory]:
-        """Draw every user's depth."""
         return self.law.draw(draws, users), memory
 
     def checked(self, arrived: Arrivals, t: int) -> Arrivals:
-        """Those of a law of one's own are checked."""
         return arrived if self._is_own else super().checked(arrived, t)
 
     def checked_unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
-        """Those of a law of one's own are checked."""
         unreached = self.unreached if self._is_own else super().checked_unreached
         return unreached(t, users, memory)
 
     def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
-        """That of the law."""
         return self.law.reach(users)
 
     def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
-        """p_l of the law, for these users."""
         return self.law.unreached(users)
 
     def late(self, delay: int | None = None) -> World:
-        """AsyncFL's users."""
         return Late(self.law, DELAY if delay is None else delay)
 
 
@@ -210,32 +196,25 @@ class Finishing(World):
     def arrivals(
         self, t: int, draws: Draws, users: Ints, memory: Memory
     ) -> tuple[Arrivals, Memory]:
-        """All users with all layers; who is a straggler is still known."""
         arrived, memory = self.world.arrivals(t, draws, users, memory)
         return replace(arrived, depth=np.ones_like(arrived.depth)), memory
 
     def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
-        """All users do all steps."""
         return _all_or_nothing(arrived, planned)
 
     def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
-        """1: everybody reaches every layer."""
         return np.ones((self.layers, len(users)))
 
     def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
-        """0: everybody reaches every layer."""
         return np.zeros(self.layers)
 
     def busy(self, t: int, memory: Memory) -> Ints:
-        """Those of the world itself."""
         return self.world.busy(t, memory)
 
     def start(self) -> Memory:
-        """The memory of the world itself."""
         return self.world.start()
 
     def models_in_use(self, memory: Memory) -> set[int]:
-        """Those of the world itself."""
         return self.world.models_in_use(memory)
 
 
@@ -258,11 +237,9 @@ class Late(AtDeadline):
         return np.zeros((2, self.users), np.int64)
 
     def busy(self, t: int, memory: Memory) -> Ints:
-        """Stragglers whose update is not due yet."""
         return np.flatnonzero(memory[DUE] > t)
 
     def models_in_use(self, memory: Memory) -> set[int]:
-        """The models given to users who have not delivered."""
         return set(memory[GIVEN][memory[DUE] > 0].tolist())
 
     def arrivals(
@@ -288,17 +265,18 @@ class Late(AtDeadline):
         ), after
 
     def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
-        """Who arrives did all steps."""
         return _all_or_nothing(arrived, planned)
 
 
 def _all_or_nothing(arrived: Arrivals, planned: Ints) -> Arrivals:
-    """The arrivals with all local steps of users who finished, and none of the others."""
+    """All local steps of users who finished, and none of the others."""
     return replace(arrived, steps=np.where(arrived.depth == 1, planned, 1), planned=planned)
 
 
 class Recorded(World):
     """Arrivals that were written down: who was asked, their depths and local steps, and p_l."""
+
+    counts_steps = True
 
     def __init__(
         self,
@@ -317,34 +295,21 @@ class Recorded(World):
     def arrivals(
         self, t: int, draws: Draws, users: Ints, memory: Memory
     ) -> tuple[Arrivals, Memory]:
-        """Those of the recorded round t, whoever is asked now."""
         depths, steps = self.depths[t - 1], self.steps[t - 1]
         return Arrivals.at(depths, user=self.asked[t - 1], steps=steps, planned=steps), memory
 
     def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
-        """The recorded steps."""
         return Arrivals.at(arrived.depth, user=arrived.user, steps=arrived.steps, planned=planned)
 
-    def unreached_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
-        """The p_l that was used in round t."""
-        return self.checked_unreached(t, users, memory)
-
     def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
-        """The p_l that was used in round t."""
         return self.chances[t - 1]
 
     def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
-        """The reach that was used in round t."""
         if self.recorded_reach is None:
             return super().reach(t, users, memory)
         return self.recorded_reach[t - 1]
 
-    def reach_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
-        """The reach that was used in round t."""
-        return self.reach(t, users, memory)
-
     def waiting(self) -> World:
-        """The record itself: it has who answered when the server waited."""
         return self
 
 

@@ -7,7 +7,7 @@ the users with d <= l [ltUsers]; p_l = P(|U^l| = 0) [p_constant].
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import floor, lgamma, log, log1p
+from math import floor
 
 import numpy as np
 
@@ -30,10 +30,6 @@ class DepthDistribution(ABC):
         """
 
     @abstractmethod
-    def reach_law(self, layer: int) -> Floats:
-        """The distribution of |U^l| if all users take part (Lemma 1): P(|U^l| = k) for k = 0..U."""
-
-    @abstractmethod
     def unreached(self, users: Ints) -> Floats:
         """p_l for l = 1..L: the probability that none of these users reaches the layer."""
 
@@ -52,7 +48,10 @@ class DepthDistribution(ABC):
 
 @dataclass(frozen=True)
 class Uniform(DepthDistribution):
-    """Every user's depth is uniform on {1..L+1}, independently (assumption AS4)."""
+    """Every user's depth is uniform on {1..L+1}, independently (assumption AS4).
+
+    So |U^l| ~ Bin(U, l/(L+1)) [binom_rv].
+    """
 
     users: int
     layers: int
@@ -61,16 +60,10 @@ class Uniform(DepthDistribution):
         _check_counts(self.users, self.layers)
 
     def draw(self, draws: Draws, users: Ints, busy: int = 0) -> Arrivals:
-        """Draw every user's depth."""
         depth = _uniform(draws.uniform(users, Purpose.DEPTH)[:, 0], self.layers)
         return Arrivals.at(depth, asked=len(users) + busy, user=users)
 
-    def reach_law(self, layer: int) -> Floats:
-        """[binom_rv]: |U^l| ~ Bin(U, l/(L+1))."""
-        return _binomial(self.users, layer / (self.layers + 1))
-
     def reach(self, users: Ints) -> Floats:
-        """l/(L+1) for all of them."""
         layer = np.arange(1, self.layers + 1)
         return np.tile((layer / (self.layers + 1))[:, None], len(users))
 
@@ -119,14 +112,7 @@ class Mixture(DepthDistribution):
             depth = _uniform(place, self.layers)
         return Arrivals.at(np.where(straggler, depth, 1), straggler, len(users) + busy, user=users)
 
-    def reach_law(self, layer: int) -> Floats:
-        """U - S users reach every layer, the S stragglers as in Lemma 1."""
-        stragglers = self.stragglers(self.users)
-        late = _binomial(stragglers, float(self._reach()[layer - 1]))
-        return np.concatenate([np.zeros(self.users - stragglers), late])
-
     def reach(self, users: Ints) -> Floats:
-        """That of a straggler or of one that finishes: who is which is drawn in every round."""
         ratio = self.stragglers(len(users)) / max(1, len(users))
         return np.tile((1 - ratio + ratio * self._reach())[:, None], len(users))
 
@@ -159,12 +145,10 @@ class PerUser(DepthDistribution):
 
     @property
     def users(self) -> int:  # type: ignore[override]
-        """How many users there are."""
         return len(self.probabilities)
 
     @property
     def layers(self) -> int:  # type: ignore[override]
-        """How many layers there are."""
         return int(self.probabilities.shape[1]) - 1
 
     def draw(self, draws: Draws, users: Ints, busy: int = 0) -> Arrivals:
@@ -173,15 +157,7 @@ class PerUser(DepthDistribution):
         depth = 1 + (draws.uniform(users, Purpose.DEPTH) >= cumulative).sum(1)
         return Arrivals.at(depth, asked=len(users) + busy, user=users)
 
-    def reach_law(self, layer: int) -> Floats:
-        """The Poisson-binomial law, by convolving one user at a time."""
-        law = np.ones(1)
-        for chance in self.probabilities[:, :layer].sum(1).clip(0, 1):
-            law = np.convolve(law, [1 - chance, chance])
-        return law
-
     def reach(self, users: Ints) -> Floats:
-        """The chance that a user's depth is at most l."""
         return np.asarray(self.probabilities[users].cumsum(1)[:, :-1].clip(0, 1)).T
 
     def unreached(self, users: Ints) -> Floats:
@@ -221,16 +197,6 @@ def _check_length(chances: Sequence[float], layers: int) -> None:
             f"there are {len(chances)} probabilities of depth, but {layers} layers have "
             f"{layers + 1} depths."
         )
-
-
-def _binomial(trials: int, chance: float) -> Floats:
-    k = np.arange(trials + 1)
-    if chance in (0.0, 1.0):  # which have no logarithm
-        return np.asarray(k == chance * trials, np.float64)
-    # In logarithms, because the binomial coefficients of a large cohort overflow.
-    log_factorial = np.array([lgamma(n + 1) for n in range(trials + 1)])
-    log_ways = log_factorial[trials] - log_factorial - log_factorial[::-1]
-    return np.asarray(np.exp(log_ways + k * log(chance) + (trials - k) * log1p(-chance)))
 
 
 KINDS = ("mixture", "uniform", "fixed", "probabilities")

@@ -9,10 +9,11 @@ from torch.nn import functional as F
 from reference import assert_close, copy_of, gradients
 from salf.core.layers import Layers
 from salf.live.inspection import Inspection
-from salf.live.server import LiveServer
+from salf.live.server import LiveServer, ServerSettings
 from salf.live.task import Task
 from salf.live.update import decode, encode, size_of
 from salf.live.user import User
+from salf.problem import Problem
 
 RATE = 0.5
 
@@ -124,7 +125,9 @@ def test_running_statistics_of_layers_that_the_last_step_missed_are_those_of_the
 def test_the_server_counts_a_user_with_a_complete_step_in_every_layer():
     user, _, weights = user_on_a_device()
     model, _, _, _ = prepared(dtype=torch.float64)
-    server = LiveServer(model, user.backpropagation.layers, lambda t: 0.1, local_steps=3)
+    server = LiveServer(
+        Problem(model, user.backpropagation.layers), 0.1, ServerSettings(local_steps=3)
+    )
     user.train(Task(1, None, weights))
     server.open(["a", "silent"])
     server.take("a", encode(user.train(Task(1, 6.5, weights, 3, RATE))))

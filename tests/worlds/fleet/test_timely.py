@@ -6,7 +6,8 @@ import torch
 from by_hand import rounds, timing
 
 import salf
-from reference import assert_close, copy_of, small_mlp
+from nets import small_mlp
+from reference import assert_close, copy_of
 from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals
 from salf.core.draws import Keyed

@@ -161,12 +161,11 @@ def main(grid: Grid, context: Context) -> None:
         return MetricRecord(dict(measured)) if measured else None
 
     strategy = Named(
-        problem.model,
+        problem,
         lr=schedules.schedule(config.lr, config.rounds),
         deadline=config.make_deadline(),
         grace=config.grace,
         **server_settings(config, problem),
-        layers=[[*layer.parameters, *layer.buffers] for layer in problem.layers],
         state=folder.checkpoint,
         record=folder.rounds,
         min_available_nodes=config.users,

@@ -5,9 +5,10 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from logging import INFO, WARNING
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from flwr.app import (
     ArrayRecord,
@@ -26,15 +27,16 @@ from salf.core import rows as records
 from salf.core.layers import Layers, Prefixes
 from salf.core.rows import Row, with_metrics
 from salf.core.schedules import Schedule
-from salf.core.server import SGD, Optimiser
+from salf.core.server import SGD
+from salf.live.flower.client import SERVER_STATE, USER_STATE
 from salf.live.flower.link import GridLink, update_of
 from salf.live.flower.mail import Mail
 from salf.live.rounds import Grace, Rounds
-from salf.live.server import LiveServer
+from salf.live.server import LiveServer, ServerSettings
 from salf.live.task import Task
 from salf.live.tmax import TMax, check_deadline
 from salf.live.update import Rejected, size_of
-from salf.methods import Method
+from salf.problem import Problem
 from salf.worlds.fleet import deadlines
 from salf.worlds.fleet.deadlines import Auto, Deadline
 
@@ -48,6 +50,34 @@ MOST_GRACE = 60.0
 WAITING = "[WAITING]"  # how a line of the log begins that says why nothing happens
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+@dataclass(frozen=True)
+class FlowerSettings(ServerSettings):
+    """The settings of a strategy beside those of FedAvg."""
+
+    robust: str = "trimmed"  # because anybody may have a node
+    momentum: float = 0.0
+    grace: float | None = None
+    layers: Sequence[Prefixes] | None = None
+    example: Tensor | None = None
+    evaluate_timeout: float = 60.0
+    seed: int = 0
+
+    @classmethod
+    def given(cls, settings: dict[str, Any]) -> "FlowerSettings":
+        """Those among the settings of a strategy, from which they are taken out."""
+        names = [each.name for each in fields(cls) if each.name in settings]
+        return cls(**{name: settings.pop(name) for name in names})
+
+    def of_server(self, deadline: float | Deadline | None) -> ServerSettings:
+        """The settings with what follows from them."""
+        changes = isinstance(deadline, Deadline) and deadline.changes
+        return replace(
+            self,
+            optimiser=self.optimiser or SGD(self.momentum),
+            reach="learned" if changes else self.reach,
+        )
 
 
 class SALF(FedAvg):
@@ -65,29 +95,18 @@ class SALF(FedAvg):
     Rounds:
 
     - `deadline`: seconds, None (for methods that wait), or "auto", which adapts the deadline so
-      that nodes reach 70 % of their layers on average ("auto:0.8" for 80 %). `work` is the work of
-      each layer's stage of backpropagation, for "auto" and for `reach`, from the last layer to the
-      first, if the stages differ.
-    - `unreached`: the p_l; by default learned from the rounds so far.
-    - `reach`: how each node's probability to reach a layer is found, and p_l with it: "counted"
-      over the rounds, or "learned" from its depths, as always if the deadline changes.
+      that nodes reach 70 % of their layers on average ("auto:0.8" for 80 %).
     - `method`: "salf", "drop" (only nodes that finished count), "fedavg" (waits for all nodes),
       another name, a `salf.Method` or its import path.
     - `momentum`: that of the server. `optimiser` replaces it: `salf.core.server.Adam()`,
       `Yogi()` or `Adagrad()`.
-    - `local_steps`: the maximum number of local steps per round. With `client_lr`, nodes use that
-      rate and `lr` multiplies their mean update; otherwise they use `lr`.
-    - `layers`, `example`: the layers, if the default is not what you want (see `Layers.of`).
-    - `equal_time`: the batch size of the median node, if nodes pass one to `salf.flower.train`.
-      Faster nodes use larger batches, so that a step takes all nodes about the same time.
-
-    Trust and size:
-
-    - `max_norm`: bounds the norm of each layer's gradient; by default the bound is learned.
     - `robust`: how layers are combined so that `tolerate` nodes whose gradients stand out cannot
       control them: "trimmed", "median", "clip", or "none" if all nodes are trusted. It needs at
       least 2 `tolerate` + 1 nodes and holds the updates of a round in memory.
-    - `compress`: how nodes compress updates: "fp16", "qsgd:4" or "topk:0.1".
+    - `local_steps`, `client_lr`, `equal_time`, `unreached`, `reach`, `max_norm`, `compress`: see
+      `salf.live.server.ServerSettings`. `reach` is "learned" if the deadline changes.
+    - `layers`, `example`: the layers, if the default is not what you want (see `Layers.of`); or
+      pass a `salf.Problem` in place of the model.
 
     Files and evaluation:
 
@@ -95,70 +114,36 @@ class SALF(FedAvg):
     - `record`: a file that gets a line of JSON per round.
     - `evaluate_timeout`: the maximum duration of federated evaluation, in seconds.
 
-    The other arguments are those of FedAvg: `fraction_train` (sampled with `seed`),
+    The other settings are those of FedAvg: `fraction_train` (sampled with `seed`),
     `min_available_nodes`, ...
     """
 
     def __init__(
         self,
-        model: nn.Module,
+        model: nn.Module | Problem,
         *,
         lr: float | Schedule,
         deadline: float | str | Deadline | None,
-        momentum: float = 0.0,
-        optimiser: Optimiser | None = None,
-        local_steps: int = 1,
-        client_lr: float | None = None,
-        method: Method | str = "salf",
-        grace: float | None = None,
-        layers: Sequence[Prefixes] | None = None,
-        example: Tensor | None = None,
-        unreached: Sequence[float] | None = None,
-        reach: Literal["counted", "learned"] = "counted",
-        work: Sequence[float] | None = None,
-        equal_time: int | None = None,
-        max_norm: float | None = None,
-        robust: str = "trimmed",
-        tolerate: int = 1,
-        compress: str = "",
         state: str | Path | None = None,
         record: str | Path | None = None,
-        evaluate_timeout: float = 60.0,
-        seed: int = 0,
-        **fedavg: Any,
+        **settings: Any,
     ) -> None:
         if isinstance(deadline, str):
             deadline = deadlines.parse(deadlines.read(deadline))
         check_deadline(deadline)
-        super().__init__(**fedavg)
-        self.model = model
-        self.lr = lr
-        self.deadline: float | Deadline | None = deadline
-        self.evaluate_timeout = evaluate_timeout
+        given = FlowerSettings.given(settings)
+        super().__init__(**settings)
+        if isinstance(model, nn.Module):
+            layers = Layers.of(model, given.layers, given.example)
+            model = Problem(model, layers, example=given.example)
+        self.model, self.lr, self.deadline = model.model, lr, deadline
         self.state = None if state is None else Path(state)
         self.record = None if record is None else Path(record)
-        self.grace = Grace(grace, first=FIRST_GRACE, most=max(MOST_GRACE, grace or 0.0))
-        self.server = LiveServer(
-            model,
-            Layers.of(model, layers, example),
-            lr if callable(lr) else lambda t: lr,
-            method=method,
-            optimiser=optimiser or SGD(momentum),
-            unreached=unreached,
-            max_norm=max_norm,
-            local_steps=local_steps,
-            client_lr=client_lr,
-            reach="learned" if isinstance(deadline, Deadline) and deadline.changes else reach,
-            work=work,
-            equal_time=equal_time,
-            robust=robust,
-            tolerate=tolerate,
-            compress=compress,
-        )
-        self.compress = compress
+        self.settings = given
+        self.grace = Grace(given.grace, first=FIRST_GRACE, most=max(MOST_GRACE, given.grace or 0.0))
+        self.server = LiveServer(model, lr, given.of_server(deadline))
         # With fewer there is no majority against a bad one, and no layer would ever move.
         self.min_available_nodes = max(self.min_available_nodes, self._needed())
-        self.seed = seed
         waits = self.server.method.asks.waits
         # Of `configure_train`, for those who carry the messages themselves.
         self._t_max = TMax.of(None if waits else deadline, self.server.done_after)
@@ -290,7 +275,7 @@ class SALF(FedAvg):
             return present
         size = max(int(self.fraction_train * len(present)), self.min_train_nodes)
         # By round, so that a server that starts again does not begin with the same nodes again.
-        rng = random.Random(f"{self.seed}:{self.server.t + 1}")
+        rng = random.Random(f"{self.settings.seed}:{self.server.t + 1}")
         return rng.sample(list(free), min(size, len(free)))
 
     def _messages(
@@ -307,22 +292,27 @@ class SALF(FedAvg):
             "local-rate": task.rate,
             "step-seconds": task.step_seconds,
             "method": task.method,
-            "compress": self.compress,
+            "compress": self.settings.compress,
         }
         sent = ConfigRecord(
             {**config, **asked, "server-round": task.round, "layers": json.dumps(names)}
         )
         if task.deadline is not None:
             sent["deadline"] = task.deadline
-        content = RecordDict(
-            {
-                self.arrayrecord_key: ArrayRecord(dict(task.weights)),
-                self.configrecord_key: sent,
-            }
-        )
+        common = {self.arrayrecord_key: ArrayRecord(dict(task.weights))}
+        if task.server:
+            common[SERVER_STATE] = ArrayRecord(dict(task.server))
+
+        def content(node: str) -> RecordDict:
+            own = ConfigRecord({**sent, "used": task.used.get(node, 0)})
+            found = RecordDict({**common, self.configrecord_key: own})
+            if node in task.users:
+                found[USER_STATE] = ArrayRecord(dict(task.users[node]))
+            return found
+
         ttl = timeout if task.deadline is None else task.deadline + self.grace.most
         return [
-            Message(content, node, MessageType.TRAIN, ttl=ttl, group_id=str(task.round))
+            Message(content(str(node)), node, MessageType.TRAIN, ttl=ttl, group_id=str(task.round))
             for node in nodes
         ]
 
@@ -380,8 +370,8 @@ class SALF(FedAvg):
         if not messages:
             return
         for message in messages:
-            message.metadata.ttl = self.evaluate_timeout
-        replies = _exchanged(grid, messages, self.evaluate_timeout)
+            message.metadata.ttl = self.settings.evaluate_timeout
+        replies = _exchanged(grid, messages, self.settings.evaluate_timeout)
         try:
             measured = self.aggregate_evaluate(t, replies)
         except Exception as error:  # whatever nodes' metrics make Flower's mean of them raise

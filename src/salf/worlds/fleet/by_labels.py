@@ -25,7 +25,6 @@ class SlotAvailability(Availability):
     AT_ONCE = 64  # slots drawn at a time
 
     def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
-        """The first slot in which each device is available; now, if that is the current one."""
         opens, closes = np.full(len(devices), np.inf), np.full(len(devices), np.inf)
         current = np.floor(times / self.slot).astype(np.int64)
         # Rounding must not give a slot that ends now.
@@ -45,7 +44,6 @@ class SlotAvailability(Availability):
         return opens, closes
 
     def time_available(self, devices: Ints) -> Floats:
-        """The chance of each device."""
         return np.asarray(self.chances[devices])
 
     def _available(self, devices: Ints, blocks: Ints) -> np.ndarray:
@@ -94,7 +92,6 @@ class ByLabels(Availability):
         return SlotAvailability(np.clip(chances, self.least, 1.0), self.slot, self.seed)
 
     def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
-        """Not known before the users' labels are."""
         raise SalfError(
             "participation by labels depends on the users' data, which are not available here: "
             "use it in a run or a comparison."

@@ -49,12 +49,10 @@ class Cost:
 
     @property
     def upload(self) -> Floats:
-        """The bytes of each layer in an update."""
         return self.bytes if self.sent is None else self.sent
 
     @property
     def layers(self) -> int:
-        """How many layers there are."""
         return len(self.bytes)
 
     def stages(self) -> Floats:

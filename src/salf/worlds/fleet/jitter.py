@@ -52,11 +52,9 @@ class Paced(Jitter):
         """P(a user's factor is at most so large), [users, stages]."""
 
     def complete(self, nominal: Floats, draws: Draws, users: Ints) -> Floats:
-        """The nominal times, stretched."""
         return np.asarray(nominal.cumsum(axis=1) * self.factor(draws, users)[:, None])
 
     def chance(self, nominal: Floats, budget: Floats, users: Ints) -> Floats:
-        """The law of the factor at the one that still fits."""
         needed = nominal.cumsum(axis=1)
         # Where nothing is to be done, whatever time is left is enough.
         fits = np.divide(budget, needed, out=np.full_like(budget, np.inf), where=needed > 0)
@@ -68,11 +66,9 @@ class Steady(Paced):
     """Every round takes the same time."""
 
     def factor(self, draws: Draws, users: Ints) -> Floats:
-        """1."""
         return np.ones(len(users))
 
     def below(self, factor: Floats, users: Ints) -> Floats:
-        """1 from the factor 1 on, however that was rounded."""
         return np.asarray(factor >= 1 - ROUNDING, np.float64)
 
 
@@ -87,11 +83,9 @@ class LogNormal(Paced):
             raise SalfError(f"jitter must be a number of at least 0, not {self.sigma}.")
 
     def factor(self, draws: Draws, users: Ints) -> Floats:
-        """exp(sigma z), z standard normal."""
         return np.exp(self._sigma(users) * normal(*draws.uniform(users, Purpose.JITTER, 2).T))
 
     def below(self, factor: Floats, users: Ints) -> Floats:
-        """Phi(ln(factor) / sigma)."""
         sigma = np.broadcast_to(self._sigma(users), len(users))[:, None]
         with np.errstate(divide="ignore", invalid="ignore"):
             z = np.log(factor) / sigma
@@ -100,7 +94,6 @@ class LogNormal(Paced):
         return np.where(enough, 1.0, 0.5 * (1 + _erf(np.nan_to_num(z, nan=-np.inf) / sqrt(2))))
 
     def of(self, devices: Ints) -> "LogNormal":
-        """Each user has its device's spread."""
         return self if np.ndim(self.sigma) == 0 else LogNormal(np.asarray(self.sigma)[devices])
 
     def _sigma(self, users: Ints) -> Floats:
@@ -119,11 +112,9 @@ class ShiftedExponential(Paced):
             raise SalfError(f"the mean of the exponential part must be above 0, not {self.mean}.")
 
     def factor(self, draws: Draws, users: Ints) -> Floats:
-        """1 + mean E, E standard exponential."""
         return np.asarray(1 + self.mean * exponential(draws, users)[:, 0])
 
     def below(self, factor: Floats, users: Ints) -> Floats:
-        """1 - exp(-(factor - 1) / mean)."""
         return np.asarray(-np.expm1(-np.maximum(factor - 1, 0) / self.mean))
 
 
@@ -132,11 +123,9 @@ class UniformPace(Paced):
     """The factor is uniform on (0, 1]: the nominal time is the longest."""
 
     def factor(self, draws: Draws, users: Ints) -> Floats:
-        """A number in (0, 1]."""
         return np.asarray(1 - draws.uniform(users, Purpose.JITTER)[:, 0])
 
     def below(self, factor: Floats, users: Ints) -> Floats:
-        """The factor itself, up to 1."""
         return np.minimum(factor, 1)
 
 
@@ -145,7 +134,6 @@ class ExponentialLayers(Jitter):
     """Every layer takes an exponential time of its own, independently, of its nominal mean."""
 
     def complete(self, nominal: Floats, draws: Draws, users: Ints) -> Floats:
-        """Sums of exponential times: Erlang where the means are equal."""
         each = nominal * exponential(draws, users, nominal.shape[1])
         return np.asarray(each.cumsum(axis=1))
 
@@ -222,7 +210,6 @@ class Traces(Jitter):
 
     @property
     def layers(self) -> int:
-        """How many layers were recorded."""
         return int(self.rounds[0].shape[1])
 
     def in_time(self, nominal: Floats, budget: Floats, users: Ints) -> Ints | None:
@@ -245,7 +232,6 @@ class Traces(Jitter):
         return draws.uniform(together, Purpose.JITTER, steps)
 
     def chance(self, nominal: Floats, budget: Floats, users: Ints) -> Floats | None:
-        """The share of the recorded rounds that would have been in time."""
         layers = self.rounds[0].shape[1]
         if nominal.shape[1] > layers:
             return None
@@ -264,7 +250,6 @@ class Traces(Jitter):
         return np.asarray(nominal[:, :layers].sum(axis=1) / usual)[:, None]
 
     def of(self, devices: Ints) -> "Traces":
-        """Each user has its device's record."""
         rounds = tuple(self.rounds[device] for device in devices.tolist())
         if self.overhead is None:
             return Traces(rounds)

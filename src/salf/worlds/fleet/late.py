@@ -4,8 +4,6 @@ A step is taken at a deadline (`Delayed`), or when so many updates have arrived 
 ties settled by the users' numbers.
 """
 
-from dataclasses import replace
-
 import numpy as np
 
 from salf.common.errors import SalfError
@@ -22,11 +20,9 @@ class Delayed(OnFleet):
     surely = True  # everybody delivers in the end
 
     def busy(self, t: int, memory: Memory) -> Ints:
-        """Users at work on a model of an earlier round."""
         return np.flatnonzero(memory[DUE, 1:] > 0)
 
     def models_in_use(self, memory: Memory) -> set[int]:
-        """The models given to users who have not delivered."""
         given, due = memory[:, 1:]
         # Not of those that never come back, whose number would only grow.
         return set(given[(due > 0) & np.isfinite(due)].astype(np.int64).tolist())
@@ -34,7 +30,6 @@ class Delayed(OnFleet):
     def arrivals(
         self, t: int, draws: Draws, users: Ints, memory: Memory
     ) -> tuple[Arrivals, Memory]:
-        """Who delivers in this round, and who begins and will be late."""
         clock, seconds = float(memory[CLOCK]), self.deadline.of(t, float(memory[TMAX]))
         begun, after = self._begin(t, draws, users, memory)
         due = after[DUE, 1:]
@@ -42,7 +37,7 @@ class Delayed(OnFleet):
         end = min(float(due[at_work].max(initial=clock)), clock + seconds)
         if not len(at_work):
             end = clock + seconds
-        return self._closed(t, begun, after, at_work[due[at_work] <= end], clock, end, len(users))
+        return self._step(t, begun, after, at_work[due[at_work] <= end], clock, end, len(users))
 
     def _begin(self, t: int, draws: Draws, users: Ints, memory: Memory) -> tuple[Ints, Memory]:
         """Users that are free begin on the model of round t."""
@@ -53,7 +48,7 @@ class Delayed(OnFleet):
         after[DUE, 1 + idle] = clock + times.finish + self.timing.beside(draws, idle)
         return idle, after
 
-    def _closed(
+    def _step(
         self,
         t: int,
         begun: Ints,
@@ -66,27 +61,23 @@ class Delayed(OnFleet):
         """The step at time `end`, at which these users have delivered."""
         entries = np.union1d(delivers, begun)
         there = np.isin(entries, delivers)
-        age = t - after[GIVEN, 1 + entries].astype(np.int64)
-        tasks = self.timing.tasks(entries)
-        planned = tasks.planned
-        arrived = Arrivals.at(
-            np.where(there, 1, self.layers + 1),
-            ~there | (age > 0),
-            asked,
-            user=entries,
-            age=np.where(there, age, 0),
-            steps=np.where(there, planned, 1),
-            planned=planned,
-        )
+        age = np.where(there, t - after[GIVEN, 1 + entries].astype(np.int64), 0)
+        tasks, due = self.timing.tasks(entries), after[DUE, 1 + entries]
         work = np.where(there, tasks.work.sum(axis=1), 0.0)
-        waited = np.where(there, end - after[DUE, 1 + entries], 0.0)
-        due = after[DUE, 1:] - clock
-        after[TMAX] = self._next_deadline(after, arrived, end - clock, due[after[DUE, 1:] > 0])
+        bytes_ = np.where(there, self.timing.model_bytes + self.timing.update_bytes, 0.0)
+        waited = np.where(there, end - due, 0.0)
+        arrived = tasks.arrivals(
+            np.where(there, tasks.milestones, 0),
+            straggler=~there | (age > 0),
+            asked=asked,
+            age=age,
+            spent=Spent(end - clock, end, waited, work, work, bytes_),
+        )
+        at_work = after[DUE, 1:][after[DUE, 1:] > 0]
+        after[TMAX] = self._next_deadline(after, arrived, end - clock, at_work - clock)
         after[:, 1 + delivers] = 0
         after[CLOCK] = end
-        bytes_ = np.where(there, self.timing.model_bytes + self.timing.update_bytes, 0.0)
-        spent = Spent(end - clock, end, waited, work, work, bytes_)
-        return replace(arrived, spent=spent), after
+        return arrived, after
 
 
 class Buffered(Delayed):
@@ -107,7 +98,6 @@ class Buffered(Delayed):
     def arrivals(
         self, t: int, draws: Draws, users: Ints, memory: Memory
     ) -> tuple[Arrivals, Memory]:
-        """The next updates; of those that arrive at the same time, low user numbers first."""
         clock = float(memory[CLOCK])
         at_work = self.busy(t, memory)
         free = np.setdiff1d(users, at_work)
@@ -125,4 +115,4 @@ class Buffered(Delayed):
         due = after[DUE, 1 + at_work]
         first = at_work[np.lexsort((at_work, due))][: self.size]
         end = finite(float(after[DUE, 1 + first].max(initial=clock)))
-        return self._closed(t, begun, after, first, clock, end, len(users))
+        return self._step(t, begun, after, first, clock, end, len(users))

@@ -69,7 +69,6 @@ class LearnedReach:
 
     @property
     def hypotheses(self) -> int:
-        """The length of what is kept of every user."""
         return len(self._paces)
 
     def start(self, users: int | None = None) -> Floats:

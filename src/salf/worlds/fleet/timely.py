@@ -34,17 +34,15 @@ class Timely(OnFleet):
     def arrivals(
         self, t: int, draws: Draws, users: Ints, memory: Memory
     ) -> tuple[Arrivals, Memory]:
-        """Who delivers what it was given."""
         clock = float(memory[CLOCK])
         times, given, seconds = self._given(draws, users, clock)
         each = np.maximum(given - 1, 0)
         finish = np.where(given > 0, times.done[times.tasks.each, each], np.inf)
         reached = np.where(finish <= seconds * (1 + ROUNDING), given, 0)
         took = min(float(finish[given > 0].max()), seconds)
-        spent = self._spent(times, reached, finish, took, clock)
         after = memory.copy()
-        after[CLOCK] = spent.clock
-        return times.tasks.arrivals(reached, spent), after
+        after[CLOCK] = clock + took
+        return times.tasks.arrivals(reached, spent=times.spent(reached, took)), after
 
     def _given(self, draws: Draws, users: Ints, clock: float) -> tuple[Round, Ints, float]:
         """The users' times, how many milestones each is given, and the length of the round."""

@@ -47,7 +47,6 @@ class Timing:
 
     @property
     def users(self) -> int:
-        """How many users there are."""
         return len(self.devices.speed)
 
     def tasks(self, users: Ints) -> Tasks:
