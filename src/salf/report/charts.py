@@ -54,7 +54,7 @@ def curves(
 
 def over_ratios(comparison: Comparison) -> Spec:
     """The test accuracy at the end over the ratio of stragglers."""
-    panels = Panels.of(comparison, by=("split", "average"))
+    panels = Panels.of(comparison, by=("split", "average", "more"))
     return figure(
         Lines(
             [_point(panels, *measured) for measured in _final(comparison)],
@@ -98,7 +98,7 @@ def heard(comparison: Comparison) -> list[Case]:
     """The cases with a record of the users' voice."""
     return [
         case
-        for case in of_first_panel(comparison)
+        for case in of_first_panel(comparison, values=True)
         if all(run.summary.get("voice") for run in comparison.results[case])
     ]
 
@@ -200,11 +200,14 @@ def _name(case: Case) -> str:
     return names.variant(case.method, case.batches)
 
 
-def of_first_panel(comparison: Comparison) -> list[Case]:
-    """The cases of one split and average: who reaches what, and when, depends on neither."""
+def of_first_panel(comparison: Comparison, values: bool = False) -> list[Case]:
+    """The cases of one split and average: who reaches what, and when, depends on neither.
+
+    With `values`, also of the first values of other settings.
+    """
     first = next(iter(comparison.results))
-    place = (first.split, first.average)
-    return [case for case in comparison.results if (case.split, case.average) == place]
+    found = [c for c in comparison.results if (c.split, c.average) == (first.split, first.average)]
+    return [case for case in found if case.more == first.more or not values]
 
 
 def _colours(comparison: Comparison) -> dict[str, str]:

@@ -11,6 +11,7 @@ from salf.report.page import Block, Chart, Page, Section, again, made_with
 from salf.report.style import pictures, write
 from salf.report.tables import Table, best, bold, tell
 from salf.runs.compare import Case, Comparison
+from salf.runs.settings import key as setting_key
 from salf.worlds.depth import has_ratio
 from salf.worlds.fleet.named import GIVEN
 
@@ -136,7 +137,7 @@ def sections(comparison: Comparison) -> list[Section]:
 
 def _table(comparison: Comparison, cases: Sequence[Case], caption: str) -> Table:
     shown = sorted({case.stragglers for case in cases})
-    found = {(c.method, c.stragglers): test_accuracy(comparison, c) for c in cases}
+    found = {(c.method, c.more, c.stragglers): test_accuracy(comparison, c) for c in cases}
     top = {
         key
         for ratio in shown
@@ -144,20 +145,24 @@ def _table(comparison: Comparison, cases: Sequence[Case], caption: str) -> Table
             {
                 key: None if spread is None else round(spread.mean, 4)
                 for key, spread in found.items()
-                if key[1] == ratio and not names.waits(key[0])
+                if key[2] == ratio and not names.waits(key[0])
             }
         )
     }
     rows = []
-    for method in dict.fromkeys(case.method for case in cases):
+    for method, more in dict.fromkeys((case.method, case.more) for case in cases):
         row = [names.method(method) + " (waits)" * names.waits(method)]
+        row += [f"{value}" for _, value in more]
         for ratio in shown:
-            spread = found.get((method, ratio))
-            row.append(bold(str(spread) if spread else NOT_MEASURED, (method, ratio) in top))
+            spread = found.get((method, more, ratio))
+            row.append(bold(str(spread) if spread else NOT_MEASURED, (method, more, ratio) in top))
         rows.append(row)
     columns = [names.condition(comparison.base.depth, ratio) for ratio in shown]
     # The heading over the tables says that the percentages are of stragglers.
-    return Table(["Method", *(c.removesuffix(" stragglers") for c in columns)], rows, caption)
+    others = [setting_key(name) for name, _ in cases[0].more]
+    return Table(
+        ["Method", *others, *(c.removesuffix(" stragglers") for c in columns)], rows, caption
+    )
 
 
 def _accuracy_section(comparison: Comparison) -> Section:
@@ -243,10 +248,11 @@ def _measured(comparison: Comparison) -> str:
 
 
 def _notes(comparison: Comparison, *, bold: bool = True) -> list[str]:
+    others = [setting_key(name) for name, _ in next(iter(comparison.results)).more]
+    notes = [f"Compared by {names.listed(others)}, too."] if others else []
     if comparison.base.fleet:
         best = ["Bold: the best method."] * (bold and len(comparison.results) > 1)
-        return [*best, *seconds.notes(comparison)]
-    notes = []
+        return [*notes, *best, *seconds.notes(comparison)]
     if bold and sum(not names.waits(method) for method in methods(comparison)) > 1:
         notes.append("Bold: the best method with a deadline.")
     if len({case.average for case in comparison.results}) > 1:

@@ -9,6 +9,7 @@ from salf.report.measured import Spread, test_accuracy
 from salf.report.tables import Table, best, bold
 from salf.runs.clocked import NOBODY, SHARE, Clocked, nobody_is_cut_off
 from salf.runs.compare import Case, Comparison
+from salf.runs.settings import key
 from salf.runs.training import SLOWEST
 from salf.worlds.fleet.named import assumed
 
@@ -23,7 +24,7 @@ def classifies(comparison: Comparison) -> bool:
 
 
 def table(comparison: Comparison, cases: Sequence[Case], caption: str) -> Table:
-    """A row per method and way to size batches."""
+    """A row per method, way to size batches, and values of other settings."""
     accuracies = classifies(comparison)
     ends = {
         case: test_accuracy(comparison, case) if accuracies else _test_loss(comparison, case)
@@ -39,6 +40,7 @@ def table(comparison: Comparison, cases: Sequence[Case], caption: str) -> Table:
         row = {
             "Method": names.variant(case.method, case.batches)
             + " (waits)" * names.waits(case.method),
+            **{key(name): f"{value}" for name, value in case.more},
             "Accuracy" if accuracies else "Loss": bold(_spread(ends[case]), case in leading),
             "Slowest 10 %": _spread(Spread.of(run.slowest for run in runs)),
             "Rounds": f"{fmean(run.rounds for run in runs):.0f}",
@@ -167,6 +169,8 @@ def _place(comparison: Comparison, case: Case) -> str:
         parts.append(names.split(case.split))
     if len({each.average for each in comparison.results}) > 1:
         parts.append(names.AVERAGES_SHORT.get(case.average, case.average).replace("\n", " "))
+    if case.more:
+        parts.append(names.values(case.more))
     return f"{', '.join(parts)}: " if parts else ""
 
 

@@ -28,6 +28,7 @@ from salf.core.layers import Layers, Prefixes
 from salf.core.rows import Row, with_metrics
 from salf.core.schedules import Schedule
 from salf.core.server import SGD
+from salf.live.flower.client import SERVER_STATE, USER_STATE
 from salf.live.flower.link import GridLink, update_of
 from salf.live.flower.mail import Mail
 from salf.live.rounds import Grace, Rounds
@@ -298,15 +299,20 @@ class SALF(FedAvg):
         )
         if task.deadline is not None:
             sent["deadline"] = task.deadline
-        content = RecordDict(
-            {
-                self.arrayrecord_key: ArrayRecord(dict(task.weights)),
-                self.configrecord_key: sent,
-            }
-        )
+        common = {self.arrayrecord_key: ArrayRecord(dict(task.weights))}
+        if task.server:
+            common[SERVER_STATE] = ArrayRecord(dict(task.server))
+
+        def content(node: str) -> RecordDict:
+            own = ConfigRecord({**sent, "used": task.used.get(node, 0)})
+            found = RecordDict({**common, self.configrecord_key: own})
+            if node in task.users:
+                found[USER_STATE] = ArrayRecord(dict(task.users[node]))
+            return found
+
         ttl = timeout if task.deadline is None else task.deadline + self.grace.most
         return [
-            Message(content, node, MessageType.TRAIN, ttl=ttl, group_id=str(task.round))
+            Message(content(str(node)), node, MessageType.TRAIN, ttl=ttl, group_id=str(task.round))
             for node in nodes
         ]
 
