@@ -106,8 +106,8 @@ def _section(name: str, item: Made) -> Section:
     outcome = item.outcome
     chart = Chart(
         outcome.figure,
-        outcome.description,
         f"{outcome.caption} The command leaves the numbers in {name}.csv.",
+        outcome.description,
         picture=f"{FIGURES}/{name}.svg",
     )
     blocks: list[Block] = [f"Size {item.settings.size}. {outcome.intro}".rstrip()]

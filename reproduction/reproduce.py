@@ -14,6 +14,7 @@ from typing import Any
 
 from reproduction.item import Found, Item, Json, Measurement, Task, label
 from reproduction.items import ITEMS
+from reproduction.markdown import markdown
 from reproduction.page import FIGURES, Made, page, versions
 from reproduction.sizes import SIZES, Settings, Size
 from salf.common.errors import SalfError, unknown
@@ -209,7 +210,7 @@ class Workshop:
         reproduction.made = {n: reproduction.made[n] for n in ITEMS if n in reproduction.made}
         made = page(reproduction.made, reproduction.skipped)
         write_whole(self.path / PAGE, made.html())
-        write_whole(self.path / TEXT, made.markdown())
+        write_whole(self.path / TEXT, markdown(made))
 
     def job(self, task: Task) -> Job:
         """A task as a job whose result stays in the folder."""

@@ -191,7 +191,7 @@ def test_a_resumed_run_goes_on_with_what_users_have_not_sent(tmp_path):
 
 
 def test_narrow_networks_have_no_residuals():
-    with pytest.raises(SalfError, match="use --compress fp16"):
+    with pytest.raises(SalfError, match="use compress='fp16'"):
         run(SMALL.changed(method="heterofl", compress="topk:0.1", rounds=1))
     assert run(SMALL.changed(method="heterofl", compress="qsgd:8", rounds=2)).history.rows
 

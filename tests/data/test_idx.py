@@ -67,7 +67,7 @@ IMAGES = "train-images-idx3-ubyte"
         (IMAGES, lambda b: b"\x1f\x8b" + b[2:], "not an idx file"),
         (IMAGES, lambda b: b"", "not an idx file"),
         (IMAGES, lambda b: b[:9], "header ends early"),
-        (IMAGES, lambda b: b[:2] + b"\x0d" + b[3:], "type 0x0d"),
+        (IMAGES, lambda b: b[:2] + b"\x0d" + b[3:], "not an idx file of bytes"),
         (IMAGES, lambda b: idx_bytes(np.zeros(6, np.uint8)), "has 1 dimensions"),
         ("train-labels-idx1-ubyte", lambda b: idx_bytes(np.zeros(5, np.uint8)), "6 images"),
     ],

@@ -164,7 +164,7 @@ def test_a_folder_with_some_of_the_files_is_called_incomplete(tmp_path, tiny_idx
     sell()
     del tiny_idx[IMAGES]
     place(tmp_path / "mine", tiny_idx)
-    with pytest.raises(SalfError, match="mine is incomplete: it lacks train-images"):
+    with pytest.raises(SalfError, match="mine has no idx file for train-images"):
         load("mnist", folder=tmp_path / "mine", cache=tmp_path / "cache")
 
 

@@ -83,11 +83,9 @@ def test_the_page_has_depths_and_times_and_how_they_differ(folder):
 
 def test_the_bars_of_a_user_are_its_shares_of_rounds(folder):
     found = figure(made_up(), LiveRun.of(folder))
-    bars, times = (
-        found["datasets"][chart.get("data", chart["layer"][0].get("data"))["name"]]
-        for chart in found["vconcat"]
-    )
-    live = [bar for bar in bars if (bar["user"], bar["which"]) == ("user-2", "live")]
+    bars = found["datasets"][found["vconcat"][0]["data"]["name"]]
+    times = found["datasets"]["points-2"]
+    live = [bar for bar in bars if bar["user"] == "user-2, live"]
     assert [(bar["count"], bar["start"], bar["end"]) for bar in live] == [
         ("2 of 2", 0.0, 0.2),
         ("1 of 2", 0.2, 0.5),

@@ -48,11 +48,6 @@ def test_a_long_curve_is_thinned_but_keeps_its_end():
     assert {b - a for a, b in pairwise(rounds)} == {8}
 
 
-def test_axes_of_accuracy_follow_the_data():
-    spec = charts.final_accuracy(comparison({case("salf"): [0.91], case("drop"): [0.9]}))
-    assert spec["layer"][0]["encoding"]["x"]["scale"]["zero"] is False
-
-
 def test_users_that_reached_a_layer_are_averaged_over_rounds_and_seeds():
     runs = [result([0.5], reached=(1, 2, 5)), result([0.5], reached=(2, 4, 5))]
     spec = charts.reach(Comparison(Config(users=5), {case("salf"): runs}))
@@ -75,7 +70,7 @@ def test_users_are_shown_for_one_split_and_average():
 
 def test_no_address_of_a_server_is_in_a_chart():
     tests = {case("salf", ratio): [0.9] for ratio in (0.3, 0.9)}
-    for chart in (charts.final_accuracy, charts.over_ratios, charts.reach):
+    for chart in (charts.over_ratios, charts.reach):
         assert "http" not in str(chart(comparison(tests)))
 
 

@@ -140,7 +140,7 @@ def test_a_report_is_two_pictures_and_a_page(both, tmp_path):
     assert ET.fromstring(svg).tag.endswith("svg")
     assert b"salf compare --out &#39;my &lt;folder&gt;&#39;" in html
     assert html.count(b"window.vegaEmbed=") == 1
-    assert html.count(b'<script type="application/json">') == 4
+    assert html.count(b'<script type="application/json">') == 3
     assert b"<td><strong>0.8500 \xc2\xb10.0707</strong></td>" in html
     assert b"rounds = 3" in html
     assert b"Made with salf 0.1.0 and torch 2.13.0." in html

@@ -12,7 +12,7 @@ from salf.common.files import write_whole
 from salf.core import rows
 from salf.core.rows import Row
 from salf.report import names
-from salf.report.live.charts import OVER, curve, durations, layers, progress, shown_users
+from salf.report.live.charts import OVER, curve, durations, progress, shown_users
 from salf.report.live.page import page, write_live_page
 from salf.report.live.run import LiveRun
 from salf.report.page import Chart
@@ -171,15 +171,12 @@ def test_of_very_many_users_some_of_each_slowness_are_shown_and_the_page_says_so
 
 def test_every_layer_has_the_mean_of_its_users_and_the_p_of_the_last_step(run_of):
     records = [row(1), row(2, {"user-1": 4, "user-2": 4}, unreached=(0.25, 0.125, 0.0))]
-    found = data_of(
-        layers(run_of(records, summary={"test_accuracy": 0.5, "layers": ["0", "2", "head"]}))
-    )
-    assert [(r["layer"], r["users"], r["p"]) for r in found] == [
-        ("1", 0.5, 0.25),
-        ("2", 1.0, 0.125),
-        ("3 head", 1.0, 0.0),
+    summary = {"test_accuracy": 0.5, "layers": ["0", "2", "head"]}
+    assert table(run_of(records, summary=summary), "Updates per layer") == [
+        ["1", "0.5", "0.25"],
+        ["2", "1.0", "0.12"],
+        ["3 head", "1.0", "0"],
     ]
-    assert found[0]["text"].split() == ["0.5", "p", "=", "0.25"]
 
 
 def test_without_a_summary_layers_go_by_their_numbers(run_of):
@@ -291,8 +288,8 @@ def test_fedavg_has_no_limit_and_no_p(run_of):
     assert "layer" not in spec  # the dots alone
     assert {dot["kind"] for dot in data_of(spec)} != {OVER}
     assert section(run, "Round durations")[0] == "No round had a limit."
-    assert [r["text"] for r in data_of(layers(run))] == ["1.0", "2.0", "2.0"]
-    assert "p_l" not in section(run, "Updates per layer")[0].caption
+    assert table(run, "Updates per layer") == [["1", "1.0"], ["2", "2.0"], ["3", "2.0"]]
+    assert "p_l" not in section(run, "Updates per layer")[0]
 
 
 def test_the_page_of_one_round_is_whole_fetches_nothing_and_escapes_what_users_said(tmp_path):
@@ -302,9 +299,9 @@ def test_the_page_of_one_round_is_whole_fetches_nothing_and_escapes_what_users_s
     assert written == folder / "live.html"
     html = written.read_text(encoding="utf-8")
     parsed = Parsed(html)
-    assert len(parsed.scripts) == 4 + 2  # charts, the bundle, and what draws
+    assert len(parsed.scripts) == 3 + 2  # charts, the bundle, and what draws
     assert not any("alert('&')" in script for script in parsed.scripts[-2:])
-    for script in parsed.scripts[:4]:
+    for script in parsed.scripts[:3]:
         assert not re.search(r"https?://", script)
     for _, attributes in parsed.tags:
         assert not {"src", "href", "srcset", "data", "action"} & attributes.keys()

@@ -43,7 +43,7 @@ class Parsed(HTMLParser):
 
 @pytest.fixture(scope="module")
 def html() -> str:
-    chart = Chart(SPEC, f"described {HOSTILE}", f"caption {HOSTILE}")
+    chart = Chart(SPEC, f"caption {HOSTILE}", f"described {HOSTILE}")
     blocks = [HOSTILE, chart, Code(HOSTILE), Code(HOSTILE, HOSTILE), chart]
     table = Table([HOSTILE], [[HOSTILE]], HOSTILE)
     sections = [Section(HOSTILE, blocks), Section("Tables", [table, table])]
@@ -72,38 +72,22 @@ def test_nothing_is_fetched(html):
     assert not re.search(r"https?:|\*", policy)
 
 
-def test_everything_given_is_escaped(html):
+def test_everything_given_is_there_and_escaped(html):
     parsed = Parsed(html)
     assert len(parsed.scripts) == 4  # two charts, the bundle, and what draws
     assert parsed.texts.count(HOSTILE) == 6 + 2 * 3  # of the tables
     assert not any("alert" in script for script in parsed.scripts[2:])
-
-
-def test_a_chart_carries_its_data_and_its_description(html):
-    parsed = Parsed(html)
     spec = json.loads(parsed.scripts[0])
     assert spec == {**SPEC, "description": f"described {HOSTILE}"}
     assert [figure["aria-label"] for figure in parsed.named("figure")] == [spec["description"]] * 2
-
-
-def test_tables_in_a_row_stand_side_by_side(html):
-    assert html.count('<div class="tables">') == 1
+    assert html.count('<div class="tables">') == 1  # tables in a row stand side by side
     assert html.count('<div class="table">') == 2
-
-
-def test_it_reads_on_a_phone_and_says_what_it_is(html):
-    parsed = Parsed(html)
-    assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in parsed.named(
-        "meta"
-    )
+    viewport = {"name": "viewport", "content": "width=device-width, initial-scale=1"}
+    assert viewport in parsed.named("meta")
     assert parsed.named("html") == [{"lang": "en"}]
     assert parsed.texts.count(f"title {HOSTILE}") == 2  # in the tab, and on the page
-
-
-def test_code_with_a_summary_is_folded_away(html):
-    parsed = Parsed(html)
-    assert len(parsed.named("details")) == len(parsed.named("summary")) == 1
-    assert len(parsed.named("pre")) == 2
+    # Code with a summary is folded away.
+    assert [len(parsed.named(tag)) for tag in ("details", "summary", "pre")] == [1, 1, 2]
 
 
 def test_a_page_without_charts_has_no_javascript():

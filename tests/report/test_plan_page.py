@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from reproduction.markdown import markdown
 from salf.report.plan import constants, disagreement, figure, page, table, write_plan
 from salf.runs.config import Config
 from salf.runs.plan import on_same_devices, plan
@@ -98,7 +99,7 @@ def test_the_figure_marks_each_choice(searched, by_bound):
 
 
 def test_the_page_and_the_files(searched, tmp_path):
-    text = page(searched, ["plan", "--fleet", "slow-classes"]).markdown()
+    text = markdown(page(searched, ["plan", "--fleet", "slow-classes"]))
     assert "How far the bound and the simulation disagree" in text
     assert "salf plan --fleet slow-classes" in text
     assert "--deadline plan.csv" in text

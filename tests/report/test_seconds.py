@@ -176,20 +176,13 @@ def test_colours_tell_methods_and_dashes_tell_batches(compared):
     assert encoding["strokeDash"]["scale"]["range"] == [[1, 0], [1, 0], [5, 3], [1, 0]]
 
 
-def test_the_page_shows_seconds_first_then_rounds_reach_and_waste(compared):
+def test_the_page_shows_seconds_first_then_rounds_and_reach(compared):
     assert [section.heading for section in page(compared, ["compare"]).sections] == [
         "Accuracy on held-out data over simulated seconds",
         "Accuracy on held-out data over the rounds",
         "How many users reached each layer",
-        "Waiting and wasted work",
         "Reproduce this page",
     ]
-
-
-def test_waste_is_that_of_one_user_and_of_all_work(compared):
-    bars = {record["method"]: record for record in records(charts.waste(compared))}
-    assert (bars["FedAvg"]["waited"], bars["Drop"]["waited"]) == (20.0, 2.0)
-    assert (bars["Drop"]["work"], bars["Drop"]["bytes"]) == (0.25, 0.5)
 
 
 @pytest.mark.slow

@@ -1,20 +1,20 @@
-"""Files that are written whole or not at all, locked folders, and folders that do not stay."""
+"""Files that are written whole or not at all, locked folders, and temporary ones."""
 
 import csv
 import io
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
+from salf.common.errors import SalfError
+
 _LOCK = ".lock"
-_MARK = ".made-by-salf"  # in temporary folders
 
 
 @contextmanager
@@ -61,11 +61,19 @@ def csv_text(lines: Iterable[Iterable[Any]]) -> str:
 
 def csv_of(records: Sequence[Mapping[str, Any]]) -> str:
     """Records as CSV, with a column for each key of the first."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(records[0]) if records else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue()
+    return csv_text([*records[:1], *(record.values() for record in records)])
+
+
+def read_numbers(path: Path | str, *columns: str) -> list[tuple[float, ...]]:
+    """The numbers of these columns of a CSV file, line by line."""
+    try:
+        with Path(path).open(encoding="utf-8", newline="") as stream:
+            return [tuple(float(line[name]) for name in columns) for line in csv.DictReader(stream)]
+    except (OSError, KeyError, ValueError, TypeError, UnicodeDecodeError) as error:
+        raise SalfError(
+            f"cannot read {path}: it must have numbers in the columns {', '.join(columns)} "
+            f"({type(error).__name__}: {error})."
+        ) from None
 
 
 @contextmanager
@@ -85,46 +93,12 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def temporary_folder(name: str, place: Path | None = None) -> Iterator[Path]:
+def temporary_folder(name: str, short: bool = False) -> Iterator[Path]:
     """A folder for this account only, deleted when the block ends.
 
-    A process that is killed cannot do that: the next one of the same name does it for it.
+    It can be `short`, for the path of a socket, which has 107 characters at most.
     """
-    place = place or Path(tempfile.gettempdir())
-    ours = re.compile(re.escape(name) + r"-\d+-[a-z0-9_]{8}")
-    for left in place.glob(f"{name}-*-*"):
-        if ours.fullmatch(left.name):
-            with suppress(OSError):  # it is in use, or belongs to another account
-                _delete_if_left(left)
-    with (
-        tempfile.TemporaryDirectory(
-            prefix=f"{name}-{os.getpid()}-", dir=place, ignore_cleanup_errors=True
-        ) as made,
-        locked(Path(made)),
-    ):
-        Path(made, _MARK).touch()  # not before it is locked: others delete what has only this
+    place = "/tmp" if short and Path("/tmp").is_dir() else None
+    prefix = f"{name}-{os.getpid()}-"
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True) as made:
         yield Path(made)
-
-
-def short_place() -> Path | None:
-    """Where a temporary folder's path is short: that of a socket has 107 characters at most."""
-    return Path("/tmp") if Path("/tmp").is_dir() else None
-
-
-def delete_left_over(folder: Path, names: Iterable[str]) -> None:
-    """Delete what processes left that were killed while they wrote files of these names."""
-    for name in names:
-        for left in folder.glob(f".{name}-*"):
-            left.unlink(missing_ok=True)
-
-
-def _delete_if_left(folder: Path) -> None:
-    if hasattr(os, "getuid") and folder.stat().st_uid != os.getuid():  # Windows has no uid
-        return
-    if not (folder / _MARK).exists():  # it only has such a name
-        return
-    with locked(folder):
-        pass
-    # Unlocked, because Windows deletes no open file. Nobody takes over the folder in between: its
-    # process is gone, and all that others do with it is to delete it.
-    shutil.rmtree(folder, ignore_errors=True)

@@ -40,26 +40,15 @@ def _as(value: Any, kind: Any) -> Any:
         return value if isinstance(value, bool) else _WORDS.get(str(value).lower(), _WRONG)
     if isinstance(value, bool):
         return _WRONG
-    if kind is str:
-        return value if isinstance(value, str) else _WRONG
-    if kind is int:
-        return _number(value, int, int)
+    if kind in (int, float) and isinstance(value, str):
+        try:
+            value = kind(value)
+        except ValueError:
+            return _WRONG
     if kind is float:
-        number = _number(value, (int, float), float)
-        return number if number is _WRONG or isfinite(number) else _WRONG
+        return value if isinstance(value, int | float) and isfinite(value) else _WRONG
     holds = get_origin(kind) or kind
     return value if not isinstance(holds, type) or isinstance(value, holds) else _WRONG
-
-
-def _number(value: Any, taken: Any, read: type) -> Any:
-    if isinstance(value, taken):
-        return value
-    if isinstance(value, str):
-        try:
-            return read(value)
-        except ValueError:
-            pass
-    return _WRONG
 
 
 def _strictness(kind: Any) -> int:

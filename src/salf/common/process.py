@@ -20,10 +20,10 @@ from salf.common.errors import SalfError
 TERMINATED = 128 + signal.SIGTERM  # the exit code
 
 VARIABLE = "SALF_MALLOC"  # in the environment: "keep", the default, or "default"
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt's names for them, from malloc.h
 _LARGE = 2**30
-# Where glibc's own thresholds end up in a process that frees large blocks; they only ever grow.
-_USUAL = {_MMAP_THRESHOLD: 32 * 2**20, _TRIM_THRESHOLD: 64 * 2**20}
+# M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h, with the values that glibc's own end up at in a
+# process that frees large blocks; they only ever grow.
+_USUAL = {-3: 32 * 2**20, -1: 64 * 2**20}
 # What glibc itself reads. Whoever set one of these has chosen already.
 _GLIBCS_OWN = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_")
 

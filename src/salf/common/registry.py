@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
-from types import ModuleType
 from typing import Any
 
 from salf.common.errors import SalfError, in_one_line, unknown
@@ -60,7 +59,8 @@ def import_path(kind: str, path: str) -> Any:
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise unknown(f"{kind} of {module_name}", attribute, _defined(module) or ["none"])
+            own = [n for n, v in vars(module).items() if _is_own(v, module_name)]
+            raise unknown(f"{kind} of {module_name}", attribute, own)
         found = getattr(found, part)
     return found
 
@@ -76,14 +76,8 @@ def call(kind: str, path: str, factory: Callable[..., Any], offered: Mapping[str
         raise SalfError(f"cannot create the {kind} {path!r}: {in_one_line(error)}.") from error
 
 
-def _defined(module: ModuleType) -> list[str]:
-    """The names a module may mean: what it defines itself, and what it has made."""
-    return [
-        name
-        for name, value in vars(module).items()
-        if callable(value)
-        and (
-            not (inspect.isclass(value) or inspect.isroutine(value))
-            or value.__module__ == module.__name__
-        )
-    ]
+def _is_own(value: object, module: str) -> bool:
+    """Whether a module may mean this: what it defines, and objects it has made."""
+    imported = getattr(value, "__module__", module) != module
+    is_code = inspect.isclass(value) or inspect.isroutine(value)
+    return callable(value) and not (is_code and imported)

@@ -68,9 +68,6 @@ class Layers(Sequence[Layer]):
     def __iter__(self) -> Iterator[Layer]:
         return iter(self._layers)
 
-    def __repr__(self) -> str:
-        return f"Layers({', '.join(f'{n}: {x.name}' for n, x in enumerate(self, 1))})"
-
     def __str__(self) -> str:
         """A table: number, name, size, and names of the parameters."""
         names = max(len(layer.name) for layer in self)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from salf.common.errors import SalfError
-from salf.common.files import csv_text, write_whole
+from salf.common.files import csv_of, write_whole
 from salf.core.arrivals import Arrivals, Ints
 
 MEASURED = "held_out_"  # what columns of metrics.csv begin with
@@ -122,20 +122,21 @@ def _number(value: float | None) -> float:
 
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
     """metrics.csv: a line per round with what every run knows."""
-    reached = [f"reached_{layer}" for layer in range(1, len(rows[0].reached) + 1)]
-    names = list(dict.fromkeys(name for row in rows for name in row.metrics))
-    columns = [f"{MEASURED}{name}" for name in names]
     timed: Sequence[str] = TIMED if rows[0].clock is not None else ()
     if not timed and any(row.bytes for row in rows):  # of a live run
         timed = ("bytes",)
-    lines: list[list[Any]] = [
-        ["round", "train_loss", "accuracy", *columns, *reached, "seconds", *timed]
+    names = list(dict.fromkeys(name for row in rows for name in row.metrics))
+    lines = [
+        {
+            **{name: getattr(row, name) for name in ("round", "train_loss", "accuracy")},
+            **{f"{MEASURED}{name}": row.metrics.get(name) for name in names},
+            **{f"reached_{layer}": users for layer, users in enumerate(row.reached, 1)},
+            "seconds": f"{row.seconds:.6f}",
+            **{name: getattr(row, name) for name in timed},
+        }
+        for row in rows
     ]
-    for row in rows:
-        measured = [row.metrics.get(name, "") for name in names]
-        times = [f"{row.seconds:.6f}", *(getattr(row, name) for name in timed)]
-        lines.append([row.round, row.train_loss, row.accuracy, *measured, *row.reached, *times])
-    write_whole(path, csv_text(lines))
+    write_whole(path, csv_of(lines))
 
 
 def read_csv(path: Path) -> list[Row]:
@@ -145,21 +146,17 @@ def read_csv(path: Path) -> list[Row]:
 
 
 def _from_line(line: Mapping[str, str]) -> Row:
-    metrics = {
-        key.removeprefix(MEASURED): float(value)
-        for key, value in line.items()
-        if key.startswith(MEASURED) and value
-    }
-    row = Row(
+    measured = {key: value for key, value in line.items() if key.startswith(MEASURED) and value}
+    timed: dict[str, Any] = {name: float(line[name]) for name in TIMED if name in line}
+    return Row(
         int(line["round"]),
         float(line["train_loss"]),
         tuple(int(n) for key, n in line.items() if key.startswith("reached_")),
         float(line["accuracy"]) if line["accuracy"] else None,
         float(line["seconds"]),
-        metrics,
+        {key.removeprefix(MEASURED): float(value) for key, value in measured.items()},
+        **timed,
     )
-    timed: dict[str, Any] = {name: float(line[name]) for name in TIMED if name in line}
-    return replace(row, **timed)
 
 
 def append(path: Path, row: Row) -> None:

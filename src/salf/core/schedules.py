@@ -28,30 +28,25 @@ SCHEDULES = "RATE, theorem:RHO_C,RHO_S, cosine:RATE or step:RATE,EVERY,FACTOR"
 def schedule(spec: str | float, rounds: int) -> Schedule:
     """Read a learning rate: a number, or a schedule over the rounds by name (`SCHEDULES`)."""
     kind, _, rest = str(spec).partition(":")
+    unreadable = SalfError(f"cannot read the learning rate {spec!r}: write {SCHEDULES}.")
     try:
-        if not rest:
-            rate = _positive(float(kind))
+        numbers = [float(number) for number in (rest or kind).split(",")]
+    except ValueError:
+        raise unreadable from None
+    for number in numbers:
+        if not 0 < number < 1e30:  # beyond which single precision has no numbers
+            raise SalfError(
+                f"all numbers of a learning rate must be positive and below 1e30, not {number}."
+            )
+    match kind if rest else "", numbers:
+        case "", [rate]:
             return lambda t: rate
-        numbers = [_positive(float(number)) for number in rest.split(",")]
-    except ValueError as error:
-        if isinstance(error, SalfError):
-            raise
-        raise SalfError(f"cannot read the learning rate {spec!r}: write {SCHEDULES}.") from None
-    match kind, numbers:
         case "theorem", [rho_c, rho_s]:
             return theorem_rate(rho_c, rho_s)
         case "cosine", [start]:
             return lambda t: start * (1 + cos(pi * (t - 1) / rounds)) / 2
         case "step", [start, every, factor]:
             return lambda t: start * factor ** ((t - 1) // every)
-        case (("theorem" | "cosine" | "step"), _):
-            raise SalfError(f"cannot read the learning rate {spec!r}: write {SCHEDULES}.")
+        case (("" | "theorem" | "cosine" | "step"), _):
+            raise unreadable
     raise unknown("learning-rate schedule", kind, ["theorem", "cosine", "step"])
-
-
-def _positive(number: float) -> float:
-    if not 0 < number < 1e30:  # beyond which single precision has no numbers
-        raise SalfError(
-            f"all numbers of a learning rate must be positive and below 1e30, not {number}."
-        )
-    return number

@@ -21,8 +21,8 @@ SUMS = "official.sha256"  # written by us only; `sha256sum -c` can read it too
 ROW = 1 + 3 * 32 * 32
 
 
-def read_cifar(folder: Path, rows: int = 10_000) -> tuple[Samples, Samples, bool] | None:
-    """Read (train, test, official) from a folder of batches; None if it holds none of them.
+def read_cifar(folder: Path, rows: int = 10_000) -> tuple[Samples, Samples, str] | None:
+    """Training and test samples of a folder of batches, and how they were checked; None if empty.
 
     Only the archive as a whole has a published checksum. Its files are official if they match the
     sums written down when the archive was checked and unpacked; files placed by hand, without
@@ -43,15 +43,18 @@ def read_cifar(folder: Path, rows: int = 10_000) -> tuple[Samples, Samples, bool
             raise SalfError(f"{path} is damaged: its sha256 is not the one in {SUMS}.")
         if len(content) != rows * ROW:
             raise SalfError(f"{path} has {len(content)} bytes; a batch has {rows * ROW}.")
-        table = content.reshape(rows, ROW)
-        if table[:, 0].max() > 9:
-            raise SalfError(f"{path} has the label {table[:, 0].max()}; labels must be 0 to 9.")
         # Copied file by file, so that no more than one file is in memory twice.
-        labels[k * rows : (k + 1) * rows] = table[:, 0]
-        inputs[k * rows : (k + 1) * rows] = table[:, 1:]
+        here, table = slice(k * rows, (k + 1) * rows), content.reshape(rows, ROW)
+        labels[here], inputs[here] = table[:, 0], table[:, 1:]
+        if labels[here].max() > 9:
+            raise SalfError(f"{path} has the label {labels[here].max()}; labels must be 0 to 9.")
     x, y = torch.from_numpy(inputs).view(-1, 3, 32, 32), torch.from_numpy(labels)
     train = len(BATCHES) * rows
-    return Samples(x[:train], y[:train]), Samples(x[train:], y[train:]), bool(sums)
+    return (
+        Samples(x[:train], y[:train]),
+        Samples(x[train:], y[train:]),
+        "sha256 verified" if sums else "added by hand, not verified as official",
+    )
 
 
 def unpack_cifar(archive: Path, folder: Path, expected: str = ARCHIVE_SHA256) -> None:
@@ -63,8 +66,7 @@ def unpack_cifar(archive: Path, folder: Path, expected: str = ARCHIVE_SHA256) ->
         with tarfile.open(archive) as tar:
             for member in tar:
                 name = PurePosixPath(member.name).name
-                stream = tar.extractfile(member) if name in (*BATCHES, TEST) else None
-                if stream:
+                if name in (*BATCHES, TEST) and (stream := tar.extractfile(member)):
                     content[name] = np.frombuffer(stream.read(), np.uint8)
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise SalfError(f"{archive} cannot be unpacked: {error}.") from error
@@ -76,7 +78,6 @@ def unpack_cifar(archive: Path, folder: Path, expected: str = ARCHIVE_SHA256) ->
 
 
 def _read_sums(folder: Path) -> dict[str, str]:
-    if not (folder / SUMS).is_file():
-        return {}
-    lines = (folder / SUMS).read_text(errors="replace").splitlines()
+    path = folder / SUMS
+    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
     return {name: total for total, _, name in (line.partition("  ") for line in lines)}

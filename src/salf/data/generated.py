@@ -12,7 +12,7 @@ CELL = 4  # pixels between the points of the coarse grid that prototypes are smo
 SHIFT = 3  # an image shows its prototype moved by up to this many pixels each way
 NOISE = 1.4  # in units of the prototypes' own spread
 
-Floats = NDArray[np.float32]
+Images = NDArray[np.float32]
 
 
 def synthetic(
@@ -44,7 +44,7 @@ def synthetic(
     )
 
 
-def _prototypes(rng: np.random.Generator, classes: int, shape: tuple[int, int, int]) -> Floats:
+def _prototypes(rng: np.random.Generator, classes: int, shape: tuple[int, int, int]) -> Images:
     """Smooth random images, with a margin of SHIFT on every side to move them in."""
     channels, *sides = shape
     sides = [side + 2 * SHIFT for side in sides]
@@ -60,7 +60,7 @@ def _prototypes(rng: np.random.Generator, classes: int, shape: tuple[int, int, i
     return image
 
 
-def _draw(rng: np.random.Generator, prototypes: Floats, count: int) -> Samples:
+def _draw(rng: np.random.Generator, prototypes: Images, count: int) -> Samples:
     classes, channels, *sides = prototypes.shape
     height, width = (side - 2 * SHIFT for side in sides)
     # As many of each class as of any other, give or take one.

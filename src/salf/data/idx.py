@@ -1,6 +1,7 @@
 """The idx format of MNIST and its kin: a magic number, the dimensions, then the bytes."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from salf.common.errors import SalfError
-from salf.data.files import Bytes, read_bytes
+from salf.data.files import Bytes, read_bytes, sha256
 from salf.data.samples import DataSet, Samples
 
 PARTS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
@@ -18,6 +19,13 @@ def load_idx(folder: Path) -> DataSet:
     """Load any folder with the four idx files of a data set, plain or .gz."""
     if not folder.is_dir():
         raise SalfError(f"{folder} is not a folder; pass the one that contains the four idx files.")
+    train, test = read_idx(folder)
+    classes = int(max(train.labels.max(), test.labels.max())) + 1
+    return DataSet(f"idx:{folder}", train, test, classes, source=f"idx files in {folder}")
+
+
+def read_idx(folder: Path, checksums: Mapping[str, str] | None = None) -> tuple[Samples, Samples]:
+    """Training and test samples of a folder, checked by the sha256 of each part if it is given."""
     files = find_parts(folder)
     if missing := [part for part in PARTS if part not in files]:
         raise SalfError(
@@ -25,9 +33,24 @@ def load_idx(folder: Path) -> DataSet:
             "expected names such as train-images-idx3-ubyte or train-images-idx3-ubyte.gz."
         )
     content = {part: read_bytes(path) for part, path in files.items()}
-    train, test = parse_parts(content, files)
-    classes = int(max(train.labels.max(), test.labels.max())) + 1
-    return DataSet(f"idx:{folder}", train, test, classes, source=f"idx files in {folder}")
+    for part, expected in (checksums or {}).items():
+        if sha256(content[part]) != expected:
+            raise SalfError(f"{files[part]} is damaged or another file (sha256 differs)")
+
+    def samples(half: str) -> Samples:
+        images, labels = files[f"{half}-images"], files[f"{half}-labels"]
+        x = parse_idx(content[f"{half}-images"], str(images))
+        y = parse_idx(content[f"{half}-labels"], str(labels))
+        if x.dim() not in (3, 4):
+            raise SalfError(f"{images} has {x.dim()} dimensions; images have 3 or 4.")
+        if y.dim() != 1 or len(x) != len(y) or len(x) == 0:
+            raise SalfError(
+                f"{labels} has shape {tuple(y.shape)}, but {images} has {len(x)} images; there "
+                "must be one label per image, and at least one image."
+            )
+        return Samples(x.unsqueeze(1) if x.dim() == 3 else x, y.to(torch.int64))
+
+    return samples("train"), samples("t10k")
 
 
 def find_parts(folder: Path) -> dict[str, Path]:
@@ -53,37 +76,15 @@ def _part(name: str) -> str | None:
     return f"{half}-{kind}" if half and kind else None
 
 
-def parse_parts(content: dict[str, Bytes], names: dict[str, Path]) -> tuple[Samples, Samples]:
-    """Turn the bytes of the four parts into (train, test); `names` is for messages."""
-
-    def samples(half: str) -> Samples:
-        images, labels = f"{half}-images", f"{half}-labels"
-        x = parse_idx(content[images], str(names[images]))
-        y = parse_idx(content[labels], str(names[labels]))
-        if x.dim() not in (3, 4):
-            raise SalfError(f"{names[images]} has {x.dim()} dimensions; images have 3 or 4.")
-        if y.dim() != 1 or len(x) != len(y) or len(x) == 0:
-            raise SalfError(
-                f"{names[labels]} has shape {tuple(y.shape)}, but {names[images]} has {len(x)} "
-                "images; there must be one label per image, and at least one image."
-            )
-        return Samples(x.unsqueeze(1) if x.dim() == 3 else x, y.to(torch.int64))
-
-    return samples("train"), samples("t10k")
-
-
 def parse_idx(content: Bytes, name: str) -> Tensor:
     """Read one idx file of unsigned bytes, checking that it is one and that it is complete."""
     # Magic number: two zeros, the type (8 is unsigned byte), the number of dimensions.
-    if len(content) < 4 or content[0] or content[1]:
-        raise SalfError(f"{name} is not an idx file: it does not start with an idx magic number.")
-    kind, dims = int(content[2]), int(content[3])
-    if kind != 8:
+    if len(content) < 4 or content[0] or content[1] or content[2] != 8:
         raise SalfError(
-            f"{name} has idx type 0x{kind:02x}; only unsigned bytes (0x08) are supported."
+            f"{name} is not an idx file of bytes: it does not begin with that magic number."
         )
-    start = 4 + 4 * dims
-    if dims == 0 or len(content) < start:
+    start = 4 + 4 * int(content[3])
+    if start == 4 or len(content) < start:
         raise SalfError(f"{name} is damaged: its header ends early.")
     shape = [int(size) for size in content[4:start].view(np.dtype(">u4"))]
     expected = start + math.prod(shape)

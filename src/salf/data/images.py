@@ -1,5 +1,6 @@
 """Image folders: one sub-folder a class."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -72,13 +73,13 @@ def _files(folder: Path, classes: list[str]) -> Labelled:
 
 
 def _hold_out(files: Labelled) -> tuple[Labelled, Labelled]:
-    train: Labelled = []
-    test: Labelled = []
-    seen: dict[int, int] = {}
+    """Every sixth file of a class is for testing."""
+    halves: tuple[Labelled, Labelled] = [], []
+    seen: Counter[int] = Counter()
     for path, label in files:
-        seen[label] = seen.get(label, 0) + 1
-        (test if seen[label] % HOLD_OUT == 0 else train).append((path, label))
-    return train, test
+        seen[label] += 1
+        halves[seen[label] % HOLD_OUT == 0].append((path, label))
+    return halves
 
 
 def _pixels(paths: list[Path]) -> NDArray[np.uint8]:

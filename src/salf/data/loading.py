@@ -41,12 +41,16 @@ def load(
             RECIPES[spec],
             None if folder is None else Path(folder),
             cache_folder() if cache is None else Path(cache),
-            _reporter(report),
+            report if isinstance(report, Reporter) else Reporter(report or _LOG.warning),
         )
     if spec == DIGITS:
         return load_digits()
     if kind == "synthetic" and (value or not colon):
-        return synthetic(_seed(spec, value) if value else 0)
+        if value and not (value.isascii() and value.isdigit()):
+            raise SalfError(
+                f"the seed in {spec!r} must be an integer of at least 0, as in synthetic:7."
+            )
+        return synthetic(int(value or 0))
     if kind in ("idx", "folder") and value:
         path = Path(value).expanduser()
         return load_idx(path) if kind == "idx" else load_folder(path)
@@ -64,13 +68,8 @@ def example(spec: str, rows: int) -> tuple[Tensor, int]:
     return data.train.subset(torch.arange(min(rows, len(data.train)))).rows()[0], data.classes
 
 
-def _reporter(report: Report | None) -> Reporter:
-    if isinstance(report, Reporter):
-        return report
-    return Reporter(report or logging.getLogger("salf.data").warning)
-
-
 GROUP = "salf.data"  # of entry points, for packages that bring data sets
+_LOG = logging.getLogger("salf.data")
 
 
 def _own(spec: str) -> DataSet:
@@ -92,11 +91,3 @@ def _own(spec: str) -> DataSet:
 def placed(spec: str, folder: Path) -> bool:
     """Whether a data set known by name is in a folder, to be taken from there."""
     return spec in RECIPES and is_in(RECIPES[spec], folder)
-
-
-def _seed(spec: str, value: str) -> int:
-    if not (value.isascii() and value.isdigit()):
-        raise SalfError(
-            f"the seed in {spec!r} must be an integer of at least 0, as in synthetic:7."
-        )
-    return int(value)

@@ -3,25 +3,24 @@
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from salf.common.errors import DataUnavailable, SalfError
 from salf.common.files import write_whole
 from salf.common.progress import Report, Reporter
 from salf.data import cifar
-from salf.data.files import read_bytes, sha256
-from salf.data.idx import PARTS, find_parts, parse_parts
+from salf.data.files import read_bytes
+from salf.data.idx import PARTS, find_parts, read_idx
 from salf.data.samples import DataSet, Samples
 from salf.data.sources import Source, debian, npm, web
 
 CLASSES = 10  # of each data set here
-
-
 Halves = tuple[Samples, Samples, str]  # train, test, and how far their bytes were checked
 
 
 @dataclass(frozen=True)
-class Recipe:
+class NamedSet:
     """How to come by one data set."""
 
     name: str
@@ -34,7 +33,7 @@ class Recipe:
     archive: str | None = None  # a file that, placed by hand, is as good as a fetched one
 
 
-def load_named(recipe: Recipe, folder: Path | None, cache: Path, report: Reporter) -> DataSet:
+def load_named(recipe: NamedSet, folder: Path | None, cache: Path, report: Reporter) -> DataSet:
     """Look in the cache, then in `folder`, then fetch, and say what was tried if all that fails."""
     home = cache / recipe.name
     tried: list[str] = []
@@ -62,13 +61,13 @@ def load_named(recipe: Recipe, folder: Path | None, cache: Path, report: Reporte
     )
 
 
-def is_in(recipe: Recipe, folder: Path) -> bool:
+def is_in(recipe: NamedSet, folder: Path) -> bool:
     """Whether the data set, or an archive with it, is in a folder."""
     ignored: list[str] = []
     return bool(_look(recipe, folder, ignored, ignored.append) or _placed_archives(recipe, folder))
 
 
-def _look(recipe: Recipe, base: Path, tried: list[str], report: Report) -> Halves | None:
+def _look(recipe: NamedSet, base: Path, tried: list[str], report: Report) -> Halves | None:
     reasons = []
     for place in (base / sub for sub in recipe.subfolders):
         try:
@@ -82,14 +81,14 @@ def _look(recipe: Recipe, base: Path, tried: list[str], report: Report) -> Halve
     return None
 
 
-def _placed_archives(recipe: Recipe, *folders: Path | None) -> list[Source]:
+def _placed_archives(recipe: NamedSet, *folders: Path | None) -> list[Source]:
     if recipe.archive is None:
         return []
     places = [base / sub / recipe.archive for base in folders if base for sub in recipe.subfolders]
     return [Source(str(at), lambda *_, at=at: at.parent) for at in places if at.is_file()]
 
 
-def _data_set(recipe: Recipe, found: Halves, origin: str) -> DataSet:
+def _data_set(recipe: NamedSet, found: Halves, origin: str) -> DataSet:
     train, test, checked = found
     return DataSet(recipe.name, train, test, CLASSES, source=f"{origin}, {checked}")
 
@@ -104,74 +103,48 @@ def idx_recipe(
     subfolders: tuple[str, ...],
     checksums: Mapping[str, str],
     sources: tuple[Source, ...],
-) -> Recipe:
+) -> NamedSet:
     """A data set of four idx files, whose unpacked bytes must match `checksums` (by part)."""
 
     def read(folder: Path) -> Halves | None:
-        files = find_parts(folder)
-        if not files:
-            return None
-        if missing := [part for part in PARTS if part not in files]:
-            raise SalfError(f"{folder} is incomplete: it lacks {', '.join(missing)}")
-        content = {part: read_bytes(path) for part, path in files.items()}
-        for part, data in content.items():
-            if sha256(data) != checksums[part]:
-                raise SalfError(
-                    f"{files[part]} is damaged or not a file of {title} (sha256 differs)"
-                )
-        return *parse_parts(content, files), "sha256 verified"
+        return (*read_idx(folder, checksums), "sha256 verified") if find_parts(folder) else None
 
     def keep(fetched: Path, home: Path) -> None:
-        if read(fetched) is None:
-            raise SalfError("it does not contain the files")
+        read_idx(fetched, checksums)
         for part, path in find_parts(fetched).items():
             write_whole(home / IDX_FILES[part], read_bytes(path))
 
     by_hand = f"{', '.join(IDX_FILES.values())} (plain or .gz)"
-    return Recipe(name, title, (*subfolders, "."), by_hand, read, keep, sources)
+    return NamedSet(name, title, (*subfolders, "."), by_hand, read, keep, sources)
 
 
 def cifar_recipe(
     sources: tuple[Source, ...], rows: int = 10_000, checksum: str = cifar.ARCHIVE_SHA256
-) -> Recipe:
+) -> NamedSet:
     """CIFAR-10: the official archive, or batches of the same structure placed by hand."""
-
-    def read(folder: Path) -> Halves | None:
-        found = cifar.read_cifar(folder, rows)
-        if found is None:
-            return None
-        train, test, official = found
-        return (
-            train,
-            test,
-            "sha256 verified" if official else "added by hand, not verified as official",
-        )
 
     def keep(fetched: Path, home: Path) -> None:
         cifar.unpack_cifar(fetched / cifar.ARCHIVE, home / cifar.FOLDER, checksum)
 
     subfolders = (cifar.FOLDER, f"cifar10/{cifar.FOLDER}", "cifar10", ".")
     by_hand = f"{cifar.ARCHIVE} or the folder {cifar.FOLDER} that it contains"
-    return Recipe("cifar10", "CIFAR-10", subfolders, by_hand, read, keep, sources, cifar.ARCHIVE)
+    read = partial(cifar.read_cifar, rows=rows)
+    return NamedSet("cifar10", "CIFAR-10", subfolders, by_hand, read, keep, sources, cifar.ARCHIVE)
 
 
 IDX_FILES = {part: f"{part}-idx{3 if 'images' in part else 1}-ubyte" for part in PARTS}
 
-# What the mirrors have, with its published checksums.
+# The mirrors' files with their published checksums.
 _MNIST_GZ = {
-    "train-images-idx3-ubyte.gz": (
-        "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
-    ),
-    "train-labels-idx1-ubyte.gz": (
-        "sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"
-    ),
-    "t10k-images-idx3-ubyte.gz": (
-        "sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
-    ),
-    "t10k-labels-idx1-ubyte.gz": (
-        "sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
-    ),
+    f"{IDX_FILES[part]}.gz": f"sha256:{checksum}"
+    for part, checksum in {
+        "train-images": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "train-labels": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "t10k-images": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "t10k-labels": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+    }.items()
 }
+_FASHION_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 _FASHION_GZ = {
     "train-images-idx3-ubyte.gz": "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d",
     "train-labels-idx1-ubyte.gz": "md5:25c81989df183df01b3e8a0aad5dffbe",
@@ -212,11 +185,7 @@ RECIPES = {
                 "t10k-labels": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
             },
             (
-                web(
-                    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-                    _FASHION_GZ,
-                    30_878_645,
-                ),
+                web(_FASHION_URL, _FASHION_GZ, 30_878_645),
                 debian("dataset-fashion-mnist"),
             ),
         ),

@@ -27,7 +27,7 @@ def split(spec: str, labels: Tensor, users: int, rng: np.random.Generator) -> Pa
     if users < 1:
         raise SalfError(f"there must be at least 1 user, not {users}.")
     if name == "shared":
-        size = _whole(spec, value, "shared:100")
+        size = int(_number(spec, value, "shared:100", whole=True))
         if size > count:
             raise SalfError(f"the split {spec!r} needs {size} samples, but there are {count}.")
         return DrawnPartition(users, count, size, key=int(rng.integers(2**63)))
@@ -42,7 +42,7 @@ def split(spec: str, labels: Tensor, users: int, rng: np.random.Generator) -> Pa
         alpha = _number(spec, value, "dirichlet:0.5")
         parts = _dirichlet(_classes(spec, labels), users, alpha, rng)
     elif name == "shards":
-        pieces = _whole(spec, value, "shards:2")
+        pieces = int(_number(spec, value, "shards:2", whole=True))
         parts = _shards(_classes(spec, labels), users, pieces, rng)
     else:
         raise unknown("split", spec, ["iid", "dirichlet:ALPHA", "shards:K", "shared:K"])
@@ -140,18 +140,13 @@ def _classes(spec: str, labels: Tensor) -> Index:
     return np.unique(labels.cpu().numpy(), return_inverse=True)[1].astype(np.int64)
 
 
-def _number(spec: str, value: str, example: str) -> float:
+def _number(spec: str, value: str, example: str, whole: bool = False) -> float:
     try:
         number = float(value)
     except ValueError:
         number = math.nan
-    if not (number > 0 and math.isfinite(number)):
+    if not 0 < number < math.inf:
         raise SalfError(f"the split {spec!r} needs a number above 0, as in {example}.")
-    return number
-
-
-def _whole(spec: str, value: str, example: str) -> int:
-    number = _number(spec, value, example)
-    if number != int(number):
+    if whole and number != int(number):
         raise SalfError(f"the number in {spec!r} must be an integer, as in {example}.")
-    return int(number)
+    return number

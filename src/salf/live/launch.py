@@ -143,10 +143,11 @@ def _on_ray(
         from salf.live import ray
 
         watcher.status("preparing users")
+        states = None if folder is None else folder.path.absolute() / "users"
         users = [  # kept, because a user lasts as long as its handle
             ray.start_user(
                 user_name(number),
-                partial(make_user, config, number, slow[number - 1]),
+                partial(make_user, config, number, slow[number - 1], states),
                 here=joining.here is not None,
             )
             for number in range(1, started + 1)

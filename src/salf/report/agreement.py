@@ -6,36 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from salf.core.arrivals import Floats
+from salf.core.arrivals import Floats, evenly
 from salf.live.agreement import Agreement
-from salf.report import names
+from salf.report import names, style
 from salf.report.extra import alt
 from salf.report.lines import Line, Lines, Mark, Point
 from salf.report.lines import figure as figure_of
 from salf.report.live.run import LiveRun
 from salf.report.page import Chart, Page, Section, again
-from salf.report.style import (
-    INK,
-    RUST,
-    SOFT,
-    Axis,
-    Records,
-    Spec,
-    named,
-    of,
-    pictures,
-    shaded,
-    spec,
-    thinned,
-    tips,
-    write,
-)
 from salf.report.tables import Table
 
 LIVE, SIMULATED = "live", "simulated"
 _WIDTH = 640
 _MOST = 40  # users with bars: a page should not have to be scrolled for long
-_FEW = 8  # stages, up to which the legend has all of them
 _BEYOND = 1.5  # times the 99th percentile, where the axis of round times ends at the latest
 
 
@@ -44,12 +27,12 @@ def write_agreement(
 ) -> list[Path]:
     """Write figure (PNG and SVG) and page beside the file of the fleet, under its name."""
     run = LiveRun.of(folder)
-    pictured = pictures(figure(agreement, run), fleet.with_suffix(""))
+    pictured = style.pictures(figure(agreement, run), fleet.with_suffix(""))
     html = page(agreement, run, str(folder), command).html()
-    return write({**pictured, fleet.with_suffix(".html"): html})
+    return style.write({**pictured, fleet.with_suffix(".html"): html})
 
 
-def figure(agreement: Agreement, run: LiveRun) -> Spec:
+def figure(agreement: Agreement, run: LiveRun) -> style.Spec:
     """Both charts below each other, with a title."""
     return figure_of(
         _depths(agreement, run),
@@ -118,16 +101,15 @@ def _depths_chart(agreement: Agreement, run: LiveRun) -> Chart:
     shown = len(_shown(agreement))
     some = "" if shown == len(agreement.users) else f" {shown} evenly spaced users are shown."
     return Chart(
-        spec(_depths(agreement, run)),
-        "Two bars per user, live and simulated: the share of rounds by number of layers completed.",
-        f"The share of rounds by how many of {counted} a user completed, from the last layer to "
+        style.spec(_depths(agreement, run)),
+        f"The part of the rounds by how many of {counted} a user completed, from the last layer to "
         "the first. The difference between the two bars is their total variation distance: 0 if "
         f"they are equal, 1 if they do not overlap.{some}",
     )
 
 
 def _users(agreement: Agreement, run: LiveRun) -> Table:
-    shares = {
+    parts = {
         "All layers, live": agreement.finished(agreement.live),
         "All layers, simulated": agreement.finished(agreement.simulated),
         "None, live": agreement.live[:, 0],
@@ -135,14 +117,14 @@ def _users(agreement: Agreement, run: LiveRun) -> Table:
     }
 
     def row(name: str, of: Any) -> list[str]:
-        cells = (f"{of(share):.0%}" for share in shares.values())
+        cells = (f"{of(part):.0%}" for part in parts.values())
         return [name, *cells, f"{of(agreement.variation):.3f}"]
 
     rows = [
         row(run.users.get(user, user), lambda values, i=i: values[i])
         for i, user in enumerate(agreement.users)
     ]
-    return Table(["User", *shares, "Difference"], [*rows, row("Mean", np.mean)])
+    return Table(["User", *parts, "Difference"], [*rows, row("Mean", np.mean)])
 
 
 def _times_chart(agreement: Agreement) -> Chart:
@@ -155,8 +137,7 @@ def _times_chart(agreement: Agreement) -> Chart:
     longer = f" {names.listed(beyond)} took longer than is shown." if beyond else ""
     return Chart(
         figure_of(_times(agreement)),
-        "Cumulative distributions of the durations of live and simulated rounds.",
-        f"The share of rounds that took at most a given time.{longer}",
+        f"The part of the rounds that took at most a given time.{longer}",
     )
 
 
@@ -177,78 +158,43 @@ def _both(agreement: Agreement) -> list[tuple[str, Floats]]:
     return [(LIVE, agreement.live_times), (SIMULATED, agreement.simulated_times)]
 
 
-def _shown(agreement: Agreement) -> list[int]:
-    """The users that have bars."""
-    last = len(agreement.users) - 1
-    return sorted({round(place) for place in np.linspace(0, last, min(_MOST, last + 1)).tolist()})
-
-
 def _depths(agreement: Agreement, run: LiveRun) -> Any:
-    """Two bars per user, of the shares of rounds by stages completed; all stages at the left."""
-    shown = _shown(agreement)
-    labels = [run.users.get(agreement.users[user], agreement.users[user]) for user in shown]
-    bars: Records = []
-    texts: Records = []
-    for user, label in zip(shown, labels, strict=True):
+    """Two bars per user, of the parts of the rounds by stages completed; all stages at the left."""
+    bars: style.Records = []
+    for user in _shown(agreement):
+        label = run.users.get(agreement.users[user], agreement.users[user])
         total = int(agreement.stages[user])
         for which, depths in ((LIVE, agreement.live), (SIMULATED, agreement.simulated)):
-            shares = depths[user, total::-1]
-            ends = np.cumsum(shares)
+            parts = depths[user, total::-1]
             bars += [
                 {
-                    "user": label,
-                    "which": which,
-                    "start": round(float(end - share), 4),
+                    "user": f"{label}, {which}",
+                    "start": round(float(end - part), 4),
                     "end": round(float(end), 4),
-                    "share": round(float(share), 4),
+                    "part": round(float(part), 4),
                     "done": round(1 - missing / total, 4),
                     "count": f"{total - missing} of {total}",
                 }
-                for missing, (share, end) in enumerate(zip(shares, ends, strict=True))
-                if share
+                for missing, (part, end) in enumerate(zip(parts, np.cumsum(parts), strict=True))
+                if part
             ]
-            difference = f", difference {agreement.variation[user]:.2f}" * (which == SIMULATED)
-            texts.append({"user": label, "which": which, "text": f"{which}{difference}"})
-    place = {
-        "y": named("user", labels, labelPadding=6, ticks=False, domain=False).scale(
-            domain=labels, paddingInner=0.25
+    labels = list(dict.fromkeys(bar["user"] for bar in bars))
+    x = style.Axis("Part of the rounds", percent=True, domain=(0, 1)).options()
+    drawn = style.of(bars, width=_WIDTH, height=alt.Step(16)).mark_bar(stroke="white")
+    return drawn.encode(
+        x=alt.X("start:Q", **x),
+        x2="end:Q",
+        y=style.named("user", labels, ticks=False, domain=False),
+        color=style.shaded("done", "Layers completed"),
+        tooltip=style.tips(
+            user="User", count="Layers completed", part=("Part of the rounds", ".1%")
         ),
-        "yOffset": alt.YOffset("which:N", sort=[LIVE, SIMULATED]),
-    }
-    axis = Axis("Share of rounds", percent=True, domain=(0, 1)).options()
-    drawn = of(bars).mark_bar(stroke="white", strokeWidth=0.5)
-    told = of(texts).mark_text(align="left", dx=6, fontSize=10, color=SOFT)
-    return alt.layer(
-        drawn.encode(
-            x=alt.X("start:Q", **axis),
-            x2="end:Q",
-            color=shaded("done", "Layers completed", **_legend(agreement, run)),
-            tooltip=tips(
-                user="User",
-                which="Rounds",
-                count="Layers completed",
-                share=("Share of rounds", ".1%"),
-            ),
-            **place,
-        ),
-        told.encode(x=alt.datum(1), text="text:N", **place),
-    ).properties(width=_WIDTH, height=alt.Step(32, **{"for": "position"}))
+    )
 
 
-def _legend(agreement: Agreement, run: LiveRun) -> dict[str, Any]:
-    """Few stages have a symbol each; of many, a gradient is the legend."""
-    total = int(agreement.stages.max())
-    if total > _FEW or total > run.depth:
-        return {}
-    return {
-        "type": "symbol",
-        "symbolType": "square",
-        "symbolStrokeWidth": 0,
-        "direction": "horizontal",
-        "values": [round(count / total, 4) for count in range(total, -1, -1)],
-        "labelExpr": f"datum.value < 1e-6 ? 'none' : datum.value > 1 - 1e-6 ? 'all {total}' : "
-        f"format({total} * datum.value, '.0f')",
-    }
+def _shown(agreement: Agreement) -> list[int]:
+    """The users that have bars."""
+    return [int(user) for user in evenly(np.arange(len(agreement.users)), _MOST)]
 
 
 def _end(agreement: Agreement) -> float:
@@ -264,17 +210,17 @@ def _times(agreement: Agreement) -> Lines:
     points = []
     for which, times in _both(agreement):
         seconds = np.sort(times)
-        shares = np.arange(1, len(seconds) + 1) / len(seconds)
+        parts = np.arange(1, len(seconds) + 1) / len(seconds)
         curve = [(float(seconds[0]), 0.0)]
-        curve += thinned(list(zip(seconds.tolist(), shares.tolist(), strict=True)))
+        curve += style.thinned(list(zip(seconds.tolist(), parts.tolist(), strict=True)))
         curve.append((max(end, curve[-1][0]), 1.0))
-        points += [Point(which, round(at, 6), round(share, 4)) for at, share in curve]
+        points += [Point(which, round(at, 6), round(part, 4)) for at, part in curve]
     limits = [limit for limit in set(agreement.deadlines) if len(set(agreement.deadlines)) == 1]
     return Lines(
         points,
-        [Line(LIVE, INK), Line(SIMULATED, RUST)],
-        x=Axis("Round duration", seconds=True, domain=(0, end)),
-        y=Axis("Cumulative share of rounds", percent=True, domain=(0, 1)),
+        [Line(LIVE, style.INK), Line(SIMULATED, style.RUST)],
+        x=style.Axis("Round duration", seconds=True, domain=(0, end)),
+        y=style.Axis("Rounds that took so long at most", percent=True, domain=(0, 1)),
         steps=True,
         marks=[Mark(each, f"T_max {names.duration(each)}") for each in limits if each < end],
         widest=_WIDTH,

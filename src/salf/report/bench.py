@@ -7,12 +7,12 @@ from rich.console import Console
 
 from salf.bench import ranking
 from salf.bench.results import BenchRow, CellResult, to_csv
-from salf.bench.suite import REFERENCE, BenchCell, Suite
+from salf.bench.suite import POINTS, REFERENCE, BenchCell, Suite
 from salf.common.intervals import Interval, over_seeds
 from salf.report import names
-from salf.report.bench_charts import accuracy_map, curves
+from salf.report.lines import Line, Lines, Point, figure
 from salf.report.page import Block, Chart, Page, Section, again, made_with
-from salf.report.style import write
+from salf.report.style import Axis, Spec, write
 from salf.report.tables import Table, best, bold, tell
 from salf.runs.clocked import SHARE
 
@@ -213,25 +213,15 @@ def _of_data(suite: Suite, rows: Sequence[BenchRow], data: str) -> list[Section]
         return _by_scenario(suite, rows, data, show, caption)
 
     return [
-        Section(
-            f"{title}: accuracy at the budget",
-            [
-                Chart(
-                    accuracy_map(suite, rows, data, name),
-                    f"Test accuracy on {title} by method and scenario, as in the table.",
-                    "Darker is closer to the scenario's best; white is 0.2 or more below it.",
-                ),
-                accuracies(suite, rows, data),
-            ],
-        ),
+        Section(f"{title}: accuracy at the budget", [accuracies(suite, rows, data)]),
         Section(
             f"{title}: accuracy over time",
             [
                 Chart(
-                    curves(suite, rows, data, name),
-                    f"Accuracy on held-out data of {title} over the budget, by scenario.",
-                    "Mean over the seeds, on held-out data. Dashed lines: equal-time batches. "
-                    "Click a method in the legend to show it alone.",
+                    curves(suite, rows, data),
+                    f"Accuracy on held-out data of {title} over the budget, by scenario: mean over "
+                    "the seeds. Dashed lines: equal-time batches. Click a method in the legend to "
+                    "show it alone.",
                 ),
             ],
         ),
@@ -251,6 +241,27 @@ def _of_data(suite: Suite, rows: Sequence[BenchRow], data: str) -> list[Section]
             ],
         ),
     ]
+
+
+def curves(suite: Suite, rows: Sequence[BenchRow], data: str) -> Spec:
+    """Accuracy over the part of the budget that is used, a panel per scenario."""
+    points = [
+        Point(name(row), (point + 1) / POINTS, accuracy, column=cell.scenario.title)
+        for row in rows
+        for cell in suite.cells
+        if cell.data == data and cell.key in row.cells
+        for point, accuracy in enumerate(row.cells[cell.key].curve)
+        if accuracy is not None
+    ]
+    order = {scenario.title: place for place, scenario in enumerate(suite.scenarios)}
+    colours = names.colours([row.entrant.method for row in rows])
+    lines = [
+        Line(name(row), colour, dashed=row.entrant.settings.get("batches") == "equal-time")
+        for row, colour in zip(rows, colours, strict=True)
+    ]
+    x, y = Axis("Part of the budget", percent=True), Axis("Accuracy", domain=(0, 1))
+    points.sort(key=lambda point: order[point.column])
+    return figure(Lines(points, lines, x, y, height=170, wrap=3))
 
 
 def _scenarios(suite: Suite) -> list[Block]:

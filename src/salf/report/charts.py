@@ -1,7 +1,7 @@
 """Charts of a comparison, as Vega-Lite: over rounds and seconds, at the end, over layers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from math import isfinite
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ import numpy as np
 from salf.report import names
 from salf.report.extra import alt
 from salf.report.lines import Line, Lines, Point, figure, method_lines
-from salf.report.measured import Spread, lines, mean_of, ratios, seeds, test_accuracy
+from salf.report.measured import Spread, lines, ratios, seeds, test_accuracy
 from salf.report.panels import Panels
 from salf.report.style import INK, Axis, Records, Spec, coloured, named, of, spec, thinned, tips
 from salf.runs.compare import Case, Comparison
@@ -52,59 +52,9 @@ def curves(
     return figure(chart, **_title(comparison, panels) if titled else {})
 
 
-def waste(comparison: Comparison) -> Spec:
-    """Seconds that users waited, and shares of work and bytes that were thrown away, as bars."""
-    records: Records = [
-        {
-            "method": _name(case),
-            "waited": mean_of(comparison, case, "waited") / comparison.base.cohort_size(),
-            "work": mean_of(comparison, case, "lost_work"),
-            "bytes": mean_of(comparison, case, "lost_bytes"),
-        }
-        for case in of_first_panel(comparison)
-    ]
-    colours = _colours(comparison)
-
-    def bars(field: str, title: str, form: str, **axis: Any) -> Any:
-        most = max(record[field] for record in records)
-        scale = alt.Scale(domain=[0, 1.25 * most or 1], nice=False)
-        ticks = alt.Axis(format=form, tickCount=4)
-        base = of(records, width=220, height=alt.Step(24), title=title).encode(
-            x=alt.X(f"{field}:Q", title=None, scale=scale, axis=ticks),
-            y=named("method", list(colours), **axis),
-        )
-        text = base.mark_text(align="left", dx=4, fontSize=11, color=INK)
-        return alt.layer(
-            base.mark_bar(opacity=0.8).encode(color=coloured("method", colours)),
-            text.encode(text=alt.Text(f"{field}:Q", format=form)),
-        )
-
-    unnamed = {"labels": False, "ticks": False, "domain": False}
-    shown = [
-        bars("waited", "Seconds a user waited", ".3~g"),
-        bars("work", "Work lost", ".0%", **unnamed),
-        bars("bytes", "Bytes lost", ".0%", **unnamed),
-    ]
-    return spec(alt.hconcat(*shown, spacing=24).configure_title(fontSize=12, anchor="start"))
-
-
-def final_accuracy(comparison: Comparison) -> Spec:
-    """The test accuracy at the end: the mean over the seeds, and from the lowest to the highest."""
-    panels, colours = Panels.of(comparison), _colours(comparison)
-    x = Axis("Test accuracy").options(padding=8)
-    base = of([asdict(_point(panels, *measured)) for measured in _final(comparison)]).encode(
-        y=named("line", list(colours)),
-        color=coloured("line", colours),
-        tooltip=tips(line="Method", mean=("Mean", ".4f"), low=("Low", ".4f"), high=("High", ".4f")),
-    )
-    span = base.mark_rule(strokeWidth=2.5).encode(x=alt.X("low:Q", **x), x2="high:Q")
-    dots = base.mark_point(filled=True, size=90, opacity=1).encode(x=alt.X("mean:Q", **x))
-    return spec(panels.faceted(alt.layer(span, dots)))
-
-
 def over_ratios(comparison: Comparison) -> Spec:
     """The test accuracy at the end over the ratio of stragglers."""
-    panels = Panels.of(comparison, by=("split", "average"))
+    panels = Panels.of(comparison, by=("split", "average", "more"))
     return figure(
         Lines(
             [_point(panels, *measured) for measured in _final(comparison)],
@@ -148,16 +98,15 @@ def heard(comparison: Comparison) -> list[Case]:
     """The cases with a record of the users' voice."""
     return [
         case
-        for case in of_first_panel(comparison)
+        for case in of_first_panel(comparison, values=True)
         if all(run.summary.get("voice") for run in comparison.results[case])
     ]
 
 
 def voice(comparison: Comparison, titled: bool = False) -> Spec:
-    """The weight of each class beside its share of the data, and of each user, sorted."""
+    """The weight of each class beside its part of the data, and of each user, sorted."""
     cases = heard(comparison)
     shown = [line for line in _lines(comparison) if line.name in map(_name, cases)]
-    plain = [replace(line, dashed=False) for line in shown]
     points, records = [], []
     for case in cases:
         said = [run.summary["voice"] for run in comparison.results[case]]
@@ -173,25 +122,24 @@ def voice(comparison: Comparison, titled: bool = False) -> Spec:
         ]
     users = Lines(
         points,
-        plain,
+        shown,
         x=Axis("Users, the least heard first"),
-        y=Axis("Voice, in equal shares"),
+        y=Axis("Voice, in equal parts"),
         level=1,
         height=260,
         widest=380,
     )
-    # Where there are no classes, nobody has any.
-    sides = [_classes(records, plain), users] if len(records) >= len(cases) else [users]
-    return figure(*sides, title=VOICE if titled else "", beside=True)
+    classes = [_classes(records, _colours(comparison))] if records else []
+    return figure(*classes, users, title=VOICE if titled else "", beside=True)
 
 
-def _classes(records: Records, shown: Sequence[Line]) -> Any:
+def _classes(records: Records, colours: Mapping[str, str]) -> Any:
     base = of(records, width=380, height=260)
     bars = base.mark_bar().encode(
         x=alt.X("class:O", title="Class", axis=alt.Axis(labelAngle=0)),
         xOffset=alt.XOffset("line:N", sort=None),
-        y=alt.Y("voice:Q", title="Share of the voice", axis=alt.Axis(format="%")),
-        color=coloured("line", {line.name: line.colour for line in shown}),
+        y=alt.Y("voice:Q", title="Part of the voice", axis=alt.Axis(format="%")),
+        color=coloured("line", colours),
         tooltip=tips(line="Method", **{"class": "Class"}, voice=("Voice", ".1%")),
     )
     marks = base.mark_tick(color=INK, thickness=2, width=32)
@@ -252,11 +200,14 @@ def _name(case: Case) -> str:
     return names.variant(case.method, case.batches)
 
 
-def of_first_panel(comparison: Comparison) -> list[Case]:
-    """The cases of one split and average: who reaches what, and when, depends on neither."""
+def of_first_panel(comparison: Comparison, values: bool = False) -> list[Case]:
+    """The cases of one split and average: who reaches what, and when, depends on neither.
+
+    With `values`, also of the first values of other settings.
+    """
     first = next(iter(comparison.results))
-    place = (first.split, first.average)
-    return [case for case in comparison.results if (case.split, case.average) == place]
+    found = [c for c in comparison.results if (c.split, c.average) == (first.split, first.average)]
+    return [case for case in found if case.more == first.more or not values]
 
 
 def _colours(comparison: Comparison) -> dict[str, str]:

@@ -6,11 +6,12 @@ from pathlib import Path
 from rich.console import Console
 
 from salf.report import charts, names, seconds
-from salf.report.measured import lines, methods, ratios, seeds, test_accuracy
+from salf.report.measured import methods, ratios, seeds, test_accuracy
 from salf.report.page import Block, Chart, Page, Section, again, made_with
 from salf.report.style import pictures, write
 from salf.report.tables import Table, best, bold, tell
 from salf.runs.compare import Case, Comparison
+from salf.runs.settings import key as setting_key
 from salf.worlds.depth import has_ratio
 from salf.worlds.fleet.named import GIVEN
 
@@ -110,7 +111,7 @@ def page(comparison: Comparison, command: Sequence[str]) -> Page:
     how = again(
         command,
         base.to_toml(),
-        *([f"The data came from {source}."] if source else []),
+        *([f"Data: {source}."] if source else []),
         *made_with((summary.get("versions") or {}).items()),
         about="Config shared by all runs, except for what is compared",
     )
@@ -131,13 +132,12 @@ def sections(comparison: Comparison) -> list[Section]:
         _curves_section(comparison, "round"),
         _reach_section(comparison),
         *([_voice_section(comparison)] if charts.heard(comparison) else []),
-        _waste_section(comparison),
     ]
 
 
 def _table(comparison: Comparison, cases: Sequence[Case], caption: str) -> Table:
     shown = sorted({case.stragglers for case in cases})
-    found = {(c.method, c.stragglers): test_accuracy(comparison, c) for c in cases}
+    found = {(c.method, c.more, c.stragglers): test_accuracy(comparison, c) for c in cases}
     top = {
         key
         for ratio in shown
@@ -145,101 +145,83 @@ def _table(comparison: Comparison, cases: Sequence[Case], caption: str) -> Table
             {
                 key: None if spread is None else round(spread.mean, 4)
                 for key, spread in found.items()
-                if key[1] == ratio and not names.waits(key[0])
+                if key[2] == ratio and not names.waits(key[0])
             }
         )
     }
     rows = []
-    for method in dict.fromkeys(case.method for case in cases):
+    for method, more in dict.fromkeys((case.method, case.more) for case in cases):
         row = [names.method(method) + " (waits)" * names.waits(method)]
+        row += [f"{value}" for _, value in more]
         for ratio in shown:
-            spread = found.get((method, ratio))
-            row.append(bold(str(spread) if spread else NOT_MEASURED, (method, ratio) in top))
+            spread = found.get((method, more, ratio))
+            row.append(bold(str(spread) if spread else NOT_MEASURED, (method, more, ratio) in top))
         rows.append(row)
     columns = [names.condition(comparison.base.depth, ratio) for ratio in shown]
     # The heading over the tables says that the percentages are of stragglers.
-    return Table(["Method", *(c.removesuffix(" stragglers") for c in columns)], rows, caption)
+    others = [setting_key(name) for name, _ in cases[0].more]
+    return Table(
+        ["Method", *others, *(c.removesuffix(" stragglers") for c in columns)], rows, caption
+    )
 
 
 def _accuracy_section(comparison: Comparison) -> Section:
     blocks: list[Block] = [_told(comparison), *tables(comparison)]
-    spread = f"{_spread(comparison, 'line')}. The axis does not start at zero."
-    if any(test_accuracy(comparison, case) is not None for case in comparison.results):
+    measured = any(test_accuracy(comparison, case) is not None for case in comparison.results)
+    if measured and has_ratio(comparison.base.depth) and len(ratios(comparison)) > 1:
+        caption = f"Test accuracy over the ratio of stragglers{_spread(comparison, 'line')}."
         blocks.append(
-            Chart(
-                charts.final_accuracy(comparison),
-                "Test accuracy of each method at the end, as in the tables.",
-                f"Test accuracy at the end{spread}",
-            )
+            Chart(charts.over_ratios(comparison), f"{caption} The axis does not start at zero.")
         )
-        if has_ratio(comparison.base.depth) and len(ratios(comparison)) > 1:
-            blocks.append(
-                Chart(
-                    charts.over_ratios(comparison),
-                    "Test accuracy of each method over the ratio of stragglers, as in the tables.",
-                    f"Test accuracy over the ratio of stragglers{spread}",
-                )
-            )
     return Section("Test accuracy", blocks)
 
 
 def _curves_section(comparison: Comparison, over: charts.Over) -> Section:
     """The curves; over seconds, the results in words and the tables too."""
-    measure, rounds, clocked = _measure(comparison), comparison.base.rounds, over == "clock"
-    title = charts.MEASURES[measure]
-    long = f"{rounds} rounds" if rounds else "the rounds"
-    compared = names.listed([names.variant(*key) for key in lines(comparison)])
+    measure, clocked = _measure(comparison), over == "clock"
+    title = f"{charts.MEASURES[measure]} over {'simulated seconds' if clocked else 'the rounds'}"
     chart = Chart(
         charts.curves(comparison, measure, over=over),
-        f"{title} over {seconds.budget(comparison) if clocked else long} of {compared}.",
         f"{title}{_spread(comparison, 'band')}. Click a method in the legend to show it alone.",
     )
     if not clocked:
-        return Section(f"{title} over the rounds", [chart])
+        return Section(title, [chart])
     said: list[Block] = [*seconds.sentences(comparison), *tables(comparison), _told(comparison)]
-    return Section(f"{title} over simulated seconds", [chart, *said])
-
-
-def _waste_section(comparison: Comparison) -> Section:
-    chart = Chart(
-        charts.waste(comparison),
-        "Seconds waited and work and bytes lost, by method.",
-        "Mean over the seeds. A user waits if it finishes before its round ends. Work and bytes "
-        "are lost if they contribute to no update: those of users that a method drops, and of "
-        "layers that were started but not completed by the deadline.",
-    )
-    return Section("Waiting and wasted work", [chart])
+    return Section(title, [chart, *said])
 
 
 def _reach_section(comparison: Comparison) -> Section:
-    chart = Chart(
-        charts.reach(comparison),
-        "Number of users that updated each layer, by method and layer.",
-        f"How many of {comparison.base.cohort_size()} users updated each layer: mean over "
-        "rounds and seeds.",
+    return Section(
+        "How many users reached each layer",
+        [
+            "Backpropagation starts at the last layer, so more users reach the later layers than "
+            "the earlier ones. SALF averages each layer over the users that reached it. Dropping "
+            "stragglers leaves every layer with the few users that finished in time.",
+            Chart(
+                charts.reach(comparison),
+                f"How many of {comparison.base.cohort_size()} users updated each layer: mean over "
+                "rounds and seeds.",
+            ),
+        ],
     )
-    why = (
-        "Backpropagation starts at the last layer, so more users reach the later layers than "
-        "the earlier ones. SALF averages each layer over the users that reached it. Dropping "
-        "stragglers leaves every layer with the few users that finished in time."
-    )
-    return Section("How many users reached each layer", [why, chart])
 
 
 def _voice_section(comparison: Comparison) -> Section:
-    chart = Chart(
-        charts.voice(comparison),
-        "Voice by class and by user, for each method.",
-        "Left: each class's share of the voice; black marks show its share of the data. "
-        "Right: users sorted by their voice; the line marks an equal share. Mean over the seeds.",
+    return Section(
+        charts.VOICE,
+        [
+            "A user's voice is its part of the weight applied in all steps, averaged over the "
+            "layers. An unbiased method gives every user the voice it has with FedAvg, which waits "
+            "for all users. A method that averages only over fast users leaves out classes that "
+            "only slow users hold, and the model does not learn them.",
+            Chart(
+                charts.voice(comparison),
+                "Left: each class's part of the voice; black marks show its part of the data. "
+                "Right: users sorted by their voice; the line marks an equal part. Mean over the "
+                "seeds.",
+            ),
+        ],
     )
-    what = (
-        "A user's voice is its share of the weight applied in all steps, averaged over the "
-        "layers. An unbiased method gives every user the voice it has with FedAvg, which waits "
-        "for all users. A method that averages only over fast users leaves out classes that "
-        "only slow users hold, and the model does not learn them."
-    )
-    return Section(charts.VOICE, [what, chart])
 
 
 def _measure(comparison: Comparison) -> charts.Measure:
@@ -266,10 +248,11 @@ def _measured(comparison: Comparison) -> str:
 
 
 def _notes(comparison: Comparison, *, bold: bool = True) -> list[str]:
+    others = [setting_key(name) for name, _ in next(iter(comparison.results)).more]
+    notes = [f"Compared by {names.listed(others)}, too."] if others else []
     if comparison.base.fleet:
         best = ["Bold: the best method."] * (bold and len(comparison.results) > 1)
-        return [*best, *seconds.notes(comparison)]
-    notes = []
+        return [*notes, *best, *seconds.notes(comparison)]
     if bold and sum(not names.waits(method) for method in methods(comparison)) > 1:
         notes.append("Bold: the best method with a deadline.")
     if len({case.average for case in comparison.results}) > 1:
@@ -290,9 +273,9 @@ def _stragglers(comparison: Comparison) -> str:
         )
     if not has_ratio(base.depth):
         return f"The depth of users at the deadline follows {base.depth}."
-    shares = " or ".join(names.percent(ratio) for ratio in ratios(comparison))
+    shown = " or ".join(names.percent(ratio) for ratio in ratios(comparison))
     return (
-        f"In every round, a share of the users ({shares}) is drawn at random to be stragglers: at "
+        f"In every round, some of the users ({shown}) are drawn at random to be stragglers: at "
         "the deadline, their backpropagation has reached only some of the layers."
     )
 

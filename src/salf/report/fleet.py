@@ -6,27 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from salf.report import names
+from salf.core.arrivals import evenly
+from salf.report import names, style
 from salf.report.extra import alt
 from salf.report.lines import Line, Lines, Mark, Point
 from salf.report.lines import figure as figure_of
 from salf.report.page import Chart, Page, Section, again
-from salf.report.style import (
-    SOFT,
-    Axis,
-    Spec,
-    coloured,
-    legend,
-    named,
-    of,
-    ordered,
-    pictures,
-    shaded,
-    spec,
-    tips,
-    upright,
-    write,
-)
 from salf.report.tables import Table
 from salf.runs.config import Config
 from salf.worlds.fleet.preview import DOWNLOAD, FINISH, LATE, UPLOAD, Preview
@@ -42,11 +27,11 @@ def write_preview(
     preview: Preview, config: Config, out: Path, command: Sequence[str]
 ) -> list[Path]:
     """Write the figure (PNG and SVG) and the page `preview.html` into `out`."""
-    pictured = pictures(figure(preview), out / PICTURE)
-    return write({**pictured, out / PAGE: page(preview, config, command).html()})
+    pictured = style.pictures(figure(preview), out / PICTURE)
+    return style.write({**pictured, out / PAGE: page(preview, config, command).html()})
 
 
-def figure(preview: Preview) -> Spec:
+def figure(preview: Preview) -> style.Spec:
     """All charts below each other, with a title."""
     lanes = [_lanes(preview)] if preview.one_round else []
     title = f"Fleet {preview.fleet}: {preview.users} users"
@@ -58,14 +43,12 @@ def page(preview: Preview, config: Config, command: Sequence[str]) -> Page:
     """The preview as a page."""
     by_deadline = Chart(
         figure_of(_deadlines(preview)),
-        "The share of users that reach each layer, over the deadline.",
-        "The share of users that have uploaded each layer by a deadline. The vertical line is "
+        "The part of the users that have uploaded each layer by a deadline. The vertical line is "
         "this preview's deadline.",
     )
     finish = [[f"{part:.0%}", _by(preview, part)] for part in FINISH]
     by_user = Chart(
-        spec(_map(preview)),
-        "The probability that each user reaches each layer, fastest user first.",
+        style.spec(_map(preview)),
         "The probability that a user reaches a layer by the deadline of "
         f"{names.duration(preview.deadline)}; users from fastest to slowest.",
     )
@@ -83,8 +66,7 @@ def page(preview: Preview, config: Config, command: Sequence[str]) -> Page:
     ]
     if preview.one_round:
         lanes = Chart(
-            spec(_lanes(preview)),
-            "Users' work in one round up to the deadline.",
+            style.spec(_lanes(preview)),
             "A user downloads the model, runs backpropagation from the last layer to the first, "
             "and stops in time to upload what it has by the deadline. The forward pass is part of "
             "the last layer's bar.",
@@ -129,13 +111,13 @@ def _deadlines(preview: Preview) -> Lines:
     reach = np.vstack([np.zeros(len(labels)), preview.reach_at]).round(4).tolist()
     return Lines(
         [
-            Point(label, round(seconds, 6), share)
-            for seconds, shares in zip(deadlines, reach, strict=True)
-            for label, share in zip(labels, shares, strict=True)
+            Point(label, round(seconds, 6), part)
+            for seconds, reached in zip(deadlines, reach, strict=True)
+            for label, part in zip(labels, reached, strict=True)
         ],
-        [Line(*each) for each in zip(labels, ordered(len(labels)), strict=True)],
-        x=Axis("Deadline", seconds=True, domain=(0, deadlines[-1])),
-        y=Axis("Users that reach a layer", percent=True, domain=(0, 1)),
+        [Line(*each) for each in zip(labels, style.ordered(len(labels)), strict=True)],
+        x=style.Axis("Deadline", seconds=True, domain=(0, deadlines[-1])),
+        y=style.Axis("Users that reach a layer", percent=True, domain=(0, 1)),
         marks=[Mark(preview.deadline, names.duration(preview.deadline))],
         widest=_WIDTH,
     )
@@ -145,7 +127,7 @@ def _map(preview: Preview) -> Any:
     """The chance of each user, from the fastest, to reach each layer."""
     labels = names.layers(preview.layers)
     order = np.argsort(preview.expected, kind="stable")
-    shown = np.unique(np.linspace(0, len(order) - 1, _MOST).astype(np.int64)).tolist()
+    shown = evenly(np.arange(len(order)), _MOST).tolist()
     records = [
         {
             "user": rank,
@@ -157,22 +139,24 @@ def _map(preview: Preview) -> Any:
         for index, label in enumerate(labels)
     ]
     height = alt.Step(22 if len(labels) <= 12 else 12)
-    cells = of(records, width=_WIDTH, height=height).mark_rect(
+    cells = style.of(records, width=_WIDTH, height=height).mark_rect(
         stroke="white", strokeWidth=1 if len(shown) <= 60 else 0
     )
     return cells.encode(
         x=alt.X("user:O", title="User, fastest first", axis=alt.Axis(**_UNNAMED)),
-        y=named("layer", labels, "Layer"),
-        color=shaded("reach", "Probability of reaching a layer"),
-        tooltip=tips(place="User, fastest first", layer="Layer", reach=("Probability", ".0%")),
+        y=style.named("layer", labels, "Layer"),
+        color=style.shaded("reach", "Probability of reaching a layer"),
+        tooltip=style.tips(
+            place="User, fastest first", layer="Layer", reach=("Probability", ".0%")
+        ),
     )
 
 
 def _lanes(preview: Preview) -> Any:
     """The work of some users in one round."""
     labels = _layers(preview)
-    layers = dict(zip(labels[::-1], ordered(len(labels))[::-1], strict=True))
-    colours = {DOWNLOAD: _GREY, **layers, UPLOAD: SOFT, LATE: _PALE}
+    layers = dict(zip(labels[::-1], style.ordered(len(labels))[::-1], strict=True))
+    colours = {DOWNLOAD: _GREY, **layers, UPLOAD: style.SOFT, LATE: _PALE}
     records = [
         {
             "user": span.user,
@@ -185,13 +169,15 @@ def _lanes(preview: Preview) -> Any:
     there = {record["what"] for record in records}
     shown = {what: colour for what, colour in colours.items() if what in there}
     last = max(preview.deadline, *(span.end for span in preview.one_round)) * 1.02
-    axis = Axis("Time in one round", seconds=True, domain=(0, last)).options()
-    bars = of(records, width=_WIDTH, height=alt.Step(11)).mark_bar(height=9)
+    axis = style.Axis("Time in one round", seconds=True, domain=(0, last)).options()
+    bars = style.of(records, width=_WIDTH, height=alt.Step(11)).mark_bar(height=9)
     lanes = bars.encode(
         x=alt.X("start:Q", **axis),
         x2="end:Q",
         y=alt.Y("user:O", title="User, fastest first", axis=alt.Axis(**_UNNAMED)),
-        color=coloured("what", shown, legend(columns=8, symbolType="square")),
-        tooltip=tips(what="Work", start=("From, s", ".3~g"), end=("To, s", ".3~g")),
+        color=style.coloured("what", shown, style.legend(columns=8, symbolType="square")),
+        tooltip=style.tips(what="Work", start=("From, s", ".3~g"), end=("To, s", ".3~g")),
     )
-    return alt.layer(lanes, *upright(preview.deadline, names.duration(preview.deadline), "start"))
+    return alt.layer(
+        lanes, *style.upright(preview.deadline, names.duration(preview.deadline), "start")
+    )

@@ -89,7 +89,9 @@ def figure(
     if beside:
         drawn = [alt.hconcat(*drawn, spacing=40)]
     whole = below(drawn, title, subtitle, **({"spacing": 24} if own else {}))
-    return spec(whole.resolve_scale(color="independent") if own else whole, datasets)
+    if own:
+        whole = whole.resolve_scale(color="independent", strokeDash="independent")
+    return spec(whole, datasets)
 
 
 def method_lines(methods: Sequence[str]) -> list[Line]:

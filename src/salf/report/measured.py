@@ -54,8 +54,3 @@ def ratios(comparison: Comparison) -> list[float]:
 def seeds(comparison: Comparison) -> int:
     """How many runs a case has."""
     return max(len(results) for results in comparison.results.values())
-
-
-def mean_of(comparison: Comparison, case: Case, what: str) -> float:
-    """The mean over the seeds of something that the clock says of every run."""
-    return fmean(getattr(clocked, what) for clocked in comparison.clocked(case))

@@ -13,11 +13,11 @@ from salf.report.tables import Table
 
 @dataclass(frozen=True)
 class Chart:
-    """A Vega-Lite chart with a description (alternative text) and a caption."""
+    """A Vega-Lite chart with a caption, and a description for those who cannot see it."""
 
     spec: Mapping[str, Any]
-    description: str
-    caption: str = ""
+    caption: str
+    description: str = ""  # by default, the caption
     picture: str = ""  # the file with the same chart, which Markdown shows in its place
 
 
@@ -74,22 +74,11 @@ class Page:
         charts = any(isinstance(block, Chart) for s in self.sections for block in s.blocks)
         page: str = environment.get_template("page.html").render(
             page=self,
-            sections=[(s.heading, _runs(s.blocks)) for s in self.sections],
+            sections=[(s.heading, runs(s.blocks)) for s in self.sections],
             # Once for all charts: it is the size of the page.
             javascript=_javascript() if charts else "",
         )
         return page
-
-    def markdown(self) -> str:
-        """The page as Markdown, with pictures in the place of charts."""
-        parts = [f"# {self.title}", *self.intro]
-        for section in self.sections:
-            parts.append(f"## {section.heading}")
-            for kind, blocks in _runs(section.blocks):
-                # Statements make one list.
-                between = "\n" if kind == "Statement" else "\n\n"
-                parts.append(between.join(_markdown(block) for block in blocks))
-        return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
 def again(
@@ -110,20 +99,7 @@ def made_with(packages: Iterable[tuple[str, str]]) -> list[str]:
     return [f"Made with {names.listed(found)}."] if found else []
 
 
-def _markdown(block: Block) -> str:
-    if isinstance(block, str):
-        return block
-    if isinstance(block, Table):
-        return block.markdown()
-    if isinstance(block, Statement):
-        return f"- **{block.mark}**: {block.text}" + (f"  \n  {block.reason}" * bool(block.reason))
-    if isinstance(block, Code):
-        return "\n\n".join(filter(None, [block.summary, f"```\n{block.text.rstrip()}\n```"]))
-    picture = f"![{block.description}]({block.picture})" if block.picture else block.description
-    return "\n\n".join(filter(None, [picture, block.caption]))
-
-
-def _runs(blocks: Sequence[Block]) -> list[tuple[str, list[Block]]]:
+def runs(blocks: Sequence[Block]) -> list[tuple[str, list[Block]]]:
     """Blocks with those of one kind that follow each other together, named by kind."""
     runs = groupby(blocks, lambda block: type(block).__name__)
     return [(kind, list(run)) for kind, run in runs]

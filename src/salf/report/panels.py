@@ -1,4 +1,4 @@
-"""A chart of a comparison in panels, by split, average and ratio of stragglers."""
+"""A chart of a comparison in panels, by split, average, other settings and stragglers."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from salf.report.style import faceted
 from salf.runs.compare import Case, Comparison
 from salf.runs.config import Config
 
-By = Literal["split", "average", "stragglers"]
+By = Literal["split", "average", "more", "stragglers"]
 
 _MAX_COLUMNS = 4
 
@@ -28,9 +28,9 @@ class Panels:
         cls,
         comparison: Comparison,
         cases: Iterable[Case] | None = None,
-        by: Sequence[By] = ("split", "average", "stragglers"),
+        by: Sequence[By] = ("split", "average", "more", "stragglers"),
     ) -> "Panels":
-        """Splits and averages are columns, to be seen next to each other; ratios are rows."""
+        """Ratios of stragglers are rows, all else is columns, to be seen next to each other."""
         cases = list(comparison.results if cases is None else cases)
         several = [part for part in by if len({getattr(case, part) for case in cases}) > 1]
         columns: list[By] = [part for part in several if part != "stragglers"]
@@ -66,6 +66,8 @@ class Panels:
             return names.split(case.split)
         if part == "average":
             return names.AVERAGES_SHORT.get(case.average, case.average)
+        if part == "more":
+            return names.values(case.more)
         if self.base.fleet:
             return names.fleet(self.base)
         return names.condition(self.base.depth, case.stragglers)

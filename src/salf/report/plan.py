@@ -203,11 +203,9 @@ def page(planned: Planned, command: Sequence[str] = ()) -> Page:
     )
     chart = Chart(
         figure(planned),
-        "The bound and the simulated accuracy over the deadline. The table lists the deadlines "
-        "chosen.",
-        "Dashed lines and filled dots mark the deadline that each curve chooses. A longer "
-        "deadline lets more users reach more layers but leaves time for fewer rounds.",
-        f"{PICTURE}.svg",
+        "The bound and the simulated accuracy over the deadline. Dashed lines and filled dots mark "
+        "the deadline that each curve chooses. A longer deadline lets more users reach more layers "
+        "but leaves time for fewer rounds.",
     )
     told = disagreement(planned)
     return Page(

@@ -9,6 +9,7 @@ from salf.report.measured import Spread, test_accuracy
 from salf.report.tables import Table, best, bold
 from salf.runs.clocked import NOBODY, SHARE, Clocked, nobody_is_cut_off
 from salf.runs.compare import Case, Comparison
+from salf.runs.settings import key
 from salf.runs.training import SLOWEST
 from salf.worlds.fleet.named import assumed
 
@@ -23,7 +24,7 @@ def classifies(comparison: Comparison) -> bool:
 
 
 def table(comparison: Comparison, cases: Sequence[Case], caption: str) -> Table:
-    """A row per method and way to size batches."""
+    """A row per method, way to size batches, and values of other settings."""
     accuracies = classifies(comparison)
     ends = {
         case: test_accuracy(comparison, case) if accuracies else _test_loss(comparison, case)
@@ -39,6 +40,7 @@ def table(comparison: Comparison, cases: Sequence[Case], caption: str) -> Table:
         row = {
             "Method": names.variant(case.method, case.batches)
             + " (waits)" * names.waits(case.method),
+            **{key(name): f"{value}" for name, value in case.more},
             "Accuracy" if accuracies else "Loss": bold(_spread(ends[case]), case in leading),
             "Slowest 10 %": _spread(Spread.of(run.slowest for run in runs)),
             "Rounds": f"{fmean(run.rounds for run in runs):.0f}",
@@ -67,7 +69,8 @@ def notes(comparison: Comparison) -> list[str]:
     said = [
         *(accuracies if classifies(comparison) else []),
         "Waited: simulated seconds from when a user finishes to the end of the round. Work and "
-        "bytes lost: the shares that contribute to no update.",
+        "bytes lost: what contributes to no update: from users that a method drops, "
+        "and from layers that were started but not completed by the deadline.",
     ]
     late = [case for case in comparison.results if not names.waits(case.method)]
     if late and base.deadline is not None:
@@ -166,6 +169,8 @@ def _place(comparison: Comparison, case: Case) -> str:
         parts.append(names.split(case.split))
     if len({each.average for each in comparison.results}) > 1:
         parts.append(names.AVERAGES_SHORT.get(case.average, case.average).replace("\n", " "))
+    if case.more:
+        parts.append(names.values(case.more))
     return f"{', '.join(parts)}: " if parts else ""
 
 

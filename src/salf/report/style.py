@@ -139,7 +139,7 @@ def ordered(count: int) -> list[str]:
 
 
 def shaded(field: str, title: str, **look: Any) -> Any:
-    """The colour of a share from 0 to 1. Nothing is not white: who got nowhere was asked."""
+    """The colour of a number from 0 to 1. Nothing is not white: who got nowhere was asked."""
     look = look or {"format": ".0%", "values": [0, 0.5, 1]} | {
         "gradientLength": 180,
         "gradientThickness": 10,

@@ -21,6 +21,7 @@ from salf.worlds import depth
 from salf.worlds.depth import DepthDistribution
 
 Memory = npt.NDArray[Any]
+Arrived = tuple[Arrivals, Memory]
 DELAY = 2  # rounds that a straggler is late per layer, as the paper has it
 
 
@@ -33,11 +34,10 @@ class World(ABC):
 
     users: int
     layers: int
+    counts_steps = False  # whether arrivals say how many local steps were done
 
     @abstractmethod
-    def arrivals(
-        self, t: int, draws: Draws, users: Ints, memory: Memory
-    ) -> tuple[Arrivals, Memory]:
+    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
         """Who arrives in round t, in which these users are asked, and the state after it."""
 
     @abstractmethod
@@ -56,7 +56,8 @@ class World(ABC):
 
     def reach_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
         """`reach` with local steps: who stops in a later step than the first reached the layer."""
-        return 1 - (1 - self.reach(t, users, memory)) / planned
+        reach = self.reach(t, users, memory)
+        return reach if self.counts_steps else 1 - (1 - reach) / planned
 
     def busy(self, t: int, memory: Memory) -> Ints:
         """Users at work on an earlier round, which are asked only if there are too few others."""
@@ -75,7 +76,9 @@ class World(ABC):
         return set()
 
     def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
-        """The same arrivals with local steps: a straggler stops in any of the `planned` alike."""
+        """The arrivals with local steps: a straggler stops in any of the `planned` alike."""
+        if self.counts_steps:
+            return arrived
         place = draws.uniform(arrived.user, Purpose.STEP)[:, 0]
         stopped = 1 + (place * planned).astype(np.int64)
         steps = np.where(arrived.straggler, stopped, planned)
@@ -83,7 +86,8 @@ class World(ABC):
 
     def unreached_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
         """p_l with local steps: nobody reaches the layer if all users also stop in their first."""
-        return self.checked_unreached(t, users, memory) / np.prod(planned, dtype=np.float64)
+        unreached = self.checked_unreached(t, users, memory)
+        return unreached if self.counts_steps else unreached / np.prod(planned, dtype=np.float64)
 
     def checked(self, arrived: Arrivals, t: int) -> Arrivals:
         """The arrivals of round t, or an error that says what is wrong with them."""
@@ -141,7 +145,7 @@ class World(ABC):
         )
 
     def timely(self, fastest: float, measured: bool, most: int) -> "World":
-        """The same users when each is given what fits into the time of the `fastest` share.
+        """The same users when each is given what fits into the time of the `fastest` part of them.
 
         That is the time they are expected to need, or, if `measured`, the time they will need. No
         user does the planned local steps more than `most` times.
@@ -157,12 +161,10 @@ class AtDeadline(World):
 
     def __init__(self, law: DepthDistribution) -> None:
         self.law, self.users, self.layers = law, law.users, law.layers
-        # A round of a small model takes a millisecond: what salf itself draws is not checked.
+        # A round of a small model takes a millisecond: depths that salf draws are not checked.
         self._is_own = type(self) is AtDeadline and type(law) in depth.LAWS
 
-    def arrivals(
-        self, t: int, draws: Draws, users: Ints, memory: Memory
-    ) -> tuple[Arrivals, Memory]:
+    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
         return self.law.draw(draws, users), memory
 
     def checked(self, arrived: Arrivals, t: int) -> Arrivals:
@@ -188,9 +190,7 @@ class Finishing(World):
     def __init__(self, world: World) -> None:
         self.world, self.users, self.layers = world, world.users, world.layers
 
-    def arrivals(
-        self, t: int, draws: Draws, users: Ints, memory: Memory
-    ) -> tuple[Arrivals, Memory]:
+    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
         arrived, memory = self.world.arrivals(t, draws, users, memory)
         return replace(arrived, depth=np.ones_like(arrived.depth)), memory
 
@@ -237,9 +237,7 @@ class Late(AtDeadline):
     def models_in_use(self, memory: Memory) -> set[int]:
         return set(memory[GIVEN][memory[DUE] > 0].tolist())
 
-    def arrivals(
-        self, t: int, draws: Draws, users: Ints, memory: Memory
-    ) -> tuple[Arrivals, Memory]:
+    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
         """Users on time, and those whose old update is due, whether they are asked again or not."""
         delivers, works = memory[DUE] == t, memory[DUE] > t
         idle = users[~works[users]]
@@ -264,12 +262,14 @@ class Late(AtDeadline):
 
 
 def _all_or_nothing(arrived: Arrivals, planned: Ints) -> Arrivals:
-    """The arrivals with all local steps of users who finished, and none of the others."""
+    """All local steps of users who finished, and none of the others."""
     return replace(arrived, steps=np.where(arrived.depth == 1, planned, 1), planned=planned)
 
 
 class Recorded(World):
     """Arrivals that were written down: who was asked, their depths and local steps, and p_l."""
+
+    counts_steps = True
 
     def __init__(
         self,
@@ -285,17 +285,12 @@ class Recorded(World):
         self.steps = [np.ones_like(depth) for depth in depths] if steps is None else steps
         self.layers = len(chances[0])
 
-    def arrivals(
-        self, t: int, draws: Draws, users: Ints, memory: Memory
-    ) -> tuple[Arrivals, Memory]:
+    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
         depths, steps = self.depths[t - 1], self.steps[t - 1]
         return Arrivals.at(depths, user=self.asked[t - 1], steps=steps, planned=steps), memory
 
     def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
         return Arrivals.at(arrived.depth, user=arrived.user, steps=arrived.steps, planned=planned)
-
-    def unreached_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
-        return self.checked_unreached(t, users, memory)
 
     def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
         return self.chances[t - 1]
@@ -304,9 +299,6 @@ class Recorded(World):
         if self.recorded_reach is None:
             return super().reach(t, users, memory)
         return self.recorded_reach[t - 1]
-
-    def reach_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
-        return self.reach(t, users, memory)
 
     def waiting(self) -> World:
         return self
@@ -323,16 +315,14 @@ def parse(spec: str, users: int, layers: int, ratio: float) -> World:
     """
     if spec.partition(":")[0] in depth.KINDS:
         return AtDeadline(depth.parse(spec, users, layers, ratio))
-    factory = _own(spec)
     offered = {"users": users, "layers": layers, "stragglers": ratio}
-    made = registry.call("depth", spec, factory, offered)
+    made = registry.call("depth", spec, _own(spec), offered)
     if isinstance(made, DepthDistribution):
         return AtDeadline(made)
     if not isinstance(made, World):
         raise SalfError(
             f"the depth {spec!r} must return a salf.worlds.depth.DepthDistribution or a "
-            "salf.worlds.base.World, "
-            f"not a {type(made).__name__}."
+            f"salf.worlds.base.World, not a {type(made).__name__}."
         )
     return made
 

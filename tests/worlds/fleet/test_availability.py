@@ -44,7 +44,7 @@ def test_intervals_from_a_file(tmp_path):
     own = Intervals.csv(tmp_path / "a.csv")
     assert own.window(np.array([0, 0]), np.array([0.0, 3.0]))[0].tolist() == [1, 5]
     (tmp_path / "b.csv").write_text("who,start\n0,5\n")
-    with pytest.raises(SalfError, match="must have the columns device, start and end"):
+    with pytest.raises(SalfError, match="must have numbers in the columns device, start, end"):
         Intervals.csv(tmp_path / "b.csv")
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from salf.common.errors import in_one_line
 from salf.core.layers import Layers
+from salf.live.flower.client import SERVER_STATE, USER_STATE
 from salf.live.flower.mail import Mail, Sent
 from salf.live.rounds import Answer, Grace
 from salf.live.task import Task
@@ -51,8 +52,8 @@ class Question:
     timeout: float = 3600.0  # of rounds without a deadline
     keys: tuple[str, str] = ("arrays", "config")
 
-    def to(self, task: Task, nodes: Sequence[int]) -> Sequence[Message]:
-        """The same message to every node."""
+    def to(self, task: Task, nodes: Mapping[int, str]) -> Sequence[Message]:
+        """A message to every node, of which the user's name is given."""
         names = [[*layer.parameters, *layer.buffers] for layer in self.layers]
         asked: dict[str, Any] = {
             "server-round": task.round,
@@ -65,12 +66,22 @@ class Question:
         }
         if task.deadline is not None:
             asked["deadline"] = task.deadline
-        records = ArrayRecord(dict(task.weights)), ConfigRecord({**self.config, **asked})
-        content = RecordDict(dict(zip(self.keys, records, strict=True)))
+        arrays, config = self.keys
+        common = {arrays: ArrayRecord(dict(task.weights))}
+        if task.server:
+            common[SERVER_STATE] = ArrayRecord(dict(task.server))
+
+        def content(user: str) -> RecordDict:
+            own = ConfigRecord({**self.config, **asked, "used": task.used.get(user, 0)})
+            found = RecordDict({**common, config: own})
+            if user in task.users:
+                found[USER_STATE] = ArrayRecord(dict(task.users[user]))
+            return found
+
         ttl = self.timeout if task.deadline is None else task.deadline + self.grace.most
         return [
-            Message(content, node, MessageType.TRAIN, ttl=ttl, group_id=str(task.round))
-            for node in nodes
+            Message(content(user), node, MessageType.TRAIN, ttl=ttl, group_id=str(task.round))
+            for node, user in nodes.items()
         ]
 
 
@@ -107,7 +118,8 @@ class GridLink:
         """One message to each of them who is free."""
         self._round, self._most_bytes = task.round, size_of(task.weights)
         nodes = sorted(self._nodes[user] if user in self._nodes else int(user) for user in users)
-        self._mail.send(self._question.to(task, self._idle(nodes)), task.round)
+        asked = {node: self._name(node) for node in self._idle(nodes)}
+        self._mail.send(self._question.to(task, asked), task.round)
 
     def awaited(self) -> set[str]:
         """Nodes whose reply of this round may still come."""

@@ -25,7 +25,7 @@ from urllib.request import urlopen
 import tomli_w
 
 from salf.common.errors import SalfError
-from salf.common.files import short_place, temporary_folder
+from salf.common.files import temporary_folder
 from salf.common.process import sigterm_as_exit, uninterrupted
 from salf.live.flower import parent
 
@@ -83,7 +83,7 @@ class LocalFederation:
             parent.VARIABLE: parent.this_process(),
         }
         if self._simulation:
-            folder = temporary_folder("salf-ray", short_place())
+            folder = temporary_folder("salf-ray", short=True)
             self._env["RAY_TMPDIR"] = str(self._open.enter_context(folder))
         try:
             self._start_superlink()

@@ -217,7 +217,8 @@ class SALF(FedAvg):
         deadline = self._t_max.seconds(self.server.t + 1)
         self.server.open([str(node) for node in nodes], None if self._t_max.trying else deadline)
         fixed = not isinstance(self._t_max.deadline, Auto)
-        return self._question(config).to(self.server.task(deadline, fixed), nodes)
+        task = self.server.task(deadline, fixed)
+        return self._question(config).to(task, {node: str(node) for node in nodes})
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

@@ -6,27 +6,11 @@ from statistics import fmean
 from typing import Any
 
 from salf.core.rows import Row
-from salf.report import names
+from salf.report import names, style
 from salf.report.charts import MEASURES, Measure
 from salf.report.extra import alt
 from salf.report.lines import Line, Lines, Point, figure
 from salf.report.live.run import LiveRun
-from salf.report.style import (
-    INK,
-    RUST,
-    SOFT,
-    Axis,
-    Records,
-    Spec,
-    coloured,
-    legend,
-    named,
-    of,
-    shaded,
-    spec,
-    thinned,
-    tips,
-)
 
 _WIDTH = 740
 _FEW = 40  # points of a curve that are drawn, and not only there to be hovered over
@@ -38,7 +22,7 @@ _SHORTEST = 1e-5  # seconds: an axis of magnitudes has no zero
 TOOK, LIMIT, OVER = "a round", "limit, T_max + grace", "round over its limit"
 
 
-def curve(run: LiveRun, measure: Measure) -> Spec | None:
+def curve(run: LiveRun, measure: Measure) -> style.Spec | None:
     """A measure over the seconds that rounds took; None if it was never measured."""
     method = names.method(run.config.method)
     points, seconds = [], 0.0
@@ -49,12 +33,12 @@ def curve(run: LiveRun, measure: Measure) -> Spec | None:
             points.append(Point(method, round(seconds, 4), round(value, 6)))
     if not points:
         return None
-    points = thinned(points)
+    points = style.thinned(points)
     chart = Lines(
         points,
         [Line(method, names.colours([run.config.method])[0], bold=True)],
-        x=Axis("Seconds of training", domain=(0, round(seconds, 4) or 1.0)),
-        y=Axis(MEASURES[measure]),
+        x=style.Axis("Seconds of training", domain=(0, round(seconds, 4) or 1.0)),
+        y=style.Axis(MEASURES[measure]),
         interval="bar" if len(points) <= _FEW else "band",
         height=240,
         widest=_WIDTH,
@@ -63,12 +47,12 @@ def curve(run: LiveRun, measure: Measure) -> Spec | None:
 
 
 def shown_users(run: LiveRun) -> dict[str, str]:
-    """All users; or every n-th, which leaves the slow and the fast ones their shares."""
+    """All users; or every n-th, which keeps the proportion of slow and fast ones."""
     users = list(run.users.items())
     return dict(users[:: -(-len(users) // MOST_USERS)])
 
 
-def progress(run: LiveRun) -> Spec:
+def progress(run: LiveRun) -> style.Spec:
     """How far each user got over the rounds. Where it was not asked, there is nothing."""
     users, total = shown_users(run), run.depth
     records = []
@@ -81,16 +65,16 @@ def progress(run: LiveRun) -> Spec:
                     {"user": label, **_span(some), "asked": len(depths), "done": round(done, 4)}
                 )
     order = list(users.values())
-    rows = named("user", order, labelFontSize=11 if len(users) <= 24 else 10)
+    rows = style.named("user", order, labelFontSize=11 if len(users) <= 24 else 10)
     width, height = _whole_columns(len(run.records)), alt.Step(_row_height(len(users)))
-    chart = of(records, width=width, height=height).mark_rect()
-    return spec(
+    chart = style.of(records, width=width, height=height).mark_rect()
+    return style.spec(
         chart.encode(
             x=alt.X("from:Q", **_rounds(run, grid=False)),
             x2="to:Q",
             y=rows.scale(domain=order, paddingInner=0.12),
-            color=shaded("done", "Layers reached"),
-            tooltip=tips(
+            color=style.shaded("done", "Layers reached"),
+            tooltip=style.tips(
                 user="User",
                 rounds="Rounds",
                 asked=("Asked in", "d"),
@@ -100,29 +84,9 @@ def progress(run: LiveRun) -> Spec:
     )
 
 
-def layers(run: LiveRun) -> Spec:
-    """How many users' updates each layer got, on average, and the last p_l if there is one."""
-    labels, chances = run.layers, run.records[-1].unreached or [None] * run.depth
-    records: Records = []
-    for i, (label, chance) in enumerate(zip(labels, chances, strict=True)):
-        users = fmean(done.reached[i] for done in run.records)
-        text = f"{users:.1f}" + ("" if chance is None else f"\u2003p = {chance:.2g}")
-        records.append({"layer": label, "users": round(users, 4), "p": chance, "text": text})
-    most = max(1, *(len(done.depths) for done in run.records))
-    x = Axis("Users, mean over rounds", domain=(0, most)).options()
-    size = {"width": _WIDTH * 2 // 3, "height": alt.Step(_row_height(len(labels)))}
-    base = of(records, **size).encode(y=named("layer", labels, "Layer"), x=alt.X("users:Q", **x))
-    (colour,) = names.colours([run.config.method])
-    chance_tip = {} if chances[0] is None else {"p": ("p_l", ".3~g")}
-    bars = base.mark_bar(color=colour, opacity=0.75)
-    text = base.mark_text(align="left", dx=6, fontSize=11, color=INK).encode(text="text:N")
-    shown = tips(layer="Layer", users=("Users", ".2f"), **chance_tip)
-    return spec(alt.layer(bars.encode(tooltip=shown), text))
-
-
-def durations(run: LiveRun) -> Spec:
+def durations(run: LiveRun) -> style.Spec:
     """How long rounds took, and what they were to take at most."""
-    records: Records = []
+    records: style.Records = []
     for some in _in_bins(run.records, MOST_ROUNDS):
         # The slowest, but one that took too long before one that had more time.
         done = max(some, key=lambda done: (_over(done), done.seconds))
@@ -137,27 +101,27 @@ def durations(run: LiveRun) -> Spec:
         )
     limits = [record["limit"] for record in records if record["limit"] is not None]
     there = {TOOK, *([LIMIT] if limits else []), *(record["kind"] for record in records)}
-    kinds = {TOOK: "#0072B2", LIMIT: SOFT, OVER: RUST}
+    kinds = {TOOK: "#0072B2", LIMIT: style.SOFT, OVER: style.RUST}
     colours = {kind: colour for kind, colour in kinds.items() if kind in there}
-    colour = coloured("kind", colours, legend() if limits else None)
+    colour = style.coloured("kind", colours, style.legend() if limits else None)
     x, y = _rounds(run), _magnitudes([*limits, *(record["seconds"] for record in records)])
     at_most: dict[str, Any] = {"limit": ("At most", ".4f")} if limits else {}
-    base = of(records, width=_WIDTH, height=240)
+    base = style.of(records, width=_WIDTH, height=240)
     dots = base.mark_point(filled=True, opacity=1).encode(
         x=alt.X("round:Q", **x),
         y=alt.Y("seconds:Q", **y),
         color=colour,
         size=alt.when(alt.datum.kind == OVER).then(alt.value(70)).otherwise(alt.value(22)),
-        tooltip=tips(round=("Round", "d"), seconds=("Seconds", ".4f"), **at_most),
+        tooltip=style.tips(round=("Round", "d"), seconds=("Seconds", ".4f"), **at_most),
     )
     if not limits:
-        return spec(dots)
+        return style.spec(dots)
     limit = base.transform_filter("isValid(datum.limit)").transform_calculate(kind=f"'{LIMIT}'")
     limit = limit.encode(x=alt.X("from:Q", **x), y=alt.Y("limit:Q", **y), color=colour)
     # A line ends where the last round begins, so each round has its own piece, too.
     line = limit.mark_line(strokeWidth=2, interpolate="step-after")
     pieces = limit.mark_rule(strokeWidth=2).encode(x2="to:Q")
-    return spec(alt.layer(line, pieces, dots))
+    return style.spec(alt.layer(line, pieces, dots))
 
 
 def _rounds(run: LiveRun, **axis: Any) -> dict[str, Any]:
@@ -179,7 +143,7 @@ def _magnitudes(seconds: Sequence[float]) -> dict[str, Any]:
         for steps in ((1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9))
     )
     ticks = few if len(few) > 2 else many
-    return Axis("Duration", log=True, seconds=True, ticks=ticks, domain=(low, high)).options()
+    return style.Axis("Duration", log=True, seconds=True, ticks=ticks, domain=(low, high)).options()
 
 
 def _over(done: Row) -> bool:

@@ -1,13 +1,14 @@
 """A live run as a page: its result, how far users got, and which updates were rejected."""
 
 from pathlib import Path
+from statistics import fmean
 from textwrap import shorten
 
 from salf.common.files import write_whole
 from salf.report import names
 from salf.report.charts import MEASURES, Measure
 from salf.report.live import charts
-from salf.report.live.run import LiveRun, Unused, answers, unused
+from salf.report.live.run import LiveRun, answers, unused
 from salf.report.page import Block, Chart, Page, Section, again
 from salf.report.tables import Table
 
@@ -24,12 +25,11 @@ def write_live_page(folder: Path) -> Path:
 
 def page(run: LiveRun, folder: Path) -> Page:
     """The run as a page."""
-    method, config = names.method(run.config.method), run.config
-    how = again(["replay", str(folder)], config.to_toml())
+    how = again(["replay", str(folder)], run.config.to_toml())
     return Page(
-        title=f"{method} live on {config.data}",
-        intro=[f"{_what(run)} {_how_it_ended(run)}"],
-        sections=[
+        f"{names.method(run.config.method)} live on {names.data(run.config.data)}",
+        [f"{_what(run)} {_how_it_ended(run)}"],
+        [
             _curve_section(run),
             _progress_section(run),
             _layers_section(run),
@@ -45,15 +45,15 @@ def _what(run: LiveRun) -> str:
     config = run.config
     time = "in rounds that wait for all users"
     if isinstance(config.deadline, str):
-        used = [done.deadline for done in run.records if done.deadline is not None]
-        low, high = (names.duration(seconds) for seconds in (min(used[-20:]), max(used[-20:])))
+        used = [done.deadline for done in run.records if done.deadline is not None][-20:]
+        low, high = (names.duration(each(used)) for each in (min, max))
         last = low if low == high else f"{low} to {high}"
         time = f"with T_max set by --deadline {config.deadline}: {last} in the last rounds"
     elif config.deadline is not None and not names.waits(config.method):
         time = f"with T_max = {names.duration(config.deadline)} per round"
     return (
-        f"{names.method(config.method)} trains the model {config.model} on {config.data} with "
-        f"{_count(config.users, 'user')}, {time}."
+        f"{names.method(config.method)} trains the model {config.model} on "
+        f"{names.data(config.data)} with {_count(config.users, 'user')}, {time}."
     )
 
 
@@ -70,23 +70,16 @@ def _how_it_ended(run: LiveRun) -> str:
 def _curve_section(run: LiveRun) -> Section:
     """Accuracy, unless it was never measured (there may be no held-out data)."""
     measure: Measure
-    for measure in ("accuracy", "train_loss"):
+    for measure, title in MEASURES.items():
         if (spec := charts.curve(run, measure)) is not None:
-            break
-    else:
-        return Section(
-            f"{MEASURES['accuracy']} over time",
-            ["No accuracy or loss was measured: no user has answered in time."],
-        )
-    title = MEASURES[measure]
-    missing = "No accuracy has been measured; this is the loss. " * (measure == "train_loss")
-    chart = Chart(
-        spec,
-        f"{title} over the seconds of {_count(len(run.records), 'round')}.",
-        f"{missing}{title} over the total duration of the rounds, without the time between them. "
-        "The axis may not start at zero.",
-    )
-    return Section(f"{title} over time", [chart])
+            missing = "No accuracy has been measured; this is the loss. "
+            caption = (
+                f"{missing * (measure == 'train_loss')}{title} over the total duration of the "
+                "rounds, without the time between them. The axis may not start at zero."
+            )
+            return Section(f"{title} over time", [Chart(spec, caption)])
+    nothing = "No accuracy or loss was measured: no user has answered in time."
+    return Section(f"{MEASURES['accuracy']} over time", [nothing])
 
 
 def _progress_section(run: LiveRun) -> Section:
@@ -98,26 +91,28 @@ def _progress_section(run: LiveRun) -> Section:
         else "Backpropagation starts at the last layer. A user stopped by the deadline sends "
         "the layers it has completed."
     )
-    chart = Chart(
-        charts.progress(run),
-        f"Share of the layers each of {shown} users reached, over {len(run.records)} rounds.",
-        f"{some}Mean share of the layers that a user reached; blank where it was not "
-        "asked. A user that sent nothing, or whose update was rejected, reached no layer.",
+    caption = (
+        f"{some}Layers that a user reached, on average; blank where it was not asked. A "
+        "user that sent nothing, or whose update was rejected, reached no layer."
     )
-    return Section("How far each user got", [stopped, chart])
+    return Section("How far each user got", [stopped, Chart(charts.progress(run), caption)])
 
 
 def _layers_section(run: LiveRun) -> Section:
     said = "Number of updates per layer, from the input to the output; mean over the rounds."
-    caption = said
     if run.config.method == "drop":
-        caption += " Drop uses only the updates of users that finished."
-    if run.records[-1].unreached:
-        caption += (
-            " p is p_l, the probability that nobody reaches the layer: the layer's last step was "
+        said += " Drop uses only the updates of users that finished."
+    users = [fmean(counts) for counts in zip(*(d.reached for d in run.records), strict=True)]
+    columns = ["Layer", "Updates"]
+    rows = [[label, f"{count:.1f}"] for label, count in zip(run.layers, users, strict=True)]
+    if chances := run.records[-1].unreached:
+        said += (
+            " p_l is the probability that nobody reaches the layer: the layer's last step was "
             "divided by 1\u00a0−\u00a0p_l."
         )
-    return Section("Updates per layer", [Chart(charts.layers(run), said, caption)])
+        columns.append("p_l")
+        rows = [[*row, f"{p:.2g}"] for row, p in zip(rows, chances, strict=True)]
+    return Section("Updates per layer", [said, Table(columns, rows)])
 
 
 def _durations_section(run: LiveRun) -> Section:
@@ -132,26 +127,23 @@ def _durations_section(run: LiveRun) -> Section:
             f"{len(limited) - len(over):,} of {len(limited):,} rounds closed within T_max plus the "
             f"grace period, and {len(over):,} did not."
         )
-    learned = (
-        " The grace period (the time for messages) is learned from the first answers and is long "
-        "until then."
-        if limited and run.config.grace is None
-        else ""
-    )
+    if limited and run.config.grace is None:
+        kept += (
+            " The grace period (the time for messages) is learned from the first answers and is "
+            "long until then."
+        )
     caption = "Time from sending the requests to the new model, on a logarithmic axis."
     if len(run.records) > charts.MOST_ROUNDS:
         caption += " A dot is the slowest of several consecutive rounds, or a round over its limit."
-    said = f"Duration of {_count(len(run.records), 'round')} and their limits. {kept}"
-    chart = Chart(charts.durations(run), said, caption)
-    return Section("Round durations", [kept + learned, chart])
+    return Section("Round durations", [kept, Chart(charts.durations(run), caption)])
 
 
 def _users_section(run: LiveRun) -> Section:
     columns = ["User", "Asked", "Finished", "Partial", "Nothing", "Silent", "Rejected"]
-    rows = []
-    for user, its in answers(run).items():
-        counts = (its.asked, its.finished, its.partial, its.nothing, its.silent, its.not_used)
-        rows.append([run.users[user], *(f"{count:,}" for count in counts)])
+    rows = [
+        [run.users[user], f"{sum(its.values()):,}", *(f"{its[each]:,}" for each in columns[2:])]
+        for user, its in answers(run).items()
+    ]
     what = (
         "Rounds in which a user was asked, by outcome: it finished, reached some layers, "
         "completed no layer, did not answer in time, or sent an update that was rejected."
@@ -162,26 +154,26 @@ def _users_section(run: LiveRun) -> Section:
 def _unused_section(run: LiveRun) -> Section:
     found = unused(run)
     blocks: list[Block] = []
-    if run.late:
-        came = "update came" if run.late == 1 else "updates came"
-        blocks.append(f"{run.late:,} {came} after the round had closed, too late to be used.")
-    if not found:
-        blocks.append("No update that arrived in time was rejected.")
-    else:
-        columns = ["Reason", "User", "Times", "First round", "Last round"]
-        blocks.append(Table(columns, [_unused_row(its) for its in found[:_MOST_REASONS]]))
+    if late := sum(done.late for done in run.records):
+        came = "update came" if late == 1 else "updates came"
+        blocks.append(f"{late:,} {came} after the round had closed, too late to be used.")
+    columns = ["Reason", "User", "Times", "First round", "Last round"]
+    rows = [
+        [
+            shorten(reason, _LONGEST_REASON, placeholder=" …"),
+            user,
+            *(f"{number:,}" for number in (len(rounds), rounds[0], rounds[-1])),
+        ]
+        for (user, reason), rounds in found[:_MOST_REASONS]
+    ]
+    blocks.append(Table(columns, rows) if rows else "No update that arrived in time was rejected.")
     if more := found[_MOST_REASONS:]:
-        times = sum(its.times for its in more)
+        times = sum(len(rounds) for _, rounds in more)
         blocks.append(
             f"And {len(more):,} more reasons, {_count(times, 'time')} in all. All are listed in "
             "the run's log, live.log."
         )
     return Section("Rejected updates", blocks)
-
-
-def _unused_row(its: Unused) -> list[str]:
-    reason = shorten(its.reason, _LONGEST_REASON, placeholder=" …")
-    return [reason, its.user, *(f"{number:,}" for number in (its.times, its.first, its.last))]
 
 
 def _count(number: int, what: str) -> str:

@@ -1,8 +1,9 @@
 """What was measured in a live run, as far as it got."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -63,63 +64,29 @@ class LiveRun:
         ordered = sorted(found, key=lambda user: (slow.get(user, 1.0), names.in_order(user)))
         return {user: names.user(user, slow.get(user, 1.0)) for user in ordered}
 
-    @property
-    def late(self) -> int:
-        """Updates that came when their round was closed."""
-        return sum(done.late for done in self.records)
 
-
-@dataclass
-class Answers:
-    """How a user's rounds went. Every round it was asked in is counted once."""
-
-    finished: int = 0
-    partial: int = 0
-    nothing: int = 0  # it answered in time, and had no time for a layer
-    silent: int = 0
-    not_used: int = 0
-
-    @property
-    def asked(self) -> int:
-        """Rounds."""
-        return sum(astuple(self))
-
-
-def answers(run: LiveRun) -> dict[str, Answers]:
-    """By user, in the order of `LiveRun.users`."""
-    counted = {user: Answers() for user in run.users}
+def answers(run: LiveRun) -> dict[str, Counter[str]]:
+    """How each user's rounds went, in the order of `LiveRun.users`; each is counted once."""
+    counted: dict[str, Counter[str]] = {user: Counter() for user in run.users}
     for done in run.records:
         refused = {user for user, _ in done.rejected}
         for user in done.depths:
             # What was used counts, even if a second update of its user was refused.
             outcomes = {
-                "finished": done.finished(user),
-                "partial": done.delivered(user),
-                "silent": user in done.silent,
-                "not_used": user in refused,
+                "Finished": done.finished(user),
+                "Partial": done.delivered(user),
+                "Silent": user in done.silent,
+                "Rejected": user in refused,
+                "Nothing": True,  # it answered in time, and had no time for a layer
             }
-            outcome = next((name for name, so in outcomes.items() if so), "nothing")
-            setattr(counted[user], outcome, getattr(counted[user], outcome) + 1)
+            counted[user][next(name for name, so in outcomes.items() if so)] += 1
     return counted
 
 
-@dataclass
-class Unused:
-    """Updates of a user that were not used, for one and the same reason."""
-
-    user: str
-    reason: str
-    first: int
-    last: int
-    times: int = 0
-
-
-def unused(run: LiveRun) -> list[Unused]:
-    """By user and reason, the most frequent first."""
-    found: dict[tuple[str, str], Unused] = {}
+def unused(run: LiveRun) -> list[tuple[tuple[str, str], list[int]]]:
+    """The rounds of updates that were rejected, by user and reason, the most frequent first."""
+    found: dict[tuple[str, str], list[int]] = {}
     for done in run.records:
         for user, text in done.rejected:
-            reason = _CHANGING.sub(r"\1 …", text)
-            its = found.setdefault((user, reason), Unused(user, reason, done.round, done.round))
-            its.last, its.times = done.round, its.times + 1
-    return sorted(found.values(), key=lambda its: (-its.times, its.first, names.in_order(its.user)))
+            found.setdefault((user, _CHANGING.sub(r"\1 …", text)), []).append(done.round)
+    return sorted(found.items(), key=lambda it: (-len(it[1]), it[1][0], names.in_order(it[0][0])))

@@ -4,7 +4,6 @@ Times are seconds of the simulated clock. While a device is not available its wo
 device does is a function of (seed, device, time).
 """
 
-import csv
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from salf.common.errors import SalfError, unknown
+from salf.common.files import read_numbers
 from salf.core.arrivals import Floats, Ints
 from salf.core.draws import Keyed, Purpose, keyed_uniform, normal
 
@@ -275,16 +275,8 @@ class Intervals(Availability):
     def csv(cls, path: Path | str, period: float | None = None) -> "Intervals":
         """Read lines of device,start,end; devices are numbered from 0, times are in seconds."""
         own: dict[int, list[tuple[float, float]]] = {}
-        try:
-            with Path(path).open(encoding="utf-8", newline="") as stream:
-                for line in csv.DictReader(stream):
-                    pair = (float(line["start"]), float(line["end"]))
-                    own.setdefault(int(line["device"]), []).append(pair)
-        except (OSError, KeyError, ValueError, TypeError, UnicodeDecodeError) as error:
-            raise SalfError(
-                f"cannot read {path}: it must have the columns device, start and end "
-                f"({type(error).__name__}: {error})."
-            ) from None
+        for device, start, end in read_numbers(path, "device", "start", "end"):
+            own.setdefault(int(device), []).append((start, end))
         return cls({device: sorted(pairs) for device, pairs in own.items()}, period)
 
     def unknown(self, devices: int) -> list[int]:

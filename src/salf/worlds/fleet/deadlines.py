@@ -1,6 +1,5 @@
 """T_max of every round: constant, a schedule, or adapted while a run goes on."""
 
-import csv
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import exp, inf
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from salf.common.errors import SalfError
+from salf.common.files import read_numbers
 from salf.common.options import duration
 
 REACH = 0.7  # what `auto` aims for, unless told otherwise
@@ -16,7 +16,6 @@ REACH = 0.7  # what `auto` aims for, unless told otherwise
 class Deadline(ABC):
     """How long a round may take. `current` is a number that is kept between rounds."""
 
-    adapts = False  # whether it depends on what users reach
     changes = True  # whether it may differ from round to round
 
     @abstractmethod
@@ -24,12 +23,8 @@ class Deadline(ABC):
         """T_max of round t."""
 
     def after(self, current: float, reach: float) -> float:
-        """What to keep after a round in which users reached this share of their layers."""
+        """The number to keep after a round in which users reached this part of their layers."""
         return current
-
-    def first(self) -> float:
-        """What is kept before the first round; 0 if that is yet to be found."""
-        return 0.0
 
 
 @dataclass(frozen=True)
@@ -64,19 +59,12 @@ class DeadlineSchedule(Deadline):
     @classmethod
     def csv(cls, path: Path | str) -> "DeadlineSchedule":
         """From the column `deadline` of a file, in seconds, a line per round."""
-        try:
-            with Path(path).open(encoding="utf-8", newline="") as stream:
-                return cls(tuple(float(line["deadline"]) for line in csv.DictReader(stream)))
-        except (OSError, KeyError, ValueError, TypeError, UnicodeDecodeError) as error:
-            raise SalfError(
-                f"cannot read deadlines from {path}: it must have a column deadline in seconds "
-                f"({type(error).__name__}: {error})."
-            ) from None
+        return cls(tuple(seconds for (seconds,) in read_numbers(path, "deadline")))
 
 
 @dataclass(frozen=True)
 class Auto(Deadline):
-    """T_max such that users reach, on average, the share `reach` of their layers.
+    """T_max such that users reach, on average, the part `reach` of their layers.
 
     After each round it is multiplied by exp(GAIN (reach - reached)): stochastic approximation of
     the deadline at which the expectation is met, with a constant gain, so that it follows devices
@@ -85,7 +73,6 @@ class Auto(Deadline):
 
     reach: float = REACH
 
-    adapts = True
     GAIN = 0.2
 
     def __post_init__(self) -> None:
@@ -121,7 +108,7 @@ def parse(setting: float | str) -> Deadline:
 
 
 def missing() -> SalfError:
-    """What to say where a fleet has no deadline."""
+    """The error where a fleet has no deadline."""
     return SalfError(
         "this method needs a deadline: set one, such as deadline='2s' or deadline='auto'; "
         "`salf fleet preview` shows which deadline gives which reach."

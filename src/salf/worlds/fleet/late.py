@@ -4,14 +4,12 @@ A step is taken at a deadline (`Delayed`), or when so many updates have arrived 
 ties settled by the users' numbers.
 """
 
-from dataclasses import replace
-
 import numpy as np
 
 from salf.common.errors import SalfError
-from salf.core.arrivals import Arrivals, Ints, Spent
+from salf.core.arrivals import Ints, Spent
 from salf.core.draws import Draws, Purpose
-from salf.worlds.base import Memory
+from salf.worlds.base import Arrived, Memory
 from salf.worlds.fleet.timing import Timing
 from salf.worlds.fleet.world import CLOCK, DUE, GIVEN, TMAX, OnFleet, finite
 
@@ -29,9 +27,7 @@ class Delayed(OnFleet):
         # Not of those that never come back, whose number would only grow.
         return set(given[(due > 0) & np.isfinite(due)].astype(np.int64).tolist())
 
-    def arrivals(
-        self, t: int, draws: Draws, users: Ints, memory: Memory
-    ) -> tuple[Arrivals, Memory]:
+    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
         clock, seconds = float(memory[CLOCK]), self.deadline.of(t, float(memory[TMAX]))
         begun, after = self._begin(t, draws, users, memory)
         due = after[DUE, 1:]
@@ -39,7 +35,7 @@ class Delayed(OnFleet):
         end = min(float(due[at_work].max(initial=clock)), clock + seconds)
         if not len(at_work):
             end = clock + seconds
-        return self._closed(t, begun, after, at_work[due[at_work] <= end], clock, end, len(users))
+        return self._step(t, begun, after, at_work[due[at_work] <= end], clock, end, len(users))
 
     def _begin(self, t: int, draws: Draws, users: Ints, memory: Memory) -> tuple[Ints, Memory]:
         """Users that are free begin on the model of round t."""
@@ -50,7 +46,7 @@ class Delayed(OnFleet):
         after[DUE, 1 + idle] = clock + times.finish + self.timing.beside(draws, idle)
         return idle, after
 
-    def _closed(
+    def _step(
         self,
         t: int,
         begun: Ints,
@@ -59,31 +55,27 @@ class Delayed(OnFleet):
         clock: float,
         end: float,
         asked: int,
-    ) -> tuple[Arrivals, Memory]:
+    ) -> Arrived:
         """The step at time `end`, at which these users have delivered."""
         entries = np.union1d(delivers, begun)
         there = np.isin(entries, delivers)
-        age = t - after[GIVEN, 1 + entries].astype(np.int64)
-        tasks = self.timing.tasks(entries)
-        planned = tasks.planned
-        arrived = Arrivals.at(
-            np.where(there, 1, self.layers + 1),
-            ~there | (age > 0),
-            asked,
-            user=entries,
-            age=np.where(there, age, 0),
-            steps=np.where(there, planned, 1),
-            planned=planned,
-        )
+        age = np.where(there, t - after[GIVEN, 1 + entries].astype(np.int64), 0)
+        tasks, due = self.timing.tasks(entries), after[DUE, 1 + entries]
         work = np.where(there, tasks.work.sum(axis=1), 0.0)
-        waited = np.where(there, end - after[DUE, 1 + entries], 0.0)
-        due = after[DUE, 1:] - clock
-        after[TMAX] = self._next_deadline(after, arrived, end - clock, due[after[DUE, 1:] > 0])
+        bytes_ = np.where(there, self.timing.model_bytes + self.timing.update_bytes, 0.0)
+        waited = np.where(there, end - due, 0.0)
+        arrived = tasks.arrivals(
+            np.where(there, tasks.milestones, 0),
+            straggler=~there | (age > 0),
+            asked=asked,
+            age=age,
+            spent=Spent(end - clock, end, waited, work, work, bytes_),
+        )
+        at_work = after[DUE, 1:][after[DUE, 1:] > 0]
+        after[TMAX] = self._next_deadline(after, arrived, end - clock, at_work - clock)
         after[:, 1 + delivers] = 0
         after[CLOCK] = end
-        bytes_ = np.where(there, self.timing.model_bytes + self.timing.update_bytes, 0.0)
-        spent = Spent(end - clock, end, waited, work, work, bytes_)
-        return replace(arrived, spent=spent), after
+        return arrived, after
 
 
 class Buffered(Delayed):
@@ -101,9 +93,7 @@ class Buffered(Delayed):
             raise SalfError(f"a buffer must hold at least one update, not {size}.")
         self.size = size
 
-    def arrivals(
-        self, t: int, draws: Draws, users: Ints, memory: Memory
-    ) -> tuple[Arrivals, Memory]:
+    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
         clock = float(memory[CLOCK])
         at_work = self.busy(t, memory)
         free = np.setdiff1d(users, at_work)
@@ -121,4 +111,4 @@ class Buffered(Delayed):
         due = after[DUE, 1 + at_work]
         first = at_work[np.lexsort((at_work, due))][: self.size]
         end = finite(float(after[DUE, 1 + first].max(initial=clock)))
-        return self._closed(t, begun, after, first, clock, end, len(users))
+        return self._step(t, begun, after, first, clock, end, len(users))

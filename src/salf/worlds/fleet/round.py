@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -43,11 +44,11 @@ class Tasks:
     def each(self) -> Ints:
         return np.arange(len(self.users))
 
-    def arrivals(self, reached: Ints, spent: Spent | None = None) -> Arrivals:
-        """Users that have so many milestones, as depth and local steps."""
+    def arrivals(self, reached: Ints, **more: Any) -> Arrivals:
+        """The arrivals of users that have so many milestones, as depth and local steps."""
         steps = np.maximum(1, -(-reached // self.layers))
         depth = steps * self.layers + 1 - reached
-        return Arrivals.at(depth, user=self.users, steps=steps, planned=self.planned, spent=spent)
+        return Arrivals.at(depth, user=self.users, steps=steps, planned=self.planned, **more)
 
     def finish(self, done: Floats) -> Floats:
         """When each user has uploaded all layers of all its steps."""
@@ -86,12 +87,12 @@ class Round:
             done=np.where(pick, other.done, self.done),
         )
 
-    @property
+    @cached_property
     def finish(self) -> Floats:
         return self.tasks.finish(self.done)
 
     def reached(self, seconds: float) -> Ints:
-        """How many milestones users have after so many seconds."""
+        """How many milestones each user has after so many seconds."""
         return np.asarray(((self.done <= seconds) & self.tasks.within).sum(axis=1))
 
     def work_until(self, seconds: float) -> Floats:
@@ -106,9 +107,16 @@ class Round:
         current = np.where(complete == stage, part * tasks.work[tasks.each, stage], 0.0)
         return np.asarray(tasks.work_before[tasks.each, complete] + current)
 
-    def work_behind(self, reached: Ints) -> Floats:
-        """The work behind what each user delivered."""
-        return np.asarray(self.tasks.work_before[self.tasks.each, reached])
+    def spent(self, reached: Ints, seconds: float) -> Spent:
+        """The cost of a round of so many seconds in which users work until they are done."""
+        return Spent(
+            seconds=seconds,
+            clock=self.start + seconds,
+            waited=np.maximum(seconds - self.finish, 0),
+            work=self.work_until(seconds),
+            counted=np.asarray(self.tasks.work_before[self.tasks.each, reached]),
+            bytes=self.bytes_for(reached, seconds),
+        )
 
     def bytes_for(self, reached: Ints, seconds: float) -> Floats:
         """The bytes of each user's download, as far as it got in so many seconds, and upload."""

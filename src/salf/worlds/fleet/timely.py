@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from salf.core.arrivals import Arrivals, Floats, Ints
+from salf.core.arrivals import Floats, Ints
 from salf.core.draws import Draws, Unkeyed
-from salf.worlds.base import Memory
+from salf.worlds.base import Arrived, Memory
 from salf.worlds.fleet.jitter import ROUNDING
 from salf.worlds.fleet.round import Round, Tasks
 from salf.worlds.fleet.timing import Timing
@@ -31,19 +31,16 @@ class Timely(OnFleet):
         super().__init__(timing, None)
         self.fastest, self.measured, self.most = fastest, measured, most
 
-    def arrivals(
-        self, t: int, draws: Draws, users: Ints, memory: Memory
-    ) -> tuple[Arrivals, Memory]:
+    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
         clock = float(memory[CLOCK])
         times, given, seconds = self._given(draws, users, clock)
         each = np.maximum(given - 1, 0)
         finish = np.where(given > 0, times.done[times.tasks.each, each], np.inf)
         reached = np.where(finish <= seconds * (1 + ROUNDING), given, 0)
         took = min(float(finish[given > 0].max()), seconds)
-        spent = self._spent(times, reached, finish, took, clock)
         after = memory.copy()
-        after[CLOCK] = spent.clock
-        return times.tasks.arrivals(reached, spent), after
+        after[CLOCK] = clock + took
+        return times.tasks.arrivals(reached, spent=times.spent(reached, took)), after
 
     def _given(self, draws: Draws, users: Ints, clock: float) -> tuple[Round, Ints, float]:
         """The users' times, how many milestones each is given, and the length of the round."""

@@ -5,13 +5,14 @@ there (`Waiting`). late.py and timely.py have the other rules.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from salf.common.errors import SalfError
-from salf.core.arrivals import Arrivals, Floats, Ints, Spent, evenly
+from salf.core.arrivals import Arrivals, Floats, Ints, evenly
 from salf.core.draws import Draws
-from salf.worlds.base import Memory, World
+from salf.worlds.base import Arrived, Memory, World
 from salf.worlds.fleet.deadlines import Auto, Deadline, missing
 from salf.worlds.fleet.learned import LearnedReach
 from salf.worlds.fleet.round import Round
@@ -32,6 +33,7 @@ class OnFleet(World):
     do.
     """
 
+    counts_steps = True
     surely = False  # whether every layer is reached for sure, sooner or later, or nobody asks
     has_deadline = True  # whether a round may end at one
 
@@ -54,30 +56,42 @@ class OnFleet(World):
     def start(self) -> Memory:
         known = 0 if self.learned is None else self.learned.hypotheses
         memory = np.zeros((LEARNED + known, 1 + self.users))
-        memory[TMAX] = self._first_deadline() if self.has_deadline else 0.0
+        if self.has_deadline and isinstance(self.deadline, Auto):
+            memory[TMAX] = deadline_for(self.timing, self.deadline.reach)
         return memory
 
     def clock(self, memory: Memory) -> float:
         return float(memory[CLOCK])
 
-    def _first_deadline(self) -> float:
-        if isinstance(self.deadline, Auto):
-            return deadline_for(self.timing, self.deadline.reach)
-        return self.deadline.first()
-
-    def arrivals(
-        self, t: int, draws: Draws, users: Ints, memory: Memory
-    ) -> tuple[Arrivals, Memory]:
-        clock, seconds = float(memory[CLOCK]), self.deadline.of(t, float(memory[TMAX]))
-        times = self.timing.round(draws, users, clock)
-        reached, finish = times.reached(seconds), times.finish
-        took = self.timing.closes(times, reached, seconds, draws)
-        spent = self._spent(times, reached, finish, took, clock)
-        arrived = times.tasks.arrivals(reached, spent)
-        after = self._after(memory, arrived, spent, finish)
+    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
+        times = self.timing.round(draws, users, float(memory[CLOCK]))
+        seconds = self._length(t, times, memory)
+        reached = times.reached(seconds)
+        arrived, after = self._closed(memory, draws, times, reached, seconds)
         if self.learned is not None:
             first = np.where(arrived.steps > 1, 1, arrived.depth)  # of the first local step
             after[LEARNED:, 1:] = self.learned.learn(memory[LEARNED:, 1:], users, seconds, first)
+        return arrived, after
+
+    def _length(self, t: int, times: Round, memory: Memory) -> float:
+        """The seconds after which the round ends at the latest."""
+        return self.deadline.of(t, float(memory[TMAX]))
+
+    def _closed(
+        self,
+        memory: Memory,
+        draws: Draws,
+        times: Round,
+        reached: Ints,
+        seconds: float,
+        **more: Any,
+    ) -> Arrived:
+        """Users that delivered so many milestones, and what to remember after the round."""
+        took = self.timing.closes(times, reached, seconds, draws)
+        arrived = times.tasks.arrivals(reached, spent=times.spent(reached, took), **more)
+        after = memory.copy()
+        after[CLOCK] = times.start + took
+        after[TMAX] = self._next_deadline(memory, arrived, took, times.finish)
         return arrived, after
 
     def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
@@ -99,16 +113,6 @@ class OnFleet(World):
         if self.learned is not None:
             return self.learned.reach(memory[LEARNED:, 1:], users, seconds)
         return self.timing.reach(users, float(memory[CLOCK]), seconds)
-
-    def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
-        return arrived
-
-    def reach_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
-        return self.reach(t, users, memory)
-
-    def unreached_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
-        """p_l: a layer is reached in the first local step or not at all."""
-        return self.checked_unreached(t, users, memory)
 
     def waiting(self) -> World:
         return Waiting(self.timing, self._deadline)
@@ -138,41 +142,21 @@ class OnFleet(World):
 
         return Timely(self.timing, fastest, measured, most)
 
-    def _after(self, memory: Memory, arrived: Arrivals, spent: Spent, finish: Floats) -> Memory:
-        """What to remember after a round."""
-        after = memory.copy()
-        after[CLOCK] = spent.clock
-        after[TMAX] = self._next_deadline(memory, arrived, spent.seconds, finish)
-        return after
-
     def _next_deadline(
         self, memory: Memory, arrived: Arrivals, took: float, finish: Floats
     ) -> float:
-        """What to keep of the deadline after a round that took so long.
+        """The deadline to keep after a round that took so long.
 
         A deadline that nobody needed is as good as the time that was needed. One for which nobody
         is late who will ever be done is not raised: it would grow for ever.
         """
         current = float(memory[TMAX])
-        if not self.has_deadline or not self.deadline.adapts:
+        if not self.has_deadline or not isinstance(self.deadline, Auto):
             return current
         reach = arrived.mean_reach(self.layers)
         found = self.deadline.after(min(current, took) or current, reach)
         somebody = bool(((finish > took) & np.isfinite(finish)).any())
         return found if somebody else min(found, current)
-
-    def _spent(
-        self, times: Round, reached: Ints, finish: Floats, took: float, clock: float
-    ) -> Spent:
-        """What a round cost in which all users work until they are done, or until it ends."""
-        return Spent(
-            seconds=took,
-            clock=clock + took,
-            waited=np.maximum(took - finish, 0),
-            work=times.work_until(took),
-            counted=times.work_behind(reached),
-            bytes=times.bytes_for(reached, took),
-        )
 
 
 class Waiting(OnFleet):
@@ -180,19 +164,8 @@ class Waiting(OnFleet):
 
     surely, has_deadline = True, False
 
-    def arrivals(
-        self, t: int, draws: Draws, users: Ints, memory: Memory
-    ) -> tuple[Arrivals, Memory]:
-        clock = float(memory[CLOCK])
-        times = self.timing.round(draws, users, clock)
-        finish = times.finish
-        took = finite(float(finish.max(initial=0.0)))
-        reached = times.reached(took)
-        took = self.timing.closes(times, reached, took, draws)
-        spent = self._spent(times, reached, finish, took, clock)
-        after = memory.copy()
-        after[CLOCK] = spent.clock
-        return times.tasks.arrivals(reached, spent), after
+    def _length(self, t: int, times: Round, memory: Memory) -> float:
+        return finite(float(times.finish.max(initial=0.0)))
 
 
 class Narrowed(OnFleet):
@@ -208,31 +181,17 @@ class Narrowed(OnFleet):
         super().__init__(timing, deadline)
         self.narrow = narrow
 
-    def arrivals(
-        self, t: int, draws: Draws, users: Ints, memory: Memory
-    ) -> tuple[Arrivals, Memory]:
+    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
         clock, seconds = float(memory[CLOCK]), self.deadline.of(t, float(memory[TMAX]))
         full = self.timing.round(draws, users, clock)
         slow = full.finish > seconds
         times = full.where(slow, self.narrow.round(draws, users, clock))
-        finish, planned = times.finish, times.tasks.planned
-        done = finish <= seconds
-        reached = np.where(done, times.tasks.milestones, 0)
-        took = self.timing.closes(times, reached, seconds, draws)
-        spent = self._spent(times, reached, finish, took, clock)
-        arrived = Arrivals.at(
-            np.where(done, 1, self.layers + 1),
-            slow,
-            user=users,
-            steps=np.where(done, planned, 1),
-            planned=planned,
-            spent=spent,
-        )
-        return arrived, self._after(memory, arrived, spent, finish)
+        reached = np.where(times.finish <= seconds, times.tasks.milestones, 0)
+        return self._closed(memory, draws, times, reached, seconds, straggler=slow)
 
 
 def deadline_for(timing: Timing, target: float) -> float:
-    """The T_max at which users reach, on average, this share of their layers (by bisection)."""
+    """The T_max at which users reach, on average, this part of their layers (by bisection)."""
     users = evenly(np.arange(timing.users), 1000)  # a sample is enough to start with
     expected = timing.expected(users)
     finite = np.isfinite(expected)

@@ -1,0 +1,29 @@
+"""A page as Markdown, with pictures in the place of charts."""
+
+from salf.report.page import Block, Code, Page, Statement, runs
+from salf.report.tables import Table
+
+
+def markdown(page: Page) -> str:
+    """The page."""
+    parts = [f"# {page.title}", *page.intro]
+    for section in page.sections:
+        parts.append(f"## {section.heading}")
+        for kind, blocks in runs(section.blocks):
+            # Statements make one list.
+            between = "\n" if kind == "Statement" else "\n\n"
+            parts.append(between.join(_block(block) for block in blocks))
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _block(block: Block) -> str:
+    if isinstance(block, str):
+        return block
+    if isinstance(block, Table):
+        return block.markdown()
+    if isinstance(block, Statement):
+        return f"- **{block.mark}**: {block.text}" + (f"  \n  {block.reason}" * bool(block.reason))
+    if isinstance(block, Code):
+        return "\n\n".join(filter(None, [block.summary, f"```\n{block.text.rstrip()}\n```"]))
+    picture = f"![{block.description}]({block.picture})" if block.picture else block.description
+    return "\n\n".join(filter(None, [picture, block.caption]))
