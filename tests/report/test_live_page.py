@@ -11,14 +11,12 @@ from salf.cli import main
 from salf.common.files import write_whole
 from salf.core import rows
 from salf.core.rows import Row
-from salf.live.serve import finish, make_server
 from salf.report.live.charts import LIMIT, OVER, curve, durations, progress, shown_users
 from salf.report.live.page import page, write_live_page
 from salf.report.live.run import LiveRun
 from salf.report.page import Chart
 from salf.report.tables import Table
 from salf.runs.config import Config
-from salf.runs.federation import evaluation_of, problem_of
 from salf.runs.folder import CONFIG, ROUNDS, SUMMARY, RunFolder
 from salf.runs.live_config import live
 from salf.runs.run import run as simulate
@@ -415,12 +413,3 @@ def test_a_run_that_is_stopped_says_how_to_see_it(tmp_path, monkeypatch, capsys)
     (tmp_path / ROUNDS).unlink()
     assert salf(monkeypatch, *command) == 130
     assert "salf page" not in capsys.readouterr().err
-
-
-def test_the_summary_of_a_live_run_has_the_names_of_its_layers():
-    problem = problem_of(CONFIG_OF_ALL)
-    evaluation = evaluation_of(CONFIG_OF_ALL, problem)
-    server = make_server(CONFIG_OF_ALL, problem)
-    summary = finish(CONFIG_OF_ALL, evaluation, server, [row(1)], None).summary
-    assert summary["layers"] == [layer.name for layer in problem.layers]
-    assert len(summary["layers"]) == 3

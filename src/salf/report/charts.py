@@ -25,7 +25,7 @@ MEASURES: Mapping[Measure, str] = {
     "accuracy": "Accuracy on held-out data",
     "train_loss": "Training loss",
 }
-_PARTS = ("split", "average", "stragglers")  # that tell panels apart
+_PARTS = ("split", "average", "more", "stragglers")  # that tell panels apart
 _MOST_COLUMNS = 4
 
 
@@ -35,7 +35,7 @@ class Panels:
     def __init__(self, comparison: Comparison, by: Sequence[str] = _PARTS) -> None:
         self.cases, self.base = list(comparison.results), comparison.base
         several = [part for part in by if len({getattr(case, part) for case in self.cases}) > 1]
-        # Splits and averages are columns, to be seen next to each other; ratios are rows.
+        # Ratios of stragglers are rows, all else is columns, to be seen next to each other.
         self.columns = [part for part in several if part != "stragglers"]
         self.rows = [part for part in several if part == "stragglers"]
         wide = {tuple(getattr(case, part) for part in self.columns) for case in self.cases}
@@ -59,11 +59,13 @@ class Panels:
 
 
 def heading(base: Any, case: Case, part: str) -> str:
-    """A case's split, way of averaging or stragglers, as people write them."""
+    """A case's split, way of averaging, other settings or stragglers, as people write them."""
     if part == "split":
         return names.split(case.split)
     if part == "average":
         return names.AVERAGES_SHORT.get(case.average, case.average)
+    if part == "more":
+        return names.values(case.more)
     return names.fleet(base) if base.fleet else names.condition(base.depth, case.stragglers)
 
 
@@ -99,7 +101,7 @@ def curves(
 
 def over_ratios(comparison: Comparison) -> Spec:
     """The test accuracy at the end over the ratio of stragglers."""
-    panels = Panels(comparison, by=("split", "average"))
+    panels = Panels(comparison, by=("split", "average", "more"))
     ends = {case: test_accuracy(comparison, case) for case in comparison.results}
     return figure(
         Lines(
@@ -112,18 +114,21 @@ def over_ratios(comparison: Comparison) -> Spec:
     )
 
 
-def of_first_panel(comparison: Comparison) -> list[Case]:
-    """The cases of one split and average: who reaches what, and when, depends on neither."""
+def of_first_panel(comparison: Comparison, values: bool = False) -> list[Case]:
+    """The cases of one split and average: who reaches what, and when, depends on neither.
+
+    With `values`, also of the first values of other settings.
+    """
     first = next(iter(comparison.results))
-    place = (first.split, first.average)
-    return [case for case in comparison.results if (case.split, case.average) == place]
+    found = [c for c in comparison.results if (c.split, c.average) == (first.split, first.average)]
+    return [case for case in found if case.more == first.more or not values]
 
 
 def heard(comparison: Comparison) -> list[Case]:
     """The cases with a record of the users' voice."""
     return [
         case
-        for case in of_first_panel(comparison)
+        for case in of_first_panel(comparison, values=True)
         if all(run.summary.get("voice") for run in comparison.results[case])
     ]
 

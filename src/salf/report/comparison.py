@@ -12,6 +12,7 @@ from salf.report.page import Block, Chart, Page, Section, again, made_with
 from salf.report.style import pictures, write
 from salf.report.tables import Table, best, bold, tell
 from salf.runs.compare import Case, Comparison
+from salf.runs.settings import key as setting_key
 from salf.worlds.depth import has_ratio
 from salf.worlds.fleet.named import GIVEN
 
@@ -137,7 +138,7 @@ def sections(comparison: Comparison) -> list[Section]:
 
 def _table(comparison: Comparison, cases: Sequence[Case], caption: str) -> Table:
     shown = sorted({case.stragglers for case in cases})
-    found = {(c.method, c.stragglers): test_accuracy(comparison, c) for c in cases}
+    found = {(c.method, c.more, c.stragglers): test_accuracy(comparison, c) for c in cases}
     top = {
         key
         for ratio in shown
@@ -145,20 +146,24 @@ def _table(comparison: Comparison, cases: Sequence[Case], caption: str) -> Table
             {
                 key: None if spread is None else round(spread.mean, 4)
                 for key, spread in found.items()
-                if key[1] == ratio and not names.waits(key[0])
+                if key[2] == ratio and not names.waits(key[0])
             }
         )
     }
     rows = []
-    for method in dict.fromkeys(case.method for case in cases):
+    for method, more in dict.fromkeys((case.method, case.more) for case in cases):
         row = [names.method(method) + " (waits)" * names.waits(method)]
+        row += [f"{value}" for _, value in more]
         for ratio in shown:
-            spread = found.get((method, ratio))
-            row.append(bold(str(spread) if spread else NOT_MEASURED, (method, ratio) in top))
+            spread = found.get((method, more, ratio))
+            row.append(bold(str(spread) if spread else NOT_MEASURED, (method, more, ratio) in top))
         rows.append(row)
     columns = [names.condition(comparison.base.depth, ratio) for ratio in shown]
     # The heading over the tables says that the percentages are of stragglers.
-    return Table(["Method", *(c.removesuffix(" stragglers") for c in columns)], rows, caption)
+    others = [setting_key(name) for name, _ in cases[0].more]
+    return Table(
+        ["Method", *others, *(c.removesuffix(" stragglers") for c in columns)], rows, caption
+    )
 
 
 def _accuracy_section(comparison: Comparison) -> Section:
@@ -194,7 +199,9 @@ def _reach_section(comparison: Comparison) -> Section:
         layers = results[0].summary.get("layers") or [""] * len(results[0].history.rows[0].reached)
         counts = np.mean([row.reached for run in results for row in run.history.rows], axis=0)
         row = [names.variant(case.method, case.batches), *(f"{count:.1f}" for count in counts)]
-        condition = charts.heading(comparison.base, case, "stragglers")
+        condition = ", ".join(
+            filter(None, (charts.heading(comparison.base, case, p) for p in ("more", "stragglers")))
+        )
         conditions.setdefault(condition, []).append(row)
     columns = ["Method", *names.layers(layers)]
     return Section(
@@ -247,10 +254,11 @@ def _measured(comparison: Comparison) -> str:
 
 
 def _notes(comparison: Comparison, *, bold: bool = True) -> list[str]:
+    others = [setting_key(name) for name, _ in next(iter(comparison.results)).more]
+    notes = [f"Compared by {names.listed(others)}, too."] if others else []
     if comparison.base.fleet:
         best = ["Bold: the best method."] * (bold and len(comparison.results) > 1)
-        return [*best, *seconds.notes(comparison)]
-    notes = []
+        return [*notes, *best, *seconds.notes(comparison)]
     if bold and sum(not names.waits(method) for method in methods(comparison)) > 1:
         notes.append("Bold: the best method with a deadline.")
     if len({case.average for case in comparison.results}) > 1:

@@ -10,6 +10,7 @@ from salf.report.measured import Spread, test_accuracy
 from salf.report.tables import Table, best, bold
 from salf.runs.clocked import NOBODY, SHARE, Clocked, nobody_is_cut_off
 from salf.runs.compare import Case, Comparison
+from salf.runs.settings import key
 from salf.runs.training import SLOWEST
 from salf.worlds.fleet.named import assumed
 
@@ -24,7 +25,7 @@ def classifies(comparison: Comparison) -> bool:
 
 
 def table(comparison: Comparison, cases: Sequence[Case], caption: str) -> Table:
-    """A row per method and way to size batches."""
+    """A row per method, way to size batches, and values of other settings."""
     accuracies = classifies(comparison)
     ends = {
         case: test_accuracy(comparison, case) if accuracies else _test_loss(comparison, case)
@@ -40,6 +41,7 @@ def table(comparison: Comparison, cases: Sequence[Case], caption: str) -> Table:
         row = {
             "Method": names.variant(case.method, case.batches)
             + " (waits)" * names.waits(case.method),
+            **{key(name): f"{value}" for name, value in case.more},
             "Accuracy" if accuracies else "Loss": bold(_spread(ends[case]), case in leading),
             "Slowest 10 %": _spread(Spread.of(run.slowest for run in runs)),
             "Rounds": f"{fmean(run.rounds for run in runs):.0f}",
@@ -102,10 +104,12 @@ def _against(comparison: Comparison, case: Case, other: Case) -> str:
         for each in (case, other)
     )
     told = []
-    for key, what in _MEASURES.items():
-        pairs = [(test.get(key), theirs.get(seed, {}).get(key)) for seed, test in ours.items()]
+    for measure, what in _MEASURES.items():
+        pairs = [
+            (test.get(measure), theirs.get(seed, {}).get(measure)) for seed, test in ours.items()
+        ]
         apart = [a - b for a, b in pairs if a is not None and b is not None]
-        if apart and (key != "loss" or not classifies(comparison)):
+        if apart and (measure != "loss" or not classifies(comparison)):
             told.append(_difference(what, apart, _name(other)))
     end = f"at the end {', and '.join(told)}"
     place = f"{_place(comparison, case)}{_name(case)}"
@@ -158,7 +162,7 @@ def _place(comparison: Comparison, case: Case) -> str:
     """The table that a sentence is about, if there are several."""
     several = [
         part
-        for part in ("split", "average")
+        for part in ("split", "average", "more")
         if len({getattr(each, part) for each in comparison.results}) > 1
     ]
     told = [heading(comparison.base, case, part).replace("\n", " ") for part in several]
