@@ -55,7 +55,8 @@ class Panels:
     def shared(self) -> list[str]:
         """The headings that all panels would have in common."""
         common = [part for part in _PARTS if part not in (*self.columns, *self.rows)]
-        return [heading(self.base, self.cases[0], part).replace("\n", " ") for part in common]
+        told = (heading(self.base, self.cases[0], part) for part in common)
+        return [each.replace("\n", " ") for each in told if each]
 
 
 def heading(base: Any, case: Case, part: str) -> str:

@@ -105,9 +105,7 @@ def _against(comparison: Comparison, case: Case, other: Case) -> str:
     )
     told = []
     for measure, what in _MEASURES.items():
-        pairs = [
-            (test.get(measure), theirs.get(seed, {}).get(measure)) for seed, test in ours.items()
-        ]
+        pairs = [(ours[s].get(measure), theirs[s].get(measure)) for s in ours if s in theirs]
         apart = [a - b for a, b in pairs if a is not None and b is not None]
         if apart and (measure != "loss" or not classifies(comparison)):
             told.append(_difference(what, apart, _name(other)))
