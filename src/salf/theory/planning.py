@@ -18,7 +18,6 @@ second every round has its own best deadline, and bisection finds the price that
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -61,7 +60,7 @@ def theorem_spread(law: Floats) -> float:
 
 
 def sharp_spread(law: Floats) -> float:
-    """The same before the proof of Lemma 3 drops |U^l| [second_summond_bound].
+    """C_t / G^2 before the proof of Lemma 3 drops |U^l| [second_summond_bound].
 
     sum_l p_l + (1-p_l)^-2 sum_K P(|U^l| = K) (4U/(U-1) (1/K - 1/U) + p_l^2): it rewards a layer
     for every user that reaches it, not only for the first. inf if a p_l is 1.
@@ -88,7 +87,6 @@ class TradeOff:
         spread: Callable[[float], float],
         seconds: Callable[[float], float],
         budget: float,
-        points: int = POINTS,
     ) -> "TradeOff":
         """Look at deadlines from the shortest that is worth it (`RAREST`) up to the budget."""
         last = spread(budget)
@@ -101,8 +99,8 @@ class TradeOff:
         flat = first_time(lambda T: spread(T) <= last * (1 + 1e-6) + 1e-9, budget, least)
         # Beyond `flat` a deadline costs more and gives nothing: a few are there for the curve.
         flat = max(flat, least * (1 + CLOSE))
-        beyond = np.geomspace(flat, max(budget, flat), points // 8)
-        tried = np.unique(np.concatenate([np.geomspace(least, flat, points), beyond]))
+        beyond = np.geomspace(flat, max(budget, flat), POINTS // 8)
+        tried = np.unique(np.concatenate([np.geomspace(least, flat, POINTS), beyond]))
         cost, found = (np.array([f(T) for T in tried]) for f in (seconds, spread))
         kept = np.concatenate([[True], np.diff(cost) > 0]) & np.isfinite(found)
         return cls(tried[kept], cost[kept], np.minimum.accumulate(found[kept]))
@@ -140,11 +138,6 @@ class Deadlines:
         """R."""
         return len(self.deadlines)
 
-    @property
-    def constant(self) -> bool:
-        """Whether all are equal."""
-        return bool((self.deadlines == self.deadlines[0]).all())
-
 
 @dataclass(frozen=True, eq=False)
 class BoundProblem:
@@ -180,12 +173,6 @@ class BoundProblem:
         """As many as the shortest deadline allows."""
         return max(1, min(MOST_ROUNDS, int(self.budget / self.trade.seconds[0] * (1 + CLOSE))))
 
-    def bound(self, spreads: Floats) -> float:
-        """The bound after as many rounds as there are values of C_t / G^2."""
-        left, weights = self._unrolled(len(spreads))
-        noise = self.constants.B(self.federation) + self.constants.G2 * spreads
-        return float(self._gap(left * self.distance2 + float(weights @ noise)))
-
     def bound_at(self, deadline: float) -> float:
         """The bound of one deadline for all rounds, as many as fit in the budget; inf if none."""
         seconds = float(np.interp(deadline, self.trade.deadlines, self.trade.seconds))
@@ -193,14 +180,14 @@ class BoundProblem:
         if deadline < self.trade.deadlines[0] * (1 - CLOSE) or rounds < 1:
             return np.inf
         _, spread = self.trade.at(np.array([seconds]))
-        last = rounds - 1
-        return float(self._constant(rounds)[last] + self._noise(rounds)[last] * spread[0])
+        fixed, noise = self._after
+        return float(fixed[rounds - 1] + noise[rounds - 1] * spread[0])
 
     def best_constant(self) -> Deadlines:
         """One deadline for all rounds: of every number of rounds the longest that fits."""
-        rounds = np.arange(1, self.most_rounds + 1)
-        deadlines, spread = self.trade.at(self.budget / rounds)
-        values = self._constant(self.most_rounds) + self._noise(self.most_rounds) * spread
+        deadlines, spread = self.trade.at(self.budget / np.arange(1, self.most_rounds + 1))
+        fixed, noise = self._after
+        values = fixed + noise * spread
         best = int(np.argmin(values))
         return Deadlines(np.full(best + 1, deadlines[best]), float(values[best]))
 
@@ -250,6 +237,13 @@ class BoundProblem:
         deadlines, spread = self.trade.at(seconds)
         return Deadlines(deadlines, self.bound(spread))
 
+    def bound(self, spreads: Floats) -> float:
+        """The bound after as many rounds as there are values of C_t / G^2."""
+        left, weights = self._unrolled(len(spreads))
+        noise = self.constants.B(self.federation) + self.constants.G2 * spreads
+        gap = left * self.distance2 + float(weights @ noise)
+        return float(self.constants.rho_s / 2 * gap)
+
     def _unrolled(self, rounds: int) -> tuple[float, Floats]:
         """prod_t (1 - rho_c eta_t), and a_t."""
         eta = self.eta[:rounds]
@@ -258,30 +252,19 @@ class BoundProblem:
         return float(after[0] * kept[0]), eta**2 * after
 
     @cached_property
-    def _cumulated(self) -> tuple[Floats, Floats]:
-        """prod_t (1 - rho_c eta_t) and sum_t a_t, for every number of rounds."""
-        eta = self.eta
-        kept = 1 - self.constants.rho_c * eta
-        total, totals = 0.0, np.empty(len(eta))
-        for t, (keep, square) in enumerate(zip(kept.tolist(), (eta**2).tolist(), strict=True)):
+    def _after(self) -> tuple[Floats, Floats]:
+        """After 1..R rounds, the bound without C_t, and what a constant C_t / G^2 is multiplied by.
+
+        The first is of prod_t (1 - rho_c eta_t) and sum_t a_t, the second of the latter alone.
+        """
+        kept = 1 - self.constants.rho_c * self.eta
+        total, totals = 0.0, np.empty(len(kept))
+        for t, (keep, square) in enumerate(zip(kept.tolist(), (self.eta**2).tolist(), strict=True)):
             total = keep * total + square
             totals[t] = total
-        return np.asarray(np.cumprod(kept)), totals
-
-    def _constant(self, rounds: int) -> Floats:
-        """The part of the bound that the deadline does not change, after 1..R rounds."""
-        left, total = (each[:rounds] for each in self._cumulated)
-        return np.asarray(
-            self._gap(left * self.distance2 + total * self.constants.B(self.federation))
-        )
-
-    def _noise(self, rounds: int) -> Floats:
-        """What C / G^2 is multiplied by, after 1..R rounds."""
-        return np.asarray(self._gap(self._cumulated[1][:rounds] * self.constants.G2))
-
-    def _gap(self, distance2: Any) -> Any:
-        """E F(w) - F(w_opt), by smoothness."""
-        return self.constants.rho_s / 2 * distance2
+        constants, left = self.constants, np.cumprod(kept)
+        fixed = left * self.distance2 + totals * constants.B(self.federation)
+        return constants.rho_s / 2 * fixed, constants.rho_s / 2 * (totals * constants.G2)
 
 
 def first_time(enough: Callable[[float], bool], end: float, start: float | None = None) -> float:
