@@ -181,7 +181,7 @@ def test_a_search_that_was_interrupted_does_not_begin_again(searched, tmp_path, 
         plan(TINY, stopped, **kept)
     assert len(list((tmp_path / "search").iterdir())) == 1
     assert plan(**kept).tried == searched.tried
-    monkeypatch.setattr("salf.runs.search._accuracy_at_end", None)
+    monkeypatch.setattr("salf.runs.plan.training_of", None)
     assert plan(**kept).followed == searched.followed
     with pytest.raises(TypeError):  # other settings are another run
         plan(TINY.changed(lr=0.2), **kept)

@@ -53,9 +53,10 @@ class Constants:
         theorem_gamma(self.rho_c, self.rho_s)  # checks the two
         if not self.sigma2:
             raise SalfError("sigma^2 must be given, once for all users or once for each.")
-        named = [("rho_s", self.rho_s), ("G^2", self.G2), ("Gamma", self.Gamma)]
-        for name, number in [*named, *(("sigma^2", each) for each in self.sigma2)]:
-            _check(name, number)
+        _check("rho_s", self.rho_s)
+        _check("sigma^2", *self.sigma2)
+        _check("G^2", self.G2)
+        _check("Gamma", self.Gamma)
 
     def B(self, federation: Federation) -> float:
         """[C_constant]: sum_u sigma_u^2 / U^2 + 6 rho_s Gamma, what FedAvg has too."""
@@ -102,9 +103,10 @@ def convergence_bound(
     return _finite("the gap", gap)
 
 
-def _check(name: str, number: float) -> None:
-    if not 0 <= number < inf:
-        raise SalfError(f"{name} must be finite and not negative, not {number}.")
+def _check(name: str, *numbers: float) -> None:
+    for number in numbers:
+        if not 0 <= number < inf:
+            raise SalfError(f"{name} must be finite and not negative, not {number}.")
 
 
 def _finite(what: str, number: float) -> float:

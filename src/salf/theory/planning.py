@@ -17,7 +17,7 @@ second every round has its own best deadline, and bisection finds the price that
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from salf.common.errors import SalfError
 from salf.core.arrivals import Floats
 from salf.core.schedules import Schedule, theorem_rate
 from salf.theory.bounds import Constants, Federation, layer_spread
+
+Curve = Callable[[float], float]  # of the deadline
 
 POINTS = 160  # deadlines at which the law is looked at
 BISECTIONS = 40
@@ -82,12 +84,7 @@ class TradeOff:
     spread: Floats
 
     @classmethod
-    def of(
-        cls,
-        spread: Callable[[float], float],
-        seconds: Callable[[float], float],
-        budget: float,
-    ) -> "TradeOff":
+    def of(cls, spread: Curve, seconds: Curve, budget: float) -> "TradeOff":
         """Look at deadlines from the shortest that is worth it (`RAREST`) up to the budget."""
         last = spread(budget)
         if not np.isfinite(last):
@@ -114,16 +111,15 @@ class TradeOff:
     @cached_property
     def hull(self) -> tuple[Floats, Floats]:
         """(seconds, spread) at the corners of the lower convex hull of the curve."""
-        corners: list[int] = []
-        s, c = self.seconds, self.spread
+        s, c, hull = self.seconds, self.spread, list[int]()
         for i in range(len(s)):
-            while len(corners) > 1:
-                a, b = corners[-2:]
+            while len(hull) > 1:
+                a, b = hull[-2:]
                 if (c[b] - c[a]) * (s[i] - s[a]) < (c[i] - c[a]) * (s[b] - s[a]):
                     break
-                corners.pop()
-            corners.append(i)
-        return s[corners], c[corners]
+                hull.pop()
+            hull.append(i)
+        return s[hull], c[hull]
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +131,6 @@ class Deadlines:
 
     @property
     def rounds(self) -> int:
-        """R."""
         return len(self.deadlines)
 
 
@@ -179,36 +174,28 @@ class BoundProblem:
         rounds = min(MOST_ROUNDS, int(self.budget / seconds * (1 + CLOSE)))
         if deadline < self.trade.deadlines[0] * (1 - CLOSE) or rounds < 1:
             return np.inf
-        _, spread = self.trade.at(np.array([seconds]))
-        fixed, noise = self._after
-        return float(fixed[rounds - 1] + noise[rounds - 1] * spread[0])
+        fixed, noise = (each[rounds - 1] for each in self._after)
+        return float(fixed + noise * self.trade.at(np.array([seconds]))[1][0])
 
     def best_constant(self) -> Deadlines:
         """One deadline for all rounds: of every number of rounds the longest that fits."""
         deadlines, spread = self.trade.at(self.budget / np.arange(1, self.most_rounds + 1))
         fixed, noise = self._after
-        values = fixed + noise * spread
-        best = int(np.argmin(values))
+        best = int(np.argmin(values := fixed + noise * spread))
         return Deadlines(np.full(best + 1, deadlines[best]), float(values[best]))
 
     def best_schedule(self) -> Deadlines:
         """A deadline for every round, and how many rounds: the best of a search over R."""
-        found: dict[int, Deadlines] = {}
-
-        def value(rounds: int) -> float:
-            if rounds not in found:
-                found[rounds] = self.schedule_of(rounds)
-            return found[rounds].bound
-
-        tried = np.unique(np.geomspace(1, self.most_rounds, 60).astype(int))
-        best = min(tried.tolist(), key=value)
+        plan = lru_cache(maxsize=None)(self.schedule_of)
+        tried = np.unique(np.geomspace(1, self.most_rounds, 60).astype(int)).tolist()
+        best = min(tried, key=lambda rounds: plan(rounds).bound)
         step = max(1, best // 8)
         while step:
             near = [r for r in (best - step, best + step) if 1 <= r <= self.most_rounds]
-            better = min([best, *near], key=value)
+            better = min([best, *near], key=lambda rounds: plan(rounds).bound)
             best, step = better, step if better != best else step // 2
-        constant = self.best_constant()  # which a search over R may just miss
-        return min(found[best], constant, key=lambda plan: plan.bound)
+        # A search over R may just miss the best constant deadline.
+        return min(plan(best), self.best_constant(), key=lambda plan: plan.bound)
 
     def schedule_of(self, rounds: int) -> Deadlines:
         """The best deadlines of so many rounds: by bisection on the price of a second."""
@@ -224,9 +211,8 @@ class BoundProblem:
         if rounds * s[0] > self.budget * (1 + CLOSE):
             raise SalfError(f"{rounds} rounds do not fit in {self.budget:g} s.")
         low, high = 0.0, float(slopes.max(initial=0.0) * weights.max())
-        if spent(low).sum() <= self.budget:
-            seconds = spent(low)
-        else:
+        seconds = spent(low)
+        if seconds.sum() > self.budget:
             for _ in range(200):
                 middle = (low + high) / 2
                 low, high = (low, middle) if spent(middle).sum() <= self.budget else (middle, high)
