@@ -1,11 +1,13 @@
 """A method from a file outside the package: live on Ray and on Flower, and replayed."""
 
 import json
+import shutil
 import subprocess
 import sys
 
 import pytest
 
+import ownstate
 from command import salf
 
 OWN = """
@@ -23,6 +25,27 @@ BACKENDS = [
     pytest.param("ray", 2, 60, "20ms", id="ray", marks=pytest.mark.xdist_group("ray")),
     pytest.param("flower", 2, 2, "2s", id="flower", marks=pytest.mark.xdist_group("flower")),
 ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["scaffold", "ownstates:Leans", "ownstates:LeansOnDevice"])
+@pytest.mark.parametrize(("backend", "users", "rounds", "deadline"), BACKENDS)
+def test_what_a_method_keeps_is_live_and_replayed(
+    tmp_path, backend, users, rounds, deadline, method
+):
+    """Stopped in the middle and resumed, with new processes for all users on Ray."""
+    pytest.importorskip("ray" if backend == "ray" else "flwr")
+    shutil.copy(ownstate.__file__, tmp_path / "ownstates.py")
+    chosen = f"--method {method} --local-steps 2 --momentum 0 --slow 0.5x8 --robust none --out run"
+    for more in [rounds // 2, rounds] if backend == "ray" else [rounds]:
+        settings = f"--users {users} --rounds {more} --deadline {deadline} --backend {backend}"
+        resume = ["--resume"] if more == rounds and backend == "ray" else []
+        words = ["live", "digits-mlp", *settings.split(), *chosen.split(), *resume]
+        done = salf(*words, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    shown = salf("replay", "run", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert float(shown.stdout.partition("between the two models: ")[2].split()[0]) < 1e-3
 
 
 @pytest.mark.slow
