@@ -20,10 +20,11 @@ import numpy as np
 from torch import Tensor
 
 from salf.common.errors import SalfError
-from salf.core.aggregate import LayerwiseAggregate, Update, User
+from salf.core.aggregate import LayerwiseAggregate, UserId
 from salf.core.arrivals import Bools, Floats, Ints
 from salf.core.compression import Compression, unpacked
 from salf.core.layers import Layers
+from salf.core.local import Tensors
 from salf.methods import Method
 from salf.methods.watch import Watch
 from salf.stages.attacks import Attacked, Attackers
@@ -33,8 +34,7 @@ from salf.stages.recall import Recall, Remembering, StandIns
 from salf.stages.robust import Robust, RobustAggregate, Votes
 from salf.stages.states import States
 
-Users = Sequence[User] | Ints
-State = tuple[dict[str, dict[str, Tensor]], dict[str, Any]]  # groups of tensors, and plain values
+Users = Sequence[UserId] | Ints
 
 
 class Kept(Protocol):
@@ -99,7 +99,7 @@ class Pipeline:
             self.residuals = Residuals(compression, layers, seed)
 
     def open(
-        self, t: int, everybody: float, own: Mapping[User, float] | None = None
+        self, t: int, everybody: float, own: Mapping[UserId, float] | None = None
     ) -> LayerwiseAggregate:
         """The aggregate of round t, to which users' updates are added.
 
@@ -124,7 +124,7 @@ class Pipeline:
             found = Attacked(found, self.stages.attackers, layers, t)
         return found
 
-    def received(self, sent: Update) -> Update:
+    def received(self, sent: Tensors) -> Tensors:
         """A live user's update, decompressed; ValueError if it cannot be."""
         assert self.stages.compression is not None
         trained = {name: w for name, w in self._weights.items() if w.requires_grad}
@@ -169,14 +169,17 @@ class Pipeline:
         }
         return {name: each for name, each in kept.items() if each is not None}
 
-    def state(self) -> State:
-        states = {name: each.state() for name, each in self.kept.items()}
-        return (
-            {name: tensors for name, (_, tensors) in states.items()},
-            {name: plain for name, (plain, _) in states.items()},
-        )
 
-    def load_state(self, groups: dict[str, dict[str, Tensor]], plain: Mapping[str, Any]) -> None:
-        """Continue with the state of another one; its groups are taken out of `groups`."""
-        for name, each in self.kept.items():
-            each.load_state(plain[name], groups.pop(name, {}))
+def state_of(kept: Mapping[str, Kept]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    """What is kept, for a checkpoint: groups of tensors, and plain values."""
+    states = {name: each.state() for name, each in kept.items()}
+    plain = {name: values for name, (values, _) in states.items()}
+    return {name: tensors for name, (_, tensors) in states.items()}, plain
+
+
+def load_state(
+    kept: Mapping[str, Kept], groups: dict[str, dict[str, Tensor]], plain: Mapping[str, Any]
+) -> None:
+    """Continue with another one's state, whose groups are taken out of `groups`."""
+    for name, each in kept.items():
+        each.load_state(plain[name], groups.pop(name, {}))
