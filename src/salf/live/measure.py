@@ -27,7 +27,7 @@ STARTED = 0.9  # deadlines after which the answer of a round comes that was begu
 
 
 @dataclass(frozen=True, eq=False)
-class Device:
+class DeviceTimes:
     """The recorded rounds of one user, an entry each."""
 
     rounds: Ints
@@ -40,7 +40,7 @@ class Device:
 class Measured:
     """The devices of a live run, by the names of their users."""
 
-    devices: dict[str, Device]
+    devices: dict[str, DeviceTimes]
     layers: int
 
     def fleet(self) -> Fleet:
@@ -97,7 +97,7 @@ def from_rows(rows: Sequence[Row], batch_size: int) -> Measured:
             _round(row, user, stages, size[user], first)
             for row, first in zip(asked, firsts, strict=True)
         ]
-        devices[user] = Device(
+        devices[user] = DeviceTimes(
             np.array([row.round for row in asked]),
             np.array([each for each, _ in found]),
             np.array([beside for _, beside in found]),

@@ -12,10 +12,10 @@ from numpy.lib import format as npy
 from torch import Tensor
 
 from salf.common.errors import in_one_line
-from salf.live.flower.mail import Mail, Sent
+from salf.live.flower.mail import Mail, SentMessage
 from salf.live.rounds import Answer
 from salf.live.task import Task
-from salf.live.update import Rejected, Update, number_of, optional_of, whole_of
+from salf.live.update import Rejected, Update, whole_of
 
 Record = TypeVar("Record")
 
@@ -70,7 +70,7 @@ class GridLink:
         busy = {sent.node for sent in self._mail.unanswered()}
         return [node for node in nodes if node not in busy]
 
-    def _answer(self, sent: Sent, reply: Message | Rejected) -> Answer:
+    def _answer(self, sent: SentMessage, reply: Message | Rejected) -> Answer:
         user = str(sent.node)
         if isinstance(reply, Rejected):
             return Answer(user, sent.round, reply)
@@ -98,17 +98,8 @@ def update_of(user: str, round: int, reply: Message, most_bytes: int) -> Update:
         raise Rejected("not made by salf.flower.train; call it in the ClientApp")
     if (said := whole_of(metrics, "server-round")) != round:
         raise Rejected(f"it is for round {said}, in reply to round {round}")
-    return Update(
-        user,
-        round,
-        whole_of(metrics, "depth"),
-        {name: _tensor(name, array) for name, array in arrays.items()},
-        number_of(metrics, "loss"),
-        number_of(metrics, "seconds"),
-        whole_of(metrics, "steps"),
-        whole_of(metrics, "planned"),
-        **optional_of(metrics),
-    )
+    tensors = {name: _tensor(name, array) for name, array in arrays.items()}
+    return Update.of(user, round, tensors, metrics)
 
 
 def _only(records: Mapping[str, Record], kind: str) -> Record:
