@@ -191,7 +191,6 @@ class Inspection:
             raise Rejected(f"{name!r} makes a variance negative")
 
     def _norms(self, update: Update) -> dict[Part, float]:
-        """Of the parts it has; finite only if all values are."""
         squares: dict[Part, float] = {}
         for name, tensor in update.tensors.items():
             part = Part(self.layers.index_of[name], self.weights[name].requires_grad)
