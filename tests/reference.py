@@ -147,17 +147,22 @@ def simulate(
 ) -> Simulation:
     problem = Problem.of(model, Partitioned(Samples(*samples), shares))
     made = ENGINES[engine](model, problem.layers, **engine_options)
+    rule = method(name, **(options or {}))
     recipe = Recipe(
         lambda t: rate,
-        SGD(momentum),
+        server_of(rule, momentum),
         batch,
         local,
         None if cohort is None else Cohort(len(shares), cohort),
         by_samples,
         made,
     )
-    rule = method(name, **(options or {}))
     return Simulation(problem, rule, AtDeadline(depth), recipe, seed=seed)
+
+
+def server_of(rule, momentum):
+    """An optimiser with this momentum; without, for a method that refuses it."""
+    return SGD(0.0 if rule.refuses(SGD(momentum)) else momentum)
 
 
 def equal_shares(users, size):

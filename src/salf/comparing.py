@@ -1,26 +1,25 @@
-"""Compare methods on your own model and data, from Python: table, page and data frame."""
+"""Compare methods and settings: every combination is a run, and all of them are one table."""
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import Progress
 from torch import nn
 
+from salf.common.bars import Bar, console
 from salf.common.errors import SalfError, TrainingDiverged
 from salf.common.files import write_whole
-from salf.core.layers import Prefixes
-from salf.data import DataSet
-from salf.engines import Loss, cross_entropy
-from salf.evaluation import Metric
-from salf.methods import Method, asks, named
+from salf.common.notebook import frame
+from salf.common.progress import Report
+from salf.data import DataSet, load
+from salf.methods import Method, named
 from salf.methods import method as make_method
+from salf.models import build
 from salf.report.comparison import print_tables, write_report
 from salf.report.extra import check_extra
 from salf.report.tables import printed
@@ -28,23 +27,31 @@ from salf.runs.compare import (
     RESULTS,
     Case,
     Comparison,
-    average_of,
     cases,
     check_goal,
-    label,
+    check_options,
+    own_options,
     results_csv,
 )
 from salf.runs.config import Config
+from salf.runs.federation import load_data
 from salf.runs.own import run_own
-from salf.runs.pool import share
+from salf.runs.pool import Interrupted, Job, Progress, counted, run_all, run_here, run_job
+from salf.runs.presets import simulated
 from salf.runs.run import How, Result
-from salf.worlds.base import World
-from salf.worlds.depth import DepthDistribution
+from salf.runs.settings import refuse_with_fleet, typed
+from salf.runs.training import OnRound
+from salf.worlds.depth import has_ratio
 from salf.worlds.fleet.deadlines import missing
-from salf.worlds.fleet.devices import Fleet
 from salf.worlds.fleet.named import GIVEN
 
-Split = str | Sequence[Sequence[int]]
+Model = nn.Module | Callable[[], nn.Module] | str
+Data = DataSet | tuple[Any, Any] | Sequence[Any] | Callable[[int], Any] | str
+SplitRule = str | Sequence[Sequence[int]]
+# Python objects that a run may be given, besides model, data and method.
+OBJECTS = ("layers", "depth", "fleet", "lr", "loss", "metrics")
+NAMES = ("method", "split", "average")  # axes whose values are named
+CASE = ("stragglers", "batches")  # axes that a case always has
 
 
 class Compared(Comparison):
@@ -54,175 +61,301 @@ class Compared(Comparison):
         """The tables, as `salf compare` prints them."""
         return printed(lambda console: print_tables(self, console))
 
-    def save(self, folder: Path | str) -> list[Path]:
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+    def save(self, folder: Path | str, command: Sequence[str] = ()) -> list[Path]:
         """Write results.csv, a picture (PNG and SVG) and the page report.html into a folder."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / RESULTS, results_csv(self))
-        return [folder / RESULTS, *write_report(self, folder, command=())]
+        return [folder / RESULTS, *write_report(self, folder, command)]
 
     def to_pandas(self) -> Any:
         """A data frame with a row per case and seed, as in results.csv."""
-        try:
-            import pandas
-        except ImportError:
-            raise SalfError("to_pandas needs pandas: run pip install pandas.") from None
-        return pandas.DataFrame(self.records())
+        return frame(self.records())
 
 
 def compare(
-    model: nn.Module | Callable[[], nn.Module],
-    data: DataSet | tuple[Any, Any] | Sequence[Any] | Callable[[int], Any],
+    model: Model | None = None,
+    data: Data | None = None,
     test: tuple[Any, Any] | None = None,
     *,
-    methods: Sequence[str | Method] = ("fedavg", "drop", "salf"),
-    stragglers: Sequence[float] | None = None,
-    splits: Sequence[str] | Mapping[str, Split] = ("iid",),
+    config: Config | str | None = None,
+    methods: Sequence[str | Method] | None = None,
+    splits: Sequence[str] | Mapping[str, SplitRule] | None = None,
     averages: Sequence[str] | None = None,
     seeds: int | Sequence[int] = 3,
-    layers: str | Sequence[Prefixes] | None = None,
-    depth: str | DepthDistribution | World = "mixture",
-    fleet: str | Fleet = "",
-    batches: Sequence[str] | str = "auto",
     target: float | None = None,
-    loss: Loss = cross_entropy,
-    metrics: Mapping[str, Metric] | None = None,
     out: Path | str | None = None,
+    workers: int | None = None,
+    on_round: OnRound | None = None,
     **settings: Any,
 ) -> Compared:
-    """Train every method with every ratio of stragglers, split, average and seed; see `salf.train`.
+    """Train with every combination of methods, settings and seeds; see `salf.train`.
+
+        salf.compare(net, data, test, methods=["fedavg", "salf"], lr=[0.03, 0.1, 0.3])
+        salf.compare(config="digits-mlp", stragglers=[0.3, 0.9], momentum=[0, 0.5])
+
+    A setting of `salf.Config` given as a list is compared: each of its values is combined with each
+    of the others'. `methods`, `splits` and `averages` are lists of `method`, `split` and `average`;
+    methods may be objects, which keep their own average, and splits a dictionary of named rules or
+    lists of each user's indices. `config` is a config, a preset or a file to begin with.
 
     `model` is a module, which is copied for every run, or a function that returns one, called with
-    torch seeded by the run's seed. `methods` are names or method objects. `averages` applies to
-    names and is `reached` by default; objects keep their own. `splits` are rules, or a dictionary
-    of named rules or lists of each user's indices. With a `fleet`, runs have a simulated clock
-    instead of `stragglers`, `batches` may list several ways to size batches, and `target` is the
-    accuracy to reach (by default 95 % of waiting FedAvg's). With `out`, every run is saved there;
-    repeat an interrupted call to continue it. results.csv, a picture and the page report.html are
-    written at the end.
+    torch seeded by the run's seed. If everything has a name (`model="mlp", data="digits"`), runs
+    are computed by `workers` processes, one per core by default; otherwise, or with `on_round`,
+    which is called as by `salf.train`, one after the other in this process. With a `fleet`, runs
+    have a simulated clock instead of `stragglers`, and `target` is the accuracy to reach (by
+    default 95 % of waiting FedAvg's). With `out`, every run is saved there, and results.csv, a
+    picture and the page report.html at the end; repeat an interrupted call to continue it.
     """
-    if fleet and stragglers is not None:
-        raise SalfError("the fleet determines how far users get: leave out stragglers=.")
-    stragglers = [Config.stragglers] if stragglers is None else stragglers
-    batches = [batches] if isinstance(batches, str) else batches
-    if not (methods and stragglers and splits and seeds and batches) or averages == []:
-        raise SalfError("there is nothing to compare: name at least one method, ratio and seed.")
-    if test is None and not isinstance(data, DataSet):
-        raise SalfError("a comparison needs test data: pass test=(inputs, labels).")
-    check_goal(target, fleet)
     if out is not None:
         check_extra()  # now, not after hours of training
-    objects = {each if isinstance(each, str) else named(each): each for each in methods}
-    rules = splits if isinstance(splits, Mapping) else {split: split for split in splits}
-    wanted = dict.fromkeys(
-        case
-        for name, each in objects.items()
-        for case in cases(
-            [name],
-            averages or [each.average if isinstance(each, Method) else "reached"],
-            [*rules],
-            [float(ratio) for ratio in stragglers],
-            batches,
-            bool(fleet),
-        )
-    )
-    seeds = range(seeds) if isinstance(seeds, int) else seeds
-    shared = {
-        "data": data,
-        "test": test,
-        "layers": layers,
-        "depth": depth,
-        "fleet": fleet,
-        "loss": loss,
-        "metrics": metrics,
-    }
-    runs: dict[str, Callable[[Any], Result]] = {}
-    of_case: dict[Case, list[str]] = {}
-    for case in wanted:
-        for seed in seeds:
-            waits = asks(case.method).waits  # one result whatever the ratio of stragglers is
-            average = average_of(case)
-            ratio = 0.0 if waits and not fleet else case.stragglers
-            condition = _named(fleet) if fleet else f"{ratio:g}"
-            key = label(case.method, average, case.split, condition, seed, case.batches)
-            of_case.setdefault(case, []).append(key)
-            method = objects.get(case.method, case.method)
-            if isinstance(method, Method):
-                method = replace(method, average=average)  # type: ignore[arg-type]
-                made = method
-            else:
-                made = make_method(method, average=average, **settings.get("options", {}))
-            if fleet and settings.get("deadline") is None and made.asks.deadline:
-                raise missing()
-            runs[key] = _run(
-                model,
-                {**shared, "method": method, "split": rules[case.split]},
-                {
-                    **settings,
-                    "average": average,
-                    **({} if fleet else {"stragglers": ratio}),
-                    "batches": case.batches,
-                    **({} if made.asks.reach else {"reach": "known"}),
-                    "seed": seed,
-                },
-                None if out is None else Path(out) / "runs" / key,
-            )
-    done, failures = _run_all(runs, settings)
-    results = {
-        case: [done[key] for key in keys if key in done]
-        for case, keys in of_case.items()
-        if any(key in done for key in keys)
-    }
-    if not results:
-        raise TrainingDiverged("no run finished: " + " ".join(failures.values()))
-    base = next(iter(done.values())).config
-    assert isinstance(base, Config)
-    compared = Compared(base, results, failures, target)
+    base = simulated(config) if isinstance(config, str) else config or Config()
+    lists = {"method": methods, "split": splits, "average": averages}
+    settings |= {name: each for name, each in lists.items() if each is not None}
+    sweep = Sweep.of(base, settings, seeds, target, (model, data, test))
+    compared = sweep.run(out, workers, on_round)
     if out is not None:
         compared.save(out)
+    if compared.interrupted:
+        done = sum(map(len, compared.results.values()))
+        way = "repeat the call to continue" if out else "with out=, a call can be continued"
+        console.print(
+            f"Interrupted: {done} of {len(sweep.names)} runs are done; {way}.", highlight=False
+        )
     return compared
 
 
-def _run(
-    model: nn.Module | Callable[[], nn.Module],
-    parts: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    out: Path | None,
-) -> Callable[[Any], Result]:
-    def run(on_round: Any) -> Result:
-        if isinstance(model, nn.Module):
-            fresh = deepcopy(model)
-        else:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(settings["seed"])
-                fresh = model()
-        return run_own(fresh, parts, settings, out, True, How(on_round=on_round))
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """Runs to compare: cases, seeds, and what all of them share, by name or as Python objects."""
 
-    return run
+    base: Config
+    settings: Mapping[str, Any]  # on top of the base
+    cases: Sequence[Case]
+    seeds: Sequence[int]
+    target: float | None
+    methods: Mapping[str, str | Method]
+    splits: Mapping[str, SplitRule]
+    own: tuple[Model | None, Data | None, Any]  # model, data and test data
 
+    @classmethod
+    def of(
+        cls,
+        base: Config,
+        settings: Mapping[str, Any],
+        seeds: int | Sequence[int] = 3,
+        target: float | None = None,
+        own: tuple[Model | None, Data | None, Any] = (None, None, None),
+    ) -> "Sweep":
+        """All combinations of the values of settings that are lists, with every seed."""
+        axes, fixed = _axes(settings)
+        given = axes.pop("method", ["fedavg", "drop", base.method])
+        methods = {each if isinstance(each, str) else named(each): each for each in given}
+        splits = axes.pop("split", [base.split])
+        rules = splits if isinstance(splits, Mapping) else {str(each): each for each in splits}
+        averages = axes.pop("average", [])
+        fleet = axes["fleet"][0] if "fleet" in axes else fixed.get("fleet", base.fleet)
+        if fleet:
+            refuse_with_fleet(settings)
+        found: dict[Case, None] = {}
+        for name, each in methods.items():
+            average = each.average if isinstance(each, Method) else base.average
+            found |= dict.fromkeys(
+                cases(
+                    {
+                        "method": [name],
+                        "average": averages or [average],
+                        "split": [*rules],
+                        "stragglers": [base.stragglers],
+                        "batches": [base.batches],
+                        **axes,
+                    },
+                    bool(fleet),
+                )
+            )
+        seeds = range(seeds) if isinstance(seeds, int) else seeds
+        if not (found and seeds):
+            raise SalfError("there is nothing to compare: pass at least one method and one seed.")
+        check_goal(target, fleet)
+        sweep = cls(base, fixed, [*found], seeds, target, methods, rules, own)
+        if not sweep.by_name:
+            return sweep
+        model, data, _ = own
+        options = {"options": fixed.pop("options", {})}
+        first = {name: values[0] for name, values in axes.items() if name not in CASE}
+        own_names = {"model": model, "data": data} if model or data else {}
+        base = base.changed(**{**fixed, **first, **own_names})
+        return replace(sweep, base=base, settings=options)
 
-def _run_all(
-    runs: Mapping[str, Callable[[Any], Result]], settings: Mapping[str, Any]
-) -> tuple[dict[str, Result], dict[str, str]]:
-    """Run one after the other, with a bar where there is a terminal."""
-    done: dict[str, Result] = {}
-    failures: dict[str, str] = {}
-    bar = Progress(console=Console(stderr=True), transient=True)
-    seconds = settings.get("seconds")
-    rounds = settings.get("rounds", 0 if seconds else Config.rounds)
-    with bar if sys.stderr.isatty() else nullcontext():
-        task = bar.add_task("runs", total=len(runs))
-        for number, (key, run) in enumerate(runs.items()):
+    @cached_property
+    def by_name(self) -> bool:
+        """Whether everything has a name, so that runs can be computed by other processes."""
+        parts = [*self.own, *self.methods.values(), *self.splits.values()]
+        objects = [each for name, each in self.settings.items() if name in OBJECTS]
+        return all(each is None or isinstance(each, str | float | int) for each in parts + objects)
 
-            def on_round(row: Any, model: nn.Module, before: int = number) -> None:
-                bar.update(task, completed=before + share(row, rounds, seconds))
+    @cached_property
+    def fleet(self) -> str:
+        """The name of the fleet, if there is one."""
+        fleet = self.settings.get("fleet", self.base.fleet)
+        return fleet if isinstance(fleet, str) else GIVEN
 
+    @cached_property
+    def names(self) -> dict[tuple[Case, int], str]:
+        """What each run is called; several cases may have one in common."""
+        return {(case, n): case.label(n, self.fleet) for case in self.cases for n in self.seeds}
+
+    def run(
+        self,
+        out: Path | str | None = None,
+        workers: int | None = None,
+        on_round: OnRound | None = None,
+        report: Report | None = None,
+    ) -> Compared:
+        """Do all runs; with `out`, each is kept in a folder, and results.csv at the end."""
+        make = self._checked(report)
+        folder = None if out is None else Path(out)
+        jobs = {
+            name: make(case, seed, None if folder is None else folder / "runs" / name, on_round)
+            for (case, seed), name in self.names.items()
+        }
+        interrupted, by_clock = False, "seconds" in self.settings or self.base.seconds
+        with Bar("simulated seconds" if by_clock else "rounds", counted=not by_clock) as bar:
             try:
-                done[key] = run(on_round)
-            except TrainingDiverged as error:
-                failures[key] = str(error)
-    return done, failures
+                if self.by_name and on_round is None:
+                    done = run_all(jobs, workers, bar.update)
+                else:
+                    done = run_here(jobs, bar.update)
+            except Interrupted as error:
+                done, interrupted = error.done, True
+        results: dict[Case, list[Result]] = {}
+        for (case, _), name in self.names.items():
+            if name in done.results:
+                results.setdefault(case, []).append(done.results[name])
+        if not results and interrupted:
+            raise KeyboardInterrupt
+        if not results:
+            failed = " ".join(f"{name}: {reason}" for name, reason in done.failures.items())
+            raise TrainingDiverged(f"no run finished: {failed}")
+        base = self.base if self.by_name else next(iter(done.results.values())).config
+        compared = Compared(base, results, done.failures, self.target, interrupted)
+        if folder is not None:
+            write_whole(folder / RESULTS, results_csv(compared))
+        return compared
+
+    def _checked(self, report: Report | None) -> Callable[..., Job]:
+        """What makes a run of a case, seed, folder and `on_round`, if nothing is wrong with any."""
+        common = {**self.base.table(), **self.settings}
+        options = {**self.base.options, **self.settings.get("options", {})}
+        check_options(options, self.cases)
+        ratios = {case.stragglers for case in self.cases}
+        if isinstance(common["depth"], str) and len(ratios) > 1 and not has_ratio(common["depth"]):
+            raise SalfError(
+                "ratios of stragglers belong to depth='mixture' and have no effect with depth "
+                f"{common['depth']}: pass only one."
+            )
+        methods = {case: self._method(case, options) for case in self.cases}
+        if common["reach"] == "learned" and not any(m.asks.reach for m in methods.values()):
+            raise SalfError("none of these methods uses p_l: leave out reach=.")
+        for case, method in methods.items():
+            deadline = {**common, **dict(case.more)}["deadline"]
+            if self.fleet and deadline is None and method.asks.deadline:
+                raise missing()
+        if not self.by_name:
+            return self._own_runs(methods, options)
+        for data in {dict(case.more).get("data", self.base.data) for case in self.cases}:
+            # Here, so that data are fetched once and what is wrong with them is said once.
+            load_data(self.base.changed(data=data), report)
+
+        def job(case: Case, seed: int, folder: Path | None, on_round: OnRound | None) -> Job:
+            config = self.base.changed(
+                method=case.method,
+                options=own_options(options, case.method),
+                threads=self.base.threads or 1,
+                **case.settings(seed, methods[case], bool(self.fleet)),
+            )
+            return run_job(config, folder, on_round=on_round)
+
+        return job
+
+    def _method(self, case: Case, options: Mapping[str, Any]) -> Method:
+        given = self.methods.get(case.method, case.method)
+        if isinstance(given, Method):
+            return replace(given, average=case.average_used)  # type: ignore[arg-type]
+        return make_method(given, average=case.average_used, **own_options(options, case.method))
+
+    def _own_runs(
+        self, methods: Mapping[Case, Method], options: Mapping[str, Any]
+    ) -> Callable[..., Job]:
+        model, data, test = self.own
+        if model is None or data is None:
+            raise SalfError("some of what is compared has no name: pass model= and data=, too.")
+        data = load(data) if isinstance(data, str) else data
+        if test is None and not isinstance(data, DataSet):
+            raise SalfError("a comparison needs test data: pass test=(inputs, labels).")
+        defaults = Config().table()
+        base = {n: each for n, each in self.base.table().items() if each != defaults[n]}
+
+        def job(case: Case, seed: int, folder: Path | None, on_round: OnRound | None) -> Job:
+            own = isinstance(self.methods.get(case.method), Method)
+            settings = {
+                **base,
+                **self.settings,
+                **case.settings(seed, methods[case], bool(self.fleet)),
+                "method": methods[case] if own else case.method,
+                "split": self.splits[case.split],
+                "options": {} if own else own_options(options, case.method),
+            }
+            parts = {n: settings.pop(n) for n in ("method", "split", *OBJECTS) if n in settings}
+            seconds = settings.get("seconds")
+            rounds = settings.get("rounds", 0 if seconds else Config.rounds)
+
+            def do(progress: Progress) -> Result:
+                return run_own(
+                    _fresh(model, data, seed),
+                    {"data": data, "test": test, **parts},
+                    settings,
+                    folder,
+                    resume=True,
+                    how=How(on_round=counted(rounds, seconds, progress, on_round)),
+                )
+
+            return Job(do, seconds or rounds)
+
+        return job
 
 
-def _named(fleet: str | Fleet) -> str:
-    return fleet if isinstance(fleet, str) else GIVEN
+def _fresh(model: Model, data: Any, seed: int) -> nn.Module:
+    """The model of a run before its first round."""
+    if isinstance(model, nn.Module):
+        return deepcopy(model)
+    if isinstance(model, str):
+        return build(model, data.train.shape, data.classes, seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return model()
+
+
+def _axes(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings to compare, each with its values, and those that all runs have in common."""
+    axes: dict[str, Any] = {}
+    fixed: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name in NAMES:
+            indices = name == "split" and isinstance(value, list) and not isinstance(value[0], str)
+            single = isinstance(value, str | Method) or indices
+            axes[name] = [value] if single else value
+        elif isinstance(value, list | tuple | range) and name != "layers":
+            axes[name] = [typed(Config, name, each) for each in value]
+        elif name in CASE:
+            axes[name] = [typed(Config, name, value)]
+        else:
+            fixed[name] = value
+    if not all(axes.values()):
+        raise SalfError("there is nothing to compare: every list needs at least one value.")
+    for name in [name for name in axes if len(axes[name]) == 1 and name not in (*CASE, *NAMES)]:
+        (fixed[name],) = axes.pop(name)
+    return axes, fixed

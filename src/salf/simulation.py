@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from salf.common.errors import SalfError, TrainingDiverged
-from salf.core.aggregate import User
+from salf.core.aggregate import UserId
 from salf.core.arrivals import Arrivals, Floats, Ints
 from salf.core.draws import Keyed
 from salf.core.rows import Row, timed
@@ -26,6 +26,7 @@ from salf.engines import engine as make_engine
 from salf.methods import Method, Plan
 from salf.problem import Problem
 from salf.stages.pipeline import Pipeline, Stages
+from salf.stages.states import Progress
 from salf.stages.voice import Voice
 from salf.worlds.base import World
 
@@ -76,8 +77,8 @@ class Simulation:
                 f"the depths are for {world.users} users and {world.layers} layers, not for "
                 f"{len(data)} and {len(engine.layers)}."
             )
-        if method.average_models and not isinstance(optimiser, SGD | None):
-            raise SalfError(f"{method.name} averages old models, which needs server 'sgd'.")
+        if why := method.refuses(optimiser or SGD()):
+            raise SalfError(f"{method.name} {why}.")
         if not method.asks.simulated_only:
             method.check_shares_are_own(world.layers)
         self.problem, self.method, self.engine = problem, method, engine
@@ -95,11 +96,11 @@ class Simulation:
         self.pipeline = Pipeline(self.stages, method, engine.layers, engine.weights, seed)
         # The weight of all users, asked or not, which only methods with memory ask for.
         self.everybody = float(len(data))
-        if recipe.by_samples and self.pipeline.recall is not None:
+        if recipe.by_samples and (self.pipeline.recall or self.pipeline.states) is not None:
             self.everybody = float(data.sizes(np.arange(len(data))).sum())
-        self.asks = bool(
-            method.asks.about_users or self.pipeline.recall
-        )  # for anything about its users
+        states = self.pipeline.states
+        # For anything about its users, or beyond the round.
+        self.asks = method.asks.about_users or (states or self.pipeline.recall) is not None
         self._last: tuple[tuple[bytes, int], Plan, int] | None = None  # for what, when
         self.voice = Voice(len(data))
         self.memory = self.world.start()
@@ -158,9 +159,12 @@ class Simulation:
         rows = self.batches.of_round(draws, computing)
         with seeded(draws.torch_seed):
             aggregate = self.pipeline.open(t, self.everybody, self._own_weights(arrived))
-            rule = self.method.local_rule(int(arrived.planned.max(initial=1)))
-            local = LocalSteps(self.server.local_rate, rule)
+            local = self._local_steps(plan, arrived)
             result = self.engine.round(plan, t, self.old, rows, local, aggregate)
+        if self.pipeline.states is not None:
+            assert plan.closing is not None
+            step = self.pipeline.states.close(result.step, plan.closing, self.server.local_rate(t))
+            result = replace(result, step=step)
         self._check_finite(result, t)
         self.voice.hear(plan, t, self.pipeline.recall, self.everybody)
         if self.asks:
@@ -209,9 +213,24 @@ class Simulation:
             else:
                 chance = self.world.reach(t, users, self.memory)
         intervals = self.pipeline.intervals(users)
-        return replace(arrived, chance=chance, intervals=intervals, everybody=self.everybody)
+        server = self.pipeline.server_state
+        return replace(
+            arrived, chance=chance, intervals=intervals, everybody=self.everybody, server=server
+        )
 
-    def _own_weights(self, arrived: Arrivals) -> dict[User, float]:
+    def _local_steps(self, plan: Plan, arrived: Arrivals) -> LocalSteps:
+        """How users take their local steps, and what they are given beside the model."""
+        rate, states = self.server.local_rate, self.pipeline.states
+        rule = self.method.local_rule(int(arrived.planned.max(initial=1)))
+        if states is None:
+            return LocalSteps(rate, rule)
+        weights = dict(zip(arrived.user.tolist(), arrived.weight.tolist(), strict=True))
+        for group in plan.groups:
+            for user, gradients in zip(group.users.tolist(), group.gradients.T, strict=True):
+                states.begin(user, Progress(gradients, rate(group.given), weights[user]))
+        return LocalSteps(rate, rule, states.server, states.of)
+
+    def _own_weights(self, arrived: Arrivals) -> dict[UserId, float]:
         """The weights of users that do not weigh 1."""
         if not self.by_samples:
             return {}

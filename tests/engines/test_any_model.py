@@ -16,10 +16,10 @@ from reference import (
     data,
     plan_of,
     rows_of,
+    server_of,
 )
 from salf.common.errors import SalfError
 from salf.core.layers import Layers
-from salf.core.server import SGD
 from salf.data import Partitioned, Samples
 from salf.data.sampling import Cohort
 from salf.engines import ENGINES, GroupedEngine, LoopEngine, engine
@@ -49,7 +49,7 @@ def trained(kind, name, of_method="salf", rounds=3, unequal=False, **options):
     )
     recipe = Recipe(
         lambda t: 0.1,
-        SGD(0.5),
+        server_of(method(of_method), 0.5),
         4 if unequal else 3,
         cohort=Cohort(USERS, 4) if unequal else None,
         by_samples=unequal,

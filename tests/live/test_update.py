@@ -82,13 +82,15 @@ def test_an_update_survives_the_wire(depth):
 
 
 def test_tensors_of_any_kind_survive_the_wire():
-    """Also what is not contiguous."""
+    """Also what is not contiguous, or shares memory."""
     kinds = torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool, torch.complex64
     sent = {
         f"{shape}/{kind}": (torch.randn(shape) * 9).to(kind)
         for kind in kinds
         for shape in ((), (3,), (2, 0), (2, 5))
-    } | {"turned": torch.arange(6.0).reshape(2, 3).T}
+    }
+    table = torch.arange(6.0).reshape(2, 3)
+    sent |= {"table": table, "turned": table.T}
     came = load(encode_model(sent))
     assert came.keys() == sent.keys()
     for name, tensor in sent.items():

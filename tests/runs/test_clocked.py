@@ -10,9 +10,10 @@ from torch import nn
 import interrupted
 import salf
 from salf.common.errors import SalfError
+from salf.comparing import Sweep
 from salf.core.rows import Row
 from salf.runs.clocked import Clocked, nobody_is_cut_off, seconds_to
-from salf.runs.compare import Case, Comparison, cases, compare
+from salf.runs.compare import Case, Comparison, cases
 from salf.runs.config import Config
 from salf.runs.folder import RunFolder
 from salf.runs.pool import amount, share
@@ -102,13 +103,14 @@ def test_the_columns_of_a_fleet_take_the_place_of_stragglers():
 
 
 def test_methods_may_bring_their_own_batches():
-    found = cases(["fedavg", "salf", "salf+equal-time"], ["reached"], ["iid"], [0.9])
+    axes = {"average": ["reached"], "split": ["iid"], "stragglers": [0.9]}
+    found = cases({"method": ["fedavg", "salf", "salf+equal-time"], **axes})
     assert [(case.method, case.batches) for case in found] == [
         ("fedavg", "equal"),
         ("salf", "equal"),
         ("salf", "equal-time"),
     ]
-    both = cases(["fedavg", "salf"], ["reached"], ["iid"], [0.9], ["equal", "equal-time"])
+    both = cases({"method": ["fedavg", "salf"], "batches": ["equal", "equal-time"], **axes})
     assert len(both) == 4
 
 
@@ -179,10 +181,8 @@ def test_it_is_seen_whether_the_deadline_cuts_anybody_off():
 
 @pytest.mark.slow
 def test_a_comparison_by_the_clock_leaves_its_columns_and_is_not_repeated(tmp_path):
-    wanted = cases(["fedavg", "salf", "salf+equal-time"], ["reached"], ["iid"], [0.9])
-    seen = []
-    compare(CLOCKED, wanted, [0], tmp_path, workers=1, on_progress=lambda *at: seen.append(at))
-    assert seen[-1] == pytest.approx((0.6, 0.6))
+    sweep = Sweep.of(CLOCKED, {"method": ["fedavg", "salf", "salf+equal-time"]}, [0])
+    sweep.run(tmp_path, workers=1)
     folders = {path.name for path in (tmp_path / "runs").iterdir()}
     assert folders == {
         "fedavg-reached-iid-phones-0",
@@ -196,16 +196,15 @@ def test_a_comparison_by_the_clock_leaves_its_columns_and_is_not_repeated(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("base", "ratios", "goal", "said"),
+    ("base", "goal", "said"),
     [
-        (CLOCKED, [0.3, 0.9], None, "ratios of stragglers do not apply to a fleet"),
-        (CLOCKED, [0.9], 1.5, "an accuracy above 0 and at most 1, not 1.5"),
-        (Config(data="digits"), [0.9], 0.9, "a target needs the simulated clock of a fleet"),
+        (CLOCKED, 1.5, "an accuracy above 0 and at most 1, not 1.5"),
+        (Config(data="digits"), 0.9, "a target needs the simulated clock of a fleet"),
     ],
 )
-def test_what_does_not_apply_is_refused(base, ratios, goal, said):
+def test_what_does_not_apply_is_refused(base, goal, said):
     with pytest.raises(SalfError, match=said):
-        compare(base, cases(["salf"], ["reached"], ["iid"], ratios), [0], goal=goal)
+        Sweep.of(base, {"method": "salf"}, target=goal)
 
 
 def test_python_compares_on_a_fleet_object_too():

@@ -2,9 +2,12 @@ import csv
 
 import pytest
 
+import interrupted
+import salf
 from salf.common.errors import SalfError, TrainingDiverged
-from salf.runs import compare as compare_module
-from salf.runs.compare import cases, compare
+from salf.comparing import Sweep
+from salf.runs.compare import Case
+from salf.runs.config import Config
 from salf.runs.presets import load_config
 from salf.runs.run import run
 
@@ -14,21 +17,27 @@ def starts_processes(test):
     return pytest.mark.slow(pytest.mark.xdist_group("compare")(test))
 
 
+WANTED = {
+    "method": ["fedavg", "salf", "heterofl"],
+    "average": ["reached", "all"],
+    "stragglers": [0.3, 0.9],
+    "options": {"width": 0.25},
+}
+
+
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    from salf.runs.config import Config
-
     tiny = Config(data="synthetic", users=6, rounds=12, batch_size=4, eval_every=4)
     out = tmp_path_factory.mktemp("compare") / "out"
     seen = []
-    wanted = cases(["fedavg", "salf", "heterofl"], ["reached", "all"], ["iid"], [0.3, 0.9])
-    options = {"width": 0.25}
 
-    def again(base, seeds=range(2), **more):
-        return compare(base, wanted, seeds, out, options=options, **more)
+    def again(base, seeds=range(2), workers=2):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("salf.comparing.Bar.update", lambda self, *at: seen.append(at))
+            return Sweep.of(base, WANTED, seeds).run(out, workers)
 
-    result = again(tiny, workers=2, on_progress=lambda *p: seen.append(p))
-    return tiny, wanted, out, seen, result, again
+    result = again(tiny)
+    return tiny, [*result.results], out, seen, result, again
 
 
 @starts_processes
@@ -92,13 +101,13 @@ def test_another_config_in_the_folder_is_refused(compared, no_processes):
 @starts_processes
 def test_what_a_worker_finds_wrong_is_said_here(tiny):
     with pytest.raises(SalfError, match="users"):
-        compare(tiny.changed(users=6000), cases(["salf"], ["reached"], ["iid"], [0.5]), [0])
+        Sweep.of(tiny.changed(users=6000), {"method": "salf"}, [0]).run()
 
 
 def test_a_run_that_diverges_costs_its_own_cell_only(tiny, tmp_path, no_processes):
     base = tiny.changed(lr=1e12, rounds=4)
-    wanted = cases(["fedavg", "drop"], ["reached"], ["iid"], [1.0])
-    found = compare(base, wanted, [0], tmp_path, workers=1)
+    wanted = {"method": ["fedavg", "drop"], "stragglers": 1.0}
+    found = Sweep.of(base, wanted, [0]).run(tmp_path, workers=1)
     assert [case.method for case in found.results] == ["drop"]  # where nobody finishes in time
     ((name, reason),) = found.failures.items()
     assert name.startswith("fedavg-")
@@ -107,30 +116,77 @@ def test_a_run_that_diverges_costs_its_own_cell_only(tiny, tmp_path, no_processe
 
 
 def test_if_all_diverge_it_says_which_and_why(tiny, no_processes):
-    wanted = cases(["fedavg", "salf"], ["reached"], ["iid"], [0.0])
+    wanted = {"method": ["fedavg", "salf"], "stragglers": 0.0, "lr": 1e12}
     with pytest.raises(TrainingDiverged, match=r"no run finished: fedavg-.*salf-"):
-        compare(tiny.changed(lr=1e12), wanted, [0], workers=1)
+        Sweep.of(tiny, wanted, [0]).run(workers=1)
 
 
-def test_unknown_methods_and_empty_lists_are_refused(tiny):
-    with pytest.raises(SalfError, match="Did you mean 'salf'"):
-        compare(tiny, cases(["slaf"], ["reached"], ["iid"], [0.5]), [0])
-    with pytest.raises(SalfError, match="nothing to compare"):
-        compare(tiny, [], [0])
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"method": ["slaf"]}, "Did you mean 'salf'"),
+        ({"method": []}, "nothing to compare"),
+        ({"lr": []}, "nothing to compare"),
+        ({"lrr": [0.1, 0.2]}, "Did you mean 'lr'"),
+        ({"lr": [0.1, "fast"]}, "cannot read the learning rate"),
+        ({"method": ["salf", "heterofl"], "options": {"widht": 0.5}}, "Did you mean 'width'"),
+        (
+            {"method": "salf", "stragglers": [0.3, 0.9], "depth": "uniform"},
+            "ratios of stragglers belong to depth='mixture'",
+        ),
+        ({"method": ["drop"], "reach": "learned", "fleet": "phones", "deadline": 1}, "uses p_l"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(tiny, no_processes, wanted, said):
+    with pytest.raises(SalfError, match=said):
+        Sweep.of(tiny, wanted, [0]).run(workers=1)
 
 
-def test_an_option_that_no_method_has_is_refused(tiny):
-    wanted = cases(["salf", "heterofl"], ["reached"], ["iid"], [0.5])
-    with pytest.raises(SalfError, match="Did you mean 'width'"):
-        compare(tiny, wanted, [0], options={"widht": 0.5})
+def test_folder_names_hold_no_separators():
+    case = Case("salf", "reached", "dirichlet:0.1", 0.9, more=(("lr", 0.1),))
+    assert case.label(3, "") == "salf-reached-dirichlet_0.1-0.9-lr_0.1-3"
 
 
-def test_ratios_without_a_meaning_are_refused(tiny):
-    wanted = cases(["salf"], ["reached"], ["iid"], [0.3, 0.9])
-    with pytest.raises(SalfError, match="ratios of stragglers belong to depth='mixture'"):
-        compare(tiny.changed(depth="uniform"), wanted, [0])
+def test_settings_given_as_lists_are_all_combined_and_are_columns(tiny, tmp_path, no_processes):
+    wanted = {"method": ["fedavg", "salf"], "lr": ["0.03", 0.3], "momentum": (0, 0.5), "rounds": 2}
+    found = Sweep.of(tiny, wanted, [0]).run(tmp_path)
+    assert len(found.results) == 2 * 2 * 2
+    with (tmp_path / "results.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert list(rows[0])[:5] == ["method", "lr", "momentum", "stragglers", "seed"]
+    assert {(row["lr"], row["momentum"]) for row in rows} == {
+        ("0.03", "0"), ("0.03", "0.5"), ("0.3", "0"), ("0.3", "0.5")
+    }  # fmt: skip
+    case = Case("salf", "reached", "iid", 0.9, more=(("lr", 0.3), ("momentum", 0.5)))
+    alone = run(tiny.changed(method="salf", lr=0.3, momentum=0.5, rounds=2, seed=0))
+    (result,) = found.results[case]
+    assert result.summary["test_accuracy"] == alone.summary["test_accuracy"]
+    assert "lr  momentum" in str(found)
+    assert "momentum" in found._repr_html_()
 
 
-def test_folder_names_hold_no_separators(tiny):
-    config = tiny.changed(split="dirichlet:0.1")
-    assert compare_module._label(config) == "salf-reached-dirichlet_0.1-0.9-3"
+def test_a_list_of_one_value_is_no_column(tiny, no_processes):
+    found = Sweep.of(tiny, {"method": "salf", "lr": [0.3], "rounds": [2]}, [0]).run()
+    assert found.base.lr == 0.3
+    assert "lr" not in found.records()[0]
+
+
+def test_an_interrupted_comparison_keeps_what_is_done(tiny, tmp_path, capsys):
+    wanted = {"config": tiny, "methods": ["salf", "drop"], "rounds": 2, "seeds": 1}
+    ended = iter([False, False, True])
+
+    def stop(row, model):
+        if next(ended):
+            raise KeyboardInterrupt
+
+    pytest.importorskip("altair")
+    found = salf.compare(**wanted, out=tmp_path, on_round=stop)
+    assert found.interrupted
+    assert [case.method for case in found.results] == ["salf"]
+    assert "1 of 2 runs are done; repeat the call to continue" in capsys.readouterr().err
+    rounds = []
+    whole = salf.compare(**wanted, out=tmp_path, on_round=lambda row, _: rounds.append(row.round))
+    assert [case.method for case in whole.results] == ["salf", "drop"]
+    assert len(rounds) < 4  # those of salf are not run again
+    with pytest.raises(KeyboardInterrupt):  # when nothing is done
+        salf.compare(**wanted, on_round=interrupted.at(1, KeyboardInterrupt))

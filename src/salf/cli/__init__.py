@@ -21,7 +21,7 @@ from salf.cli import (
 )
 from salf.cli.commands import Commands
 from salf.cli.options import option
-from salf.cli.terminal import as_options, say, tell
+from salf.cli.terminal import INTERRUPTED, as_options, say, tell
 from salf.common.errors import SalfError
 from salf.common.process import TERMINATED, sigterm_as_exit
 
@@ -68,7 +68,6 @@ for command in (
     app.command()(command)
 app.add_typer(fleet.app, name="fleet")
 
-INTERRUPTED = 130  # the exit code of a program stopped by Ctrl-C
 # Typer has its own copy of click, or uses click itself; either way this is the common ancestor.
 UsageError: Any = typer.BadParameter.__bases__[0]
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from salf.cli.options import Settings, Source, Workers, option, parse_list, parse_ratio, settings_of
+from salf.cli.options import Settings, Source, Workers, option, parse_list, settings_of
 from salf.cli.terminal import Downloads, progress_bar, tell
 from salf.common.errors import SalfError
 from salf.runs.config import Config
@@ -65,7 +65,10 @@ def attacks(
             base,
             named or ATTACKS,
             parse_list(rules) or RULES,
-            [parse_ratio(each) for each in parse_list(stragglers or "0.5,1")],
+            [
+                base.changed(stragglers=each).stragglers
+                for each in parse_list(stragglers or "0.5,1")
+            ],
             range(seeds),
             out,
             workers=workers,

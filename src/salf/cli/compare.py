@@ -1,9 +1,8 @@
 """`salf compare`."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,24 +11,21 @@ from salf.cli.options import (
     Settings,
     Source,
     Workers,
+    lists_of,
     option,
     parse_list,
     parse_options,
-    parse_ratio,
-    refuse_with_fleet,
     settings_of,
 )
-from salf.cli.terminal import Downloads, can_draw, progress_bar, results, say, tell
+from salf.cli.terminal import INTERRUPTED, Downloads, as_options, can_draw, results, say, tell
 from salf.runs.config import Config
 from salf.runs.presets import simulated
 
 if TYPE_CHECKING:
-    from salf.runs.compare import Case, Comparison
-
-_COMPARED = ("method", "stragglers", "split", "average", "batches", "seed", "threads")
+    from salf.comparing import Compared
 
 
-@settings_of(Config, without=_COMPARED)
+@settings_of(Config, without=("method", "seed", "threads"), several=True)
 def compare(
     settings: Settings,
     source: Source = "mnist-mlp",
@@ -41,20 +37,7 @@ def compare(
             "salf+equal-time is salf with --batches equal-time.",
         ),
     ] = None,
-    stragglers: Annotated[
-        str | None, option("--stragglers", help="Comma-separated ratios, such as 0.3,0.9.")
-    ] = None,
     seeds: Annotated[int, option("--seeds", help="Number of seeds (3): 0, 1, 2.", min=1)] = 3,
-    split: Annotated[
-        str | None, option("--split", help="Comma-separated, such as iid,dirichlet:0.1.")
-    ] = None,
-    average: Annotated[
-        str | None, option("--average", help="reached, all, or reached,all for both.")
-    ] = None,
-    batches: Annotated[
-        str | None,
-        option("--batches", help="With a fleet: equal, equal-time, or equal,equal-time for both."),
-    ] = None,
     target: Annotated[
         float | None,
         option(
@@ -73,7 +56,11 @@ def compare(
         ),
     ] = None,
 ) -> None:
-    """Compare several methods and print one table: mean and spread over the seeds.
+    """Compare methods and settings, and print one table: mean and spread over the seeds.
+
+    Give a setting several values to compare them, separated by commas or by repeating the option;
+    every combination is run. A text with commas is several values only if each part is a value by
+    itself: step:0.1,50,0.5 is one learning rate.
 
     Examples:
 
@@ -81,61 +68,36 @@ def compare(
 
         salf compare mnist-cnn --split iid,dirichlet:0.1 --average reached,all --out cmp
 
+        salf compare digits-mlp --methods salf --lr 0.03,0.1,0.3 --momentum 0,0.5
+
         salf compare --data digits --methods fedavg,salf,mymethods:Halves
 
         salf compare mnist-mlp --fleet phones --deadline 800ms --seconds 400 \\
             --batches equal,equal-time --out phones    (accuracy over simulated seconds)
     """
+    from salf.comparing import Sweep
     from salf.report.comparison import print_tables, write_report
     from salf.report.extra import check_extra
-    from salf.runs.compare import cases
 
-    base = simulated(source).changed(**settings)
-    if base.fleet:
-        refuse_with_fleet([*settings, *(["stragglers"] if stragglers else [])])
-    ratios = [parse_ratio(text) for text in parse_list(stragglers)]
-    given = parse_options(options)
+    base = simulated(source)
+    asked = lists_of(base, settings)
+    asked |= {"method": parse_list(methods)} if methods else {}
+    asked |= {"options": parse_options(options)} if options else {}
     drawn = out is not None and can_draw(check_extra)
-    wanted = cases(
-        parse_list(methods) or list(dict.fromkeys(["fedavg", "drop", base.method])),
-        parse_list(average) or [base.average],
-        parse_list(split) or [base.split],
-        ratios or [base.stragglers],
-        parse_list(batches) or [base.batches],
-        bool(base.fleet),
-    )
-    comparison = run_cases(base, wanted, seeds, out, options=given, goal=target, workers=workers)
-    print_tables(comparison, results)
+    compared = Sweep.of(base, asked, seeds, target).run(out, workers, report=Downloads())
+    print_tables(compared, results)
     if out is not None and drawn:
-        for path in write_report(comparison, out, command=sys.argv[1:]):
+        for path in write_report(compared, out, command=sys.argv[1:]):
             tell(f"wrote {path}")
-    end(comparison)
+    end(compared)
 
 
-def run_cases(
-    base: Config, wanted: "Sequence[Case]", seeds: int, folder: Path | None, **more: Any
-) -> "Comparison":
-    """Run a comparison, with a bar while it lasts."""
-    from salf.runs.compare import compare as run_all
-
-    by_clock = base.seconds is not None
-    with progress_bar(counted=not by_clock) as progress:
-        task = progress.add_task("simulated seconds" if by_clock else "rounds", total=None)
-        return run_all(
-            base,
-            wanted,
-            range(seeds),
-            folder,
-            on_progress=lambda done, total: progress.update(task, completed=done, total=total),
-            report=Downloads(),
-            **more,
-        )
-
-
-def end(*comparisons: "Comparison") -> None:
+def end(*comparisons: "Compared") -> None:
     """Say what diverged; then the exit code is 2."""
+    if any(each.interrupted for each in comparisons):
+        raise typer.Exit(INTERRUPTED)
     failures = {name: why for each in comparisons for name, why in each.failures.items()}
     for name, reason in failures.items():
-        say(f"salf: {name} failed: {reason}")
+        say(f"salf: {name} failed: {as_options(reason)}")
     if failures:
         raise typer.Exit(2)

@@ -11,7 +11,7 @@ from typing import Annotated
 from rich.status import Status
 from rich.text import Text
 
-from salf.cli.compare import end, run_cases
+from salf.cli.compare import end
 from salf.cli.options import DataDir, option
 from salf.cli.terminal import Downloads, can_draw, console, results, say, tell
 from salf.common.errors import DataUnavailable
@@ -53,30 +53,29 @@ def demo(
     A second comparison, over rounds, uses the paper's mixture with 90 % stragglers. The data are
     MNIST or, if it cannot be downloaded, digits, a small data set that comes with salf.
     """
+    from salf.comparing import Sweep
     from salf.report.comparison import print_tables, write_both
     from salf.report.extra import check_extra
     from salf.report.seconds import sentences
-    from salf.runs.compare import cases
 
     preset = "mnist-mlp" if _has_mnist(data_dir) else "digits-mlp"
     drawn = can_draw(check_extra)
     base = PRESETS[preset].changed(data_dir=data_dir)
     clocked = _clocked(base, CLOCKS[preset])
     runs = out / base.data  # apart, as MNIST may be within reach next time
-    by_clock = run_cases(
-        clocked,
-        cases(BY_CLOCK, ["reached"], [SKEWED], [base.stragglers], devices=True),
-        SEEDS,
-        runs / "seconds",
-    )
+    by_clock = Sweep.of(clocked, {"method": BY_CLOCK, "split": SKEWED}, SEEDS).run(runs / "seconds")
     print_tables(by_clock, results, words=False)
     tell("")
-    by_round = run_cases(
-        base.changed(eval_every=EVAL_EVERY),
-        cases(METHODS, AVERAGES, SPLITS, [STRAGGLERS]),
-        SEEDS,
-        runs / "rounds",
-    )
+    if by_clock.interrupted:
+        end(by_clock)
+    compared = {
+        "method": METHODS,
+        "average": AVERAGES,
+        "split": SPLITS,
+        "stragglers": STRAGGLERS,
+        "eval_every": EVAL_EVERY,
+    }
+    by_round = Sweep.of(base, compared, SEEDS).run(runs / "rounds")
     print_tables(by_round, results)
     if drawn:
         commands = [_by_clock(preset, data_dir, out), _by_round(preset, data_dir, out)]

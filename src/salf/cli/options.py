@@ -1,7 +1,7 @@
 """Options of the command line: those that are a config's settings, made from it, and the rest."""
 
 import inspect
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from functools import wraps
 from types import NoneType, UnionType
@@ -13,7 +13,7 @@ from salf.common.errors import SalfError
 from salf.methods import METHODS
 from salf.runs.config import Config
 from salf.runs.settings import Settings as SharedSettings
-from salf.runs.settings import refuse_deadline
+from salf.runs.settings import refuse_deadline, refuse_with_fleet, typed
 
 
 def option(*names: str, help: str, **more: Any) -> Any:
@@ -65,11 +65,16 @@ Settings = dict[str, Any]  # those that were given, by name
 
 
 def settings_of(
-    kind: type[SharedSettings], *, only: Collection[str] = (), without: Collection[str] = ()
+    kind: type[SharedSettings],
+    *,
+    only: Collection[str] = (),
+    without: Collection[str] = (),
+    several: bool = False,
 ) -> Callable[[Command], Command]:
     """Give a command an option for each setting of a config, with the setting's own help.
 
-    The command gets those that were given as its keyword `settings`, by name.
+    The command gets those that were given as its keyword `settings`, by name; with `several`, each
+    as the list of texts that it was given.
     """
 
     def decorate(command: Command) -> Command:
@@ -80,7 +85,7 @@ def settings_of(
                 inspect.Parameter.KEYWORD_ONLY,
                 default=None,
                 annotation=Annotated[
-                    _typed(hints[each.name], each.metadata["read"] is None) | None,
+                    (list[str] if several else _typed(hints[each.name], each.metadata)) | None,
                     option(
                         f"--{each.name.replace('_', '-')}",
                         help=each.metadata["help"],
@@ -112,28 +117,50 @@ def settings_of(
     return decorate
 
 
-def _typed(hint: Any, as_is: bool) -> Any:
+def _typed(hint: Any, about: Mapping[str, Any]) -> Any:
     """What the command line reads a setting as: numbers and choices, and all else as text."""
     parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     parts = tuple(part for part in parts if part is not NoneType)
     simple = parts[0] in (int, float) or get_origin(parts[0]) is Literal
-    return parts[0] if as_is and simple and len(parts) == 1 else str
+    return parts[0] if simple and len(parts) == 1 and about["read"] is None else str
+
+
+def lists_of(base: Config, given: Mapping[str, list[str]]) -> Settings:
+    """Settings with the values that they were given, one after the other or between commas.
+
+    A text with commas is several values if each part is one by itself, and if it is no path.
+    """
+    once = {name: texts[0] for name, texts in given.items()}
+    lists = {name: texts for name, texts in given.items() if len(texts) > 1}
+    apart = {name for name in once if name == "layers" or "/" in once[name] or name in lists}
+    doubtful = [name for name in once if "," in once[name] and name not in apart]
+    sure = {name: text for name, text in once.items() if name not in doubtful}
+    if "fleet" in doubtful:  # many others need one
+        sure["fleet"] = once["fleet"]
+        if _are_values(base, "fleet", parts := parse_list(once["fleet"])):
+            lists["fleet"], sure["fleet"] = parts, parts[0]
+        doubtful.remove("fleet")
+    base = base.changed(**sure)
+    for name in doubtful:
+        if _are_values(base, name, parts := parse_list(once[name])):
+            lists[name] = parts
+    return {**once, **lists}
+
+
+def _are_values(base: Config, name: str, parts: list[str]) -> bool:
+    try:
+        values = [typed(Config, name, part) for part in parts]
+        if all(isinstance(value, str) for value in values):
+            for value in values:
+                base.changed(**{name: value})
+    except SalfError:
+        return False
+    return True
 
 
 def parse_list(text: str | None) -> list[str]:
     """The parts of a comma-separated list."""
     return [part.strip() for part in (text or "").split(",") if part.strip()]
-
-
-def parse_ratio(text: str) -> float:
-    """A ratio of stragglers."""
-    try:
-        ratio = float(text)
-    except ValueError:
-        ratio = -1.0
-    if not 0 <= ratio <= 1:
-        raise SalfError(f"stragglers must be ratios in [0, 1], such as 0.3,0.9, not {text!r}.")
-    return ratio
 
 
 def parse_options(given: list[str] | None) -> dict[str, Any] | None:
@@ -164,12 +191,3 @@ def joined_options(config: SharedSettings, given: list[str] | None) -> dict[str,
     """The options of a config's method with those that were given; None if none were."""
     more = parse_options(given)
     return None if more is None else {**config.options, **more}
-
-
-def refuse_with_fleet(given: Iterable[str]) -> None:
-    """Refuse settings that say how deep users get where their devices do."""
-    for name in ("stragglers", "depth"):
-        if name in given:
-            raise SalfError(
-                f"the fleet and the deadline determine how far users get: leave out --{name}."
-            )

@@ -25,6 +25,7 @@ from salf.runs.settings import key, names_of
 
 console = Console(stderr=True)
 results = Console()
+INTERRUPTED = 130  # the exit code of a program stopped by Ctrl-C
 
 
 def say(message: str) -> None:

@@ -23,21 +23,15 @@ class BackwardGraph:
         with unchanged(module), torch.enable_grad():
             outputs = list(tensors_in(module(example)))
         names = {id(parameter): name for name, parameter in module.named_parameters()}
-        ahead = [get_gradient_edge(output).node for output in outputs]
-        above: dict[Node, list[Node]] = {node: [] for node in ahead}
+        nodes = [node for node in nodes_of(outputs) if _leaf(node) is None]
+        above: dict[Node, list[Node]] = {node: [] for node in nodes}
         uses: dict[str, list[Node]] = {}
-        for node in ahead:  # which grows on the way
+        for node in nodes:
             for below, _ in node.next_functions:
-                if below is None:
-                    continue
-                if (leaf := _leaf(below)) is not None:
-                    if id(leaf) in names:
-                        uses.setdefault(names[id(leaf)], []).append(node)
-                    continue
-                if below not in above:
-                    above[below] = []
-                    ahead.append(below)
-                above[below].append(node)
+                if below in above:
+                    above[below].append(node)
+                elif below is not None and (name := names.get(id(_leaf(below)))):
+                    uses.setdefault(name, []).append(node)
         return cls(above, uses)
 
     def needed(self, parameters: Iterable[str]) -> set[Node]:
@@ -89,6 +83,18 @@ class BackwardGraph:
             for nodes in needed.values():
                 nodes -= run
         return order
+
+
+def nodes_of(outputs: Iterable[Tensor]) -> list[Node]:
+    """All nodes of the backward pass of these outputs."""
+    ahead = [get_gradient_edge(output).node for output in outputs]
+    found = set(ahead)
+    for node in ahead:  # which grows on the way
+        for below, _ in node.next_functions:
+            if below is not None and below not in found:
+                found.add(below)
+                ahead.append(below)
+    return ahead
 
 
 def _leaf(node: Node) -> Tensor | None:

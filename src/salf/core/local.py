@@ -30,6 +30,17 @@ class LocalStep:
     own: State  # what is kept of the user
 
 
+@dataclass(frozen=True)
+class Done:
+    """A user's round as it counts: what its own state and the server's learn from."""
+
+    total: Tensors  # the sum of its changed gradients, by parameter, of the layers that count
+    steps: Mapping[str, int]  # of how many local steps each of these is the sum
+    rate: float  # of these steps
+    server: State  # what the server sent
+    own: State  # what was kept of the user before
+
+
 class LocalRule(ABC):
     """Changes the gradients that users step along. It sees one user, and keeps nothing itself."""
 

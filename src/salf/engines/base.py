@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from salf.core.aggregate import Changing, Held, LayerwiseAggregate, PerLayer, Step, Update, User
+from salf.core.aggregate import Changing, Held, LayerwiseAggregate, PerLayer, Step, UserId
 from salf.core.arrivals import Ints
 from salf.core.backprop import backward_to
 from salf.core.layers import Layers, is_sent
-from salf.core.local import Local, LocalRule, Passed, State, changed, local_update
+from salf.core.local import Local, LocalRule, Passed, State, Tensors, changed, local_update
 from salf.core.narrow import SubNetwork, subnetwork
 from salf.core.schedules import Schedule
 from salf.engines.losses import Loss, cross_entropy, user_losses
@@ -127,7 +127,8 @@ class Engine(ABC):
         if aggregate is None:
             aggregate = LayerwiseAggregate(self.layers, self.weights)
         if local.rule is not None and not self.local_steps:
-            aggregate = ByRule(aggregate, local, self.weights)
+            aggregate = ByRule(aggregate, local, self.weights, t)
+            local = replace(local, rule=None)
         loss, users = 0.0, 0
         alike = [group for group in plan.groups if len(group.users)]
         for groups in [[one] for one in alike] if aggregate.separate else self._together(alike):
@@ -232,14 +233,16 @@ class Engine(ABC):
 class ByRule(Changing):
     """Applies a local rule to the one step of every user, computed by an engine without rules."""
 
-    def __init__(self, inner: LayerwiseAggregate, local: LocalSteps, weights: Weights) -> None:
+    def __init__(
+        self, inner: LayerwiseAggregate, local: LocalSteps, weights: Weights, t: int
+    ) -> None:
         super().__init__(inner)
-        self._local, self._weights = local, weights
+        self._local, self._weights, self._rate = local, weights, local.rate(t)
 
-    def changed(self, update: Update, weights: PerLayer | None, user: User) -> Update:
+    def changed(self, update: Tensors, weights: PerLayer | None, user: UserId) -> Tensors:
         gradients = {n: value for n, value in update.items() if self._weights[n].requires_grad}
         own = self._local.own(int(user))
-        local = Local(0.0, self._local.rule, self._local.server, own)
+        local = Local(self._rate, self._local.rule, self._local.server, own)
         return {**update, **changed(local, 1, gradients, {})}
 
 

@@ -107,6 +107,30 @@ class StackedEngine(Engine):
             total += losses
         return total
 
+    def _separately(
+        self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
+    ) -> float:
+        """Add every user's update by itself; stacked, if every method of its kind ever was."""
+        local = network.local
+        if local.rule is None or not (local.server or local.own(int(group.users[0]))):
+            return super()._separately(group, network, rows, aggregate)
+        order = np.argsort(-group.steps, kind="stable")
+        total, chunk = 0.0, self._users_per_chunk(group, rows)
+        for start in range(0, len(order), chunk):
+            some = order[start : start + chunk]
+            counts = group.gradients[:, some]
+            sums, losses = self._local_steps(group.users[some], counts, network, rows)
+            total += losses
+            for place, column in enumerate(some.tolist()):
+                update = {
+                    name: each[place]
+                    for name, each in sums.items()
+                    if counts[self.layers.index_of[name], place]
+                }
+                user = int(group.users[column])
+                aggregate.add(update, group.weights[:, column], held=network.held, user=user)
+        return total
+
     def _users_per_chunk(self, group: Group, rows: Rows) -> int:
         """Measured on the full network whatever the group's is, as in the fused engine."""
         if self._user_bytes is None:

@@ -45,8 +45,9 @@ class _Actor:
     def ready(self) -> bool:
         return True
 
-    def train(self, task: Task, model: bytes) -> bytes:
-        update = self.user.train(replace(task, weights=load(model)))
+    def train(self, task: Task, model: bytes, server: bytes) -> bytes:
+        state = load(server) if server else {}
+        update = self.user.train(replace(task, weights=load(model), server=state))
         return encode(self.user.packed(update))
 
 
@@ -169,14 +170,15 @@ class RayLink:
     def send(self, task: Task, users: Collection[str]) -> None:
         """The model goes into Ray's memory once, and from there to every machine once."""
         model = ray.put(encode_model(task.weights))
-        asked = replace(task, weights={})
+        server = ray.put(encode_model(task.server)) if task.server else b""
+        asked = replace(task, weights={}, server={})
         self._round = task.round
         # Without a deadline nobody knows how long is too long.
         longest = (
             inf if task.deadline is None else max(HUNG_SECONDS, HUNG_DEADLINES * task.deadline)
         )
         for user in set(users) & self._actors.keys() - self._busy():
-            reference = self._actors[user].train.remote(asked, model)
+            reference = self._actors[user].train.remote(asked.of(user), model, server)
             hung = time.monotonic() + longest * self._patience.get(user, 1.0)
             self._asked[reference] = _Asked(user, task.round, hung)
 

@@ -22,7 +22,7 @@ from salf.core.arrivals import Arrivals, Closing, Floats
 from salf.core.compression import Compression
 from salf.core.rows import Row
 from salf.core.schedules import Schedule
-from salf.core.server import Optimiser, Server
+from salf.core.server import SGD, Optimiser, Server
 from salf.live.batches import common_time
 from salf.live.inspection import Inspection, TooLarge
 from salf.live.reach import ReachEstimate, UserReach
@@ -34,6 +34,7 @@ from salf.methods.base import mean_steps
 from salf.problem import Problem
 from salf.stages.pipeline import Pipeline, Stages
 from salf.stages.robust import Robust
+from salf.stages.states import Progress
 from salf.worlds.fleet.cost import Cost
 
 log = logging.getLogger("salf.live")
@@ -120,6 +121,8 @@ class LiveServer:
             raise SalfError(
                 f"{self.method.name} runs in the simulator only: {self.method.asks.simulated_only}."
             )
+        if why := self.method.refuses(settings.optimiser or SGD()):
+            raise SalfError(f"{self.method.name} {why}.")
         self.method.check_shares_are_own(len(layers))
         self.layers, self.weights = layers, problem.weights
         schedule = lr if callable(lr) else lambda t: lr
@@ -179,7 +182,13 @@ class LiveServer:
         # If both followed each other, users would end with batches of one row.
         step_seconds = self.step_seconds(deadline if fixed else None)
         rate, method = self.server.local_rate(t), to_wire(self.method)
-        return Task(t, deadline, self.weights, self.local_steps, rate, step_seconds, method)
+        task = Task(t, deadline, self.weights, self.local_steps, rate, step_seconds, method)
+        if (states := self.pipeline.states) is None:
+            return task
+        if self.method.users_keep == "device":
+            return replace(task, server=states.server, used=states.used)
+        users = {user: states.of(user) for user in self.round.depths}
+        return replace(task, server=states.server, users=users)
 
     def step_seconds(self, deadline: float | None) -> float:
         """What a step is to take users who choose their batches; 0 if that is unknown."""
@@ -281,9 +290,12 @@ class LiveServer:
             round=t,
             present=round.present,
             steps=mean_steps(round.gradients, round.present),
+            server=self.pipeline.server_state,
         )
         with torch.no_grad():
             step = round.aggregate.total(round.shares, self.method.checked_divisor(closing))
+            if self.pipeline.states is not None:
+                step = self.pipeline.states.close(step, closing, self.server.local_rate(t))
             self.server.apply(step, t)
         self._check_finite(step.values, t)
         missing = self.missing()
@@ -397,13 +409,19 @@ class LiveServer:
             chance=chance,
             intervals=self.pipeline.intervals([update.user]),
             round=self.t + 1,
+            server=self.pipeline.server_state,
         )
         share = self.method.checked_share(arrived, len(self.layers))[:, 0]
+        gradients = np.where(share > 0, self.method.gradients(arrived, len(self.layers))[:, 0], 0)
+        if (states := self.pipeline.states) is not None:
+            rate = self.server.local_rate(self.t + 1)
+            states.begin(update.user, Progress(gradients, rate, 1.0))
+            if share.any():
+                states.used[update.user] = self.t + 1
         self.round.aggregate.add(update.tensors, share, user=update.user)
         self.round.shares += share
         self.round.present += share > 0
-        gradients = self.method.gradients(arrived, len(self.layers))[:, 0]
-        self.round.gradients += np.where(share > 0, gradients, 0)
+        self.round.gradients += gradients
 
     def _chance(self, user: str) -> Floats | None:
         """How likely a user is to reach each layer, [L, 1], if the method weighs by it."""

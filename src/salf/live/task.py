@@ -1,9 +1,11 @@
 """What a server asks of its users in a round."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
+
+from salf.core.local import State
 
 
 @dataclass(frozen=True)
@@ -17,3 +19,15 @@ class Task:
     rate: float = 0.0  # of local steps
     step_seconds: float = 0.0  # that a step is to take users who choose their batch; 0 if unknown
     method: str = ""  # and its options, if it changes what users do (`salf.methods.to_wire`)
+    server: State = field(default_factory=dict)  # the method's
+    users: Mapping[str, State] = field(default_factory=dict)  # where the server keeps their states
+    # For users that keep theirs: the last round in which the server used an update of each.
+    used: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, user: str) -> "Task":
+        """The task without what is other users'."""
+        return replace(
+            self,
+            users={name: own for name, own in self.users.items() if name == user},
+            used={name: round for name, round in self.used.items() if name == user},
+        )

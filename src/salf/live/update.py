@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -72,7 +73,9 @@ def encode(update: Update) -> bytes:
 
 def encode_model(weights: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
     """Tensors as safetensors."""
-    whole = {name: tensor.detach().to("cpu").contiguous() for name, tensor in weights.items()}
+    # Copies, because safetensors refuses tensors that share memory or are not contiguous.
+    form = torch.contiguous_format
+    whole = {name: each.detach().cpu().clone(memory_format=form) for name, each in weights.items()}
     return bytes(save(whole, metadata))
 
 

@@ -1,23 +1,60 @@
 """The user's side of a round: its model, its own data, its clock. Only layers leave it."""
 
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from salf.common.errors import SalfError
+from salf.core import checkpoint
+from salf.core.arrivals import Arrivals
 from salf.core.compression import Sender
 from salf.core.deadline import Backpropagation, Partial
 from salf.core.layers import Layers, is_sent
-from salf.core.local import Local, Passed, Tensors, local_update
+from salf.core.local import Done, Local, LocalUpdate, Passed, State, Tensors, local_update
 from salf.live.batches import OwnBatch
 from salf.live.task import Task
 from salf.live.update import Update
 from salf.methods import Method, from_wire
+from salf.stages.states import after
+
+log = logging.getLogger("salf.live")
+
+
+class OwnState:
+    """What a method keeps of a user on its device, from round to round.
+
+    A new state counts once the server says that it used the update of that round: so both agree
+    about users whose updates are late, lost or refused. With a `path` it is kept in a file.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.states: dict[int, State] = {}  # by the round after which they hold; at most two
+        self._path = path
+        if path is not None and (found := checkpoint.read(path)) is not None:
+            self.states = {int(round): state for round, state in found[0].items()}
+
+    def at(self, used: int, fresh: State) -> State:
+        """The state after round `used`, the last of which the server used an update."""
+        if used and used not in self.states:
+            log.warning("the state of this user after round %d is lost: it begins anew", used)
+        own = self.states.get(used, fresh)
+        self.states = {used: own} if used and own is not fresh else {}
+        return own
+
+    def note(self, round: int, state: State) -> None:
+        """The state that holds if the update of this round is used."""
+        self.states[round] = state
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            checkpoint.write(self._path, {str(n): each for n, each in self.states.items()}, None)
 
 
 class User:
@@ -27,7 +64,7 @@ class User:
     the model it was made with. `steps` is the number of local steps, by default what the server
     asks for. With a `batch`, the user chooses the size of its batches, `batch.rows`. What it learns
     about its own speed stays here. `method` is needed if it changes users' local steps and does not
-    come with salf.
+    come with salf; what it keeps on this device is `kept`.
     """
 
     def __init__(
@@ -41,6 +78,7 @@ class User:
         batch: OwnBatch | None = None,
         sender: Sender | None = None,
         method: Method | None = None,
+        kept: OwnState | None = None,
     ) -> None:
         self.name = name
         self.model = model
@@ -51,6 +89,7 @@ class User:
         self.batch = batch
         self.sender = sender  # if it compresses what it sends
         self._method = method
+        self.kept = kept or OwnState()
 
     def packed(self, update: Update) -> Update:
         """The update as it is sent."""
@@ -70,7 +109,9 @@ class User:
             self.batch.fit(task.step_seconds, self.backpropagation)
         layers = self.backpropagation.layers
         device = _AgainstTheClock(self, task, start)
-        done = local_update(device, layers, planned, self._local(task, planned))
+        local = self._local(task, planned)
+        done = local_update(device, layers, planned, local)
+        self._keep(task, done, planned, local)
         return Update(
             self.name,
             task.round,
@@ -89,9 +130,31 @@ class User:
         """How the method wants local steps to be taken."""
         if not task.method:
             return Local(task.rate)
-        method = self._method or from_wire(task.method)
+        method = self._method = self._method or from_wire(task.method)
+        if method.users_keep == "device":
+            trained = {n: p.detach() for n, p in self.model.named_parameters() if p.requires_grad}
+            own = self.kept.at(task.used.get(self.name, 0), method.user_state(trained))
+        else:
+            own = task.users.get(self.name, {})
         whole = method.takes_whole_steps(len(self.backpropagation.layers))
-        return Local(task.rate, method.local_rule(planned), whole_steps=whole)
+        return Local(task.rate, method.local_rule(planned), task.server, own, whole)
+
+    def _keep(self, task: Task, done: LocalUpdate, planned: int, local: Local) -> None:
+        """Note the state that the user has once the server has used this update."""
+        method = self._method
+        if not task.method or method is None or method.users_keep != "device" or not local.own:
+            return
+        layers = self.backpropagation.layers
+        depth, steps, plan = (np.array([n]) for n in (done.depth, done.steps, planned))
+        arrived = Arrivals.at(depth, steps=steps, planned=plan)
+        gradients = np.where(
+            method.counts(arrived, len(layers)), method.gradients(arrived, len(layers)), 0
+        )[:, 0]
+        trained = {name for name, p in self.model.named_parameters() if p.requires_grad}
+        counts = {n: int(gradients[layers.index_of[n]]) for n in done.tensors if n in trained}
+        total = {name: done.tensors[name] for name, count in counts.items() if count}
+        new = after(method, Done(total, counts, task.rate, task.server, local.own))
+        self.kept.note(task.round, new)
 
 
 class _AgainstTheClock:

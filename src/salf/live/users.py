@@ -2,6 +2,7 @@
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from salf.data import Samples
 from salf.data.sampling import epoch_places, places
 from salf.live.batches import OwnBatch
 from salf.live.slow import Slowdown
-from salf.live.user import User
+from salf.live.user import OwnState, User
 from salf.problem import Problem
 from salf.runs.federation import planned_steps, problem_of_user
 from salf.runs.settings import Settings
@@ -65,8 +66,12 @@ class UserBatches:
         return seeded((seed + self.number + ((step - 1) << 32)) % 2**63)
 
 
-def make_user(config: Settings, number: int, slow: float = 1.0) -> User:
-    """User `number` of 1..U, with its part of the data, on a device as much slower as asked for."""
+def make_user(config: Settings, number: int, slow: float = 1.0, folder: Path | None = None) -> User:
+    """User `number` of 1..U, with its part of the data, on a device as much slower as asked for.
+
+    What a method keeps of it is in a file of the `folder`, if there is one.
+    """
+    name = user_name(number)
     problem = problem_of_user(config, number - 1)
     batches = UserBatches.of(config, problem, number)
     if slow != 1:
@@ -82,7 +87,7 @@ def make_user(config: Settings, number: int, slow: float = 1.0) -> User:
     if compression is not None:
         sender = Sender(compression, problem.layers, config.seed, number - 1)
     return User(
-        user_name(number),
+        name,
         problem.model,
         problem.layers,
         loss,
@@ -90,4 +95,5 @@ def make_user(config: Settings, number: int, slow: float = 1.0) -> User:
         batch=own,
         sender=sender,
         method=config.make_method(),
+        kept=OwnState(None if folder is None else folder / f"{name}.safetensors"),
     )

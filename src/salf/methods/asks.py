@@ -93,6 +93,7 @@ def asks_of(method: "Method") -> Asks:
         "chance": np.full((LAYERS, USERS), 0.5),
         "everybody": float(USERS),
         "round": 2,
+        "server": _tried(lambda: method.server_state({})) or {},
     }
     arrived = _Arrivals(**plain, noted=noted)
     layer = np.full(LAYERS, 2.0)
@@ -105,6 +106,7 @@ def asks_of(method: "Method") -> Asks:
         steps=layer,
         everybody=USERS,
         round=2,
+        server=plain["server"],
         noted=noted,
     )
     noted.names.clear()  # of making them

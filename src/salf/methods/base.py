@@ -17,11 +17,13 @@ import numpy as np
 from salf.common.errors import SalfError, unknown
 from salf.common.options import converted
 from salf.core.arrivals import Arrivals, Bools, Closing, Floats, Ints
-from salf.core.local import LocalRule
+from salf.core.local import Done, LocalRule, State, Tensors
+from salf.core.server import SGD, Optimiser
 from salf.methods.asks import Asks, asks_of
 from salf.worlds.base import World
 
 Average = Literal["reached", "all"]
+Keeper = Literal["device", "server"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class Plan:
     """
 
     groups: tuple[Group, ...]
+    closing: Closing | None = None  # what is known when the round closes
     narrow: Narrow = field(default_factory=Narrow)
     average_models: bool = False
 
@@ -106,6 +109,7 @@ class Method(ABC):
     average: Average = field(default="reached", kw_only=True)
 
     name: ClassVar[str]  # that of the class in lower case, unless it says otherwise
+    users_keep: ClassVar[Keeper] = "server"  # live, where the users' states are
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -144,6 +148,39 @@ class Method(ABC):
         """How users' local steps are changed, if they do at most so many; None if not at all."""
         return None
 
+    def server_state(self, weights: Tensors) -> State:
+        """What the server keeps between rounds, at the start; `weights` are what is trained.
+
+        `share` and `divisor` find it in `arrived.server` and `closing.server`, a local rule in
+        `step.server`.
+        """
+        return {}
+
+    def user_state(self, weights: Tensors) -> State:
+        """What is kept of a user, before it takes part for the first time."""
+        return {}
+
+    def after(self, done: Done) -> State:
+        """What of a user's state is new after its round; the rest stays."""
+        return {}
+
+    def heard(self, done: Done) -> State:
+        """What the server sums over the updates it uses, each with its user's weight."""
+        return {}
+
+    def learned(self, server: State, heard: State, closing: Closing) -> State:
+        """What of the server's state is new after a round; `heard` is the sum over its users."""
+        return {}
+
+    def step(self, step: Tensors, server: State, rate: float) -> Tensors:
+        """The step of the layers that were reached, in units of the users' `rate`."""
+        return step
+
+    def refuses(self, optimiser: Optimiser) -> str:
+        """Why this cannot be the server's optimiser; "" if it can."""
+        wrong = self.average_models and not isinstance(optimiser, SGD)
+        return "averages old models, which needs server 'sgd'" if wrong else ""
+
     def takes_whole_steps(self, layers: int) -> bool:
         """Whether layers of a further step that was stopped do not count."""
         stopped = Arrivals.at(np.array([2]), steps=np.array([2]), planned=np.array([2]))
@@ -153,7 +190,19 @@ class Method(ABC):
     def changes_users(self) -> bool:
         """Whether users must know the method to do what it asks of them."""
         cls = type(self)
-        return cls.local_rule is not Method.local_rule or cls.gradients is not Method.gradients
+        return any(
+            getattr(cls, hook) is not getattr(Method, hook)
+            for hook in ("local_rule", "gradients", "user_state")
+        )
+
+    @property
+    def has_state(self) -> bool:
+        """Whether anything is kept between rounds."""
+        cls = type(self)
+        return any(
+            getattr(cls, hook) is not getattr(Method, hook)
+            for hook in ("server_state", "user_state", "step")
+        )
 
     def memory(self) -> Recalled | None:
         """What is remembered of users' last updates; None for nothing."""
@@ -182,6 +231,11 @@ class Method(ABC):
 
     def weights(self, arrived: Arrivals, unreached: Floats) -> Floats:
         """c[l, u] of a step whose arrivals and p_l are known."""
+        share, closing = self._closing(arrived, unreached)
+        return np.asarray(share / self.checked_divisor(closing)[:, None])
+
+    def _closing(self, arrived: Arrivals, unreached: Floats) -> tuple[Floats, Closing]:
+        """The shares, each times its user's weight, and what is known when the step closes."""
         layers = len(unreached)
         share = self.checked_share(arrived, layers)
         heard, share = share > 0, share * arrived.weight
@@ -199,15 +253,17 @@ class Method(ABC):
             steps=steps,
             everybody=asked if arrived.everybody is None else arrived.everybody,
             round=arrived.round,
+            server=arrived.server,
         )
-        return np.asarray(share / self.checked_divisor(closing)[:, None])
+        return share, closing
 
     def plan(self, t: int, arrived: Arrivals, unreached: Floats, rows: Ints | None = None) -> Plan:
         """Round t for an engine: users grouped by their network and the `rows` of their batches.
 
         Users with no weight in any layer compute nothing.
         """
-        weights = self.weights(arrived, unreached)
+        share, closing = self._closing(arrived, unreached)
+        weights = share / self.checked_divisor(closing)[:, None]
         gradients = np.where(weights > 0, self.gradients(arrived, len(unreached)), 0)
         rows = np.zeros(arrived.users, np.int64) if rows is None else rows
         # Python's own numbers, because a round has few users and arrays have their price.
@@ -217,7 +273,7 @@ class Method(ABC):
         takes_part: list[bool] = (weights.max(axis=0) > 0).tolist()
         if networks and all(takes_part) and networks.count(networks[0]) == len(networks):
             everybody = Group(arrived.user, weights, *networks[0], gradients)
-            return Plan((everybody,), narrow, self.average_models)
+            return Plan((everybody,), closing, narrow, self.average_models)
         alike: dict[tuple[int, float, int], list[int]] = {}
         for user, network in enumerate(networks):
             if takes_part[user]:
@@ -236,7 +292,7 @@ class Method(ABC):
                     gradients[:, some],
                 )
             )
-        return Plan(tuple(groups), narrow, self.average_models)
+        return Plan(tuple(groups), closing, narrow, self.average_models)
 
     def checked_share(self, arrived: Arrivals, layers: int) -> Floats:
         """`share`, or an error that says what is wrong with it."""
@@ -254,7 +310,8 @@ class Method(ABC):
         depths, steps = np.tile(np.arange(1, layers + 2), 2), np.repeat([1, 2], layers + 1)
         arrived = Arrivals.at(depths, steps=steps, planned=np.full_like(steps, 2))
         chance = np.tile(np.linspace(0.1, 1, arrived.users), (layers, 1))
-        arrived = replace(arrived, chance=chance, intervals=1 / chance)
+        arrived = replace(arrived, chance=chance, intervals=1 / chance, round=1)
+        arrived = replace(arrived, server=self.server_state({}))
         together = self.checked_share(arrived, layers)
         each = (self.checked_share(arrived.only(user), layers) for user in range(arrived.users))
         if not np.allclose(np.hstack(list(each)), together):

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 
 from salf.report import charts, names, seconds
@@ -11,6 +12,7 @@ from salf.report.page import Block, Chart, Page, Section, again, made_with
 from salf.report.style import pictures, write
 from salf.report.tables import Table, best, bold, tell
 from salf.runs.compare import Case, Comparison
+from salf.runs.settings import key as setting_key
 from salf.worlds.depth import has_ratio
 from salf.worlds.fleet.named import GIVEN
 
@@ -136,7 +138,7 @@ def sections(comparison: Comparison) -> list[Section]:
 
 def _table(comparison: Comparison, cases: Sequence[Case], caption: str) -> Table:
     shown = sorted({case.stragglers for case in cases})
-    found = {(c.method, c.stragglers): test_accuracy(comparison, c) for c in cases}
+    found = {(c.method, c.more, c.stragglers): test_accuracy(comparison, c) for c in cases}
     top = {
         key
         for ratio in shown
@@ -144,20 +146,24 @@ def _table(comparison: Comparison, cases: Sequence[Case], caption: str) -> Table
             {
                 key: None if spread is None else round(spread.mean, 4)
                 for key, spread in found.items()
-                if key[1] == ratio and not names.waits(key[0])
+                if key[2] == ratio and not names.waits(key[0])
             }
         )
     }
     rows = []
-    for method in dict.fromkeys(case.method for case in cases):
+    for method, more in dict.fromkeys((case.method, case.more) for case in cases):
         row = [names.method(method) + " (waits)" * names.waits(method)]
+        row += [f"{value}" for _, value in more]
         for ratio in shown:
-            spread = found.get((method, ratio))
-            row.append(bold(str(spread) if spread else NOT_MEASURED, (method, ratio) in top))
+            spread = found.get((method, more, ratio))
+            row.append(bold(str(spread) if spread else NOT_MEASURED, (method, more, ratio) in top))
         rows.append(row)
     columns = [names.condition(comparison.base.depth, ratio) for ratio in shown]
     # The heading over the tables says that the percentages are of stragglers.
-    return Table(["Method", *(c.removesuffix(" stragglers") for c in columns)], rows, caption)
+    others = [setting_key(name) for name, _ in cases[0].more]
+    return Table(
+        ["Method", *others, *(c.removesuffix(" stragglers") for c in columns)], rows, caption
+    )
 
 
 def _accuracy_section(comparison: Comparison) -> Section:
@@ -186,17 +192,24 @@ def _curves_section(comparison: Comparison, over: charts.Over) -> Section:
 
 
 def _reach_section(comparison: Comparison) -> Section:
+    """How many users updated each layer: mean over rounds and seeds, a table per condition."""
+    conditions: dict[str, list[list[str]]] = {}
+    for case in charts.of_first_panel(comparison):
+        results = comparison.results[case]
+        layers = results[0].summary.get("layers") or [""] * len(results[0].history.rows[0].reached)
+        counts = np.mean([row.reached for run in results for row in run.history.rows], axis=0)
+        row = [names.variant(case.method, case.batches), *(f"{count:.1f}" for count in counts)]
+        condition = ", ".join(
+            filter(None, (charts.heading(comparison.base, case, p) for p in ("more", "stragglers")))
+        )
+        conditions.setdefault(condition, []).append(row)
+    columns = ["Method", *names.layers(layers)]
     return Section(
         "How many users reached each layer",
         [
-            "Backpropagation starts at the last layer, so more users reach the later layers than "
-            "the earlier ones. SALF averages each layer over the users that reached it. Dropping "
-            "stragglers leaves every layer with the few users that finished in time.",
-            Chart(
-                charts.reach(comparison),
-                f"How many of {comparison.base.cohort_size()} users updated each layer: mean over "
-                "rounds and seeds.",
-            ),
+            f"Of {comparison.base.cohort_size()} users, on average over rounds and seeds. "
+            "Backpropagation starts at the last layer, so more users reach the later layers.",
+            *(Table(columns, rows, condition) for condition, rows in conditions.items()),
         ],
     )
 
@@ -206,9 +219,7 @@ def _voice_section(comparison: Comparison) -> Section:
         charts.VOICE,
         [
             "A user's voice is its part of the weight applied in all steps, averaged over the "
-            "layers. An unbiased method gives every user the voice it has with FedAvg, which waits "
-            "for all users. A method that averages only over fast users leaves out classes that "
-            "only slow users hold, and the model does not learn them.",
+            "layers. An unbiased method gives every user the voice that it has with FedAvg.",
             Chart(
                 charts.voice(comparison),
                 "Left: each class's part of the voice; black marks show its part of the data. "
@@ -243,10 +254,11 @@ def _measured(comparison: Comparison) -> str:
 
 
 def _notes(comparison: Comparison, *, bold: bool = True) -> list[str]:
+    others = [setting_key(name) for name, _ in next(iter(comparison.results)).more]
+    notes = [f"Compared by {names.listed(others)}, too."] if others else []
     if comparison.base.fleet:
         best = ["Bold: the best method."] * (bold and len(comparison.results) > 1)
-        return [*best, *seconds.notes(comparison)]
-    notes = []
+        return [*notes, *best, *seconds.notes(comparison)]
     if bold and sum(not names.waits(method) for method in methods(comparison)) > 1:
         notes.append("Bold: the best method with a deadline.")
     if len({case.average for case in comparison.results}) > 1:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from salf.methods import asks, find
 from salf.runs.config import Config
+from salf.runs.settings import key as setting_name
 from salf.worlds.depth import has_ratio
 from salf.worlds.fleet.named import GIVEN
 
@@ -119,6 +120,11 @@ def who_is_slow(config: Config) -> str:
 def variant(key: str, batches: str = "equal") -> str:
     """A method, and how its batches are sized if that is not the same for all users."""
     return method(key) + ("" if batches == "equal" else f", {batches}")
+
+
+def values(settings: Sequence[tuple[str, object]]) -> str:
+    """Settings with their values: `lr 0.1, momentum 0.5`."""
+    return ", ".join(f"{setting_name(name)} {value}" for name, value in settings)
 
 
 def split(key: str) -> str:

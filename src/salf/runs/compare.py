@@ -1,21 +1,17 @@
-"""Many runs side by side: methods, ratios of stragglers, splits, averages, batches and seeds."""
+"""Many runs side by side: every combination of what is compared, and what came out."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import product
-from pathlib import Path
 from typing import Any
 
-from salf.common.errors import SalfError, TrainingDiverged, unknown
-from salf.common.files import csv_of, folder_name, write_whole
-from salf.methods import asks, find
-from salf.methods import method as make_method
+from salf.common.errors import SalfError, unknown
+from salf.common.files import csv_of, folder_name
+from salf.methods import Method, asks, find
 from salf.runs.clocked import SHARE, Clocked
 from salf.runs.config import Config
-from salf.runs.federation import load_data
-from salf.runs.pool import OnProgress, run_configs
 from salf.runs.run import Result
-from salf.worlds.depth import has_ratio
+from salf.runs.settings import key
 
 RESULTS = "results.csv"
 
@@ -29,6 +25,37 @@ class Case:
     split: str
     stragglers: float
     batches: str = "equal"
+    more: tuple[tuple[str, Any], ...] = ()  # other settings with several values, by name
+
+    @property
+    def average_used(self) -> str:
+        """The average of its runs: "reached" where the method leaves no choice."""
+        chosen = any(option.name == "average" for option in fields(find(self.method)))
+        return self.average if chosen and not asks(self.method).waits else "reached"
+
+    def settings(self, seed: int, method: Method, fleet: bool) -> dict[str, Any]:
+        """The settings of its run with a seed, with this method object."""
+        found = {
+            **dict(self.more),
+            "average": self.average_used,
+            "split": self.split,
+            "batches": self.batches,
+            "seed": seed,
+        }
+        if not fleet:  # whose devices say who is slow
+            # A method that waits for everybody gives one result whatever the ratio is.
+            found["stragglers"] = 0.0 if method.asks.waits else self.stragglers
+        if not method.asks.reach:
+            found["reach"] = "known"
+        return found
+
+    def label(self, seed: int, fleet: str) -> str:
+        """A name for its run with a seed, fit for a folder."""
+        sized = () if self.batches in ("auto", "equal") else (self.batches,)
+        ratio = 0.0 if asks(self.method).waits else self.stragglers
+        more = (f"{key(name)}={value}" for name, value in self.more)
+        where = (self.average_used, self.split, fleet or f"{ratio:g}", *more)
+        return folder_name(self.method, *sized, *where, seed)
 
 
 @dataclass(frozen=True)
@@ -36,21 +63,23 @@ class Comparison:
     """Finished runs, grouped by case; each case has one result per seed.
 
     `failures` names the runs that diverged, each with the reason; they have no result. `goal` is
-    the accuracy to reach by the simulated clock; by default 95 % of waiting FedAvg's.
+    the accuracy to reach by the simulated clock; by default 95 % of waiting FedAvg's. `interrupted`
+    says that there were more runs to come.
     """
 
     base: Config
     results: dict[Case, list[Result]]
     failures: dict[str, str] = field(default_factory=dict)
     goal: float | None = None
+    interrupted: bool = False
 
     def waiting(self, case: Case) -> Case | None:
         """The case of a method that waits for all users to compare this one with."""
+        place = (case.split, case.average, case.more)
         others = [
             other
             for other in self.results
-            if asks(other.method).waits
-            and (other.split, other.average) == (case.split, case.average)
+            if asks(other.method).waits and (other.split, other.average, other.more) == place
         ]
         return min(others, key=lambda other: other.batches != "equal", default=None)
 
@@ -73,6 +102,7 @@ class Comparison:
         return [
             {
                 "method": case.method,
+                **dict(case.more),
                 **self._condition(case),
                 **{key: result.summary[key] for key in ("seed", "test_accuracy", "best_accuracy")},
                 **{
@@ -91,8 +121,9 @@ class Comparison:
     def _condition(self, case: Case) -> dict[str, Any]:
         if not self.base.fleet:
             return {"stragglers": case.stragglers}
-        deadline = None if asks(case.method).waits else self.base.deadline
-        return {"batches": case.batches, "fleet": self.base.fleet, "deadline": deadline}
+        here = {"fleet": self.base.fleet, "deadline": self.base.deadline} | dict(case.more)
+        deadline = None if asks(case.method).waits else here["deadline"]
+        return {"batches": case.batches, "fleet": here["fleet"], "deadline": deadline}
 
     def _clocked_records(self, case: Case) -> list[dict[str, float | None]]:
         if not self.base.fleet:
@@ -100,21 +131,19 @@ class Comparison:
         return [clocked.record() for clocked in self.clocked(case)]
 
 
-def cases(
-    methods: Sequence[str],
-    averages: Sequence[str],
-    splits: Sequence[str],
-    stragglers: Sequence[float],
-    batches: Sequence[str] = ("auto",),
-    devices: bool = False,
-) -> list[Case]:
-    """All combinations, in the order people read them.
+def cases(axes: Mapping[str, Sequence[Any]], devices: bool = False) -> list[Case]:
+    """All combinations of the values of these settings, in the order people read them.
 
-    A method may bring its own way to size batches, as in `salf+equal-time`. `devices` says whether
-    there are any to size batches for.
+    `method`, `average`, `split` and `stragglers` must be among them. A method may bring its own way
+    to size batches, as in `salf+equal-time`. `devices` says whether there are any to size batches
+    for.
     """
-    sized = [pair for method in methods for pair in variants(method, batches, devices)]
-    return [Case(m, a, s, r, b) for s, a, (m, b), r in product(splits, averages, sized, stragglers)]
+    own = ("split", "average", "method", "batches", "stragglers")
+    batches = axes.get("batches", ("auto",))
+    sized = [pair for name in axes["method"] for pair in variants(name, batches, devices)]
+    more = [[(name, value) for value in axes[name]] for name in axes if name not in own]
+    found = product(axes["split"], axes["average"], sized, product(*more), axes["stragglers"])
+    return list(dict.fromkeys(Case(m, a, s, r, b, others) for s, a, (m, b), others, r in found))
 
 
 def variants(method: str, batches: Sequence[str], devices: bool = False) -> list[tuple[str, str]]:
@@ -123,62 +152,6 @@ def variants(method: str, batches: Sequence[str], devices: bool = False) -> list
     auto = "equal-time" if devices and asks(name).stands_in else "equal"
     chosen = [auto if each == "auto" else each for each in ([own] if plus else batches)]
     return [(name, each) for each in dict.fromkeys(chosen)]
-
-
-def compare(
-    base: Config,
-    wanted: Sequence[Case],
-    seeds: Sequence[int],
-    out: Path | str | None = None,
-    *,
-    options: Mapping[str, Any] | None = None,
-    goal: float | None = None,
-    workers: int | None = None,
-    on_progress: OnProgress | None = None,
-    report: Callable[[str], None] | None = None,
-) -> Comparison:
-    """Run every case with every seed, several at a time, one thread each.
-
-    With `out`, each run has its folder there and the same call again goes on where it stopped.
-    `options` go to the methods that have them, on top of the base config's. `goal` is the accuracy
-    to reach by the simulated clock of a fleet.
-    """
-    out = None if out is None else Path(out)
-    if not wanted or not seeds:
-        raise SalfError("there is nothing to compare: pass at least one method and one seed.")
-    check_goal(goal, base.fleet)
-    ratios = {case.stragglers for case in wanted}
-    if base.fleet and len(ratios) > 1:
-        raise SalfError(
-            "ratios of stragglers do not apply to a fleet: its devices determine who is slow."
-        )
-    if not has_ratio(base.depth) and len(ratios) > 1:
-        raise SalfError(
-            "ratios of stragglers belong to depth='mixture' and have no effect with depth "
-            f"{base.depth}: pass only one."
-        )
-    _check_options(options or {}, wanted)
-    options = {**base.options, **(options or {})}
-    jobs = {(case, seed): _config(base, case, seed, options) for case in wanted for seed in seeds}
-    for config in jobs.values():
-        config.check_deadline()
-    if base.reach == "learned" and all(config.reach == "known" for config in jobs.values()):
-        raise SalfError("none of these methods uses p_l: leave out reach=.")
-    # Once here, so that data are fetched once and what is wrong with them is said once.
-    load_data(base, report)
-    # A method that waits for everybody gives one result whatever the ratio of stragglers is.
-    distinct = {_label(config): config for config in jobs.values()}
-    done = run_configs(distinct, out, workers, on_progress)
-    results: dict[Case, list[Result]] = {}
-    for (case, _), config in jobs.items():
-        if _label(config) in done.results:
-            results.setdefault(case, []).append(done.results[_label(config)])
-    if not results:
-        raise TrainingDiverged(f"no run finished: {_listed(done.failures)}")
-    comparison = Comparison(base, results, done.failures, goal)
-    if out is not None:
-        write_whole(out / RESULTS, results_csv(comparison))
-    return comparison
 
 
 def check_goal(goal: float | None, fleet: object) -> None:
@@ -191,63 +164,24 @@ def check_goal(goal: float | None, fleet: object) -> None:
         raise SalfError(f"the target is an accuracy above 0 and at most 1, not {goal}.")
 
 
-def _listed(failures: Mapping[str, str]) -> str:
-    return " ".join(f"{name}: {reason}" for name, reason in failures.items())
-
-
 def results_csv(comparison: Comparison) -> str:
     """One line per case and seed."""
     return csv_of(comparison.records())
 
 
-def _check_options(options: Mapping[str, Any], wanted: Sequence[Case]) -> None:
+def check_options(options: Mapping[str, Any], wanted: Sequence[Case]) -> None:
+    """Refuse an option that none of the methods has."""
     known = {name for case in wanted for name in _own_options(case.method)}
     for name in options:
-        if name.replace("_", "-") not in known:
+        if key(name) not in known:
             raise unknown("option of these methods", name, known)
 
 
-def average_of(case: Case) -> str:
-    """The average of a case's runs: "reached" where the method leaves no choice."""
-    chosen = any(option.name == "average" for option in fields(find(case.method)))
-    return case.average if chosen and not asks(case.method).waits else "reached"
+def own_options(options: Mapping[str, Any], method: str) -> dict[str, Any]:
+    """Those of the options that a method has."""
+    own = _own_options(method)
+    return {name: value for name, value in options.items() if key(name) in own}
 
 
 def _own_options(name: str) -> set[str]:
-    return {option.name.replace("_", "-") for option in fields(find(name))} - {"average"}
-
-
-def _config(base: Config, case: Case, seed: int, options: Mapping[str, Any]) -> Config:
-    waits, own = asks(case.method).waits, _own_options(case.method)
-    average = average_of(case)
-    options = {name: v for name, v in options.items() if name.replace("_", "-") in own}
-    uses_reach = make_method(case.method, average=average, **options).asks.reach
-    return base.changed(
-        method=case.method,
-        average=average,
-        reach=base.reach if uses_reach else "known",
-        split=case.split,
-        # With a fleet it says nothing.
-        stragglers=None if base.fleet else 0.0 if waits else case.stragglers,
-        batches=case.batches,
-        seed=seed,
-        threads=base.threads or 1,
-        options=options,
-    )
-
-
-def _label(config: Config) -> str:
-    """A name for a run within a comparison, fit for a folder."""
-    condition = config.fleet or f"{config.stragglers:g}"
-    return label(
-        config.method, config.average, config.split, condition, config.seed, config.batches
-    )
-
-
-def label(
-    method: str, average: str, split: str, condition: str, seed: int, batches: str = "equal"
-) -> str:
-    """A name for a run within a comparison, fit for a folder."""
-    sized = () if batches in ("auto", "equal") else (batches,)
-    parts = (method, *sized, average, split, condition, seed)
-    return folder_name(*parts)
+    return {key(option.name) for option in fields(find(name))} - {"average"}

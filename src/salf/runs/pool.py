@@ -2,10 +2,12 @@
 
 import os
 import signal
+import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import connection, get_context, parent_process
@@ -20,6 +22,7 @@ from salf.common.errors import SalfError, TrainingDiverged
 from salf.core.rows import Row
 from salf.runs.config import Config
 from salf.runs.run import Result, Stopped, cores, run
+from salf.runs.training import OnRound
 
 # Says what share of a job, in [0, 1], is done; raises Stopped when it is to end.
 Progress = Callable[[float], None]
@@ -43,9 +46,19 @@ class Done:
     failures: dict[str, str] = field(default_factory=dict)
 
 
-def run_job(config: Config, out: Path | None, work: float | None = None) -> Job:
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C ended the work before all jobs were done; `done` is what there is."""
+
+    def __init__(self, done: Done) -> None:
+        super().__init__()
+        self.done = done
+
+
+def run_job(
+    config: Config, out: Path | None, work: float | None = None, on_round: OnRound | None = None
+) -> Job:
     """A run as a job; with `out`, it goes on in that folder where it stopped."""
-    return Job(partial(_run, config, out), amount(config) if work is None else work)
+    return Job(partial(_run, config, out, on_round), amount(config) if work is None else work)
 
 
 def run_configs(
@@ -74,6 +87,26 @@ def share(row: Row, rounds: int, seconds: float | None) -> float:
     return max(by_rounds, by_clock)
 
 
+def run_here(jobs: Mapping[str, Job], on_progress: OnProgress | None = None) -> Done:
+    """Do all jobs in this process, one after the other."""
+    done, before, total = Done(), 0.0, sum(job.work for job in jobs.values())
+    for name, job in jobs.items():
+
+        def progress(share: float, before: float = before, work: float = job.work) -> None:
+            if on_progress is not None:
+                on_progress(before + share * work, total)
+
+        try:
+            done.results[name] = job.do(progress)
+        except TrainingDiverged as error:
+            done.failures[name] = str(error)
+        except KeyboardInterrupt:
+            raise Interrupted(done) from None
+        before += job.work
+        progress(0.0, before)
+    return done
+
+
 def run_all(
     jobs: Mapping[str, Job],
     workers: int | None = None,
@@ -85,13 +118,16 @@ def run_all(
     A training that diverges costs its own result; anything else that goes wrong ends it all.
     `on_done` is called with the name of each job that ended, and with what there is so far.
     """
+    if not jobs:
+        return Done()
     context = get_context("spawn")  # a forked torch may deadlock
     messages, stop = context.SimpleQueue(), context.Event()
     shares = dict.fromkeys(jobs, 0.0)
     done = Done()
     at_once = min(workers or cores(), len(jobs))
     pool = ProcessPoolExecutor(at_once, context, _start_worker, (messages, stop))
-    names = {pool.submit(_do, name, job): name for name, job in jobs.items()}
+    with _without_main():
+        names = {pool.submit(_do, name, job): name for name, job in jobs.items()}
     try:
         pending = set(names)
         while pending:
@@ -116,12 +152,26 @@ def run_all(
             "a process died (killed, or out of memory). With out=, repeat it to "
             "continue; fewer workers= need less memory."
         ) from None
-    except BaseException:
+    except BaseException as error:
         stop.set()
+        if isinstance(error, KeyboardInterrupt):
+            raise Interrupted(done) from None
         raise
     finally:
         pool.shutdown(cancel_futures=True)
     return done
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Processes that start do not import the program, which needs no `if __name__ == ...` then."""
+    program: dict[str, Any] = vars(sys.modules["__main__"])
+    kept: dict[str, Any] = {n: program.pop(n) for n in ("__file__", "__spec__") if n in program}
+    program["__spec__"] = None
+    try:
+        yield
+    finally:
+        program.update(kept)
 
 
 # Of a worker process: progress is reported here, and jobs end when the event is set.
@@ -160,8 +210,19 @@ def _do(name: str, job: Job) -> Any:
     return job.do(progress)
 
 
-def _run(config: Config, out: Path | None, progress: Progress) -> Result:
-    def on_round(row: Row, model: nn.Module) -> None:
-        progress(share(row, config.rounds, config.seconds))
+def _run(config: Config, out: Path | None, on_round: OnRound | None, progress: Progress) -> Result:
+    after = counted(config.rounds, config.seconds, progress, on_round)
+    return run(config, out, resume=True, on_round=after)
 
-    return run(config, out, resume=True, on_round=on_round)
+
+def counted(
+    rounds: int, seconds: float | None, progress: Progress, on_round: OnRound | None = None
+) -> OnRound:
+    """Say after each round how much of a run is done, then call `on_round`."""
+
+    def after(row: Row, model: nn.Module) -> None:
+        progress(share(row, rounds, seconds))
+        if on_round is not None:
+            on_round(row, model)
+
+    return after

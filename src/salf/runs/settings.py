@@ -142,11 +142,9 @@ class Settings:
     files: Mapping[str, Any] = field(default_factory=dict)  # digests of those that settings name
 
     def __post_init__(self) -> None:
-        kinds = get_type_hints(type(self))
+        hints = get_type_hints(type(self))
         for each in fields(self):
-            value, read = getattr(self, each.name), each.metadata.get("read")
-            value = converted(read(value) if read else value, kinds[each.name], each.name)
-            object.__setattr__(self, each.name, value)
+            object.__setattr__(self, each.name, _read(each, getattr(self, each.name), hints))
         for each in fields(self):
             _check_limits(each, getattr(self, each.name))
         if self.local_epochs and self.local_steps > 1:
@@ -291,6 +289,17 @@ class Settings:
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
+def _read(setting: Field[Any], value: Any, hints: Mapping[str, Any]) -> Any:
+    read = setting.metadata.get("read")
+    return converted(read(value) if read else value, hints[setting.name], setting.name)
+
+
+def typed(kind: type[Settings], name: str, value: Any) -> Any:
+    """A value as the setting of this name has it."""
+    check_names([name], kind)
+    return _read(kind.__dataclass_fields__[name], value, get_type_hints(kind))
+
+
 def _check_limits(setting: Field[Any], value: Any) -> None:
     limits = setting.metadata
     least, most = limits.get("least"), limits.get("most")
@@ -316,6 +325,15 @@ def check_names(settings: Iterable[str], kind: type[Settings]) -> None:
     for name in settings:
         if name not in names_of(kind):
             raise unknown("setting", name, names_of(kind))
+
+
+def refuse_with_fleet(given: Iterable[str]) -> None:
+    """Refuse settings that say how deep users get where their devices do."""
+    for name in ("stragglers", "depth"):
+        if name in given:
+            raise SalfError(
+                f"the fleet and the deadline determine how far users get: leave out {name}=."
+            )
 
 
 def refuse_deadline(method: Method) -> None:

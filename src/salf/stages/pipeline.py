@@ -20,18 +20,20 @@ import numpy as np
 from torch import Tensor
 
 from salf.common.errors import SalfError
-from salf.core.aggregate import LayerwiseAggregate, Update, User
+from salf.core.aggregate import LayerwiseAggregate, UserId
 from salf.core.arrivals import Bools, Floats, Ints
 from salf.core.compression import Compression, unpacked
 from salf.core.layers import Layers
+from salf.core.local import Tensors
 from salf.methods import Method
 from salf.stages.attacks import Attacked, Attackers
 from salf.stages.compressed import Compressed, Residuals
 from salf.stages.participation import Participation
 from salf.stages.recall import Recall, Remembering, StandIns
 from salf.stages.robust import Robust, RobustAggregate, Votes
+from salf.stages.states import States
 
-Users = Sequence[User] | Ints
+Users = Sequence[UserId] | Ints
 State = tuple[dict[str, dict[str, Tensor]], dict[str, Any]]  # groups of tensors, and plain values
 
 
@@ -71,12 +73,20 @@ class Pipeline:
         seed: int | None = None,
     ) -> None:
         """With the `seed` of a simulation, its users' side of compression is run here, too."""
-        self.method, self.stages = method, stages
+        self.method, self.stages, self._simulated = method, stages, seed is not None
         self._layers, self._weights = layers, weights
         asks, rule = method.asks, method.memory()
         counts = asks.cutoff is not None or (asks.chance and stages.count_reach)
         self.participation = Participation(len(layers), asks.cutoff) if counts else None
         self.recall = None if rule is None else Recall(layers, weights, rule)
+        self.states: States | None = None
+        if method.has_state:
+            self.states = States(method, layers, weights)
+            if stages.robust is not None and type(method).heard is not Method.heard:
+                raise SalfError(
+                    f"the server of {method.name} keeps a sum over all users, which a robust rule "
+                    "does not protect: set robust to 'none'."
+                )
         self.votes = None if stages.robust is None else Votes(stages.robust)
         self.residuals: Residuals | None = None
         if (compression := stages.compression) is not None and seed is not None:
@@ -88,7 +98,7 @@ class Pipeline:
             self.residuals = Residuals(compression, layers, seed)
 
     def open(
-        self, t: int, everybody: float, own: Mapping[User, float] | None = None
+        self, t: int, everybody: float, own: Mapping[UserId, float] | None = None
     ) -> LayerwiseAggregate:
         """The aggregate of round t, to which users' updates are added.
 
@@ -103,13 +113,17 @@ class Pipeline:
                 found = StandIns(found, self.recall, t, own or {})
             else:
                 found = Remembering(found, self.recall, t, everybody)
+        if self.states is not None:
+            found = self.states.around(found, "server")
         if self.residuals is not None:
             found = Compressed(found, self.residuals, t)
+        if self.states is not None and self._simulated:
+            found = self.states.around(found, "device")
         if self.stages.attackers is not None:
             found = Attacked(found, self.stages.attackers, layers, t)
         return found
 
-    def received(self, sent: Update) -> Update:
+    def received(self, sent: Tensors) -> Tensors:
         """A live user's update, decompressed; ValueError if it cannot be."""
         assert self.stages.compression is not None
         trained = {name: w for name, w in self._weights.items() if w.requires_grad}
@@ -137,6 +151,11 @@ class Pipeline:
         return self.participation.intervals(users)
 
     @property
+    def server_state(self) -> Mapping[str, Tensor]:
+        """What the method keeps at the server."""
+        return {} if self.states is None else self.states.server
+
+    @property
     def kept(self) -> dict[str, Kept]:
         """What is kept of the users, by name."""
         kept: dict[str, Kept | None] = {
@@ -144,6 +163,7 @@ class Pipeline:
             "recall": self.recall,
             "votes": self.votes,
             "residuals": self.residuals,
+            "states": self.states,
         }
         return {name: each for name, each in kept.items() if each is not None}
 

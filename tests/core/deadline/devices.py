@@ -46,28 +46,30 @@ class TiedTransformer(nn.Module):
         return self.head(self.encoder(self.embed(value)).mean(1))
 
 
+LEAVES = ("convolution", "norm")
+PARTS = ("self_attn", "norm1", "linear1", "linear2", "norm2")
 PICTURES = torch.Generator().manual_seed(1)
 MODELS = {
     "mlp": (small_mlp, torch.randn(4, 4, generator=PICTURES), None),
     "residual": (
         ResidualNetwork,
         torch.randn(4, 2, 4, 4, generator=PICTURES),
-        ["stem", "one", "two", "head"],
+        None,
     ),
     "residual, a layer per leaf": (
         ResidualNetwork,
         torch.randn(4, 2, 4, 4, generator=PICTURES),
-        None,
+        ["stem", *(f"{block}.{leaf}" for block in ("one", "two") for leaf in LEAVES), "head"],
     ),
     "tied transformer": (
         TiedTransformer,
         torch.randint(0, 5, (4, 3), generator=PICTURES),
-        ["embed", "encoder.layers.0", "encoder.layers.1", "head"],
+        None,
     ),
     "tied transformer, a layer per leaf": (
         TiedTransformer,
         torch.randint(0, 5, (4, 3), generator=PICTURES),
-        None,
+        ["embed", *(f"encoder.layers.{n}.{part}" for n in (0, 1) for part in PARTS), "head"],
     ),
 }
 TARGETS = torch.tensor([0, 1, 2, 0])

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import Node, get_gradient_edge
 
 from salf.common.errors import SalfError
 from salf.core.deadline.retry import Retry
-from salf.core.deadline.times import FORWARD, Times
+from salf.core.deadline.times import FORWARD, StageTimes
+from salf.core.graph import nodes_of
 from salf.core.layers import Layers
 
 SLOWEST = 2.0  # how much slower than usual a round may look, since one hiccup is not a slow round
@@ -66,7 +66,7 @@ class Backpropagation:
                 )
         self.model = model
         self.layers = layers
-        self.times = Times(len(layers))
+        self.times = StageTimes(len(layers))
         self.retry = Retry()
         self._now = now
         names = (name for layer in layers for name in layer.parameters)
@@ -120,7 +120,9 @@ class Backpropagation:
         named = dict(self.model.named_parameters())
         names = [name for layer in self.layers for name in layer.parameters]
         trainable = {name: named[name] for name in names if named[name].requires_grad}
-        used = _leaves(loss)
+        nodes = nodes_of([loss] if loss.requires_grad else [])
+        # Only at the leaves: nodes of functions of one's own may have such an attribute too.
+        used = {id(getattr(n, "variable", None)) for n in nodes if not n.next_functions}
         awaited = {name: p for name, p in trainable.items() if id(p) in used}
         if trainable and not awaited:
             raise SalfError(
@@ -185,7 +187,7 @@ class Backpropagation:
                 f"of seconds for each of '0'..'{len(self.layers) + 1}', 'absent', 'ages', "
                 "'course', 'cold' and 'credit'."
             )
-        self.times, self.retry = Times(len(self.layers)), Retry()
+        self.times, self.retry = StageTimes(len(self.layers)), Retry()
         for stage in stages:
             self.times.seen[stage].extend(state[str(stage)])
             self.times.absent[stage] = int(state["absent"][stage])
@@ -205,7 +207,7 @@ class _Round:
     def __init__(
         self,
         deadline: float,
-        times: Times,
+        times: StageTimes,
         now: Callable[[], float],
         *,
         trying: bool,
@@ -293,21 +295,6 @@ class _Round:
         while self.depth > 1 and not self._pending[self.depth - 1]:
             self.depth -= 1
             self.seconds[self.depth] = 0.0
-
-
-def _leaves(loss: Tensor) -> set[int]:
-    """The ids of the tensors that `loss.backward()` would give a gradient to."""
-    leaves: set[int] = set()
-    ahead = [get_gradient_edge(loss).node] if loss.requires_grad else []
-    found: set[Node] = set(ahead)
-    for node in ahead:  # which grows on the way
-        for following, _ in node.next_functions:
-            if following is not None and following not in found:
-                found.add(following)
-                ahead.append(following)
-        if not node.next_functions:
-            leaves.add(id(getattr(node, "variable", None)))
-    return leaves
 
 
 def _accelerators(parameters: Iterable[Tensor]) -> set[torch.device]:

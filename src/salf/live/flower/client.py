@@ -20,6 +20,7 @@ from salf.methods import Method
 from salf.worlds.fleet.cost import MOST
 
 RESIDUALS = "salf-residuals"  # where in the context's state what was not sent is kept
+SERVER_STATE, USER_STATE = "salf-server", "salf-user"  # records with a method's states
 TIMES = "salf-times"  # where in the context's state the learned times are kept
 
 Batch = tuple[Tensor, Tensor]
@@ -58,7 +59,7 @@ def train(
     with salf.
     """
     start = time.perf_counter()
-    config, weights = _read(msg)
+    config, weights, states = _read(msg)
     named, round = cast(str, config["layers"]), cast(int, config["server-round"])
     deadline = cast(float | None, config.get("deadline"))
     layers = Layers.of(model, json.loads(named))
@@ -85,11 +86,21 @@ def train(
         cast(float, config["local-rate"]),
         cast(float, config.get("step-seconds", 0.0)),
         cast(str, config.get("method", "")),
+        states.get(SERVER_STATE, {}),
+        {user.name: states[USER_STATE]} if USER_STATE in states else {},
+        {user.name: cast(int, config.get("used", 0))},
     )
+    _recall_states(user, context)
     update = user.train(task)
     if context is not None:
         learned = user.backpropagation.state_dict()
         context.state[TIMES] = ConfigRecord({"layers": named, "rows": update.rows, **learned})
+        if user.kept.states:
+            context.state[USER_STATE] = ArrayRecord(
+                {f"{r} {n}": v for r, own in user.kept.states.items() for n, v in own.items()}
+            )
+    elif user.kept.states:
+        raise SalfError("the method keeps a state on this node: pass the context to train.")
     update = replace(update, seconds=time.perf_counter() - start)
     metrics = MetricRecord({"server-round": round, **update.numbers()})
     arrays = ArrayRecord(dict(user.packed(update).tensors))
@@ -99,10 +110,14 @@ def train(
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=msg)
 
 
-def _read(msg: Message) -> tuple[ConfigRecord, dict[str, Tensor]]:
+def _read(msg: Message) -> tuple[ConfigRecord, dict[str, Tensor], dict[str, dict[str, Tensor]]]:
+    """The config, the model, and the method's states by the names of their records."""
     try:
         (config,) = msg.content.config_records.values()
-        (arrays,) = msg.content.array_records.values()
+        records = msg.content.array_records.items()
+        found = {name: dict(each.to_torch_state_dict()) for name, each in records}
+        states = {name: found.pop(name) for name in (SERVER_STATE, USER_STATE) if name in found}
+        (weights,) = found.values()
         if not {"layers", "server-round", "local-steps", "local-rate"} <= config.keys():
             raise ValueError
     except ValueError:
@@ -110,7 +125,18 @@ def _read(msg: Message) -> tuple[ConfigRecord, dict[str, Tensor]]:
             "salf.flower.train cannot answer this message: the server's strategy must be "
             "salf.flower.SALF."
         ) from None
-    return config, dict(arrays.to_torch_state_dict())
+    return config, weights, states
+
+
+def _recall_states(user: User, context: Context | None) -> None:
+    """Go on with what the method keeps on this node."""
+    known = None if context is None else context.state.get(USER_STATE)
+    if isinstance(known, ArrayRecord):
+        states: dict[int, dict[str, Tensor]] = {}
+        for key, value in known.to_torch_state_dict().items():
+            round, _, name = key.partition(" ")
+            states.setdefault(int(round), {})[name] = value
+        user.kept.states.update(states)
 
 
 def _sender(

@@ -1,0 +1,58 @@
+"""Progress bars on standard error, for work of more than two seconds that somebody looks at."""
+
+from time import monotonic
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+PATIENCE = 2.0
+
+console = Console(stderr=True)
+
+
+class Bar:
+    """What is being done, how much of it is done, time gone and time left.
+
+    It appears after two seconds, in a terminal or a notebook. What is `counted` is shown as a
+    number of so many, all else in percent. The time left is judged by the last `memory` seconds.
+    """
+
+    def __init__(
+        self, what: str, total: float | None = None, *, counted: bool = False, memory: float = 30.0
+    ) -> None:
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn() if counted else TaskProgressColumn(),
+            TextColumn("{task.fields[state]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+            console=console,
+            speed_estimate_period=memory,
+            disable=not (console.is_terminal or console.is_jupyter),
+            transient=True,
+        )
+        self._task = self.progress.add_task(what, total=total, state="")
+        self._from = monotonic() + PATIENCE
+
+    def __enter__(self) -> "Bar":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def update(self, done: float, total: float | None = None, **more: Any) -> None:
+        """So much is done; `more` may be `state`, a text beside the bar, or `description`."""
+        self.progress.update(self._task, completed=done, total=total, **more)
+        if monotonic() >= self._from:
+            self.progress.start()

@@ -1,0 +1,153 @@
+"""What a method keeps between rounds: a state of the server, and one of every user.
+
+Both are made anew for every run. Users' new states count from the next round on, and only if their
+updates were used. Live, a method may leave users' states on their devices; then only the server's
+is here.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from salf.common.errors import SalfError
+from salf.core.aggregate import Changing, LayerwiseAggregate, PerLayer, Step, UserId
+from salf.core.arrivals import Closing, Ints
+from salf.core.layers import Layers
+from salf.core.local import Done, State, Tensors
+from salf.methods import Method
+from salf.methods.base import Keeper
+
+Learn = Callable[[UserId, Done], None]
+
+
+class Progress(NamedTuple):
+    """How far a user got in a round."""
+
+    gradients: Ints  # how many local steps' gradients it has of each layer
+    rate: float  # of these steps
+    weight: float  # of the user
+
+
+class States:
+    """The states of one run."""
+
+    def __init__(self, method: Method, layers: Layers, weights: Mapping[str, Tensor]) -> None:
+        self._method, self._index_of = method, layers.index_of
+        trained = {name: w.detach() for name, w in weights.items() if w.requires_grad}
+        self._trained = trained.keys() & layers.index_of.keys()
+        self.server = checked(method, "server_state", method.server_state(trained))
+        self._fresh = checked(method, "user_state", method.user_state(trained))
+        self._users: dict[UserId, State] = {}
+        self.used: dict[str, int] = {}  # live, the last round in which each user's update was
+        self._progress: dict[UserId, Progress] = {}  # in the open round
+        self._new: dict[UserId, State] = {}
+        self._heard: dict[str, Tensor] = {}
+
+    def of(self, user: UserId) -> State:
+        """What is kept of a user."""
+        return self._users.get(user, self._fresh)
+
+    def begin(self, user: UserId, progress: Progress) -> None:
+        """An update of this user is coming."""
+        self._progress[user] = progress
+
+    def done(self, user: UserId, update: Tensors, weights: PerLayer | None) -> Done:
+        """A user's round, of the layers in which it has a weight."""
+        gradients, rate, _ = self._progress[user]
+        total = {
+            name: value
+            for name, value in update.items()
+            if name in self._trained and (weights is None or weights[self._index_of[name]])
+        }
+        steps = {name: int(gradients[self._index_of[name]]) for name in total}
+        return Done(total, steps, rate, self.server, self.of(user))
+
+    def keep(self, user: UserId, done: Done) -> None:
+        """The user's state after its round."""
+        self._new[user] = after(self._method, done)
+
+    def hear(self, user: UserId, done: Done) -> None:
+        """What the server's state learns from it."""
+        weight = self._progress[user].weight
+        for name, value in checked(self._method, "heard", self._method.heard(done)).items():
+            known = self._heard.get(name)
+            self._heard[name] = value * weight if known is None else known + value * weight
+
+    def close(self, step: Step, closing: Closing, rate: float) -> Step:
+        """End the round, and return the step as the method changes it."""
+        learned = self._method.learned(self.server, self._heard, closing)
+        self.server = {**self.server, **checked(self._method, "learned", learned)}
+        self._users |= self._new
+        self._new, self._heard, self._progress = {}, {}, {}
+        mean = {name: value for name, value in step.values.items() if name in self._trained}
+        changed = checked(self._method, "step", self._method.step(mean, self.server, rate))
+        return Step({**step.values, **changed}, step.held)
+
+    def state(self) -> tuple[list[Any], dict[str, Tensor]]:
+        """The users of whom something is kept, whose were used, and tensors with a row for each."""
+        kept = {f"server {name}": value for name, value in self.server.items()}
+        for name in self._fresh if self._users else ():
+            kept[f"users {name}"] = torch.stack([own[name] for own in self._users.values()])
+        return [list(self._users), self.used], kept
+
+    def load_state(self, plain: Sequence[Any], kept: Mapping[str, Tensor]) -> None:
+        """Continue with the states of another run."""
+        users, used = plain
+        self.used = dict(used)
+        self.server = {n: kept[f"server {n}"].to(value) for n, value in self.server.items()}
+        columns = {n: kept[f"users {n}"].to(like) for n, like in self._fresh.items() if users}
+        self._users = {
+            user: {name: column[row].clone() for name, column in columns.items()}
+            for row, user in enumerate(users)
+        }
+
+    def around(self, inner: LayerwiseAggregate, place: Keeper) -> LayerwiseAggregate:
+        """An aggregate from which the states that are kept at this place learn."""
+        cls = type(self._method)
+        learns: list[Learn] = []
+        if place == self._method.users_keep and cls.user_state is not Method.user_state:
+            learns.append(self.keep)
+        if place == "server" and cls.heard is not Method.heard:
+            learns.append(self.hear)
+        return _Noting(inner, self, learns) if learns else inner
+
+
+class _Noting(Changing):
+    def __init__(
+        self,
+        inner: LayerwiseAggregate,
+        states: States,
+        learns: Sequence[Callable[[UserId, Done], None]],
+    ) -> None:
+        super().__init__(inner)
+        self._states, self._learns = states, learns
+
+    def changed(self, update: Tensors, weights: PerLayer | None, user: UserId) -> Tensors:
+        done = self._states.done(user, update, weights)
+        for learn in self._learns:
+            learn(user, done)
+        return update
+
+
+def after(method: Method, done: Done) -> State:
+    """A user's state after its round."""
+    new = checked(method, "after", method.after(done))
+    return {**done.own, **{name: value.clone() for name, value in new.items()}}
+
+
+def checked(method: Method, hook: str, state: Any) -> dict[str, Tensor]:
+    """A state that a method returned: tensors by name, and numbers made tensors."""
+    if not isinstance(state, Mapping):
+        raise SalfError(f"{type(method).__name__}.{hook} must return a dict of tensors by name.")
+    found = {}
+    for name, value in state.items():
+        if not isinstance(value, Tensor | int | float):
+            raise SalfError(
+                f"{type(method).__name__}.{hook} must return tensors or numbers by name; "
+                f"{name!r} is a {type(value).__name__}."
+            )
+        value = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+        found[str(name)] = value.detach()
+    return found

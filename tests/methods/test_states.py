@@ -1,0 +1,196 @@
+"""SCAFFOLD and FedDyn as their papers write them, in NumPy, on users that stop and stay away."""
+
+import numpy as np
+import pytest
+import torch
+from quadratic import half_square
+from torch import nn
+
+import salf
+from salf.common.errors import SalfError
+from salf.core.server import SGD, Adam
+from salf.data import Partitioned, Samples
+from salf.data.sampling import LocalWork
+from salf.engines import ENGINES
+from salf.live.server import LiveServer, ServerSettings
+from salf.live.user import User
+from salf.methods import method
+from salf.problem import Problem
+from salf.simulation import Recipe, Simulation
+from salf.worlds.base import Recorded
+
+USERS, ROWS, LAYERS, ETA = 4, 3, 2, 0.1
+RNG = np.random.default_rng(5)
+INPUTS, TARGETS = RNG.normal(size=(USERS * ROWS, 2)), RNG.normal(size=USERS * ROWS)
+START = [RNG.normal(size=(3, 2)), RNG.normal(size=(1, 3))]
+# Of each round: (user, depth of its last step, local steps). User 3 comes twice, once for nothing.
+SEVERAL = [
+    [(0, 1, 3), (1, 2, 3), (2, 1, 2)],
+    [(0, 2, 1), (1, 1, 3), (2, 3, 1)],
+    [(1, 2, 2), (2, 2, 3), (3, 1, 3)],
+    [(0, 1, 3), (2, 1, 1), (3, 3, 1)],
+]
+ONE = [[(user, depth, 1) for user, depth, _ in each] for each in SEVERAL]
+
+
+def gradient(w, user):
+    rows = slice(user * ROWS, (user + 1) * ROWS)
+    hidden = INPUTS[rows] @ w[0].T
+    error = hidden @ w[1].T - TARGETS[rows, None]
+    return [(error @ w[1]).T @ INPUTS[rows] / ROWS, error.T @ hidden / ROWS]
+
+
+def local_steps(w, user, depth, steps, changed):
+    """Where the user ends, and how many gradients each layer has."""
+    y, counts = [each.copy() for each in w], [steps - (depth > 1), steps - (depth > 2)]
+    for step in range(1, steps + 1):
+        g = gradient(y, user)
+        for layer in range(LAYERS):
+            g[layer] = changed(layer, g[layer], y[layer])
+        for layer in range(LAYERS):
+            if step <= counts[layer]:
+                y[layer] = y[layer] - ETA * g[layer]
+    return y, counts
+
+
+def scaffold(rounds, server_rate):
+    x, c = [each.copy() for each in START], [0 * each for each in START]
+    own = [[0 * each for each in START] for _ in range(USERS)]
+    for arrived in rounds:
+        sums, changes, heard = [0, 0], [0, 0], [0, 0]
+        for user, depth, steps in arrived:
+            y, counts = local_steps(
+                x, user, depth, steps, lambda layer, g, _, u=user: g - own[u][layer] + c[layer]
+            )
+            for layer in range(LAYERS):
+                if counts[layer]:
+                    moved = x[layer] - y[layer]
+                    new = own[user][layer] - c[layer] + moved / (counts[layer] * ETA)
+                    changes[layer] += new - own[user][layer]
+                    sums[layer] += moved
+                    heard[layer] += 1
+                    own[user][layer] = new
+        for layer in range(LAYERS):
+            if heard[layer]:
+                x[layer] = x[layer] - server_rate * sums[layer] / heard[layer]
+                c[layer] = c[layer] + changes[layer] / USERS
+    return x
+
+
+def feddyn(rounds, server_rate, alpha=0.3):
+    w, h = [each.copy() for each in START], [0 * each for each in START]
+    own = [[0 * each for each in START] for _ in range(USERS)]
+    for arrived in rounds:
+        ends = [[], []]
+        before = [[each.copy() for each in user] for user in own]
+        for user, depth, steps in arrived:
+            end, counts = local_steps(
+                w,
+                user,
+                depth,
+                steps,
+                lambda layer, g, y, h_u=before[user]: g - h_u[layer] + alpha * (y - w[layer]),
+            )
+            for layer in range(LAYERS):
+                if counts[layer]:
+                    ends[layer].append(end[layer])
+                    own[user][layer] = own[user][layer] - alpha * (end[layer] - w[layer])
+        for layer in range(LAYERS):
+            if ends[layer]:
+                h[layer] = h[layer] - alpha / USERS * sum(end - w[layer] for end in ends[layer])
+                wanted = np.mean(ends[layer], axis=0) - h[layer] / alpha
+                w[layer] = w[layer] + server_rate * (wanted - w[layer])
+    return w
+
+
+RULES = {"scaffold": (scaffold, {}), "feddyn": (feddyn, {"alpha": 0.3})}
+
+
+def model():
+    net = nn.Sequential(nn.Linear(2, 3, bias=False), nn.Linear(3, 1, bias=False)).double()
+    with torch.no_grad():
+        for module, start in zip(net, START, strict=True):
+            module.weight.copy_(torch.from_numpy(start))
+    return net
+
+
+def simulation(name, rounds, engine, server_rate=None):
+    samples = Samples(torch.from_numpy(INPUTS), torch.from_numpy(TARGETS))
+    parts = [np.arange(user * ROWS, (user + 1) * ROWS) for user in range(USERS)]
+    problem = Problem.of(model(), Partitioned(samples, parts))
+    several = max(steps for each in rounds for _, _, steps in each)
+    world = Recorded(
+        USERS,
+        *([np.array([one[n] for one in each]) for each in rounds] for n in (0, 1)),
+        [np.zeros(LAYERS)] * len(rounds),
+        [np.array([steps for *_, steps in each]) for each in rounds],
+    )
+    recipe = Recipe(
+        lambda t: ETA if server_rate is None else server_rate,
+        batch_size=ROWS,
+        local=LocalWork(several, rate=None if server_rate is None else ETA),
+        engine=ENGINES[engine](problem.model, problem.layers, half_square),
+    )
+    return Simulation(problem, method(name, **RULES[name][1]), world, recipe)
+
+
+@pytest.mark.parametrize("server_rate", [None, 0.6])
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize(
+    ("rounds", "engine"),
+    [(SEVERAL, "loop"), (SEVERAL, "stacked"), *((ONE, name) for name in ENGINES)],
+)
+def test_it_is_the_papers_rule_layer_by_layer(name, rounds, engine, server_rate):
+    sim = simulation(name, rounds, engine, server_rate)
+    for _ in rounds:
+        sim.step()
+    wanted = RULES[name][0](rounds, 1.0 if server_rate is None else server_rate)
+    for parameter, value in zip(sim.model.parameters(), wanted, strict=True):
+        np.testing.assert_allclose(parameter.detach().numpy(), value, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_live_users_and_server_get_to_the_same_model(name):
+    """Updates of two users are lost in round 3, and nobody may learn from them."""
+    net = model()
+    layers = salf.Layers.of(net)
+    settings = ServerSettings(method(name, **RULES[name][1]), local_steps=3)
+    server = LiveServer(Problem.of(net), ETA, settings)
+    users = {}
+    for number in range(USERS):
+        own = model()
+        rows = slice(number * ROWS, (number + 1) * ROWS)
+        inputs, targets = torch.from_numpy(INPUTS[rows]), torch.from_numpy(TARGETS[rows])
+
+        def loss(round, step, own=own, inputs=inputs, targets=targets):
+            return half_square(own(inputs), targets).mean()
+
+        users[f"{number}"] = User(f"{number}", own, layers, loss)
+    everybody = [(0, 1, 3), (1, 1, 3), (2, 1, 3), (3, 1, 3)]
+    rounds = [everybody, everybody[:2], everybody[2:], everybody]
+    for arrived in [rounds[0], rounds[1], None, rounds[2], rounds[3]]:
+        server.open(list(users))
+        task = server.task(None)
+        for number, *_ in everybody if arrived is None else arrived:
+            update = users[f"{number}"].train(task.of(f"{number}"))
+            if arrived is not None:
+                server.take(f"{number}", update)
+        if arrived is None:  # all are lost
+            server.close()
+            continue
+        server.close()
+    for parameter, value in zip(net.parameters(), RULES[name][0](rounds, 1.0), strict=True):
+        np.testing.assert_allclose(parameter.detach().numpy(), value, rtol=1e-12, atol=1e-14)
+
+
+def test_feddyn_refuses_what_is_not_plain_sgd():
+    for optimiser in (SGD(0.5), Adam()):
+        with pytest.raises(SalfError, match="feddyn needs server 'sgd' with momentum 0"):
+            LiveServer(Problem.of(model()), ETA, ServerSettings("feddyn", optimiser))
+    with pytest.raises(SalfError, match="alpha of FedDyn must be positive"):
+        method("feddyn", alpha=0)
+
+
+def test_a_robust_rule_does_not_protect_what_a_server_sums():
+    with pytest.raises(SalfError, match="which a robust rule does not protect"):
+        LiveServer(Problem.of(model()), ETA, ServerSettings("scaffold", robust="median"))
