@@ -2,64 +2,22 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from salf.cli.options import (
-    Options,
-    Settings,
-    Source,
-    Workers,
-    option,
-    parse_list,
-    settings_of,
-    with_options,
-)
+from salf.cli.options import Options, Settings, Source, Workers, option, settings_of, with_options
 from salf.cli.terminal import Downloads, can_draw, console, progress_bar, results, say, tell
-from salf.common.options import duration
 from salf.runs.config import Config
+from salf.runs.plan_options import PlanOptions
 from salf.runs.presets import simulated
 
 _CHOSEN = ("deadline", "rounds", "seed", "depth", "stragglers", "eval_every", "eval_seconds")
 
 
-@settings_of(Config, without=_CHOSEN)
+@settings_of(Config, PlanOptions, without=_CHOSEN)
 def plan(
     settings: Settings,
     source: Source = "mnist-mlp",
     options: Options = None,
-    bound: Annotated[
-        Literal["theorem", "sharp"],
-        option(
-            "--bound",
-            help="Which bound the schedule minimises: theorem | sharp (the proof's expression "
-            "that still has the number of users that reach a layer). Both are shown.",
-        ),
-    ] = "theorem",
-    rates: Annotated[
-        Literal["theorem", "run"],
-        option("--rates", help="Step sizes of the bound: theorem | run (those of --lr)."),
-    ] = "theorem",
-    rho_c: Annotated[float | None, option("--rho-c", help="Strong convexity (rho_s/10).")] = None,
-    rho_s: Annotated[float | None, option("--rho-s", help="Smoothness (estimated).")] = None,
-    sigma2: Annotated[
-        float | None, option("--sigma2", help="Variance of a batch's gradient (estimated).")
-    ] = None,
-    g2: Annotated[
-        float | None, option("--g2", help="G^2, squared norm of gradients (estimated).")
-    ] = None,
-    gap: Annotated[float | None, option("--gap", help="Gamma, the heterogeneity gap (0).")] = None,
-    distance2: Annotated[
-        float | None, option("--distance2", help="|w_1 - w_opt|^2 (estimated).")
-    ] = None,
-    seeds: Annotated[
-        int, option("--seeds", help="Seeds of the search (2); 0 for no search.", min=0)
-    ] = 2,
-    points: Annotated[
-        int, option("--points", help="Deadlines that the search tries (8).", min=2)
-    ] = 8,
-    deadlines: Annotated[
-        str | None, option("--deadlines", help="Deadlines to try instead, such as 0.5s,1s,2s.")
-    ] = None,
     workers: Workers = None,
     out: Annotated[
         Path | None,
@@ -82,25 +40,19 @@ def plan(
 
         salf run digits-mlp --fleet slow-classes --seconds 200 --deadline plan/plan.csv
     """
-    from salf.common.files import write_whole
     from salf.report.extra import check_extra
     from salf.report.plan import print_plan, tables, write_plan
-    from salf.runs.plan import on_same_devices
+    from salf.report.style import write
+    from salf.runs.federation import load_data, problem_of
     from salf.runs.plan import plan as make_plan
     from salf.runs.pool import run_all
 
     drawn = out is not None and can_draw(check_extra)
+    asked = PlanOptions.taken_from(settings)
     config = with_options(simulated(source), settings, options)
     config = config.changed(threads=config.threads or 1)
-    given = {
-        "rho_c": rho_c,
-        "rho_s": rho_s,
-        "sigma2": sigma2,
-        "g2": g2,
-        "gap": gap,
-        "distance2": distance2,
-    }
-    _fetch(config)
+    with console.status(f"looking for {config.data}"):
+        load_data(config, Downloads())  # fetched once, and what is wrong with them is said once
     with progress_bar(counted=False) as progress:
         task = progress.add_task("bound", total=None)
 
@@ -112,39 +64,12 @@ def plan(
                 lambda done, total: progress.update(task, completed=done, total=total),
             )
 
-        planned = make_plan(
-            config,
-            on_same_devices,
-            form=bound,
-            rates=rates,
-            given={name: value for name, value in given.items() if value is not None},
-            seeds=seeds,
-            points=points,
-            deadlines=[_time(text) for text in parse_list(deadlines)],
-            run=run,
-            keep=None if out is None else out / "search",
-        )
+        keep = None if out is None else out / "search"
+        planned = make_plan(config, problem_of, asked, run=run, keep=keep)
     print_plan(planned, results)
     if out is None:
         say("Nothing was saved: add --out FOLDER to save the schedule, the curve and a figure.")
         return
-    if drawn:
-        files = write_plan(planned, out, sys.argv[1:])
-    else:
-        files = list(contents := tables(planned, out))
-        for path, content in contents.items():
-            write_whole(path, content)
+    files = write_plan(planned, out, sys.argv[1:]) if drawn else write(tables(planned, out))
     for path in files:
         tell(f"wrote {path}")
-
-
-def _fetch(config: Config) -> None:
-    """Once here, so that data are fetched once and what is wrong with them is said once."""
-    from salf.runs.federation import load_data
-
-    with console.status(f"looking for {config.data}"):
-        load_data(config, Downloads())
-
-
-def _time(text: str) -> float:
-    return float(duration(text))
