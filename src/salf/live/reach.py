@@ -1,8 +1,11 @@
 """p_l learned while rounds go by: how often nobody reached a layer, or from each user's reach."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from salf.core.arrivals import Floats
 from salf.worlds.fleet.learned import LearnedReach
@@ -31,6 +34,15 @@ class ReachEstimate:
         """p_l for l = 1..L, as far as the rounds so far tell."""
         return np.asarray(np.minimum(self.empty / (self.rounds + self.BEFORE), self.MOST))
 
+    def state(self) -> tuple[list[Any], dict[str, Tensor]]:
+        return [self.rounds, self.empty.tolist()], {}
+
+    def load_state(self, plain: Sequence[Any], tensors: Mapping[str, Tensor]) -> None:
+        rounds, empty = plain
+        if len(empty) != len(self.empty):
+            raise ValueError("its layers differ")
+        self.rounds, self.empty = float(rounds), np.asarray(empty, np.float64)
+
     def learn(self, reached: Sequence[int]) -> None:
         """Take in a round: how many users reached each layer."""
         self.empty = self.MEMORY * self.empty + (np.asarray(reached) == 0)
@@ -41,52 +53,53 @@ class UserReach:
     """P(user u reaches layer l by T), learned for every user by its name.
 
     Unlike `ReachEstimate` it knows about deadlines that were not tried, so p_l follows a deadline
-    that changes; but it takes users for independent. `shares` are the parts of a round's work that
-    are done when each layer is complete, from the last layer to the first. The speed of users is
-    unknown: the prior is wide, and around the first deadline. A user that comes back is known by
+    that changes; but it takes users for independent. `done_after` are the parts of a round's work
+    that are done when each layer is complete, from the last layer to the first. The speed of users
+    is unknown: the prior is wide, and around the first deadline. A user that comes back is known by
     its name.
     """
 
     PRIOR, WIDEST = 2.0, 6.0
 
-    def __init__(self, shares: Floats) -> None:
-        self.shares = shares
-        self.names: list[str] = []
+    def __init__(self, done_after: Floats) -> None:
+        self.names: dict[str, int] = {}  # the number of each
         self.reference = 0.0  # seconds; 0 before the first deadline
-        self._model = LearnedReach(shares[None], self.PRIOR, self.WIDEST)
+        self._model = LearnedReach(done_after[None], self.PRIOR, self.WIDEST)
         self._known = self._model.start(0)
 
     def learn(self, depths: Mapping[str, int], seconds: float) -> None:
         """Take in a round: the depth of every user in the first local step, at this deadline."""
         self.reference = self.reference or seconds
-        new = [name for name in depths if name not in self.names]
-        self.names += new
-        self._known = np.concatenate([self._known, self._model.start(len(new))], axis=1)
-        users, values = self._numbers(list(depths)), np.array(list(depths.values()), np.int64)
+        known = len(self.names)
+        for name in depths:
+            self.names.setdefault(name, len(self.names))
+        new = self._model.start(len(self.names) - known)
+        self._known = np.concatenate([self._known, new], axis=1)
+        users, values = (
+            np.array(list(each), np.int64)
+            for each in ((self.names[name] for name in depths), depths.values())
+        )
         self._known = self._model.learn(self._known, users, seconds / self.reference, values)
 
     def reach(self, users: Sequence[str], seconds: float) -> Floats:
         """The chances at any deadline, [L, users]; users not seen before are like the others."""
-        stranger = len(self.names)
-        numbers = [self.names.index(u) if u in self.names else stranger for u in users]
+        numbers = np.array([self.names.get(user, len(self.names)) for user in users], np.int64)
         known = np.concatenate([self._known, self._model.start(1)], axis=1)
-        relative = seconds / (self.reference or seconds)
-        return self._model.reach(known, np.array(numbers, np.int64), relative)
+        return self._model.reach(known, numbers, seconds / (self.reference or seconds))
 
     def unreached(self, users: Sequence[str], seconds: float) -> Floats:
         """p_l for these users, at most `ReachEstimate.MOST`."""
         missed = (1 - self.reach(users, seconds)).prod(axis=1)
         return np.asarray(np.minimum(missed, ReachEstimate.MOST))
 
-    def state(self) -> tuple[list[str], float, Floats]:
-        """What was learned: the users' names, the reference, and an array."""
-        return list(self.names), self.reference, self._known
+    def state(self) -> tuple[list[Any], dict[str, Tensor]]:
+        """What was learned: the users' names, the reference, and a tensor."""
+        return [list(self.names), self.reference], {"known": torch.from_numpy(self._known)}
 
-    def load_state(self, names: Sequence[str], reference: float, known: Floats) -> None:
+    def load_state(self, plain: Sequence[Any], tensors: Mapping[str, Tensor]) -> None:
         """Continue with what another server learned."""
+        (names, reference), known = plain, tensors["known"].numpy()
         if known.shape != (self._model.hypotheses, len(names)):
             raise ValueError("the learned reach has a different shape")
-        self.names, self.reference, self._known = list(names), reference, known
-
-    def _numbers(self, users: Sequence[str]) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-        return np.array([self.names.index(user) for user in users], np.int64)
+        self.names = {name: number for number, name in enumerate(names)}
+        self.reference, self._known = float(reference), known

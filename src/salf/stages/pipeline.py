@@ -26,6 +26,7 @@ from salf.core.compression import Compression, unpacked
 from salf.core.layers import Layers
 from salf.core.local import Tensors
 from salf.methods import Method
+from salf.methods.watch import Watch
 from salf.stages.attacks import Attacked, Attackers
 from salf.stages.compressed import Compressed, Residuals
 from salf.stages.participation import Participation
@@ -34,7 +35,6 @@ from salf.stages.robust import Robust, RobustAggregate, Votes
 from salf.stages.states import States
 
 Users = Sequence[UserId] | Ints
-State = tuple[dict[str, dict[str, Tensor]], dict[str, Any]]  # groups of tensors, and plain values
 
 
 class Kept(Protocol):
@@ -87,6 +87,7 @@ class Pipeline:
                     f"the server of {method.name} keeps a sum over all users, which a robust rule "
                     "does not protect: set robust to 'none'."
                 )
+        self.watch = Watch(method)
         self.votes = None if stages.robust is None else Votes(stages.robust)
         self.residuals: Residuals | None = None
         if (compression := stages.compression) is not None and seed is not None:
@@ -131,6 +132,7 @@ class Pipeline:
 
     def close(self, t: int, users: Users, part: Bools, weights: Floats | None = None) -> None:
         """Learn from round t: its users were asked, and took part in layers, [L, users]."""
+        self.watch.check()
         if self.participation is not None:
             self.participation.learn(users, part)
         if self.recall is not None:
@@ -167,14 +169,17 @@ class Pipeline:
         }
         return {name: each for name, each in kept.items() if each is not None}
 
-    def state(self) -> State:
-        states = {name: each.state() for name, each in self.kept.items()}
-        return (
-            {name: tensors for name, (_, tensors) in states.items()},
-            {name: plain for name, (plain, _) in states.items()},
-        )
 
-    def load_state(self, groups: dict[str, dict[str, Tensor]], plain: Mapping[str, Any]) -> None:
-        """Continue with the state of another one; its groups are taken out of `groups`."""
-        for name, each in self.kept.items():
-            each.load_state(plain[name], groups.pop(name, {}))
+def state_of(kept: Mapping[str, Kept]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    """What is kept, for a checkpoint: groups of tensors, and plain values."""
+    states = {name: each.state() for name, each in kept.items()}
+    plain = {name: values for name, (values, _) in states.items()}
+    return {name: tensors for name, (_, tensors) in states.items()}, plain
+
+
+def load_state(
+    kept: Mapping[str, Kept], groups: dict[str, dict[str, Tensor]], plain: Mapping[str, Any]
+) -> None:
+    """Continue with another one's state, whose groups are taken out of `groups`."""
+    for name, each in kept.items():
+        each.load_state(plain[name], groups.pop(name, {}))
