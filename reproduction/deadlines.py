@@ -7,11 +7,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from salf.core.arrivals import Floats, Ints
+from salf.core.draws import Draws, Purpose
 from salf.core.layers import Layers
 from salf.models import build
 from salf.worlds.fleet.cost import Cost
 from salf.worlds.fleet.devices import Fleet
-from salf.worlds.fleet.jitter import UniformPace
+from salf.worlds.fleet.jitter import Paced
 
 FULL_PASS = 7.5  # microseconds of a full pass of the CNN, as the paper measured it
 BATCH = 16  # samples of that pass
@@ -47,6 +49,16 @@ def passes() -> Passes:
     cost, kinds = _cnn()
     done = cost.forward.sum() + np.cumsum(cost.backward[::-1])[::-1]
     return Passes(kinds, (done / done[0]).tolist())
+
+
+class UniformPace(Paced):
+    """The time of a round is uniform up to the nominal one."""
+
+    def factor(self, draws: Draws, users: Ints) -> Floats:
+        return np.asarray(1 - draws.uniform(users, Purpose.JITTER)[:, 0])
+
+    def below(self, factor: Floats, users: Ints) -> Floats:
+        return np.minimum(factor, 1)
 
 
 def fleet(users: int) -> Fleet:

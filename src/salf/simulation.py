@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from salf.common.errors import SalfError, TrainingDiverged
-from salf.core.aggregate import User
+from salf.core.aggregate import UserId
 from salf.core.arrivals import Arrivals, Floats, Ints
 from salf.core.draws import Keyed
 from salf.core.rows import Row, timed
@@ -230,7 +230,7 @@ class Simulation:
                 states.begin(user, Progress(gradients, rate(group.given), weights[user]))
         return LocalSteps(rate, rule, states.server, states.of)
 
-    def _own_weights(self, arrived: Arrivals) -> dict[User, float]:
+    def _own_weights(self, arrived: Arrivals) -> dict[UserId, float]:
         """The weights of users that do not weigh 1."""
         if not self.by_samples:
             return {}

@@ -36,8 +36,8 @@ def split_of(*sizes):
 
 
 def test_a_batch_is_of_the_users_own_samples_and_all_of_them_if_they_are_fewer():
-    shares = split_of(9, 3, 20)
-    batches = Batches(shares, 5)
+    parts = split_of(9, 3, 20)
+    batches = Batches(parts, 5)
     assert batches.sizes(np.arange(3)).tolist() == [5, 3, 5]
     for t in range(1, 50):
         rows = batches.of_round(Keyed(1, t), np.arange(3))
@@ -50,8 +50,8 @@ def test_a_batch_is_of_the_users_own_samples_and_all_of_them_if_they_are_fewer()
 
 
 def test_a_users_batch_depends_on_nobody_else_and_differs_by_round_and_step():
-    shares = split_of(30, 30, 30)
-    batches, draws = Batches(shares, 4), Keyed(1, 1)
+    parts = split_of(30, 30, 30)
+    batches, draws = Batches(parts, 4), Keyed(1, 1)
     rows, two = batches.of_round(draws, np.arange(3)), np.array([2])
     together = rows(np.arange(3))[1].reshape(3, 4)
     assert rows(two)[1].tolist() == together[2].tolist()
@@ -155,22 +155,24 @@ METHODS_AND_AVERAGES = [
 
 def unequal(make=small_mlp, **options):
     inputs, labels = data(sum(SIZES), 1, (4,) if make is small_mlp else (2, 4, 4))
-    shares = np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1])
+    parts = np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1])
     return simulate(
         make(),
         options.pop("name", "salf"),
         options.pop("law", Mixture(len(SIZES), 3, 0.6)),
         (inputs, labels),
-        shares,
+        parts,
         momentum=0.5,
         batch=4,
         **options,
     )
 
 
-@pytest.mark.parametrize("by_samples", [False, True], ids=["equally", "by samples"])
-@pytest.mark.parametrize("cohort", [None, 5])
-@pytest.mark.parametrize("make", [small_mlp, small_normed])
+@pytest.mark.parametrize(
+    ("make", "cohort", "by_samples"),
+    [(small_mlp, 5, True), (small_mlp, None, False), (small_normed, 5, False),
+     (small_normed, None, True)],
+)  # fmt: skip
 @pytest.mark.parametrize(("name", "average"), METHODS_AND_AVERAGES)
 def test_the_engines_agree_on_cohorts_with_unequal_batches(name, average, make, cohort, by_samples):
     options = {"average": average} if name != "fedavg" else {}
@@ -199,16 +201,16 @@ def test_the_engines_agree_on_cohorts_with_unequal_batches(name, average, make, 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_fedavg_by_samples_is_the_gradient_of_the_mean_over_all_samples(engine):
-    """With whole shares as batches; written without the library."""
+    """With whole parts as batches; written without the library."""
     inputs, labels = data(sum(SIZES), 1, (4,))
     model = small_mlp()
-    shares = np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1])
+    parts = np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1])
     sim = simulate(
         model,
         "fedavg",
         Mixture(len(SIZES), 3, 0.5),
         (inputs, labels),
-        shares,
+        parts,
         rate=0.1,
         batch=100,
         engine=engine,
@@ -247,7 +249,7 @@ def test_heterofl_averages_each_entry_over_the_weights_of_its_holders():
     """Entries that only full-width users hold: the weighted mean over these alone."""
     law = Mixture(len(SIZES), 3, 0.5)
     inputs, labels = data(sum(SIZES), 1, (4,))
-    shares = np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1])
+    parts = np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1])
     sim = unequal(name="heterofl", law=law, engine="loop", by_samples=True)
     sim.batches.batch_size = 100
     before = copy_of(sim.model)
@@ -255,7 +257,7 @@ def test_heterofl_averages_each_entry_over_the_weights_of_its_holders():
     sim.step()
     twin = small_mlp()
     weighed = sum(
-        SIZES[user] * gradients(twin, inputs[shares[user]], labels[shares[user]])["0.weight"][-1]
+        SIZES[user] * gradients(twin, inputs[parts[user]], labels[parts[user]])["0.weight"][-1]
         for user in full
     ) / sum(SIZES[user] for user in full)
     found = (before["0.weight"] - copy_of(sim.model)["0.weight"])[-1] / 0.1
@@ -288,9 +290,9 @@ def test_only_the_users_asked_make_their_data():
         return torch.randn(3, 4, generator=generator).double(), torch.tensor([0, 1, 2])
 
     users = 10**6
-    shares = OwnData(make, users)
-    assert len(shares) == users
-    batches = Batches(shares, 2)
+    parts = OwnData(make, users)
+    assert len(parts) == users
+    batches = Batches(parts, 2)
     asked = Cohort(users, 5).draw(Keyed(0, 1), NOBODY)
     batches.of_round(Keyed(0, 1), asked)(asked)
     assert sorted(made) == asked.tolist()  # once each

@@ -36,8 +36,9 @@ def problem(budget=20.0, spread=theorem_spread, seconds=lambda T: T, rate=None, 
 def exact_bound(made, deadlines, spread=theorem_spread):
     """The recursion itself, round by round, with the law and not a table of it."""
     constants, delta = made.constants, made.distance2
+    spreads = {T: spread(count_law(erlang_reach(T))) for T in set(deadlines)}
     for eta, T in zip(made.eta, deadlines, strict=False):
-        C = constants.G2 * spread(count_law(erlang_reach(T)))
+        C = constants.G2 * spreads[T]
         delta = (1 - constants.rho_c * eta) * delta
         delta += eta**2 * (constants.B(made.federation) + C)
     return constants.rho_s / 2 * delta

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from salf.common.errors import SalfError
 from salf.core.layers import Layers
+from salf.core.local import Tensors
 
-Update = Mapping[str, Tensor]
 # Where the entries of a narrower network lie in the full tensors, by name.
 Held = Mapping[str, tuple[slice | Tensor, ...]]
 PerLayer = Sequence[float] | npt.NDArray[np.float64]
-User = int | str  # a number in the simulator, a name live
+UserId = int | str  # a number in the simulator, a name live
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ class LayerwiseAggregate:
 
     def add(
         self,
-        update: Update,
+        update: Tensors,
         weights: PerLayer | None = None,
         held: Held | None = None,
-        user: User | None = None,
+        user: UserId | None = None,
     ) -> None:
         """Add one user's layers, each multiplied by its weight (c[l, u]; 1 if not given).
 
@@ -76,7 +76,7 @@ class LayerwiseAggregate:
 
     def add_sum(
         self,
-        update: Update,
+        update: Tensors,
         weights: PerLayer | None = None,
         users: Sequence[int] | npt.NDArray[np.int64] | None = None,
         total: PerLayer | None = None,
@@ -191,7 +191,7 @@ class Changing(LayerwiseAggregate, ABC):
         self.separate = True
 
     @abstractmethod
-    def changed(self, update: Update, weights: PerLayer | None, user: User) -> Update:
+    def changed(self, update: Tensors, weights: PerLayer | None, user: UserId) -> Tensors:
         """The user's update as the other aggregate is to get it."""
 
     @property
@@ -200,10 +200,10 @@ class Changing(LayerwiseAggregate, ABC):
 
     def add(
         self,
-        update: Update,
+        update: Tensors,
         weights: PerLayer | None = None,
         held: Held | None = None,
-        user: User | None = None,
+        user: UserId | None = None,
     ) -> None:
         assert user is not None
         changed = self.changed(update, weights, user)

@@ -12,8 +12,6 @@ from torch import Tensor
 from salf.common.errors import SalfError
 from salf.common.files import write_whole
 
-Tensors = dict[str, Tensor]
-
 
 def write(path: Path, groups: Mapping[str, Mapping[str, Tensor]], state: Any) -> None:
     """Write groups of tensors by name, such as weights and velocity, and what is no tensor."""
@@ -25,9 +23,9 @@ def write(path: Path, groups: Mapping[str, Mapping[str, Tensor]], state: Any) ->
     write_whole(path, save(tensors, {"state": json.dumps(state)}))
 
 
-def read(path: Path) -> tuple[dict[str, Tensors], Any] | None:
+def read(path: Path) -> tuple[dict[str, dict[str, Tensor]], Any] | None:
     """What `write` wrote, the groups and the rest; None without a file."""
-    groups: dict[str, Tensors] = {}
+    groups: dict[str, dict[str, Tensor]] = {}
     try:
         with safe_open(path, "pt") as stored:
             state = json.loads(stored.metadata()["state"])

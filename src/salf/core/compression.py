@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from salf.common.errors import SalfError
-from salf.core.aggregate import Update
 from salf.core.draws import Keyed, Purpose
 from salf.core.layers import Layers
+from salf.core.local import Tensors
 
 _LARGEST = torch.finfo(torch.float16).max
 
@@ -132,7 +132,7 @@ class Sender:
     number: int  # of the user, from 0
     residuals: dict[int, Tensor] = field(default_factory=dict)
 
-    def packed(self, update: Update, t: int) -> dict[str, Tensor]:
+    def packed(self, update: Tensors, t: int) -> dict[str, Tensor]:
         """The update of round t as it is sent."""
         sent, draws = dict(update), Keyed(self.seed, t)
         for index, layer in enumerate(self.layers):
@@ -155,7 +155,7 @@ def _key(index: int, part: str) -> str:
 
 
 def unpacked(
-    sent: Update, compression: Compression, layers: Layers, like: Mapping[str, Tensor]
+    sent: Tensors, compression: Compression, layers: Layers, like: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """What was compressed, as an update again; ValueError if it is none.
 

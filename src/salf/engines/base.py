@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from salf.core.aggregate import Changing, Held, LayerwiseAggregate, PerLayer, Step, Update, User
+from salf.core.aggregate import Changing, Held, LayerwiseAggregate, PerLayer, Step, UserId
 from salf.core.arrivals import Ints
 from salf.core.backprop import backward_to
 from salf.core.layers import Layers, is_sent
-from salf.core.local import Local, LocalRule, Passed, State, changed, local_update
+from salf.core.local import Local, LocalRule, Passed, State, Tensors, changed, local_update
 from salf.core.narrow import SubNetwork, subnetwork
 from salf.core.schedules import Schedule
 from salf.engines.losses import Loss, cross_entropy, user_losses
@@ -239,7 +239,7 @@ class ByRule(Changing):
         super().__init__(inner)
         self._local, self._weights, self._rate = local, weights, local.rate(t)
 
-    def changed(self, update: Update, weights: PerLayer | None, user: User) -> Update:
+    def changed(self, update: Tensors, weights: PerLayer | None, user: UserId) -> Tensors:
         gradients = {n: value for n, value in update.items() if self._weights[n].requires_grad}
         own = self._local.own(int(user))
         local = Local(self._rate, self._local.rule, self._local.server, own)

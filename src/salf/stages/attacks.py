@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from salf.common.errors import SalfError, unknown
-from salf.core.aggregate import Changing, LayerwiseAggregate, PerLayer, Update, User
+from salf.core.aggregate import Changing, LayerwiseAggregate, PerLayer, UserId
 from salf.core.arrivals import Arrivals
 from salf.core.draws import Keyed, Purpose
 from salf.core.layers import Layers
+from salf.core.local import Tensors
 
 # How many times the norm of an honest gradient is sent, unless said otherwise. The largest that the
 # live server's learned bound lets through is 50 times the usual one.
@@ -50,7 +51,7 @@ class Attack:
             raise SalfError(f"an attack's strength is a positive number, as in flip:2, not {text}.")
         return cls(kind, found, seed)
 
-    def sent(self, update: Update, layers: Layers, t: int, number: int) -> dict[str, Tensor]:
+    def sent(self, update: Tensors, layers: Layers, t: int, number: int) -> dict[str, Tensor]:
         """What user `number` (from 0) sends in round t in place of this update."""
         sent = dict(update)
         if self.kind == "large-first" and t > 1:
@@ -86,7 +87,7 @@ class Attackers:
         if not 1 <= self.count <= self.users:
             raise SalfError(f"attackers must be from 1 to {self.users} (users), not {self.count}.")
 
-    def has(self, user: User) -> bool:
+    def has(self, user: UserId) -> bool:
         """Whether this user (from 0) attacks."""
         return int(user) >= self.users - self.count
 
@@ -110,7 +111,7 @@ class Attacked(Changing):
         super().__init__(inner)
         self._attackers, self._layers, self._t = attackers, layers, t
 
-    def changed(self, update: Update, weights: PerLayer | None, user: User) -> Update:
+    def changed(self, update: Tensors, weights: PerLayer | None, user: UserId) -> Tensors:
         """An attacker's update is what it sends; the others' stay as they are."""
         if not self._attackers.has(user):
             return update

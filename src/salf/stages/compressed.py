@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from salf.core.aggregate import Changing, LayerwiseAggregate, PerLayer, Update, User
+from salf.core.aggregate import Changing, LayerwiseAggregate, PerLayer, UserId
 from salf.core.compression import Compression, Sender, unpacked
 from salf.core.layers import Layers
+from salf.core.local import Tensors
 
 
 class Residuals:
@@ -16,7 +17,7 @@ class Residuals:
         self.compression, self.layers, self.seed = compression, layers, seed
         self._senders: dict[int, Sender] = {}
 
-    def sent(self, update: Update, user: int, t: int) -> dict[str, Tensor]:
+    def sent(self, update: Tensors, user: int, t: int) -> dict[str, Tensor]:
         """The user's update of round t as the server gets it."""
         sender = self._senders.get(user) or self._sender(user)
         if self.compression.remembers:
@@ -26,7 +27,7 @@ class Residuals:
     def _sender(self, user: int) -> Sender:
         return Sender(self.compression, self.layers, self.seed, user)
 
-    def state(self) -> tuple[list[User], dict[str, Tensor]]:
+    def state(self) -> tuple[list[UserId], dict[str, Tensor]]:
         return list(self._senders), {
             f"{user}/{index}": residual
             for user, sender in self._senders.items()
@@ -47,7 +48,7 @@ class Compressed(Changing):
         super().__init__(inner)
         self._residuals, self._t = residuals, t
 
-    def changed(self, update: Update, weights: PerLayer | None, user: User) -> Update:
+    def changed(self, update: Tensors, weights: PerLayer | None, user: UserId) -> Tensors:
         """The user's update as it arrives. Layers that do not count are not sent."""
         index_of = self._residuals.layers.index_of
         counting = {n: v for n, v in update.items() if weights is None or weights[index_of[n]]}

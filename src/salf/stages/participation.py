@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from salf.core.aggregate import User
+from salf.core.aggregate import UserId
 from salf.core.arrivals import Bools, Floats, Ints
 
 MEMORY = 0.99  # what a round counts when the user's next one counts 1
@@ -31,7 +31,7 @@ class Participation:
 
     def __init__(self, layers: int, cutoff: int | None = None) -> None:
         self.layers, self.cutoff = layers, cutoff or 50
-        self._row: dict[User, int] = {}
+        self._row: dict[UserId, int] = {}
         self.asked = np.zeros((0, 1))  # how many rounds each user was asked in
         self.part = np.zeros((0, layers))  # how many of them it took part in
         # Of FedAU: the rounds of the present interval, and the ended ones: how many, how long.
@@ -39,19 +39,19 @@ class Participation:
         self.ended = np.zeros((0, layers))
         self.length = np.zeros((0, layers))
 
-    def reach(self, users: Sequence[User] | Ints) -> Floats:
+    def reach(self, users: Sequence[UserId] | Ints) -> Floats:
         """P(user u takes part in layer l), [L, users]; strangers are like the others."""
         # Before the first round all are taken for users that always come.
         mean = (self.part.sum(axis=0) + PRIOR) / (self.asked.sum() + PRIOR)
         asked, part = (self._of(users, known) for known in (self.asked, self.part))
         return np.asarray((part + PRIOR * mean) / (asked + PRIOR)).T
 
-    def intervals(self, users: Sequence[User] | Ints) -> Floats:
+    def intervals(self, users: Sequence[UserId] | Ints) -> Floats:
         """The mean length of each user's intervals, [L, users]; 1 before the first has ended."""
         ended, length = (self._of(users, known) for known in (self.ended, self.length))
         return np.where(ended > 0, length / np.maximum(ended, 1), 1.0).T
 
-    def learn(self, users: Sequence[User] | Ints, part: Bools) -> None:
+    def learn(self, users: Sequence[UserId] | Ints, part: Bools) -> None:
         """These users were asked, and took part in some layers: [L, users]."""
         rows, took = self._rows(users, add=True), part.T
         self.asked[rows] = MEMORY * self.asked[rows] + 1
@@ -62,11 +62,11 @@ class Participation:
         self.length[rows] += np.where(ends, away, 0)
         self.away[rows] = np.where(ends, 0, away)
 
-    def state(self) -> tuple[list[User], dict[str, Tensor]]:
+    def state(self) -> tuple[list[UserId], dict[str, Tensor]]:
         """The users known, and tensors with a row for each."""
         return list(self._row), {name: torch.from_numpy(getattr(self, name)) for name in _ARRAYS}
 
-    def load_state(self, users: Sequence[User], arrays: Mapping[str, Tensor]) -> None:
+    def load_state(self, users: Sequence[UserId], arrays: Mapping[str, Tensor]) -> None:
         """Continue with what another server learned."""
         self._row = {user: row for row, user in enumerate(users)}
         for name in _ARRAYS:

@@ -20,10 +20,11 @@ import numpy as np
 from torch import Tensor
 
 from salf.common.errors import SalfError
-from salf.core.aggregate import LayerwiseAggregate, Update, User
+from salf.core.aggregate import LayerwiseAggregate, UserId
 from salf.core.arrivals import Bools, Floats, Ints
 from salf.core.compression import Compression, unpacked
 from salf.core.layers import Layers
+from salf.core.local import Tensors
 from salf.methods import Method
 from salf.stages.attacks import Attacked, Attackers
 from salf.stages.compressed import Compressed, Residuals
@@ -32,7 +33,7 @@ from salf.stages.recall import Recall, Remembering, StandIns
 from salf.stages.robust import Robust, RobustAggregate, Votes
 from salf.stages.states import States
 
-Users = Sequence[User] | Ints
+Users = Sequence[UserId] | Ints
 State = tuple[dict[str, dict[str, Tensor]], dict[str, Any]]  # groups of tensors, and plain values
 
 
@@ -97,7 +98,7 @@ class Pipeline:
             self.residuals = Residuals(compression, layers, seed)
 
     def open(
-        self, t: int, everybody: float, own: Mapping[User, float] | None = None
+        self, t: int, everybody: float, own: Mapping[UserId, float] | None = None
     ) -> LayerwiseAggregate:
         """The aggregate of round t, to which users' updates are added.
 
@@ -122,7 +123,7 @@ class Pipeline:
             found = Attacked(found, self.stages.attackers, layers, t)
         return found
 
-    def received(self, sent: Update) -> Update:
+    def received(self, sent: Tensors) -> Tensors:
         """A live user's update, decompressed; ValueError if it cannot be."""
         assert self.stages.compression is not None
         trained = {name: w for name, w in self._weights.items() if w.requires_grad}

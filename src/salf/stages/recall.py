@@ -19,9 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from salf.core.aggregate import Changing, LayerwiseAggregate, PerLayer, Step, Update, User
+from salf.core.aggregate import Changing, LayerwiseAggregate, PerLayer, Step, UserId
 from salf.core.arrivals import Floats, Ints
 from salf.core.layers import Layers
+from salf.core.local import Tensors
 from salf.methods import Recalled
 
 
@@ -42,13 +43,13 @@ class Recall:
         self.layers, self.rule = layers, rule
         self._like = {name: tensor for name, tensor in like.items() if tensor.requires_grad}
         self._like = {name: self._like[name] for name in layers.index_of if name in self._like}
-        self._row: dict[User, int] = {}
+        self._row: dict[UserId, int] = {}
         self._values = {
             name: tensor.new_empty((0, *tensor.shape)) for name, tensor in self._like.items()
         }
         self._last: Ints = np.zeros((0, len(layers)), np.int64)  # the round of each layer; 0: none
         self._weight: Floats = np.zeros(0)
-        self._new: dict[User, Update] = {}  # of the round that is open
+        self._new: dict[UserId, Tensors] = {}  # of the round that is open
 
     @property
     def users(self) -> int:
@@ -65,14 +66,14 @@ class Recall:
         """The memory that the table takes now."""
         return sum(values.nbytes for values in self._values.values())
 
-    def faded(self, user: User, name: str, t: int) -> Tensor | None:
+    def faded(self, user: UserId, name: str, t: int) -> Tensor | None:
         """y[l, u] as it counts in round t; None if there is none."""
         row = self._row.get(user)
         if row is None or not (last := int(self._last[row, self.layers.index_of[name]])):
             return None
         return self._values[name][row] * float(self._left(np.array(t - last)))
 
-    def left(self, t: int, users: Sequence[User]) -> Floats:
+    def left(self, t: int, users: Sequence[UserId]) -> Floats:
         """What is left in round t of what each user sent last, [users, L]; 0 if nothing was."""
         rows = np.array([self._row.get(user, -1) for user in users], np.int64)
         last = np.concatenate(
@@ -81,11 +82,11 @@ class Recall:
         return np.where(last[rows] > 0, self._left(t - last[rows]), 0.0)
 
     @property
-    def remembered(self) -> list[User]:
+    def remembered(self) -> list[UserId]:
         """The users that are remembered, row by row."""
         return sorted(self._row, key=self._row.__getitem__)
 
-    def absent(self, t: int, layer: int, here: Iterable[User]) -> Floats:
+    def absent(self, t: int, layer: int, here: Iterable[UserId]) -> Floats:
         """What the rows of those who are not here count in round t, in a layer (from 0)."""
         last = self._last[:, layer]
         counts = np.where(last > 0, self._left(t - last), 0.0) * self._weight
@@ -115,12 +116,12 @@ class Recall:
         fade = self.rule.fade
         return np.ones(age.shape) if fade is None else np.asarray(fade / (fade + age))
 
-    def note(self, user: User, update: Update) -> None:
+    def note(self, user: UserId, update: Tensors) -> None:
         """A user's update of the round that is open; an empty one takes nobody's place."""
         if update:
             self._new[user] = update
 
-    def learn(self, t: int, weights: Mapping[User, float]) -> None:
+    def learn(self, t: int, weights: Mapping[UserId, float]) -> None:
         """Round t is over: its updates are the last ones of their users, who weigh 1 or this."""
         for user, update in self._new.items():
             row = self._place(user)
@@ -130,7 +131,7 @@ class Recall:
                 self._last[row, self.layers.index_of[name]] = t
         self._new = {}
 
-    def _place(self, user: User) -> int:
+    def _place(self, user: UserId) -> int:
         """The row of a user, new or not."""
         if user in self._row:
             return self._row[user]
@@ -152,7 +153,7 @@ class Recall:
         for name, values in self._values.items():
             self._values[name] = torch.cat([values, values.new_zeros((more, *values.shape[1:]))])
 
-    def state(self) -> tuple[list[User], dict[str, Tensor]]:
+    def state(self) -> tuple[list[UserId], dict[str, Tensor]]:
         """The users remembered, and tensors with a row for each."""
         users = self.remembered
         kept = {f"value {name}": values[: len(users)] for name, values in self._values.items()}
@@ -160,7 +161,7 @@ class Recall:
         kept["weight"] = torch.from_numpy(self._weight[: len(users)])
         return users, kept
 
-    def load_state(self, users: Sequence[User], kept: Mapping[str, Tensor]) -> None:
+    def load_state(self, users: Sequence[UserId], kept: Mapping[str, Tensor]) -> None:
         """Continue with what another server remembered."""
         self._row = {user: row for row, user in enumerate(users)}
         self._last, self._weight = kept["last"].numpy().copy(), kept["weight"].numpy().copy()
@@ -181,7 +182,7 @@ class _WithRecall(Changing):
         super().__init__(inner)
         self._recall, self._t = recall, t
 
-    def changed(self, update: Update, weights: PerLayer | None, user: User) -> Update:
+    def changed(self, update: Tensors, weights: PerLayer | None, user: UserId) -> Tensors:
         """Remember the layers of a user's update that count, and add what is new in them."""
         index_of = self._recall.layers.index_of
         counts = {
@@ -193,7 +194,7 @@ class _WithRecall(Changing):
         return {**update, **self._new(user, counts)}
 
     @abstractmethod
-    def _new(self, user: User, counts: Update) -> Update:
+    def _new(self, user: UserId, counts: Tensors) -> Tensors:
         """What is added of a user's gradients."""
 
 
@@ -207,7 +208,7 @@ class Remembering(_WithRecall):
         super().__init__(inner, recall, t)
         self._everybody = everybody
 
-    def _new(self, user: User, counts: Update) -> Update:
+    def _new(self, user: UserId, counts: Tensors) -> Tensors:
         found = dict(counts)
         for name, value in counts.items():
             if (known := self._recall.faded(user, name, self._t)) is not None:
@@ -232,13 +233,13 @@ class StandIns(_WithRecall):
     """
 
     def __init__(
-        self, inner: LayerwiseAggregate, recall: Recall, t: int, own: Mapping[User, float]
+        self, inner: LayerwiseAggregate, recall: Recall, t: int, own: Mapping[UserId, float]
     ) -> None:
         super().__init__(inner, recall, t)
         self._own = own
-        self._here: list[dict[User, float]] = [{} for _ in recall.layers]
+        self._here: list[dict[UserId, float]] = [{} for _ in recall.layers]
 
-    def _new(self, user: User, counts: Update) -> Update:
+    def _new(self, user: UserId, counts: Tensors) -> Tensors:
         for name in counts:
             layer = self._recall.layers.index_of[name]
             self._here[layer][user] = self._own.get(user, 1.0)

@@ -33,8 +33,9 @@ import torch
 from torch import Tensor
 
 from salf.common.errors import SalfError, unknown
-from salf.core.aggregate import Held, LayerwiseAggregate, PerLayer, Step, Update, User, is_counter
+from salf.core.aggregate import Held, LayerwiseAggregate, PerLayer, Step, UserId, is_counter
 from salf.core.layers import Layers
+from salf.core.local import Tensors
 
 RULES = ("none", "median", "trimmed", "clip")
 ROUNDING = 1e-6  # of a sum of weights
@@ -94,9 +95,9 @@ class Votes:
     rule: Robust
     # By layer, from 0, and user: the latest updates, newest first, for rounds in which few users
     # send the layer.
-    kept: dict[int, dict[User, Sent]] = field(default_factory=dict)
+    kept: dict[int, dict[UserId, Sent]] = field(default_factory=dict)
 
-    def keep(self, index: int, now: Mapping[User, Sent], old: Mapping[User, Sent]) -> None:
+    def keep(self, index: int, now: Mapping[UserId, Sent], old: Mapping[UserId, Sent]) -> None:
         """Keep the latest votes on a layer, each user's last."""
         # In the order of the users, which a replay has too, unlike that in which updates came.
         newest = sorted(now, key=lambda user: (len(str(user)), user))[: self.rule.votes]
@@ -131,14 +132,14 @@ class RobustAggregate(LayerwiseAggregate):
     def __init__(self, votes: Votes, layers: Layers, like: Mapping[str, Tensor]) -> None:
         super().__init__(layers, like, separate=True)
         self._votes, self._robust = votes, votes.rule
-        self._sent: dict[int, dict[User, Sent]] = {}  # in this round
+        self._sent: dict[int, dict[UserId, Sent]] = {}  # in this round
 
     def add(
         self,
-        update: Update,
+        update: Tensors,
         weights: PerLayer | None = None,
         held: Held | None = None,
-        user: User | None = None,
+        user: UserId | None = None,
     ) -> None:
         """Keep one user's layers, each with its weight."""
         assert user is not None

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from salf.common.errors import SalfError
-from salf.core.aggregate import Changing, LayerwiseAggregate, PerLayer, Step, Update, User
+from salf.core.aggregate import Changing, LayerwiseAggregate, PerLayer, Step, UserId
 from salf.core.arrivals import Closing, Ints
 from salf.core.layers import Layers
-from salf.core.local import Done, State
+from salf.core.local import Done, State, Tensors
 from salf.methods import Method
 from salf.methods.base import Keeper
 
-Learn = Callable[[User, Done], None]
+Learn = Callable[[UserId, Done], None]
 
 
 class Progress(NamedTuple):
@@ -39,21 +39,21 @@ class States:
         self._trained = trained.keys() & layers.index_of.keys()
         self.server = checked(method, "server_state", method.server_state(trained))
         self._fresh = checked(method, "user_state", method.user_state(trained))
-        self._users: dict[User, State] = {}
+        self._users: dict[UserId, State] = {}
         self.used: dict[str, int] = {}  # live, the last round in which each user's update was
-        self._progress: dict[User, Progress] = {}  # in the open round
-        self._new: dict[User, State] = {}
+        self._progress: dict[UserId, Progress] = {}  # in the open round
+        self._new: dict[UserId, State] = {}
         self._heard: dict[str, Tensor] = {}
 
-    def of(self, user: User) -> State:
+    def of(self, user: UserId) -> State:
         """What is kept of a user."""
         return self._users.get(user, self._fresh)
 
-    def begin(self, user: User, progress: Progress) -> None:
+    def begin(self, user: UserId, progress: Progress) -> None:
         """An update of this user is coming."""
         self._progress[user] = progress
 
-    def done(self, user: User, update: Update, weights: PerLayer | None) -> Done:
+    def done(self, user: UserId, update: Tensors, weights: PerLayer | None) -> Done:
         """A user's round, of the layers in which it has a weight."""
         gradients, rate, _ = self._progress[user]
         total = {
@@ -64,11 +64,11 @@ class States:
         steps = {name: int(gradients[self._index_of[name]]) for name in total}
         return Done(total, steps, rate, self.server, self.of(user))
 
-    def keep(self, user: User, done: Done) -> None:
+    def keep(self, user: UserId, done: Done) -> None:
         """The user's state after its round."""
         self._new[user] = after(self._method, done)
 
-    def hear(self, user: User, done: Done) -> None:
+    def hear(self, user: UserId, done: Done) -> None:
         """What the server's state learns from it."""
         weight = self._progress[user].weight
         for name, value in checked(self._method, "heard", self._method.heard(done)).items():
@@ -119,12 +119,12 @@ class _Noting(Changing):
         self,
         inner: LayerwiseAggregate,
         states: States,
-        learns: Sequence[Callable[[User, Done], None]],
+        learns: Sequence[Callable[[UserId, Done], None]],
     ) -> None:
         super().__init__(inner)
         self._states, self._learns = states, learns
 
-    def changed(self, update: Update, weights: PerLayer | None, user: User) -> Update:
+    def changed(self, update: Tensors, weights: PerLayer | None, user: UserId) -> Tensors:
         done = self._states.done(user, update, weights)
         for learn in self._learns:
             learn(user, done)

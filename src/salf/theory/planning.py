@@ -21,13 +21,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from salf.common.errors import SalfError
+from salf.core.arrivals import Floats
 from salf.core.schedules import Schedule, theorem_rate
 from salf.theory.bounds import Constants, Federation, layer_spread
-
-Floats = npt.NDArray[np.float64]
 
 POINTS = 160  # deadlines at which the law is looked at
 BISECTIONS = 40

@@ -21,6 +21,7 @@ from salf.worlds import depth
 from salf.worlds.depth import DepthDistribution
 
 Memory = npt.NDArray[Any]
+Arrived = tuple[Arrivals, Memory]
 DELAY = 2  # rounds that a straggler is late per layer, as the paper has it
 
 
@@ -36,9 +37,7 @@ class World(ABC):
     counts_steps = False  # whether arrivals say how many local steps were done
 
     @abstractmethod
-    def arrivals(
-        self, t: int, draws: Draws, users: Ints, memory: Memory
-    ) -> tuple[Arrivals, Memory]:
+    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
         """Who arrives in round t, in which these users are asked, and the state after it."""
 
     @abstractmethod
@@ -165,9 +164,7 @@ class AtDeadline(World):
         # A round of a small model takes a millisecond: depths that salf draws are not checked.
         self._is_own = type(self) is AtDeadline and type(law) in depth.LAWS
 
-    def arrivals(
-        self, t: int, draws: Draws, users: Ints, memory: Memory
-    ) -> tuple[Arrivals, Memory]:
+    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
         return self.law.draw(draws, users), memory
 
     def checked(self, arrived: Arrivals, t: int) -> Arrivals:
@@ -193,9 +190,7 @@ class Finishing(World):
     def __init__(self, world: World) -> None:
         self.world, self.users, self.layers = world, world.users, world.layers
 
-    def arrivals(
-        self, t: int, draws: Draws, users: Ints, memory: Memory
-    ) -> tuple[Arrivals, Memory]:
+    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
         arrived, memory = self.world.arrivals(t, draws, users, memory)
         return replace(arrived, depth=np.ones_like(arrived.depth)), memory
 
@@ -242,9 +237,7 @@ class Late(AtDeadline):
     def models_in_use(self, memory: Memory) -> set[int]:
         return set(memory[GIVEN][memory[DUE] > 0].tolist())
 
-    def arrivals(
-        self, t: int, draws: Draws, users: Ints, memory: Memory
-    ) -> tuple[Arrivals, Memory]:
+    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
         """Users on time, and those whose old update is due, whether they are asked again or not."""
         delivers, works = memory[DUE] == t, memory[DUE] > t
         idle = users[~works[users]]
@@ -292,9 +285,7 @@ class Recorded(World):
         self.steps = [np.ones_like(depth) for depth in depths] if steps is None else steps
         self.layers = len(chances[0])
 
-    def arrivals(
-        self, t: int, draws: Draws, users: Ints, memory: Memory
-    ) -> tuple[Arrivals, Memory]:
+    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
         depths, steps = self.depths[t - 1], self.steps[t - 1]
         return Arrivals.at(depths, user=self.asked[t - 1], steps=steps, planned=steps), memory
 
@@ -324,16 +315,14 @@ def parse(spec: str, users: int, layers: int, ratio: float) -> World:
     """
     if spec.partition(":")[0] in depth.KINDS:
         return AtDeadline(depth.parse(spec, users, layers, ratio))
-    factory = _own(spec)
     offered = {"users": users, "layers": layers, "stragglers": ratio}
-    made = registry.call("depth", spec, factory, offered)
+    made = registry.call("depth", spec, _own(spec), offered)
     if isinstance(made, DepthDistribution):
         return AtDeadline(made)
     if not isinstance(made, World):
         raise SalfError(
             f"the depth {spec!r} must return a salf.worlds.depth.DepthDistribution or a "
-            "salf.worlds.base.World, "
-            f"not a {type(made).__name__}."
+            f"salf.worlds.base.World, not a {type(made).__name__}."
         )
     return made
 

@@ -18,7 +18,7 @@ from nets import Twice, small_mlp
 from salf.common.errors import SalfError
 from salf.core.deadline import Backpropagation, backprop
 from salf.core.deadline.retry import Retry
-from salf.core.deadline.times import Times
+from salf.core.deadline.times import StageTimes
 from salf.core.layers import Layers
 
 
@@ -466,7 +466,7 @@ def test_a_new_process_each_round_learns_as_one_process_does():
     deadlines = [*[10.0] * 3, *[3.5] * 300]
     for deadline in deadlines:
         learned = many[0].state_dict()
-        many[0].times, many[0].retry = Times(3), Retry()
+        many[0].times, many[0].retry = StageTimes(3), Retry()
         many[0].load_state_dict(json.loads(json.dumps(learned)))
         ours, alone = (side[0].within(deadline, side[2]) for side in (many, one))
         assert (ours.depth, ours.total) == (alone.depth, alone.total)

@@ -6,7 +6,7 @@ import weakref
 import pytest
 from devices import prepared
 
-from salf.core.deadline.times import Times
+from salf.core.deadline.times import StageTimes
 
 
 def test_a_device_that_slows_down_is_noticed_in_the_same_round():
@@ -77,7 +77,7 @@ def test_one_hiccup_does_not_change_what_is_expected():
 
 
 def test_expected_times_are_high_but_not_the_highest_of_the_last_rounds():
-    times = Times(1)
+    times = StageTimes(1)
     for second in range(1, 21):
         times.learn({0: float(second), 1: 1.0, 2: 0.0})
     assert times.expected(0, pace=1.0) == 17.0
@@ -86,7 +86,7 @@ def test_expected_times_are_high_but_not_the_highest_of_the_last_rounds():
 
 
 def test_times_that_are_not_seen_any_more_shrink_a_little_until_they_are_seen_again():
-    times = Times(1)
+    times = StageTimes(1)
     times.learn({0: 1.0, 1: 1.0, 2: 0.0})
     for _ in range(10):
         times.learn({0: 1.0})
@@ -98,7 +98,7 @@ def test_times_that_are_not_seen_any_more_shrink_a_little_until_they_are_seen_ag
 
 def test_a_stage_that_is_seen_again_says_nothing_about_the_speed_of_others():
     """It was expected to take less for want of news, not because anything was faster."""
-    times = Times(2)
+    times = StageTimes(2)
     times.learn({0: 1.0, 2: 1.0, 1: 1.0, 3: 0.0})
     for _ in range(100):
         times.learn({0: 1.0, 3: 0.0})
@@ -108,7 +108,7 @@ def test_a_stage_that_is_seen_again_says_nothing_about_the_speed_of_others():
 
 
 def test_one_new_time_is_worth_more_than_many_old_ones():
-    times = Times(2)
+    times = StageTimes(2)
     for _ in range(16):
         times.learn({0: 1.0, 1: 1.0, 2: 1.0, 3: 0.0})
     for _ in range(16):
@@ -118,7 +118,7 @@ def test_one_new_time_is_worth_more_than_many_old_ones():
 
 
 def test_one_slow_last_layer_does_not_end_a_user_that_runs_it_seldom():
-    times = Times(1)
+    times = StageTimes(1)
     for _ in range(16):
         times.learn({0: 10.0, 1: 1.0, 2: 0.0})
     for _ in range(30):
@@ -128,7 +128,7 @@ def test_one_slow_last_layer_does_not_end_a_user_that_runs_it_seldom():
 
 
 def test_a_few_slow_passes_say_less_about_the_next_than_many():
-    few, many = Times(1), Times(1)
+    few, many = StageTimes(1), StageTimes(1)
     for second in (10.0, 12.0, 14.0):
         few.learn({0: second, 1: 0.0, 2: 0.0})
     for second in (10.0, 12.0, 14.0) * 10:
@@ -138,7 +138,7 @@ def test_a_few_slow_passes_say_less_about_the_next_than_many():
 
 
 def test_passes_that_are_far_too_long_do_not_make_a_short_one_likely():
-    times = Times(1)
+    times = StageTimes(1)
     for number in range(32):
         times.learn({0: 100.0 if number % 4 == 0 else 10.0 + number / 32, 1: 0.0, 2: 0.0})
     assert times.chance(7.0) < 0.1
@@ -148,7 +148,7 @@ def test_the_chance_is_right_for_times_of_which_one_in_ten_fits():
     """On average over 200 devices; of log-normal times with a spread of 0.3."""
     rng, chances = random.Random(0), []
     for _ in range(200):
-        times = Times(1)
+        times = StageTimes(1)
         for _ in range(32):
             times.learn({0: rng.lognormvariate(0, 0.3), 1: 0.0, 2: 0.0})
         chances.append(times.chance(0.681))  # exp(-1.28 * 0.3)
@@ -157,7 +157,7 @@ def test_the_chance_is_right_for_times_of_which_one_in_ten_fits():
 
 
 def test_old_passes_are_forgotten_but_for_a_few():
-    times = Times(1)
+    times = StageTimes(1)
     for _ in range(32):
         times.learn({0: 50.0, 1: 1.0, 2: 0.0})
     for _ in range(100):
@@ -168,11 +168,11 @@ def test_old_passes_are_forgotten_but_for_a_few():
 
 
 def test_the_time_of_a_pass_that_was_stopped_is_that_of_the_whole_pass():
-    times = Times(1)
+    times = StageTimes(1)
     times.learn_course([0.0, 1.0, 3.0], 4.0)
     assert times.whole_pass([0.0, 2.0, 6.0], 6.0) == 8.0
     assert times.whole_pass([0.0, 2.0], 2.0) == 8.0
     assert times.whole_pass([0.0, 2.0, 6.0, 7.0], 7.0) == 7.0  # no pass had so many modules
-    assert Times(1).whole_pass([3.0], 3.0) == 3.0
+    assert StageTimes(1).whole_pass([3.0], 3.0) == 3.0
     times.learn_course([0.0, 2.0, 3.0], 4.0)
     assert times.course == pytest.approx([0.0, 0.3, 0.75])

@@ -17,6 +17,17 @@ SMALL = {"data": "digits", "lr": 0.3, "users": 8, "batch_size": 4, "threads": 1}
 PHONES = {"fleet": "phones:speed=1e5,jitter=0.2", "deadline": 0.3}
 
 
+def small_net():
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def data_of(rows):
+    return torch.randn(rows, 6), torch.arange(rows) % 2
+
+
+DATA = data_of(40)
+
+
 def run(**settings):
     return salf.run(Config(**{**SMALL, **settings})).history
 
@@ -107,8 +118,7 @@ def test_metrics_csv_has_the_clock(tmp_path):
 
 
 def test_train_takes_a_fleet_from_python():
-    x, y = torch.randn(160, 6), torch.arange(160) % 2
-    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+    net, (x, y) = small_net(), data_of(160)
     fleet = salf.Fleet.of(np.geomspace(1e3, 1e5, 10), jitter=0.1)
     history = salf.train(net, (x, y), fleet=fleet, deadline=0.1, seconds=1.0, batch_size=4)
     assert len(history.rows) >= 10
@@ -120,8 +130,7 @@ def test_train_takes_a_fleet_from_python():
 
 
 def test_users_of_unequal_sizes_are_paired_with_devices_by_size():
-    x, y = torch.randn(100, 6), torch.arange(100) % 2
-    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+    net, (x, y) = small_net(), data_of(100)
     split = [range(60), range(60, 70), range(70, 100)]
     fleet = salf.Fleet.of([1e3, 1e4, 1e5])  # the slowest goes to user 1, who has 10 samples
     history = salf.train(
@@ -170,13 +179,6 @@ def test_a_method_without_a_deadline_says_what_is_missing_before_data_are_looked
         run(fleet="phones", rounds=2, data="idx:/nowhere")
     with pytest.raises(SalfError, match="this method needs a deadline"):
         salf.compare(None, DATA, DATA, fleet="phones", users=2, rounds=1, seeds=1)
-
-
-DATA = torch.randn(40, 4), torch.arange(40) % 2
-
-
-def small_net():
-    return nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
 
 
 @pytest.mark.parametrize(
@@ -241,35 +243,24 @@ def test_p_l_is_the_chance_that_nobody_reaches_a_layer():
     assert 0.02 < chance[0] < 0.98
 
 
-def several():
-    class Two(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 2)
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 2)
 
-        def forward(self, a, b):
-            return self.last(torch.relu(self.first(a) + self.first(b)))
-
-    return Two()
+    def forward(self, a, b):
+        return self.last(torch.relu(self.first(a) + self.first(b)))
 
 
 def test_a_model_with_several_inputs_has_a_clock():
-    x, y = torch.randn(80, 6), torch.arange(80) % 2
-    history = salf.train(
-        several(),
-        ({"a": x, "b": x}, y),
-        users=4,
-        fleet="edge",
-        deadline=0.001,
-        rounds=3,
-        batch_size=4,
-    )
+    x, y = data_of(80)
+    given = {"users": 4, "fleet": "edge", "deadline": 0.001, "rounds": 3, "batch_size": 4}
+    history = salf.train(Two(), ({"a": x, "b": x}, y), **given)
     assert history.rows[-1].clock > 0
 
 
 def test_what_follows_from_the_fleet_cannot_be_set_too():
-    x, y = torch.randn(80, 6), torch.arange(80) % 2
-    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+    net, (x, y) = small_net(), data_of(80)
     for more in (
         {"depth": "uniform"},
         {"depth": salf.worlds.depth.Uniform(4, 2)},
@@ -281,9 +272,9 @@ def test_what_follows_from_the_fleet_cannot_be_set_too():
 
 def test_a_deadline_that_is_just_enough_is_enough():
     """p_l must not be 1 in a layer that somebody reaches, however times are rounded."""
-    x, y = torch.randn(80, 6), torch.arange(80) % 2
+    x, y = data_of(80)
     for speed in (23456.0, 22222.0, 17.3):
-        net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+        net = small_net()
         fleet = salf.Fleet.of([speed] * 4, up=54321.0, down=98765.0)
         enough = float(fleet.preview(net, deadline=1.0).expected.max())
         history = salf.train(net, (x, y), fleet=fleet, deadline=enough, rounds=2)
@@ -293,8 +284,7 @@ def test_a_deadline_that_is_just_enough_is_enough():
 def test_equal_time_batches_do_not_depend_on_how_a_method_is_given():
     def clock(method):
         torch.manual_seed(0)
-        net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
-        x, y = torch.randn(160, 6), torch.arange(160) % 2
+        net, (x, y) = small_net(), data_of(160)
         settings = {"users": 5, "fleet": "edge", "deadline": 1e-4, "rounds": 2}
         history = salf.train(net, (x, y), method=method, batches="equal-time", **settings)
         return history.rows[-1].clock
@@ -319,10 +309,10 @@ def test_a_config_file_with_a_time_has_no_limit_of_rounds():
 
 def test_an_epoch_takes_what_its_samples_take():
     """17 samples in batches of 16 and 1 take as long as in one of 17."""
-    x, y = torch.randn(17, 6), torch.arange(17) % 2
+    x, y = data_of(17)
 
     def clock(batch_size):
-        net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+        net = small_net()
         fleet = salf.Fleet.of([1e3])
         history = salf.train(
             net, [(x, y)], fleet=fleet, method="fedavg", rounds=1, local_epochs=1,
@@ -364,7 +354,7 @@ def test_an_extended_run_is_evaluated_as_often_as_before(tmp_path):
 
 
 def test_batch_norm_and_a_slow_user_s_single_row_are_a_sentence():
-    net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2))
+    net = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2))
     fleet = salf.Fleet.of([1e3, 1e5, 1e5])
     given = {"fleet": fleet, "deadline": 10.0, "rounds": 1, "batch_size": 8}
     salf.train(net, DATA, **given)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from salf.common.errors import SalfError
 from salf.core.deadline.retry import Retry
-from salf.core.deadline.times import FORWARD, Times
+from salf.core.deadline.times import FORWARD, StageTimes
 from salf.core.graph import nodes_of
 from salf.core.layers import Layers
 
@@ -66,7 +66,7 @@ class Backpropagation:
                 )
         self.model = model
         self.layers = layers
-        self.times = Times(len(layers))
+        self.times = StageTimes(len(layers))
         self.retry = Retry()
         self._now = now
         names = (name for layer in layers for name in layer.parameters)
@@ -187,7 +187,7 @@ class Backpropagation:
                 f"of seconds for each of '0'..'{len(self.layers) + 1}', 'absent', 'ages', "
                 "'course', 'cold' and 'credit'."
             )
-        self.times, self.retry = Times(len(self.layers)), Retry()
+        self.times, self.retry = StageTimes(len(self.layers)), Retry()
         for stage in stages:
             self.times.seen[stage].extend(state[str(stage)])
             self.times.absent[stage] = int(state["absent"][stage])
@@ -207,7 +207,7 @@ class _Round:
     def __init__(
         self,
         deadline: float,
-        times: Times,
+        times: StageTimes,
         now: Callable[[], float],
         *,
         trying: bool,

@@ -20,7 +20,7 @@ LATEST = 0.2  # the weight of the latest forward pass in the mean course of them
 FORGET = 0.995  # the trust in a time per round without a new one: so slow layers are run again
 
 
-class Times:
+class StageTimes:
     """The latest times of every stage, and what to expect of the next round.
 
     A stage that was never run is expected to take no time: the only way to know is to run it.

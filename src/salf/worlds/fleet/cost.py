@@ -1,4 +1,4 @@
-"""What a row costs in each layer of a model, and batches that take all devices as long."""
+"""The cost of a row in each layer of a model, and batches that take all devices as long."""
 
 from dataclasses import dataclass, replace
 
@@ -17,7 +17,7 @@ MOST = 4  # times the batch size is the largest batch
 
 @dataclass(frozen=True, eq=False)
 class Cost:
-    """What one row of a batch costs in each layer, and the bytes of the layer.
+    """The cost of one row of a batch in each layer, and the bytes of the layer.
 
     `sent` are those of its update where that is compressed.
     """
@@ -56,7 +56,7 @@ class Cost:
         return len(self.bytes)
 
     def stages(self) -> Floats:
-        """Of a stage, from the last layer to the first; the forward pass is in the first stage."""
+        """The multiply-adds of each stage: layers from the last, which has the forward pass."""
         found = self.backward[::-1].copy()
         found[0] += self.forward.sum()
         return found

@@ -119,17 +119,6 @@ class ShiftedExponential(Paced):
 
 
 @dataclass(frozen=True)
-class UniformPace(Paced):
-    """The factor is uniform on (0, 1]: the nominal time is the longest."""
-
-    def factor(self, draws: Draws, users: Ints) -> Floats:
-        return np.asarray(1 - draws.uniform(users, Purpose.JITTER)[:, 0])
-
-    def below(self, factor: Floats, users: Ints) -> Floats:
-        return np.minimum(factor, 1)
-
-
-@dataclass(frozen=True)
 class ExponentialLayers(Jitter):
     """Every layer takes an exponential time of its own, independently, of its nominal mean."""
 
@@ -156,11 +145,11 @@ class ExponentialLayers(Jitter):
         return np.where(x > 0, np.clip(1 - missed, 0, 1), 0.0)
 
     def _from_draws(self, nominal: Floats, budget: Floats) -> Floats:
-        """A user that is twice as slow takes twice as long: draws are of the layers' shares."""
+        """A user that is twice as slow takes twice as long: draws are of the layers' parts."""
         total = nominal.sum(axis=1, keepdims=True)
-        shares, alike = np.unique(np.round(nominal / total, 12), axis=0, return_inverse=True)
+        parts, alike = np.unique(np.round(nominal / total, 12), axis=0, return_inverse=True)
         chance = np.empty_like(budget)
-        for kind, own in enumerate(shares):
+        for kind, own in enumerate(parts):
             some = np.flatnonzero(alike.ravel() == kind)
             for stage, times in enumerate(_erlang_like(tuple(own.tolist()))):
                 count = np.searchsorted(times, budget[some, stage] / total[some, 0], side="right")
@@ -187,13 +176,7 @@ class Traces(Jitter):
 
     def complete(self, nominal: Floats, draws: Draws, users: Ints) -> Floats:
         """A recorded round of each user, once for every local step."""
-        layers = self.rounds[0].shape[1]
-        steps, other = divmod(nominal.shape[1], layers)
-        if other:
-            raise SalfError(
-                f"the recorded times are for {layers} layers; this model has a different number."
-            )
-        places = self._places(draws, users, steps)
+        places = self._places(draws, users, nominal.shape[1] // self.layers)
         taken = np.empty_like(nominal)
         for row, user in enumerate(users.tolist()):
             record = self.rounds[user]
@@ -231,29 +214,23 @@ class Traces(Jitter):
         together = 0 * users if self.overhead is not None else users
         return draws.uniform(together, Purpose.JITTER, steps)
 
-    def chance(self, nominal: Floats, budget: Floats, users: Ints) -> Floats | None:
-        layers = self.rounds[0].shape[1]
-        if nominal.shape[1] > layers:
-            return None
-        stretch = self._stretch(nominal, users)
+    def chance(self, nominal: Floats, budget: Floats, users: Ints) -> Floats:
+        each = zip(users.tolist(), self._stretch(nominal, users), budget, strict=True)
         return np.array(
             [
-                (self.rounds[user].cumsum(axis=1) * stretch[row] <= budget[row]).mean(axis=0)
-                for row, user in enumerate(users.tolist())
+                (self.rounds[u].cumsum(axis=1) * longer <= own).mean(axis=0)
+                for u, longer, own in each
             ]
         )
 
     def _stretch(self, nominal: Floats, users: Ints) -> Floats:
         """How much longer a user's batch takes than the recorded ones."""
-        layers = self.rounds[0].shape[1]
         usual = np.array([np.median(self.rounds[user].sum(axis=1)) for user in users.tolist()])
-        return np.asarray(nominal[:, :layers].sum(axis=1) / usual)[:, None]
+        return np.asarray(nominal[:, : self.layers].sum(axis=1) / usual)[:, None]
 
     def of(self, devices: Ints) -> "Traces":
-        rounds = tuple(self.rounds[device] for device in devices.tolist())
-        if self.overhead is None:
-            return Traces(rounds)
-        return Traces(rounds, tuple(self.overhead[device] for device in devices.tolist()))
+        beside = self.overhead and tuple(self.overhead[device] for device in devices.tolist())
+        return Traces(tuple(self.rounds[device] for device in devices.tolist()), beside)
 
 
 @lru_cache(maxsize=64)

@@ -7,9 +7,9 @@ ties settled by the users' numbers.
 import numpy as np
 
 from salf.common.errors import SalfError
-from salf.core.arrivals import Arrivals, Ints, Spent
+from salf.core.arrivals import Ints, Spent
 from salf.core.draws import Draws, Purpose
-from salf.worlds.base import Memory
+from salf.worlds.base import Arrived, Memory
 from salf.worlds.fleet.timing import Timing
 from salf.worlds.fleet.world import CLOCK, DUE, GIVEN, TMAX, OnFleet, finite
 
@@ -27,9 +27,7 @@ class Delayed(OnFleet):
         # Not of those that never come back, whose number would only grow.
         return set(given[(due > 0) & np.isfinite(due)].astype(np.int64).tolist())
 
-    def arrivals(
-        self, t: int, draws: Draws, users: Ints, memory: Memory
-    ) -> tuple[Arrivals, Memory]:
+    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
         clock, seconds = float(memory[CLOCK]), self.deadline.of(t, float(memory[TMAX]))
         begun, after = self._begin(t, draws, users, memory)
         due = after[DUE, 1:]
@@ -57,7 +55,7 @@ class Delayed(OnFleet):
         clock: float,
         end: float,
         asked: int,
-    ) -> tuple[Arrivals, Memory]:
+    ) -> Arrived:
         """The step at time `end`, at which these users have delivered."""
         entries = np.union1d(delivers, begun)
         there = np.isin(entries, delivers)
@@ -95,9 +93,7 @@ class Buffered(Delayed):
             raise SalfError(f"a buffer must hold at least one update, not {size}.")
         self.size = size
 
-    def arrivals(
-        self, t: int, draws: Draws, users: Ints, memory: Memory
-    ) -> tuple[Arrivals, Memory]:
+    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
         clock = float(memory[CLOCK])
         at_work = self.busy(t, memory)
         free = np.setdiff1d(users, at_work)

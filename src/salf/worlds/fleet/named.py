@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +40,15 @@ def phones(
         up=KB * np.exp(8.04 + 0.68 * z[1]),
         down=KB * np.exp(8.55 + 0.47 * z[2]),
         latency=np.zeros(users),
-        jitter=_spread(jitter),
+        jitter=LogNormal(jitter) if jitter else Steady(),
     )
 
 
 def edge(users: int, seed: int, mean: float = 0.5) -> Devices:
     """Four classes of edge devices, 1 to 20 times as fast, with shifted exponential times."""
-    speeds, shares = np.array([25e6, 5e6, 2.5e6, 1.25e6]), np.array([10, 5, 5, 5])
+    speeds, parts = np.array([25e6, 5e6, 2.5e6, 1.25e6]), np.array([10, 5, 5, 5])
     place = Keyed(seed, 0).uniform(np.arange(users), Purpose.DEVICE)[:, 0]
-    kind = np.searchsorted(np.cumsum(shares / shares.sum())[:-1], place, side="right")
+    kind = np.searchsorted(np.cumsum(parts / parts.sum())[:-1], place, side="right")
     return _without_links(speeds[kind], ShiftedExponential(mean))
 
 
@@ -64,23 +65,11 @@ def slow_classes(users: int, seed: int, speed: float = 1.0, sigma: float = 0.93)
     """
     (z,) = drawn_normal(seed, users, 1)
     made = _without_links(speed * np.exp(sigma * z), ExponentialLayers())
-    return Devices(
-        made.speed,
-        made.up,
-        made.down,
-        made.latency,
-        made.jitter,
-        counted="layers",
-        pair="labels",
-    )
+    return replace(made, counted="layers", pair="labels")
 
 
-NAMED: Mapping[str, Callable[..., Devices]] = {
-    "phones": phones,
-    "edge": edge,
-    "lab": lab,
-    "slow-classes": slow_classes,
-}
+NAMED: Mapping[str, Callable[..., Devices]]
+NAMED = {"phones": phones, "edge": edge, "lab": lab, "slow-classes": slow_classes}
 GROUP = "salf.fleets"  # of entry points, for packages that bring fleets
 
 
@@ -91,9 +80,10 @@ def make(name: str, users: int, seed: int, options: Mapping[str, Any]) -> Device
             raise SalfError(f"a fleet from a file has no option {next(iter(options))!r}.")
         return Fleet.csv(name, users).devices
     if name in NAMED:
+        known = [key for key in inspect.signature(NAMED[name]).parameters if key != "users"]
         for key in options:
-            if key not in _options(name):
-                raise unknown(f"option of the fleet {name!r}", key, _options(name))
+            if key not in known:
+                raise unknown(f"option of the fleet {name!r}", key, known)
         numbers = {
             key: converted(value, float, f"the option {key} of the fleet {name!r}")
             for key, value in options.items()
@@ -114,10 +104,9 @@ GIVEN = "given"  # the name of a Fleet that was given as an object
 def parse(spec: str, users: int, seed: int, available: str = "always") -> Fleet:
     """Read a fleet as people write it: phones | phones:speed=1e6,jitter=0.3 | FILE.csv | path."""
     name, options = spec, {}
-    head, colon, rest = spec.partition(":")
-    if colon and "=" in rest:
-        name = head
-        options = dict(_option(spec, part) for part in rest.split(","))
+    head, _, rest = spec.partition(":")
+    if "=" in rest:
+        name, options = head, dict(_option(spec, part) for part in rest.split(","))
     seed = int(options.pop("seed", seed))
     fleet = Fleet(name, users, seed, available, **options)
     fleet.name = spec
@@ -157,14 +146,6 @@ def _option(spec: str, part: str) -> tuple[str, float]:
         ) from None
 
 
-def _options(name: str) -> list[str]:
-    return [key for key in inspect.signature(NAMED[name]).parameters if key != "users"]
-
-
 def _without_links(speed: Floats, jitter: Jitter) -> Devices:
     none = np.full(len(speed), np.inf)
     return Devices(speed, none, none, np.zeros(len(speed)), jitter)
-
-
-def _spread(sigma: float) -> Jitter:
-    return LogNormal(sigma) if sigma else Steady()

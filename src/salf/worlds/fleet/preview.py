@@ -1,4 +1,4 @@
-"""What a fleet would do with a model, without training it: who reaches what, and when."""
+"""A preview of a fleet with a model, without training it: who reaches what, and when."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ FINISH = (0.25, 0.5, 0.75, 0.9)  # parts of the users whose deadline is said
 
 @dataclass(frozen=True)
 class Span:
-    """What a user does in a round from one time to another."""
+    """One thing that a user does in a round."""
 
     user: int  # counted from the fastest, from 1
     what: str  # DOWNLOAD, UPLOAD, LATE, or the number of a layer, from 1
@@ -75,14 +75,11 @@ class Preview:
         mean = self.reach.mean(axis=1)
         return np.diff(np.concatenate([[0.0], mean, [1.0]]))
 
-    @property
-    def _cohort(self) -> str:
-        return "" if self.asked == self.users else f" ({self.asked} in every round)"
-
     def __str__(self) -> str:
         slow, usual, fast = (_plain(each) for each in np.percentile(self.expected, [95, 50, 5]))
+        cohort = "" if self.asked == self.users else f" ({self.asked} in every round)"
         lines = [
-            f"{self.fleet}: {self.users} users{self._cohort}, done after {usual} s at the median, "
+            f"{self.fleet}: {self.users} users{cohort}, done after {usual} s at the median, "
             f"{fast} to {slow} s from the 5th to the 95th percentile.",
             f"A round that waits for all users takes {_plain(self.waiting.mean())} s on average "
             "and "
@@ -126,7 +123,11 @@ def preview(
     Of a schedule, it is that of its first deadline. Without `cohorts`, all users are asked.
     """
     users = evenly(np.arange(timing.users), MOST_USERS)
-    seconds = first_deadline(timing, deadline)
+    found = deadlines.Auto() if deadline is None else deadlines.parse(deadlines.read(deadline))
+    if isinstance(found, deadlines.Auto):
+        seconds = deadline_for(timing, found.reach)
+    else:
+        seconds = found.of(1, 0.0)
     expected = timing.expected(users)
     available = timing.devices.availability
     always = available.always
@@ -171,14 +172,6 @@ def preview(
         at[:, 0],
         _one_round(timing, users[np.argsort(expected, kind="stable")], seconds) if always else (),
     )
-
-
-def first_deadline(timing: Timing, setting: float | str | None) -> float:
-    """T_max of round 1; by default, and for `auto`, that at which users reach enough."""
-    found = deadlines.Auto() if setting is None else deadlines.parse(deadlines.read(setting))
-    if isinstance(found, deadlines.Auto):
-        return deadline_for(timing, found.reach)
-    return found.of(1, 0.0)
 
 
 def _unreached(timing: Timing, asked: Ints, start: float, seconds: float) -> Floats:
@@ -246,13 +239,12 @@ def of_model(
         lambda users: np.full(len(users), local_steps),
     )
     names = tuple(layer.name for layer in seen_as)
-    return preview(fleet.name, timing, names, deadline, _uniform(len(fleet), cohort))
 
+    def cohorts(t: int) -> Ints:
+        return np.sort(np.random.default_rng(t).choice(len(fleet), cohort, replace=False))
 
-def _uniform(users: int, size: int | None) -> Cohorts | None:
-    if size is None or size == users:
-        return None
-    return lambda t: np.sort(np.random.default_rng(t).choice(users, size, replace=False))
+    asked = None if cohort in (None, len(fleet)) else cohorts
+    return preview(fleet.name, timing, names, deadline, asked)
 
 
 def _made_up(model: nn.Module) -> Any:

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from salf.core.arrivals import Arrivals, Floats, Ints
+from salf.core.arrivals import Floats, Ints
 from salf.core.draws import Draws, Unkeyed
-from salf.worlds.base import Memory
+from salf.worlds.base import Arrived, Memory
 from salf.worlds.fleet.jitter import ROUNDING
 from salf.worlds.fleet.round import Round, Tasks
 from salf.worlds.fleet.timing import Timing
@@ -31,9 +31,7 @@ class Timely(OnFleet):
         super().__init__(timing, None)
         self.fastest, self.measured, self.most = fastest, measured, most
 
-    def arrivals(
-        self, t: int, draws: Draws, users: Ints, memory: Memory
-    ) -> tuple[Arrivals, Memory]:
+    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
         clock = float(memory[CLOCK])
         times, given, seconds = self._given(draws, users, clock)
         each = np.maximum(given - 1, 0)

@@ -12,7 +12,7 @@ import numpy as np
 from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals, Floats, Ints, evenly
 from salf.core.draws import Draws
-from salf.worlds.base import Memory, World
+from salf.worlds.base import Arrived, Memory, World
 from salf.worlds.fleet.deadlines import Auto, Deadline, missing
 from salf.worlds.fleet.learned import LearnedReach
 from salf.worlds.fleet.round import Round
@@ -63,9 +63,7 @@ class OnFleet(World):
     def clock(self, memory: Memory) -> float:
         return float(memory[CLOCK])
 
-    def arrivals(
-        self, t: int, draws: Draws, users: Ints, memory: Memory
-    ) -> tuple[Arrivals, Memory]:
+    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
         times = self.timing.round(draws, users, float(memory[CLOCK]))
         seconds = self._length(t, times, memory)
         reached = times.reached(seconds)
@@ -87,7 +85,7 @@ class OnFleet(World):
         reached: Ints,
         seconds: float,
         **more: Any,
-    ) -> tuple[Arrivals, Memory]:
+    ) -> Arrived:
         """Users that delivered so many milestones, and what to remember after the round."""
         took = self.timing.closes(times, reached, seconds, draws)
         arrived = times.tasks.arrivals(reached, spent=times.spent(reached, took), **more)
@@ -183,9 +181,7 @@ class Narrowed(OnFleet):
         super().__init__(timing, deadline)
         self.narrow = narrow
 
-    def arrivals(
-        self, t: int, draws: Draws, users: Ints, memory: Memory
-    ) -> tuple[Arrivals, Memory]:
+    def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
         clock, seconds = float(memory[CLOCK]), self.deadline.of(t, float(memory[TMAX]))
         full = self.timing.round(draws, users, clock)
         slow = full.finish > seconds
