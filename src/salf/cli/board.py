@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.live import Live
+from rich.progress import TaskID
 from rich.table import Table
 from rich.text import Text
 
-from salf.cli.terminal import console, progress_bar, say
+from salf.cli.terminal import console, say
+from salf.common.bars import Bar
 
 if TYPE_CHECKING:
     from salf.core.rows import Row
@@ -29,8 +31,7 @@ class Board:
         self._rounds = rounds
         self._layers = layers
         self._slow = slow
-        self._progress = progress_bar("{task.fields[accuracy]}")
-        self._task = self._progress.add_task("rounds", total=rounds, accuracy="")
+        self._bar = Bar("rounds", rounds, counted=True).progress
         self._live = Live(console=console, transient=True, auto_refresh=False)
         self._accuracy: float | None = None
         self._late: Counter[str] = Counter()
@@ -52,13 +53,11 @@ class Board:
         self._rejected.update(user for user, _ in row.rejected)
         now = time.monotonic()
         if console.is_terminal:
-            self._progress.update(self._task, completed=row.round, accuracy=self._line(row))
+            self._bar.update(TaskID(0), completed=row.round, state=self._line(row))
             if now - self._shown > 0.1:
                 self._shown = now
                 self._live.start()
-                self._live.update(
-                    Group(self._users(row), self._progress.get_renderable()), refresh=True
-                )
+                self._live.update(Group(self._users(row), self._bar.get_renderable()), refresh=True)
         elif now - self._said >= EVERY or row.round == self._rounds:
             self._said = now
             say(f"round {row.round} of {self._rounds}: {self._line(row)}")

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from salf.cli.options import (
     Options,
@@ -14,7 +14,8 @@ from salf.cli.options import (
     settings_of,
     with_options,
 )
-from salf.cli.terminal import Downloads, can_draw, console, progress_bar, results, say, tell
+from salf.cli.terminal import Downloads, can_draw, console, results, say, tell
+from salf.common.bars import Bar
 from salf.common.options import duration
 from salf.runs.config import Config
 from salf.runs.presets import simulated
@@ -101,17 +102,7 @@ def plan(
         "distance2": distance2,
     }
     _fetch(config)
-    with progress_bar(counted=False) as progress:
-        task = progress.add_task("bound", total=None)
-
-        def run(jobs: Any) -> Any:
-            progress.update(task, description="search")
-            return run_all(
-                jobs,
-                workers,
-                lambda done, total: progress.update(task, completed=done, total=total),
-            )
-
+    with Bar("bound and search") as bar:
         planned = make_plan(
             config,
             on_same_devices,
@@ -121,7 +112,7 @@ def plan(
             seeds=seeds,
             points=points,
             deadlines=[_time(text) for text in parse_list(deadlines)],
-            run=run,
+            run=lambda jobs: run_all(jobs, workers, bar.update),
             keep=None if out is None else out / "search",
         )
     print_plan(planned, results)

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from salf.cli.terminal import progress_bar, say, tell
+from salf.cli.terminal import say, tell
+from salf.common.bars import Bar
 
 
 def page(
@@ -38,9 +39,8 @@ def replay(
     from salf.live.replays import recorded, replay
     from salf.runs.folder import RunFolder
 
-    with progress_bar() as progress:
-        task = progress.add_task("replaying", total=len(recorded(folder)))
-        replayed = replay(folder, lambda row, _: progress.update(task, completed=row.round))
+    with Bar("replaying", len(recorded(folder)), counted=True) as bar:
+        replayed = replay(folder, lambda row, _: bar.update(row.round))
     accuracy, rounds = replayed.history.test_accuracy, len(replayed.history.rows)
     tell(f"replayed: test accuracy {accuracy_text(accuracy)} after {rounds} rounds")
     summary = RunFolder(folder).summary()

@@ -49,7 +49,8 @@ class Bar:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.progress.stop()
+        if self.progress.live.is_started:
+            self.progress.stop()
 
     def update(self, done: float, total: float | None = None, **more: Any) -> None:
         """So much is done; `more` may be `state`, a text beside the bar, or `description`."""
