@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,21 +10,21 @@ from torch import nn
 
 from salf.common.errors import SalfError
 from salf.data import DataSet
+from salf.problem import Problem
 from salf.report.plan import print_plan, write_plan
 from salf.report.tables import printed
-from salf.runs import plan as planning
 from salf.runs.config import Config
+from salf.runs.federation import make_problem
 from salf.runs.own import own_federation
-from salf.runs.training import Training
+from salf.runs.plan import Planned, PlanOptions
+from salf.runs.plan import plan as make_plan
 from salf.worlds.fleet.devices import Fleet
-from salf.worlds.fleet.named import parse
 
 
-class Plan(planning.Planned):
+class Plan(Planned):
     """Deadlines from the bound and from simulation: `print` it, or save files and a page."""
 
     def __str__(self) -> str:
-        """What `salf plan` prints."""
         return printed(lambda console: print_plan(self, console))
 
     def save(self, folder: Path | str) -> list[Path]:
@@ -56,38 +57,15 @@ def plan(
     trains with `points` deadlines, or with the given `deadlines`, and `seeds` seeds each. With
     seeds=0, only the bound is used.
     """
-    available = settings.pop("availability", "always")
-    if isinstance(fleet, str):  # the same devices for every seed of the search
-        fleet = parse(fleet, _users(data, settings), 0, available)
-    else:
-        fleet = fleet.available(available)
-
-    def made(**more: Any) -> tuple[Config, Callable[[Config], Training]]:
-        return own_federation(
-            deepcopy(model), data, test, fleet=fleet, seconds=seconds, **{**settings, **more}
-        )
-
     for name in ("deadline", "rounds", "seed"):
         if name in settings:
             raise SalfError(f"a plan finds or sets {name} itself: leave it out.")
-    config, _ = made()
-    found = planning.plan(
-        config,
-        lambda config: made()[1](config),
-        form=bound,
-        rates=rates,
-        given=constants,
-        seeds=seeds,
-        points=points,
-        deadlines=deadlines,
+    options = PlanOptions(bound, rates, constants or {}, seeds, points, deadlines)
+    config, parts, given = own_federation(
+        model, data, test, fleet=fleet, seconds=seconds, **settings
     )
-    return Plan(**{name: getattr(found, name) for name in found.__dataclass_fields__})
 
+    def problem_of(config: Config) -> Problem:
+        return make_problem(config, replace(parts, model=deepcopy(model)))
 
-def _users(data: Any, settings: Mapping[str, Any]) -> int:
-    """How many there are: as said, or as many as parts of the data were given."""
-    split = settings.get("split", "iid")
-    if "users" in settings:
-        return int(settings["users"])
-    given = data if isinstance(data, list) else None if isinstance(split, str) else split
-    return Config.users if given is None else len(given)
+    return Plan(**vars(make_plan(config, problem_of, options, given)))

@@ -1,10 +1,12 @@
 """Who may join a live run, and where."""
 
+import time
+
 import pytest
 
 from salf.common.errors import SalfError
-from salf.live import launch as live
 from salf.live.launch import Joining
+from salf.live.serve import wait_for
 
 
 @pytest.mark.parametrize(
@@ -34,8 +36,8 @@ def test_users_of_our_own_and_of_others_may_take_part():
 
 def test_the_server_says_once_how_many_it_waits_for_and_begins_when_they_are_there(monkeypatch):
     said, seen = [], iter([{"a"}, {"a"}, {"a", "b"}, {"a", "b", "c"}])
-    monkeypatch.setattr(live.time, "sleep", lambda seconds: None)
-    live._wait_for(3, lambda: next(seen), said.append)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    wait_for(3, lambda: next(seen), said.append)
     assert [line.partition(" users")[0] for line in said] == ["1 of 3", "2 of 3"]
-    live._wait_for(0, set, said.append)
+    wait_for(0, set, said.append)
     assert len(said) == 2

@@ -20,7 +20,7 @@ from salf.live.update import encode
 from salf.live.user import User
 from salf.live.users import UserBatches, make_user, user_name
 from salf.runs.config import Config
-from salf.runs.federation import from_config, problem_of_user
+from salf.runs.federation import from_config, problem_of, problem_of_user
 from salf.runs.folder import ROUNDS, RunFolder
 from salf.runs.live_config import LiveConfig
 from salf.runs.run import run as simulate
@@ -157,6 +157,7 @@ def test_the_simulator_gets_to_the_same_model_with_the_recorded_depths(
     config = SMALL.changed(method=method, model=model, momentum=0.5, average=average)
     summary = live(config, tmp_path / "run")
     replayed = replay(tmp_path / "run")
+    assert summary["layers"] == [layer.name for layer in problem_of(config).layers]
     assert replayed.history.test_accuracy == pytest.approx(summary["test_accuracy"], abs=0.002)
     assert replayed.distance < 5e-3  # rounding, and a unit that it switches on or off
     rows = record.read(tmp_path / "run" / ROUNDS)

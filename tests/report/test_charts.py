@@ -1,9 +1,11 @@
 from itertools import pairwise
 
+import pytest
 from made_up import case, comparison, result
 
 from salf.report import charts
-from salf.report.panels import Panels
+from salf.report.charts import Panels
+from salf.report.comparison import page
 from salf.runs.compare import Comparison
 from salf.runs.config import Config
 
@@ -13,8 +15,14 @@ def records(spec):
     return values
 
 
-def headings(panels):
+def headings(cases):
+    panels = Panels(comparison({each: [0.9] for each in cases}))
     return [tuple(panels.place(case).values()) for case in panels.cases]
+
+
+def reach(compared):
+    (section,) = (s for s in page(compared, []).sections if s.heading.startswith("How many users"))
+    return section.blocks[1:]
 
 
 def test_a_curve_is_the_mean_over_the_seeds_with_the_lowest_and_the_highest():
@@ -30,15 +38,6 @@ def test_salf_is_drawn_last_and_keeps_its_place_in_the_legend():
     assert spec["layer"][0]["encoding"]["color"]["scale"]["domain"] == ["SALF", "Drop"]
 
 
-def test_a_band_is_drawn_for_several_seeds_only():
-    def marks(count):
-        spec = charts.curves(comparison({case("salf"): [0.9] * count}), "accuracy")
-        return [layer["mark"]["type"] for layer in spec["layer"]]
-
-    assert marks(1) == ["line", "point"]
-    assert marks(2) == ["area", "line", "point"]
-
-
 def test_a_long_curve_is_thinned_but_keeps_its_end():
     runs = [result([0.5] * 1500)]
     spec = charts.curves(Comparison(Config(rounds=1500), {case("salf"): runs}), "accuracy")
@@ -49,35 +48,32 @@ def test_a_long_curve_is_thinned_but_keeps_its_end():
 
 
 def test_users_that_reached_a_layer_are_averaged_over_rounds_and_seeds():
-    runs = [result([0.5], reached=(1, 2, 5)), result([0.5], reached=(2, 4, 5))]
-    spec = charts.reach(Comparison(Config(users=5), {case("salf"): runs}))
-    assert [(r["layer"], r["users"]) for r in records(spec)] == [
-        ("1 fc1", 1.5),
-        ("2 fc2", 3.0),
-        ("3 fc3", 5.0),
+    """Layers whose name is a place in a sequence go by their number."""
+    layers = ["0", "3", "head"]
+    runs = [result([0.5], reached=r, layers=layers) for r in ((1, 2, 5), (2, 4, 5))]
+    (table,) = reach(Comparison(Config(users=5), {case("salf"): runs}))
+    assert table.columns == ["Method", "1", "2", "3 head"]
+    assert table.rows == [["SALF", "1.5", "3.0", "5.0"]]
+
+
+def test_users_are_shown_for_one_split_and_average_and_every_ratio():
+    places = [(a, s) for a in ("reached", "all") for s in "xy"]
+    tests = {case("salf", r, a, s): [0.9] for a, s in places for r in (0.3, 0.9)}
+    assert [table.caption for table in reach(comparison(tests))] == [
+        "30 % stragglers",
+        "90 % stragglers",
     ]
-
-
-def test_layers_whose_name_is_a_place_in_a_sequence_go_by_their_number():
-    spec = charts.reach(comparison({case("salf"): [0.9]}, layers=["0", "3", "head"]))
-    assert [r["layer"] for r in records(spec)] == ["1", "2", "3 head"]
-
-
-def test_users_are_shown_for_one_split_and_average():
-    tests = {case("salf", average=a, split=s): [0.9] for a in ("reached", "all") for s in "xy"}
-    assert len(records(charts.reach(comparison(tests)))) == 3
 
 
 def test_no_address_of_a_server_is_in_a_chart():
     tests = {case("salf", ratio): [0.9] for ratio in (0.3, 0.9)}
-    for chart in (charts.over_ratios, charts.reach):
-        assert "http" not in str(chart(comparison(tests)))
+    assert "http" not in str(charts.over_ratios(comparison(tests)))
 
 
 def test_one_panel_has_no_heading():
-    panels = Panels.of(comparison({case("salf"): [0.9], case("drop"): [0.9]}))
-    assert set(headings(panels)) == {("", "")}
-    assert panels.shared() == [
+    cases = [case("salf"), case("drop")]
+    assert set(headings(cases)) == {("", "")}
+    assert Panels(comparison({each: [0.9] for each in cases})).shared() == [
         "i.i.d.",
         "averaged over the users that reached a layer",
         "90 % stragglers",
@@ -85,27 +81,27 @@ def test_one_panel_has_no_heading():
 
 
 def test_splits_and_averages_are_columns_and_ratios_rows():
-    tests = {
-        case("salf", ratio, average, split): [0.9]
+    cases = [
+        case("salf", ratio, average, split)
         for split in ("iid", "dirichlet:0.1")
         for average in ("reached", "all")
         for ratio in (0.3, 0.9)
-    }
-    found = headings(Panels.of(comparison(tests)))
+    ]
+    found = headings(cases)
     assert len(set(found)) == 8
     assert found[0] == ("i.i.d.\naveraged over the users\nthat reached a layer", "30 % stragglers")
-    spec = charts.curves(comparison(tests), "accuracy")
+    spec = charts.curves(comparison({each: [0.9] for each in cases}), "accuracy")
     assert len(spec["facet"]["column"]["sort"]) == 4
     assert spec["facet"]["row"]["sort"] == ["30 % stragglers", "90 % stragglers"]
 
 
-def test_ratios_alone_are_columns():
-    found = headings(Panels.of(comparison({case("salf", ratio): [0.9] for ratio in (0.3, 0.9)})))
-    assert found == [("30 % stragglers", ""), ("90 % stragglers", "")]
-
-
-def test_too_many_columns_become_rows():
-    tests = {case("salf", 0.9, a, s): [0.9] for s in ("x", "y", "z") for a in ("reached", "all")}
-    found = headings(Panels.of(comparison(tests)))
-    assert {column for column, _ in found} == {"x", "y", "z"}
-    assert len({row for _, row in found}) == 2
+@pytest.mark.parametrize(
+    ("cases", "columns", "rows"),
+    [
+        ([case("salf", ratio) for ratio in (0.3, 0.9)], 2, 1),  # ratios alone are columns
+        ([case("salf", 0.9, a, s) for s in "xyz" for a in ("reached", "all")], 3, 2),  # too many
+    ],
+)
+def test_panels_are_as_wide_as_can_be_seen(cases, columns, rows):
+    found = headings(cases)
+    assert (len({c for c, _ in found}), len({r for _, r in found})) == (columns, rows)

@@ -71,36 +71,27 @@ def test_the_best_method_with_a_deadline_is_bold(both):
     assert bold(tables(both)[0]) == [[False, False], [True, False], [False, True]]
 
 
-def test_what_looks_the_same_is_equally_good():
-    (table,) = tables(comparison({case("drop"): [0.90001], case("salf"): [0.90002]}))
-    assert bold(table) == [[True], [True]]
-
-
-def test_a_method_alone_is_not_the_best():
-    (table,) = tables(comparison({case("fedavg"): [0.9], case("salf"): [0.8]}))
-    assert bold(table) == [[False], [False]]
-
-
-def test_one_seed_has_no_spread():
-    compared = comparison({case("drop"): [0.7], case("salf"): [0.8]})
-    assert texts(tables(compared)[0]) == [["Drop", "0.7000"], ["SALF", "0.8000"]]
-    assert "one seed" in printed(compared)
-
-
-def test_what_was_not_measured_is_a_dash():
-    compared = comparison({case("drop"): [None, None], case("salf"): [None, None]})
+@pytest.mark.parametrize(
+    ("tests", "rows", "stand_out"),
+    [
+        # What looks the same is equally good, and a method alone is not the best.
+        ({case("drop"): [0.90001], case("salf"): [0.90002]}, "Drop|0.9000 SALF|0.9000", [1, 1]),
+        ({case("fedavg"): [0.9], case("salf"): [0.8]}, "FedAvg (waits)|0.9000 SALF|0.8000", [0, 0]),
+        # What was not measured, or not run, is a dash.
+        ({case("drop"): [None] * 2, case("salf"): [None] * 2}, "Drop|– SALF|–", [0, 0]),
+        (
+            {case("fedavg", 0.0): [0.9], case("salf", 0.9): [0.8]},
+            "FedAvg (waits)|0.9000|– SALF|–|0.8000",
+            [0, 0, 0, 0],
+        ),
+    ],
+)
+def test_a_cell_is_bold_if_it_is_the_best_and_a_dash_if_there_is_nothing(tests, rows, stand_out):
+    compared = comparison(tests)
     (table,) = tables(compared)
-    assert texts(table) == [["Drop", "–"], ["SALF", "–"]]
-    assert bold(table) == [[False], [False]]
-    assert "–" in printed(compared)
-
-
-def test_a_case_that_was_not_run_is_a_dash():
-    compared = comparison({case("fedavg", 0.0): [0.9], case("salf", 0.9): [0.8]})
-    assert texts(tables(compared)[0]) == [
-        ["FedAvg (waits)", "0.9000", "–"],
-        ["SALF", "–", "0.8000"],
-    ]
+    assert " ".join("|".join(row) for row in table.rows) == rows
+    assert [cell for row in bold(table) for cell in row] == [bool(each) for each in stand_out]
+    assert printed(compared)
 
 
 def test_without_a_mixture_there_is_no_ratio():

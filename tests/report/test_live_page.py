@@ -11,15 +11,12 @@ from salf.cli import main
 from salf.common.files import write_whole
 from salf.core import rows
 from salf.core.rows import Row
-from salf.live.serve import finish, make_server
-from salf.report import names
-from salf.report.live.charts import OVER, curve, durations, progress, shown_users
+from salf.report.live.charts import LIMIT, OVER, curve, durations, progress, shown_users
 from salf.report.live.page import page, write_live_page
 from salf.report.live.run import LiveRun
 from salf.report.page import Chart
 from salf.report.tables import Table
 from salf.runs.config import Config
-from salf.runs.federation import evaluation_of, problem_of
 from salf.runs.folder import CONFIG, ROUNDS, SUMMARY, RunFolder
 from salf.runs.live_config import live
 from salf.runs.run import run as simulate
@@ -185,17 +182,24 @@ def test_without_a_summary_layers_go_by_their_numbers(run_of):
     assert run_of([row(1)]).layers == ["1", "2", "3"]
 
 
+def drawn(spec):
+    """Of durations: the rounds, and the limits."""
+    points = data_of(spec)
+    return [p for p in points if p["line"] != LIMIT], [p for p in points if p["line"] == LIMIT]
+
+
 def test_one_long_round_in_3000_is_not_lost(run_of):
     """And it is the one shown, though a round beside it took longer and had more time."""
     records = [row(t) for t in range(1, 3001)]
     records[1702] = row(1703, seconds=0.0601)
     records[1703] = row(1704, seconds=0.5, limit=1.0)
     run = run_of(records)
-    dots = data_of(durations(run))
+    dots, limits = drawn(durations(run))
     assert len(dots) <= 400
-    (over,) = (dot for dot in dots if dot["kind"] == OVER)
-    assert (over["round"], over["seconds"], over["limit"]) == (1703, 0.0601, 0.06)
-    assert sum(dot["to"] - dot["from"] for dot in dots) == 3000
+    (over,) = (dot for dot in dots if dot["line"] == OVER)
+    assert (over["x"], over["mean"]) == (1703, 0.0601)
+    assert (limits[0]["x"], limits[-1]["x"]) == (0.5, 3000.5)
+    assert {limit["mean"] for limit in limits} == {0.06}
     text, chart = section(run, "Round durations")
     assert text.startswith(
         "2,999 of 3,000 rounds closed within T_max plus the grace period, and 1 "
@@ -205,18 +209,13 @@ def test_one_long_round_in_3000_is_not_lost(run_of):
 
 def test_of_many_rounds_the_slowest_are_shown(run_of):
     records = [row(t, seconds=0.02 if t % 2 else 0.03) for t in range(1, 801)]
-    assert {dot["seconds"] for dot in data_of(durations(run_of(records)))} == {0.03}
-
-
-def test_axes_have_ticks_where_there_is_little_to_see(run_of):
-    spec = durations(run_of([row(1, seconds=0.055), row(2, seconds=0.05)]))
-    x, y = (spec["layer"][-1]["encoding"][axis]["axis"] for axis in "xy")
-    assert x["values"] == [1, 2]  # whole rounds only
-    assert len(y["values"]) > 2
+    assert {dot["mean"] for dot in drawn(durations(run_of(records)))[0]} == {0.03}
 
 
 def test_a_round_that_took_no_time_can_be_drawn(run_of):
-    assert data_of(durations(run_of([row(1, seconds=0.0)])))[0]["seconds"] > 0
+    spec = durations(run_of([row(1, seconds=0.0)]))
+    assert drawn(spec)[0][0]["mean"] > 0
+    assert spec["layer"][0]["encoding"]["x"]["axis"]["values"] == [1]  # whole rounds only
 
 
 def test_every_round_a_user_was_asked_in_is_counted_once(run_of):
@@ -267,7 +266,7 @@ def test_late_updates_are_told(run_of):
     assert "No update that arrived in time was rejected." in found
 
 
-def test_the_first_words_say_what_came_of_a_finished_run(run_of):
+def test_the_first_words_say_what_came_of_a_run(run_of):
     records = [row(t, seconds=1.0) for t in range(1, 5)]
     (intro,) = page_of(run_of(records, summary={"test_accuracy": 0.98765})).intro
     assert intro == (
@@ -276,19 +275,14 @@ def test_the_first_words_say_what_came_of_a_finished_run(run_of):
     )
 
 
-def test_a_run_that_is_not_finished_says_so(run_of):
-    (intro,) = page_of(run_of([row(1), row(2)])).intro
-    assert intro.endswith("Not finished: 2 of 4 rounds in 80 ms.")
-
-
 def test_fedavg_has_no_limit_and_no_p(run_of):
     """Even if a deadline was given, which it does not keep."""
     records = [row(t, limit=None, unreached=(), seconds=9.0) for t in (1, 2)]
     run = run_of(records, CONFIG_OF_ALL.changed(method="fedavg"))
     assert "in rounds that wait for all users" in page_of(run).intro[0]
-    spec = durations(run)
-    assert "layer" not in spec  # the dots alone
-    assert {dot["kind"] for dot in data_of(spec)} != {OVER}
+    dots, limits = drawn(durations(run))
+    assert {dot["line"] for dot in dots} != {OVER}
+    assert limits == []
     assert section(run, "Round durations")[0] == "No round had a limit."
     assert table(run, "Updates per layer") == [["1", "1.0"], ["2", "2.0"], ["3", "2.0"]]
     assert "p_l" not in section(run, "Updates per layer")[0]
@@ -419,24 +413,3 @@ def test_a_run_that_is_stopped_says_how_to_see_it(tmp_path, monkeypatch, capsys)
     (tmp_path / ROUNDS).unlink()
     assert salf(monkeypatch, *command) == 130
     assert "salf page" not in capsys.readouterr().err
-
-
-def test_the_summary_of_a_live_run_has_the_names_of_its_layers():
-    problem = problem_of(CONFIG_OF_ALL)
-    evaluation = evaluation_of(CONFIG_OF_ALL, problem)
-    server = make_server(CONFIG_OF_ALL, problem)
-    summary = finish(CONFIG_OF_ALL, evaluation, server, [row(1)], None).summary
-    assert summary["layers"] == [layer.name for layer in problem.layers]
-    assert len(summary["layers"]) == 3
-
-
-def test_times_are_said_in_their_unit():
-    times = [0.02, 0.0125, 0.9999, 2.513, 177.37, 5400]
-    assert [names.duration(seconds) for seconds in times] == [
-        "20 ms",
-        "12.5 ms",
-        "1 s",
-        "2.51 s",
-        "177 s",
-        "90 minutes",
-    ]

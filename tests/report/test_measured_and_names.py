@@ -17,29 +17,35 @@ def test_one_seed_has_no_spread_and_none_has_nothing():
     assert Spread.of([None]) is None
 
 
-def test_names():
-    assert [names.method(key) for key in ("salf", "asyncfl")] == ["SALF", "AsyncFL"]
-    assert [names.percent(ratio) for ratio in (0.3, 0.07, 0.125, 1.0)] == [
-        "30 %",
-        "7 %",
-        "12.5 %",
-        "100 %",
-    ]
-    assert names.split("dirichlet:0.1") == "Dirichlet(0.1)"
-    assert [names.split(key) for key in ("iid", "shards:2")] == ["i.i.d.", "shards:2"]
-    assert names.listed(["a"]) == "a"
-    assert names.listed(["a", "b", "c"]) == "a, b and c"
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ([names.method(key) for key in ("salf", "asyncfl")], ["SALF", "AsyncFL"]),
+        ([names.percent(r) for r in (0.3, 0.07, 0.125, 1.0)], ["30 %", "7 %", "12.5 %", "100 %"]),
+        (
+            [names.split(key) for key in ("dirichlet:0.1", "iid", "shards:2", "own")],
+            ["Dirichlet(0.1)", "i.i.d.", "shards:2", "users' own data"],
+        ),
+        ([names.listed(["a"]), names.listed(["a", "b", "c"])], ["a", "a, b and c"]),
+        # Only a mixture has a ratio of stragglers.
+        (
+            [names.condition(depth, 0.3) for depth in ("mixture", "fixed:1,2,3")],
+            ["30 % stragglers", "fixed depths"],
+        ),
+        (
+            [names.duration(seconds) for seconds in (0.02, 0.0125, 0.9999, 2.513, 177.37, 5400)],
+            ["20 ms", "12.5 ms", "1 s", "2.51 s", "177 s", "90 minutes"],
+        ),
+    ],
+)
+def test_names(said, told):
+    assert said == told
 
 
 def test_a_method_has_its_colour_whoever_else_is_there():
     assert names.colours(["salf"]) == names.colours(["drop", "mine", "salf"])[2:]
     many = names.colours(["salf", "fedavg", "drop", "heterofl", "asyncfl", "x", "y", "z"])
     assert len(set(many)) == 8
-
-
-def test_only_a_mixture_has_a_ratio_of_stragglers():
-    assert names.condition("mixture", 0.3) == "30 % stragglers"
-    assert names.condition("fixed:1,2,3", 0.3) == "fixed depths"
 
 
 def test_a_method_of_ones_own_goes_by_the_name_of_its_class(tmp_path, monkeypatch):

@@ -7,7 +7,8 @@ import pytest
 from reproduction.markdown import markdown
 from salf.report.plan import constants, disagreement, figure, page, table, write_plan
 from salf.runs.config import Config
-from salf.runs.plan import on_same_devices, plan
+from salf.runs.federation import problem_of
+from salf.runs.plan import PlanOptions, plan
 from salf.runs.search import Tried
 
 CONFIG = Config(
@@ -17,7 +18,7 @@ CONFIG = Config(
 
 @pytest.fixture(scope="module")
 def by_bound():
-    return plan(CONFIG, on_same_devices, seeds=0)
+    return plan(CONFIG, problem_of, PlanOptions(seeds=0))
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_constants_say_where_they_come_from(by_bound):
     told = constants(by_bound)
     assert "assumed to be rho_s/10" in told
     assert "Gamma = 0 (assumed)" in told
-    given = plan(CONFIG, on_same_devices, seeds=0, given={"g2": 5.0})
+    given = plan(CONFIG, problem_of, PlanOptions(seeds=0, constants={"g2": 5.0}))
     assert "G^2 = 5 (given)" in constants(given)
 
 
@@ -113,5 +114,5 @@ def test_the_page_and_the_files(searched, tmp_path):
 def test_a_learning_rate_that_the_proof_does_not_allow_is_noted():
     from salf.report.plan import notes
 
-    found = plan(CONFIG.changed(lr=0.5), on_same_devices, seeds=0, rates="run")
+    found = plan(CONFIG.changed(lr=0.5), problem_of, PlanOptions(seeds=0, rates="run"))
     assert any("not proven" in line for line in notes(found))

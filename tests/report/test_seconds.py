@@ -10,8 +10,8 @@ from test_comparison import bold, texts
 
 from salf.core.rows import Row
 from salf.report import charts, seconds
+from salf.report.charts import Panels
 from salf.report.comparison import page, print_tables, tables, write_report
-from salf.report.panels import Panels
 from salf.runs.clocked import Clocked
 from salf.runs.compare import Case, Comparison
 from salf.runs.config import Config
@@ -87,7 +87,7 @@ def test_headings_name_the_fleet_and_the_deadline_instead_of_stragglers(compared
     assert "after 40 s of simulated time with phones, deadline 65 ms, mean" in out
     assert "95 % of FedAvg's at the end (0.760)" in out
     assert "stragglers" not in out
-    panels = Panels.of(compared)
+    panels = Panels(compared)
     assert panels.shared()[-1] == "phones, deadline 65 ms"
 
 

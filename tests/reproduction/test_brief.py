@@ -2,7 +2,7 @@ import pytest
 
 from reproduction.brief import combined, topics
 from reproduction.texts import TEXTS, finding
-from reproduction.verdicts import Check, Finding, Verdict, of_a_part
+from reproduction.verdicts import Check, Finding, Verdict
 
 GOOD, BAD, OPEN = Check("a", True), Check("b", False), Check("c", None)
 HOLDS, IN_PART, FAILS, UNDECIDED, NOT_TESTED = Verdict
@@ -56,10 +56,3 @@ def test_averages_that_differ_are_told_apart_with_the_reason_of_the_one_that_fai
     texts = next(t for t in TEXTS["page"]["topics"] if "table1.falls_much" in t["claims"])
     assert topic.reason.endswith(texts["why_reached"])
     assert texts["why_all"] not in topic.reason
-
-
-def test_what_rests_on_part_of_the_rounds_says_so():
-    part = of_a_part(finding("vgg", "above_drop", [GOOD], "reached"), "Half of it.")
-    (topic,) = topics([part])
-    assert topic.verdict is IN_PART
-    assert topic.reason == "1 of 1 checks pass; some runs have only part of the paper's rounds."

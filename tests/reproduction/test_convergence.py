@@ -1,13 +1,11 @@
 """The convergence figures: verdicts on made-up curves, and the files they become."""
 
-from dataclasses import replace
-
 import pytest
 import vl_convert
 from made_up_runs import found
 
 from reproduction.convergence import CNN, MLP, findings
-from reproduction.curves import Course, points
+from reproduction.curves import Course
 from reproduction.item import label
 from reproduction.sizes import AVERAGES, METHODS, QUICK
 from reproduction.verdicts import Verdict
@@ -60,45 +58,12 @@ def test_the_closest_is_a_matter_of_where_fedavg_is():
     assert findings("all", flat(AS_IN_THE_PAPER | {"fedavg": 0.1}))[0].verdict is FAILS
 
 
-def test_methods_that_are_all_alike_have_no_closest():
-    closest = findings("all", flat(dict.fromkeys(AS_IN_THE_PAPER, 0.9)))[0]
-    assert closest.verdict is IN_PART
-    assert "3 of 6 checks passed. Failed: from FedAvg over all rounds" in closest.reason
-
-
 def test_the_whole_profile_counts_and_not_the_end_alone():
     courses = flat(AS_IN_THE_PAPER) | {"salf": [course(0.1, 0.9 + n) for n in NOISE]}
     closest = findings("all", courses)[0]
     assert closest.verdict is IN_PART
     assert "from FedAvg over all rounds: SALF 0.450, AsyncFL 0.090" in closest.reason
     assert "from FedAvg at the end" not in closest.reason
-
-
-def test_methods_are_compared_seed_by_seed():
-    wide = (-0.1, 0.0, 0.1)  # far more than the methods differ by, but the same for all of them
-    same_seeds = flat(AS_IN_THE_PAPER | {"salf": 0.85}, noise=wide)
-    below = findings("all", same_seeds)[0]
-    assert below.verdict is IN_PART  # clearly further away than AsyncFL
-    assert "Failed: from FedAvg over all rounds: SALF 0.100, AsyncFL 0.090" in below.reason
-    mixed = same_seeds | {"salf": same_seeds["salf"][1:] + same_seeds["salf"][:1]}
-    told = findings("all", mixed)[0]
-    assert told.verdict is IN_PART  # few seeds do not make a claim hold
-    assert "Failed" not in told.reason
-    assert "Inconclusive: from FedAvg over all rounds: SALF" in told.reason
-
-
-def test_a_difference_that_the_seeds_cannot_tell_is_not_called_inferior():
-    courses = flat(AS_IN_THE_PAPER) | {"drop": [course(a, a) for a in (0.2, 0.9, 0.6)]}
-    *_, inferior = findings("all", courses)
-    assert inferior.verdict is IN_PART
-    assert "Inconclusive: over all rounds: SALF 0.900, Drop 0.567" in inferior.reason
-    assert "The paper leaves open" not in inferior.reason  # more seeds would settle it
-
-
-def test_one_seed_can_tell_nothing():
-    one = {method: seeds[:1] for method, seeds in flat(AS_IN_THE_PAPER).items()}
-    assert verdicts(one) == [UNDECIDED] * 3
-    assert "±" not in findings("all", one)[0].reason
 
 
 def test_training_that_diverged_speaks_against_the_method_said_to_be_good():
@@ -160,22 +125,6 @@ def test_heterofl_is_not_judged_on_the_mlp_which_the_paper_leaves_out():
     assert "not judged" not in cnn.intro
 
 
-def test_the_rows_are_tidy_and_fedavg_is_there_once(item):
-    rows = outcome(item).rows
-    assert len(rows) == QUICK.seeds * (1 + 4 * 2) * 3
-    assert rows[0] == {
-        "model": item.model,
-        "method": "fedavg",
-        "average": "",
-        "stragglers": 0.0,
-        "seed": 0,
-        "round": 1,
-        "accuracy": pytest.approx(0.93),
-    }
-    keys = [(r["method"], r["average"], r["seed"], r["round"]) for r in rows]
-    assert len(set(keys)) == len(keys)
-
-
 def test_the_figure_says_what_it_shows_and_can_be_drawn():
     made = outcome(CNN)
     title = made.figure["title"]
@@ -184,31 +133,6 @@ def test_the_figure_says_what_it_shows_and_can_be_drawn():
     drawn = vl_convert.vegalite_to_svg(made.figure)
     for text in ("As the equations say:", "As published:", "SALF", "AsyncFL", "Round"):
         assert text in drawn
-
-
-def test_one_seed_has_no_bands_and_says_so():
-    several, one = (outcome(CNN, replace(QUICK, seeds=n)) for n in (3, 1))
-    assert "area" in str(several.figure)
-    assert "area" not in str(one.figure)
-    assert "One seed, no bands" in one.caption
-
-
-def test_an_item_with_all_runs_diverged_still_comes_out(item):
-    made = outcome(item, accuracies=lambda config: None)
-    assert [finding.verdict for finding in made.findings] == [UNDECIDED, FAILS, FAILS] * 2
-    assert made.rows == []
-    assert vl_convert.vegalite_to_svg(made.figure)
-
-
-def test_one_seed_that_diverged_leaves_its_method_without_a_result(item):
-    def one_less(config):
-        diverged = (config.method, config.average, config.seed) == ("drop", "all", 1)
-        return None if diverged else curve(config)
-
-    made = outcome(item, accuracies=one_less)
-    named = {"Drop: training diverged" in f.reason: f.claim.split(":")[0] for f in made.findings}
-    assert named == {False: "As the equations say", True: "As published"}
-    assert len(made.rows) == 3 * (QUICK.seeds * 9 - 1)  # what there is, is in the table
 
 
 def test_no_interval_is_cut_off_and_none_goes_beyond_what_an_accuracy_can_be():
@@ -233,9 +157,3 @@ def domains_of(spec):
         return []
     own = [spec["y"]["scale"]["domain"]] if "scale" in spec.get("y", {}) else []
     return own + [found for each in spec.values() for found in domains_of(each)]
-
-
-def test_a_long_curve_is_thinned_and_keeps_its_last_round():
-    thinned = points("SALF", [Course([(t, 0.5) for t in range(1, 1002)])], "")
-    assert len(thinned) <= 200
-    assert thinned[-1].x == 1001

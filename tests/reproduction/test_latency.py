@@ -102,12 +102,6 @@ def test_a_method_that_differs_from_fedavg_without_stragglers_is_found():
     assert "Drop at 9 µs is up to 0.0500 away" in judged(changed)["coincide"].reason
 
 
-def test_seeds_are_compared_with_fedavgs_own_seeds():
-    same_mean = replace(panel(), vanilla=[VANILLA + 0.01, VANILLA, VANILLA - 0.01])
-    made = findings(dict.fromkeys(PLACES, same_mean))
-    assert made[0].verdict is FAILS
-
-
 def test_salf_that_loses_much_does_not_hold():
     bad = {("salf", t): 0.3 for t in (1, 2, 5, 7)}
     found = verdicts(bad)
@@ -187,24 +181,6 @@ def test_a_loss_is_that_of_all_seeds_and_its_interval_counts(seeds, verdict):
     stated = next(f for f in made if "deadline SALF" in f.claim)
     assert stated.verdict is verdict
     assert "±" in stated.reason
-
-
-def test_a_stated_loss_is_missed_only_if_the_seeds_say_so():
-    def stated(seeds):
-        wide = panel()
-        wide = replace(wide, accuracies={**wide.accuracies, ("asyncfl", 1): seeds})
-        found = findings(dict.fromkeys(PLACES, wide))
-        return next(f for f in found if "deadline AsyncFL" in f.claim).verdict
-
-    assert stated((0.6, 0.7, 0.86)) is Verdict.UNDECIDED  # 24 ±34 %
-    assert stated((0.6, 0.61, 0.62)) is FAILS
-    assert stated((0.94, 0.945, 0.95)) is FAILS  # far less than said
-
-
-def test_one_seed_tells_nothing_about_losses():
-    one = Panel([VANILLA], {key: (seeds or [])[:1] for key, seeds in panel().accuracies.items()})
-    made = findings(dict.fromkeys(PLACES, one))
-    assert {found.verdict for found in made[1:]} == {Verdict.UNDECIDED}
 
 
 def test_the_reason_says_that_the_papers_own_table_says_otherwise():
@@ -305,26 +281,6 @@ def test_the_tables_show_what_is_lost_and_who_reaches_what():
     texts = [list(row) for row in reach.rows]
     assert texts[0] == ["1 (Conv2d)", "100 %", "30.7 %", "13.3 %"]
     assert texts[3][:3] == ["4 (Linear)", "41.6 %", "82.7 %"]
-
-
-def test_the_deadlines_that_were_run_are_named():
-    assert "at deadlines T_max of 1, 5 and 9 µs" in outcome().intro
-
-
-def test_seeds_far_apart_are_listed_once_under_the_losses():
-    def numbers(config):
-        apart = (config.method, config.average, config.seed) == ("heterofl", "all", 1)
-        return [0.01] if apart and config.stragglers > 0.8 else accuracies(config)
-
-    _, told, _ = outcome(numbers=numbers).blocks
-    assert told.startswith("HeteroFL at 1 µs, as published: 0.285, 0.010 and 0.287.")
-
-
-def test_one_seed_is_said_and_nothing_at_all_does_not_crash():
-    assert all("One seed" in f.reason for f in outcome(replace(SIZE, seeds=1)).findings)
-    made = outcome(numbers=lambda config: None)
-    assert {finding.verdict for finding in made.findings} == {FAILS}
-    assert vl_convert.vegalite_to_svg(made.figure)
 
 
 def test_deadlines_that_nobody_misses_leave_claims_untested():

@@ -315,19 +315,17 @@ def test_slopes_decide_on_the_rate(salf, fedavg, verdict):
     assert judged(made_up(slope=salf), made_up(0.05, slope=fedavg))[1] is verdict
 
 
-def test_slopes_that_are_not_known_well_do_not_show_the_rate():
-    unsure = judged(made_up(wobble=0.4))
-    assert unsure[1] is Verdict.UNDECIDED
-    assert unsure[2] is Verdict.IN_PART  # a factor, but whether of the rate cannot be told
-
-
-def test_a_deadline_that_costs_nothing_or_more_than_c_is_said():
-    assert judged(made_up(0.05))[2] is Verdict.IN_PART
-    assert judged(made_up(50.0))[2] is Verdict.IN_PART
-
-
-def test_a_deadline_that_changes_the_rate_is_no_constant_factor():
-    assert judged(made_up(slope=-0.7), made_up(0.05, slope=-1.0))[2] is Verdict.IN_PART
+@pytest.mark.parametrize(
+    ("salf", "fedavg"),
+    [
+        (made_up(0.05), None),  # costs nothing
+        (made_up(50.0), None),  # more than C
+        (made_up(wobble=0.4), None),  # slopes that are not known well
+        (made_up(slope=-0.7), made_up(0.05, slope=-1.0)),  # another rate
+    ],
+)
+def test_a_deadline_whose_cost_is_no_constant_factor_is_said(salf, fedavg):
+    assert judged(salf, fedavg)[2] is Verdict.IN_PART
 
 
 def test_the_item_comes_out_whole_from_results_as_they_are_stored():

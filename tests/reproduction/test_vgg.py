@@ -15,7 +15,6 @@ from reproduction.vgg import (
     Case,
     findings,
     findings_at_90,
-    held_out_images,
 )
 
 HOLDS, IN_PART, FAILS = Verdict.HOLDS, Verdict.IN_PART, Verdict.FAILS
@@ -109,17 +108,6 @@ def test_one_seed_can_tell_no_two_nets_or_methods_apart():
     assert [slower.verdict, gains.verdict] == [UNDECIDED] * 2
     assert "For FedAvg, without any deadline, the same is inconclusive" in slower.reason
     assert {finding.verdict for finding in at_90(noise=NOISE[:1])} == {UNDECIDED}
-
-
-def test_seeds_far_apart_do_not_make_a_claim_hold():
-    """0.16 lower with each net on average, but each net's seeds come in another order."""
-    offs = [(-0.3, 0.0, 0.3), (0.3, -0.3, 0.0), (0.0, 0.3, -0.3), (-0.3, 0.0, 0.3)]
-    wide = {
-        salf(net, s): [course(0.2, 0.8 - 0.16 * i + off) for off in offs[i]]
-        for i, net in enumerate(NETS)
-        for s in SHARES
-    }
-    assert by_share(wide)[1].verdict is UNDECIDED
 
 
 def test_nets_that_are_not_slower_with_depth():
@@ -252,26 +240,6 @@ def test_panels_are_nets_and_where_there_are_two_averages():
     # FedAvg is drawn in both rows: nets x averages x methods x points.
     values = str(outcome(ITEMS[1]).figure).count("'line': 'FedAvg'")
     assert values == 2 * 2 * 3
-
-
-@pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.name)
-def test_rows_are_tidy(item):
-    rows = outcome(item).rows
-    keys = [(r["model"], r["method"], r["average"], r["stragglers"], r["round"]) for r in rows]
-    assert len(set(keys)) == len(keys) == 3 * len({label(t) for t in item.tasks(QUICK)})
-    assert {row["seed"] for row in rows} == {0}
-
-
-@pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.name)
-def test_an_item_with_all_runs_diverged_still_comes_out(item):
-    made = outcome(item, numbers=lambda config: None)
-    assert {finding.verdict for finding in made.findings} <= {UNDECIDED, Verdict.NOT_TESTED}
-    assert vl_convert.vegalite_to_svg(made.figure)
-
-
-def test_images_held_out_are_those_of_the_size():
-    assert held_out_images(QUICK) == 2000
-    assert held_out_images(PAPER) == 10_000
 
 
 def test_a_part_of_the_rounds_makes_a_claim_fail_once_fedavg_has_learned():

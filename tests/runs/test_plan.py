@@ -8,10 +8,16 @@ from torch import nn
 
 import salf
 from salf.common.errors import SalfError
+from salf.data import Partitioned, Samples
+from salf.data.sampling import Batches
+from salf.evaluation import evaluate
+from salf.problem import Problem
 from salf.runs.config import Config
 from salf.runs.constants import KAPPA, estimate
+from salf.runs.federation import from_config, problem_of
 from salf.runs.fleet_law import FleetLaw
-from salf.runs.plan import on_same_devices, plan, spearman
+from salf.runs.plan import PlanOptions
+from salf.runs.plan import plan as make_plan
 from salf.runs.search import Tried, lost, search_grid
 from salf.theory import Federation
 from salf.theory.planning import theorem_spread
@@ -33,6 +39,20 @@ TINY = Config(
     lr=0.1,
 )
 COST = Cost(np.array([2e4, 1e3, 2e2]), np.array([2e4, 2e3, 4e2]), np.array([1e5, 2e3, 7e2]))
+
+
+def plan(config=TINY, problem_of=problem_of, *, keep=None, **options):
+    return make_plan(config, problem_of, PlanOptions(**options), keep=keep)
+
+
+@pytest.fixture(scope="module")
+def by_bound():
+    return plan(seeds=0)
+
+
+@pytest.fixture(scope="module")
+def equal_time():
+    return plan(TINY.changed(batches="equal-time"), seeds=0)
 
 
 def law(fleet, cohort=None, budget=100.0, rows=16):
@@ -98,22 +118,13 @@ def test_constants_of_a_linear_model_are_those_of_its_hessian():
     """The squared error of a linear model: rho_s is the largest eigenvalue of 2 X'X/n."""
     x, y = linear()
     model = nn.Sequential(nn.Linear(5, 1, bias=False), nn.Identity())
-    config, make = salf.runs.own.own_federation(
-        model.double(),
-        (x.double(), y.double()),
-        loss=nn.MSELoss(),
-        fleet=Fleet.of(np.ones(2), counted="layers"),
-        deadline=1.0,
-        rounds=1,
-        batch_size=200,
-        validation=0,
-    )
-    training = make(config)
-    found = estimate(training, {})
+    data = Partitioned(Samples(x.double(), y.double()), np.arange(400).reshape(2, 200))
+    problem = Problem.of(model.double(), data, loss=nn.MSELoss())
+    found = estimate(problem, Batches(data, 200), {})
     hessian = 2 * x.T @ x / len(x)
     assert found.rho[1] == pytest.approx(float(torch.linalg.eigvalsh(hessian)[-1]), rel=0.05)
     assert found.rho[0] == found.rho[1] / KAPPA
-    w = next(training.simulation.model.parameters())
+    w = next(model.parameters())
     gradient = hessian.double() @ (w.detach().reshape(-1) - 1)
     assert found.squares.max() == pytest.approx(float(gradient.square().sum()), rel=0.3)
     assert (found.variances < 1e-12).all()  # every batch is all of a user's data
@@ -121,7 +132,7 @@ def test_constants_of_a_linear_model_are_those_of_its_hessian():
 
 def test_constants_that_are_given_are_used():
     given = {"rho_c": 0.5, "rho_s": 2.0, "sigma2": 3.0, "g2": 7.0, "gap": 0.1, "distance2": 9.0}
-    found = plan(TINY, on_same_devices, given=given, seeds=0)
+    found = plan(constants=given, seeds=0)
     constants = found.constants
     assert (constants.rho_c, constants.rho_s, constants.G2) == (0.5, 2.0, 7.0)
     assert constants.sigma2 == [3.0]
@@ -131,11 +142,8 @@ def test_constants_that_are_given_are_used():
     assert half.sigma2 == [6.0]
 
 
-def test_the_bound_alone_needs_no_run():
-    def no_run(jobs):
-        raise AssertionError
-
-    found = plan(TINY, on_same_devices, seeds=0, run=no_run)
+def test_the_bound_alone(by_bound):
+    found = by_bound
     assert found.best is None
     theorem, sharp = found.offers["theorem"], found.offers["sharp"]
     assert sharp.constant.bound < theorem.constant.bound
@@ -148,7 +156,7 @@ def test_the_bound_alone_needs_no_run():
 
 @pytest.fixture(scope="module")
 def searched():
-    return plan(TINY, on_same_devices, seeds=2, deadlines=[0.5, 1.5, 6.0])
+    return plan(seeds=2, deadlines=[0.5, 1.5, 6.0])
 
 
 def test_the_search_tries_the_grid_and_what_the_bounds_offer(searched):
@@ -167,27 +175,25 @@ def test_a_search_that_was_interrupted_does_not_begin_again(searched, tmp_path, 
     def stopped(config):
         if config.seed == 1:  # after the first seed of the first deadline
             raise KeyboardInterrupt
-        return on_same_devices(config)
+        return problem_of(config)
 
     with pytest.raises(KeyboardInterrupt):
         plan(TINY, stopped, **kept)
     assert len(list((tmp_path / "search").iterdir())) == 1
-    assert plan(TINY, on_same_devices, **kept).tried == searched.tried
+    assert plan(**kept).tried == searched.tried
     monkeypatch.setattr("salf.runs.search._accuracy_at_end", None)
-    assert plan(TINY, on_same_devices, **kept).followed == searched.followed
+    assert plan(**kept).followed == searched.followed
     with pytest.raises(TypeError):  # other settings are another run
-        plan(TINY.changed(lr=0.2), on_same_devices, **kept)
+        plan(TINY.changed(lr=0.2), **kept)
 
 
 def test_the_search_is_reproducible_and_measures_what_a_run_reaches(searched):
-    again = plan(TINY, on_same_devices, seeds=2, deadlines=[0.5, 1.5, 6.0])
+    again = plan(seeds=2, deadlines=[0.5, 1.5, 6.0])
     assert [each.accuracies for each in again.tried] == [e.accuracies for e in searched.tried]
     config = TINY.changed(deadline=1.5, rounds=0, eval_seconds=0.0, seed=1)
-    training = on_same_devices(config)
+    training = from_config(config, fleet=Fleet("slow-classes", 6, 0))
     rows = list(training.rows(0, 30.0))
     assert rows[-1].clock <= 30.0
-    from salf.evaluation import evaluate
-
     accuracy = evaluate(training.simulation.engine, training.simulation.problem.validation)[
         "accuracy"
     ]
@@ -229,23 +235,15 @@ def test_what_following_the_bound_costs_by_hand():
     assert Tried(1.0, (None, None)).mean == 0
 
 
-def test_rank_correlation_against_scipy():
-    from scipy import stats
-
-    a, b = [-np.inf, -np.inf, 3.0, 1.0, 2.0], [0.1, 0.2, 0.9, 0.9, 0.5]
-    assert spearman(a, b) == pytest.approx(stats.spearmanr(a, b).statistic)
-    assert np.isnan(spearman([1.0, 1.0], [1.0, 2.0]))
-
-
 @pytest.mark.parametrize(
     ("settings", "more", "told"),
     [
         ({"fleet": ""}, {}, "a plan needs a fleet"),
         ({"method": "fedavg"}, {}, "waits for all users"),
         ({"method": "asyncfl", "options": {"buffer": 2}}, {}, "asyncfl has no deadline"),
-        ({}, {"form": "loose"}, "loose"),
-        ({}, {"given": {"G2": 1.0}}, "G2"),
-        ({}, {"given": {"g2": -1.0}}, "g2 must be finite and not negative"),
+        ({}, {"bound": "loose"}, "loose"),
+        ({}, {"constants": {"G2": 1.0}}, "G2"),
+        ({}, {"constants": {"g2": -1.0}}, "g2 must be finite and not negative"),
         ({}, {"deadlines": [60.0]}, "within the budget of 30 s"),
         ({"fleet": "edge", "seconds": 1e-6}, {}, "Use more seconds or a faster fleet"),
         ({"users": 1}, {}, "at least 2 users"),
@@ -256,12 +254,12 @@ def test_what_cannot_be_planned_is_a_sentence(settings, more, told):
     if settings.get("fleet") == "":
         config = Config(data="synthetic")
     with pytest.raises(SalfError, match=told):
-        plan(config, on_same_devices, **{"seeds": 0, **more})
+        plan(config, **{"seeds": 0, **more})
 
 
 def test_a_plan_without_a_budget_is_a_sentence():
     with pytest.raises(SalfError, match="needs a budget of simulated seconds"):
-        plan(Config(data="synthetic", fleet="lab"), on_same_devices)
+        plan(Config(data="synthetic", fleet="lab"))
 
 
 def test_your_own_model_and_data(tmp_path):
@@ -286,11 +284,9 @@ def test_your_own_model_and_data(tmp_path):
         salf.plan(model, (x, y), fleet=fleet, seconds=20.0, deadline=1.0)
 
 
-def test_equal_time_batches_are_planned_with_the_rows_that_fit():
-    found = plan(TINY.changed(batches="equal-time"), on_same_devices, seeds=0)
-    plain = plan(TINY, on_same_devices, seeds=0)
-    deadline = plain.offer.deadline
-    assert found.law.at(deadline)[1] > plain.law.at(deadline)[1]
+def test_equal_time_batches_are_planned_with_the_rows_that_fit(by_bound, equal_time):
+    deadline = by_bound.offer.deadline
+    assert equal_time.law.at(deadline)[1] > by_bound.law.at(deadline)[1]
 
 
 def test_rounds_of_equal_time_batches_end_when_all_are_done():
@@ -307,8 +303,8 @@ def test_rounds_of_equal_time_batches_end_when_all_are_done():
     assert found.seconds(0.75) == pytest.approx(0.75)
 
 
-def test_equal_time_batches_that_fit_a_short_deadline_are_noisier():
-    found = plan(TINY.changed(batches="equal-time"), on_same_devices, seeds=0)
+def test_equal_time_batches_that_fit_a_short_deadline_are_noisier(equal_time):
+    found = equal_time
     trade, law = found.offer.problem.trade, found.law
     short, users = float(trade.deadlines[0]), len(law.users)
     plain = theorem_spread(law.at(short)[0])
@@ -324,9 +320,9 @@ def test_equal_time_batches_that_fit_a_short_deadline_are_noisier():
 
 
 def test_equal_time_batches_have_a_constant_plan_because_they_fit_the_first_deadline():
-    found = plan(TINY.changed(batches="equal-time"), on_same_devices, seeds=0, rates="run")
+    found = plan(TINY.changed(batches="equal-time"), seeds=0, rates="run")
     assert found.offer.schedule.constant
-    assert not plan(TINY, on_same_devices, seeds=0, rates="run").offer.schedule.constant
+    assert not plan(seeds=0, rates="run").offer.schedule.constant
 
 
 def test_users_recorded_together_are_planned_together():

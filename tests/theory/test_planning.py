@@ -1,5 +1,6 @@
 """The planner: closed forms, scipy, and brute force over all schedules of a small case."""
 
+from functools import cache
 from itertools import product
 from math import comb
 
@@ -10,7 +11,7 @@ from scipy import optimize, special
 from salf.common.errors import SalfError
 from salf.theory import Constants, Federation, convergence_bound
 from salf.theory.planning import (
-    Problem,
+    BoundProblem,
     TradeOff,
     count_law,
     sharp_spread,
@@ -30,15 +31,19 @@ def erlang_reach(T, rates=RATES, layers=LAYERS):
 def problem(budget=20.0, spread=theorem_spread, seconds=lambda T: T, rate=None, **constants):
     chosen = {"rho_c": 0.5, "rho_s": 2.0, "sigma2": [3.0], "G2": 1.0, "Gamma": 0.0} | constants
     trade = TradeOff.of(lambda T: spread(count_law(erlang_reach(T))), seconds, budget)
-    return Problem(Federation(USERS, LAYERS), Constants(**chosen), 40.0, trade, budget, rate)
+    return BoundProblem(Federation(USERS, LAYERS), Constants(**chosen), 40.0, trade, budget, rate)
+
+
+@cache
+def exact_spread(spread, T):
+    return spread(count_law(erlang_reach(T)))
 
 
 def exact_bound(made, deadlines, spread=theorem_spread):
     """The recursion itself, round by round, with the law and not a table of it."""
     constants, delta = made.constants, made.distance2
-    spreads = {T: spread(count_law(erlang_reach(T))) for T in set(deadlines)}
     for eta, T in zip(made.eta, deadlines, strict=False):
-        C = constants.G2 * spreads[T]
+        C = constants.G2 * exact_spread(spread, float(T))
         delta = (1 - constants.rho_c * eta) * delta
         delta += eta**2 * (constants.B(made.federation) + C)
     return constants.rho_s / 2 * delta
@@ -143,32 +148,18 @@ def test_the_best_schedule_by_brute_force(spread, rate):
     budget, step = 6.0, 0.1
     made = problem(budget, spread, rate=rate)
     best = np.inf
-    places = range(1, int(budget / step))
+    grid = [place * step for place in range(round(budget / step) + 1)]
     for rounds in range(1, 5):
-        for cut in product(places, repeat=rounds - 1):
-            last = round(budget / step) - sum(cut)
+        for cut in product(range(1, len(grid) - 1), repeat=rounds - 1):
+            last = len(grid) - 1 - sum(cut)
             if last >= 1:
-                best = min(best, table(made, spread, (*cut, last), step))
+                deadlines = [grid[place] for place in (*cut, last)]
+                best = min(best, exact_bound(made, deadlines, spread))
     found = min((made.schedule_of(rounds) for rounds in range(1, 5)), key=lambda p: p.bound)
     assert exact_bound(made, found.deadlines, spread) <= best * (1 + 1e-3)
     assert found.bound == pytest.approx(exact_bound(made, found.deadlines, spread), rel=5e-3)
     assert found.deadlines.sum() == pytest.approx(budget)
     assert made.best_schedule().bound <= found.bound
-
-
-_known: dict = {}
-
-
-def table(made, spread, places, step):
-    """`exact_bound` with the law of each deadline looked at once."""
-    constants, delta = made.constants, made.distance2
-    for eta, place in zip(made.eta, places, strict=False):
-        key = spread, place
-        if key not in _known:
-            _known[key] = spread(count_law(erlang_reach(place * step)))
-        delta = (1 - constants.rho_c * eta) * delta
-        delta += eta**2 * (constants.B(made.federation) + constants.G2 * _known[key])
-    return constants.rho_s / 2 * delta
 
 
 @pytest.mark.parametrize("rounds", [3, 12])
@@ -218,7 +209,7 @@ def test_a_schedule_is_never_worse_than_the_best_constant():
 def test_devices_without_jitter_get_the_shortest_deadline_that_does():
     """The law is a step: no deadline but the shortest is worth its seconds."""
     trade = TradeOff.of(lambda T: 10.0 if T >= 1.5 else np.inf, lambda T: T, 30.0)
-    made = Problem(Federation(4, 2), Constants(1.0, 1.0, [1.0], 1.0), 1.0, trade, 30.0)
+    made = BoundProblem(Federation(4, 2), Constants(1.0, 1.0, [1.0], 1.0), 1.0, trade, 30.0)
     assert made.best_constant().rounds == 20
     np.testing.assert_allclose(made.best_schedule().deadlines, 1.5, rtol=1e-6)
     assert made.bound_at(1.4) == np.inf
@@ -230,7 +221,7 @@ def test_two_steps_are_mixed_only_where_that_pays():
     trade = TradeOff.of(
         lambda T: 100.0 if 1 <= T < 2 else 10.0 if T >= 2 else np.inf, lambda T: T, 30.0
     )
-    made = Problem(Federation(4, 2), Constants(0.5, 1.0, [1.0], 1.0), 500.0, trade, 30.0)
+    made = BoundProblem(Federation(4, 2), Constants(0.5, 1.0, [1.0], 1.0), 500.0, trade, 30.0)
     deadlines = made.schedule_of(20).deadlines
     near = np.isclose(deadlines, 1, rtol=0.1) | np.isclose(deadlines, 2, rtol=0.1)
     assert near.sum() >= 19  # one round may have what is left

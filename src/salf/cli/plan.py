@@ -83,59 +83,39 @@ def plan(
 
         salf run digits-mlp --fleet slow-classes --seconds 200 --deadline plan/plan.csv
     """
-    from salf.common.files import write_whole
     from salf.report.extra import check_extra
     from salf.report.plan import print_plan, tables, write_plan
-    from salf.runs.plan import on_same_devices
+    from salf.report.style import write
+    from salf.runs.constants import GIVEN
+    from salf.runs.federation import load_data, problem_of
+    from salf.runs.plan import PlanOptions
     from salf.runs.plan import plan as make_plan
     from salf.runs.pool import run_all
 
     drawn = out is not None and can_draw(check_extra)
     config = with_options(simulated(source), settings, options)
     config = config.changed(threads=config.threads or 1)
-    given = {
-        "rho_c": rho_c,
-        "rho_s": rho_s,
-        "sigma2": sigma2,
-        "g2": g2,
-        "gap": gap,
-        "distance2": distance2,
+    values = (rho_c, rho_s, sigma2, g2, gap, distance2)
+    constants = {
+        name: value for name, value in zip(GIVEN, values, strict=True) if value is not None
     }
-    _fetch(config)
+    tried = [float(duration(text)) for text in parse_list(deadlines)]
+    asked = PlanOptions(bound, rates, constants, seeds, points, tried)
+    with console.status(f"looking for {config.data}"):
+        load_data(config, Downloads())  # fetched once, and what is wrong with them is said once
     with Bar("bound and search") as bar:
+        keep = None if out is None else out / "search"
         planned = make_plan(
             config,
-            on_same_devices,
-            form=bound,
-            rates=rates,
-            given={name: value for name, value in given.items() if value is not None},
-            seeds=seeds,
-            points=points,
-            deadlines=[_time(text) for text in parse_list(deadlines)],
+            problem_of,
+            asked,
             run=lambda jobs: run_all(jobs, workers, bar.update),
-            keep=None if out is None else out / "search",
+            keep=keep,
         )
     print_plan(planned, results)
     if out is None:
         say("Nothing was saved: add --out FOLDER to save the schedule, the curve and a figure.")
         return
-    if drawn:
-        files = write_plan(planned, out, sys.argv[1:])
-    else:
-        files = list(contents := tables(planned, out))
-        for path, content in contents.items():
-            write_whole(path, content)
+    files = write_plan(planned, out, sys.argv[1:]) if drawn else write(tables(planned, out))
     for path in files:
         tell(f"wrote {path}")
-
-
-def _fetch(config: Config) -> None:
-    """Once here, so that data are fetched once and what is wrong with them is said once."""
-    from salf.runs.federation import load_data
-
-    with console.status(f"looking for {config.data}"):
-        load_data(config, Downloads())
-
-
-def _time(text: str) -> float:
-    return float(duration(text))

@@ -5,17 +5,15 @@ depths.
 """
 
 import logging
-import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from salf.common.errors import SalfError
 from salf.common.files import temporary_folder
-from salf.live.serve import Nobody, Watcher, serve
+from salf.live.serve import Nobody, Say, Watcher, serve, wait_for
 from salf.live.slow import slowness
 from salf.live.users import make_user, user_name
 from salf.problem import Problem
@@ -27,8 +25,6 @@ from salf.runs.training import OnRound
 from salf.stages.robust import Robust
 
 log = logging.getLogger("salf.live")
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -125,15 +121,10 @@ def _run(
         return _on_ray(config, problem, folder, joining, on_round, watcher)
     with temporary_folder("salf-live") as scratch:
         kept = RunFolder(scratch) if folder is None else folder
-        summary = _on_flower(config, kept, watcher)
+        from salf.live.flower.app import run_here
+
+        summary = run_here(config, kept, watcher)
         return Result(config, kept.history(summary), summary)
-
-
-def _on_flower(config: LiveConfig, folder: RunFolder, watcher: Watcher) -> dict[str, Any]:
-    import salf.live.flower  # noqa: F401  (which says it in a sentence if Flower is not there)
-    from salf.live.flower.app import run_here
-
-    return run_here(config, folder, watcher)
 
 
 def _on_ray(
@@ -164,18 +155,8 @@ def _on_ray(
         ray.wait_ready(users, lambda n: watcher.status(f"{n} of {started} users are ready"))
         watcher.status("")
         link = ray.RayLink()
-        _wait_for(joining.min_users or 0, link.users, watcher.say)
+        wait_for(joining.min_users or 0, link.users, watcher.say)
         return serve(config, link, folder, problem=problem, on_round=on_round, watcher=watcher)
-
-
-def _wait_for(users: int, present: Callable[[], Collection[str]], say: Say) -> None:
-    """Before the first round only: after it, nobody is waited for."""
-    there = -1
-    while (now := len(present())) < users:
-        if now != there:
-            say(f"{now} of {users} users have joined; waiting for `salf join`.")
-        there = now
-        time.sleep(0.2)
 
 
 @contextmanager

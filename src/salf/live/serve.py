@@ -1,7 +1,8 @@
 """The server of a live run: its rounds, who looks on, and what they leave."""
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from salf.runs.federation import evaluation_of, planned_steps, problem_of
 from salf.runs.folder import RunFolder, remembered, summarise, without_last_evaluation
 from salf.runs.live_config import LiveConfig
 from salf.runs.run import Result
-from salf.runs.training import Evaluation, History, OnRound, ends_run
+from salf.runs.training import History, OnRound, ends_run
 
 log = logging.getLogger("salf.live")
 
@@ -26,32 +27,23 @@ class Watcher(Protocol):
 
     def begin(self, config: LiveConfig, layers: Sequence[str]) -> None:
         """The federation is put together."""
+        return
 
     def status(self, text: str) -> None:
-        """What is being prepared; empty when that is over."""
+        """Something is being prepared; empty when that is over."""
+        return
 
     def round(self, row: Row) -> None:
         """A round is closed."""
+        return
 
     def say(self, text: str) -> None:
         """Something to know, such as for whom the server waits."""
-
-
-class Nobody:
-    """A watcher that writes to the log what should be known."""
-
-    def begin(self, config: LiveConfig, layers: Sequence[str]) -> None:
-        """Nothing to show."""
-
-    def status(self, text: str) -> None:
-        """Nothing to show."""
-
-    def round(self, row: Row) -> None:
-        """Nothing to show."""
-
-    def say(self, text: str) -> None:
-        """Log it."""
         log.warning("%s", text)
+
+
+class Nobody(Watcher):
+    """Nobody looks on: there is a log."""
 
 
 def serve(
@@ -62,6 +54,7 @@ def serve(
     problem: Problem | None = None,
     on_round: OnRound | None = None,
     watcher: Watcher | None = None,
+    grace: Grace | None = None,
 ) -> Result:
     """Train with the users at the other end of the link.
 
@@ -80,7 +73,7 @@ def serve(
         server,
         link,
         config.make_deadline(),
-        Grace(config.grace),
+        grace or Grace(config.grace),
         cohort=None if config.cohort == "all" else config.cohort_size(),
         seed=config.seed,
         on_wait=watcher.say,
@@ -94,42 +87,6 @@ def serve(
             server.save(folder.checkpoint)
         watcher.round(row)
         stopped = ends_run(on_round, row, problem.model)
-    return finish(config, evaluation, server, rows, folder, stopped)
-
-
-def make_server(config: LiveConfig, problem: Problem) -> LiveServer:
-    """The server of a live run."""
-    lr = schedules.schedule(config.lr, config.rounds)
-    return LiveServer(problem, lr, ServerSettings(**server_settings(config, problem)))
-
-
-def server_settings(config: LiveConfig, problem: Problem) -> dict[str, Any]:
-    """The `ServerSettings` that a config means, on Ray as on Flower."""
-    everybody = np.arange(config.users)
-    return {
-        "method": config.make_method(),
-        "optimiser": config.make_optimiser(),
-        "max_norm": config.max_norm,
-        "local_steps": int(planned_steps(config, problem.users_data, everybody).max()),
-        "client_lr": config.client_lr,
-        "reach": "learned" if config.learns_reach else "counted",
-        "equal_time": config.batch_size if config.equal_time() else None,
-        "robust": "none" if config.robust == "auto" else config.robust,
-        "tolerate": config.tolerate,
-        "compress": config.compress,
-    }
-
-
-def finish(
-    config: LiveConfig,
-    evaluation: Evaluation,
-    server: LiveServer,
-    rows: Sequence[Row],
-    folder: RunFolder | None,
-    stopped: bool = False,
-) -> Result:
-    """The result of a live run whose rounds are over; it is kept in the folder."""
-    problem = evaluation.problem
     history = History(
         tuple(rows), evaluation.tested(), config.backend, "users are real processes", stopped
     )
@@ -138,6 +95,37 @@ def finish(
     if folder is not None:
         folder.finish(problem.model, rows, summary)
     return Result(config, history, summary)
+
+
+def make_server(config: LiveConfig, problem: Problem) -> LiveServer:
+    """The server of a live run, on Ray as on Flower."""
+    steps = planned_steps(config, problem.users_data, np.arange(config.users))
+    settings = ServerSettings(
+        method=config.make_method(),
+        optimiser=config.make_optimiser(),
+        local_steps=int(steps.max()),
+        client_lr=config.client_lr,
+        equal_time=config.batch_size if config.equal_time() else None,
+        reach="learned" if config.learns_reach else "counted",
+        max_norm=config.max_norm,
+        robust="none" if config.robust == "auto" else config.robust,
+        tolerate=config.tolerate,
+        compress=config.compress,
+    )
+    return LiveServer(problem, schedules.schedule(config.lr, config.rounds), settings)
+
+
+Say = Callable[[str], None]
+
+
+def wait_for(users: int, present: Callable[[], Collection[str]], say: Say) -> None:
+    """Before the first round only: after it, nobody is waited for."""
+    there = -1
+    while (now := len(present())) < users:
+        if now != there:
+            say(f"{now} of {users} users have joined; waiting for the others.")
+        there = now
+        time.sleep(0.2)
 
 
 def _counted(config: LiveConfig, rows: Sequence[Row]) -> dict[str, Any]:

@@ -163,21 +163,20 @@ def notes(suite: Suite, rows: Sequence[BenchRow]) -> list[str]:
 
 def gaps(suite: Suite, rows: Sequence[BenchRow]) -> list[str]:
     """Where methods have no result, and why."""
-    found: dict[tuple[str, str, str], list[str]] = {}
+    found: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         for cell in suite.cells:
             outcome = row.cells.get(cell.key)
-            where = f"{cell.scenario.title} ({names.data(cell.data)})"
             if outcome is None:
-                found.setdefault((name(row), "was not run in", ""), []).append(where)
-            elif outcome.refused:
-                found.setdefault((name(row), "cannot run in", outcome.refused), []).append(where)
-            elif outcome.failed:
-                found.setdefault((name(row), "failed in", outcome.failed), []).append(where)
-    return [
-        f"{method} {what} {names.listed(places)}{': ' if why else '.'}{why}"
-        for (method, what, why), places in found.items()
-    ]
+                what, why = "was not run in", "."
+            elif outcome.refused or outcome.failed:
+                what = "cannot run in" if outcome.refused else "failed in"
+                why = f": {outcome.refused or outcome.failed}"
+            else:
+                continue
+            where = f"{cell.scenario.title} ({names.data(cell.data)})"
+            found.setdefault((f"{name(row)} {what}", why), []).append(where)
+    return [f"{what} {names.listed(places)}{why}" for (what, why), places in found.items()]
 
 
 def page(suite: Suite, rows: Sequence[BenchRow], command: Sequence[str]) -> Page:
@@ -206,40 +205,29 @@ def page(suite: Suite, rows: Sequence[BenchRow], command: Sequence[str]) -> Page
 
 
 def _of_data(suite: Suite, rows: Sequence[BenchRow], data: str) -> list[Section]:
-    title = names.data(data)
-    target = f"{SHARE:.0%}".replace("%", " %")
-
-    def table(show: Show, caption: str) -> Table:
-        return _by_scenario(suite, rows, data, show, caption)
-
+    title, target = names.data(data), f"{100 * SHARE:g} % of the reference"
+    chart = Chart(
+        curves(suite, rows, data),
+        f"Accuracy on held-out data of {title} over the budget, by scenario: mean over the seeds. "
+        "Dashed lines: equal-time batches. Click a method in the legend to show it alone.",
+    )
+    measures: dict[str, Show] = {
+        f"Time to {target}": _to_target,
+        "Accuracy on the data of the slowest tenth of the users": _slowest,
+        "Work and bytes lost": _lost,
+        "Learning rates chosen": _rate,
+    }
+    about = (
+        f"Time: simulated seconds (Mixture: rounds; h: hours) until the accuracy on held-out data "
+        f"is at or above {target}, FedAvg waiting for every user, for as many rounds as the budget "
+        "has deadlines, however long that takes. Slowest tenth: in By labels, where users differ "
+        "only in availability, the tenth that is available least."
+    )
+    tables = [_by_scenario(suite, rows, data, show, name) for name, show in measures.items()]
     return [
         Section(f"{title}: accuracy at the budget", [accuracies(suite, rows, data)]),
-        Section(
-            f"{title}: accuracy over time",
-            [
-                Chart(
-                    curves(suite, rows, data),
-                    f"Accuracy on held-out data of {title} over the budget, by scenario: mean over "
-                    "the seeds. Dashed lines: equal-time batches. Click a method in the legend to "
-                    "show it alone.",
-                ),
-            ],
-        ),
-        Section(
-            f"{title}: other measures",
-            [
-                table(_to_target, f"Time to {target} of the reference"),
-                "Simulated seconds (Mixture: rounds; h: hours) until the accuracy on held-out data "
-                f"is first at or above {target} of the reference. The reference is FedAvg waiting "
-                "for every user, for as many rounds as the budget has deadlines, however long that "
-                "takes.",
-                table(_slowest, "Accuracy on the data of the slowest tenth of the users"),
-                "In By labels, where users differ only in availability: the tenth that is "
-                "available least.",
-                table(_lost, "Work and bytes lost"),
-                table(_rate, "Learning rates chosen"),
-            ],
-        ),
+        Section(f"{title}: accuracy over time", [chart]),
+        Section(f"{title}: other measures", [about, *tables]),
     ]
 
 

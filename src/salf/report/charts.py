@@ -1,4 +1,4 @@
-"""Charts of a comparison, as Vega-Lite: over rounds and seconds, at the end, over layers."""
+"""Charts of a comparison, as Vega-Lite: over rounds, seconds and ratios of stragglers; voice."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,8 +11,7 @@ from salf.report import names
 from salf.report.extra import alt
 from salf.report.lines import Line, Lines, Point, figure, method_lines
 from salf.report.measured import Spread, lines, ratios, seeds, test_accuracy
-from salf.report.panels import Panels
-from salf.report.style import INK, Axis, Records, Spec, coloured, named, of, spec, thinned, tips
+from salf.report.style import INK, Axis, Records, Spec, coloured, of, thinned, tips
 from salf.runs.compare import Case, Comparison
 from salf.runs.run import Result
 
@@ -26,13 +25,56 @@ MEASURES: Mapping[Measure, str] = {
     "accuracy": "Accuracy on held-out data",
     "train_loss": "Training loss",
 }
+_PARTS = ("split", "average", "more", "stragglers")  # that tell panels apart
+_MOST_COLUMNS = 4
+
+
+class Panels:
+    """The panel of each case. A heading says only what differs between panels."""
+
+    def __init__(self, comparison: Comparison, by: Sequence[str] = _PARTS) -> None:
+        self.cases, self.base = list(comparison.results), comparison.base
+        several = [part for part in by if len({getattr(case, part) for case in self.cases}) > 1]
+        # Ratios of stragglers are rows, all else is columns, to be seen next to each other.
+        self.columns = [part for part in several if part != "stragglers"]
+        self.rows = [part for part in several if part == "stragglers"]
+        wide = {tuple(getattr(case, part) for part in self.columns) for case in self.cases}
+        if len(wide) > _MOST_COLUMNS and len(self.columns) > 1:
+            self.rows.append(self.columns.pop())
+        if not self.columns:
+            self.columns, self.rows = self.rows, self.columns
+
+    def place(self, case: Case) -> dict[str, str]:
+        """The fields of a point that say in which panel it is."""
+        sides = {"column": self.columns, "row": self.rows}
+        return {
+            side: "\n".join(heading(self.base, case, part) for part in parts)
+            for side, parts in sides.items()
+        }
+
+    def shared(self) -> list[str]:
+        """The headings that all panels would have in common."""
+        common = [part for part in _PARTS if part not in (*self.columns, *self.rows)]
+        told = (heading(self.base, self.cases[0], part) for part in common)
+        return [each.replace("\n", " ") for each in told if each]
+
+
+def heading(base: Any, case: Case, part: str) -> str:
+    """A case's split, way of averaging, other settings or stragglers, as people write them."""
+    if part == "split":
+        return names.split(case.split)
+    if part == "average":
+        return names.AVERAGES_SHORT.get(case.average, case.average)
+    if part == "more":
+        return names.values(case.more)
+    return names.fleet(base) if base.fleet else names.condition(base.depth, case.stragglers)
 
 
 def curves(
     comparison: Comparison, measure: Measure, *, titled: bool = False, over: Over = "round"
 ) -> Spec:
     """A measure over rounds or simulated seconds: mean, lowest and highest of the seeds."""
-    panels = Panels.of(comparison)
+    panels = Panels(comparison)
     points = [
         _point(panels, case, spread, x)
         for case, results in comparison.results.items()
@@ -49,15 +91,22 @@ def curves(
         height=280 if over == "clock" else 200,
         widest=720 if over == "clock" else 560,
     )
-    return figure(chart, **_title(comparison, panels) if titled else {})
+    if not titled:
+        return figure(chart)
+    base, count = comparison.base, seeds(comparison)
+    spread = f"mean of {count} seeds, band from the lowest to the highest"
+    subtitle = "; ".join([*panels.shared(), spread if count > 1 else "one seed"])
+    title = f"{base.model} on {names.data(base.data)}, {names.users(base)}"
+    return figure(chart, title=title, subtitle=[subtitle])
 
 
 def over_ratios(comparison: Comparison) -> Spec:
     """The test accuracy at the end over the ratio of stragglers."""
-    panels = Panels.of(comparison, by=("split", "average", "more"))
+    panels = Panels(comparison, by=("split", "average", "more"))
+    ends = {case: test_accuracy(comparison, case) for case in comparison.results}
     return figure(
         Lines(
-            [_point(panels, *measured) for measured in _final(comparison)],
+            [_point(panels, case, end, case.stragglers) for case, end in ends.items() if end],
             _lines(comparison),
             x=Axis("Stragglers", percent=True, ticks=ratios(comparison)),
             y=Axis("Test accuracy"),
@@ -66,32 +115,14 @@ def over_ratios(comparison: Comparison) -> Spec:
     )
 
 
-def reach(comparison: Comparison) -> Spec:
-    """How many users' updates each layer got, on average over rounds and seeds."""
-    shown = {case: comparison.results[case] for case in of_first_panel(comparison)}
-    panels = Panels.of(comparison, shown)
-    first = next(iter(shown.values()))[0]
-    layers = names.layers(first.summary.get("layers") or [""] * len(first.history.rows[0].reached))
-    records = []
-    for case, results in shown.items():
-        counts = [row.reached for result in results for row in result.history.rows]
-        records += [
-            {"method": _name(case), **panels.place(case), "layer": layer, "users": users}
-            for layer, users in zip(layers, np.mean(counts, axis=0).tolist(), strict=True)
-        ]
-    angle = alt.Axis(labelAngle=0 if max(map(len, layers)) < 4 else -35)
-    base = of(records).encode(
-        x=alt.X("layer:O", sort=layers, title="Layer, from the input", axis=angle),
-        y=named("method", list(_colours(comparison))),
-        tooltip=tips(method="Method", layer="Layer", users=("Users", ".1f")),
-    )
-    # Light enough for dark text on all of it.
-    domain, shades = [0, comparison.base.cohort_size()], ["#ffffff", "#56B4E9"]
-    scale = alt.Scale(domain=domain, range=shades, interpolate="rgb")
-    cells = base.mark_rect(stroke="white")
-    numbers = base.mark_text(fontSize=11, color=INK).encode(text=alt.Text("users:Q", format=".1f"))
-    coloured_cells = cells.encode(color=alt.Color("users:Q", scale=scale, legend=None))
-    return spec(panels.faceted(alt.layer(coloured_cells, numbers)))
+def of_first_panel(comparison: Comparison, values: bool = False) -> list[Case]:
+    """The cases of one split and average: who reaches what, and when, depends on neither.
+
+    With `values`, also of the first values of other settings.
+    """
+    first = next(iter(comparison.results))
+    found = [c for c in comparison.results if (c.split, c.average) == (first.split, first.average)]
+    return [case for case in found if case.more == first.more or not values]
 
 
 def heard(comparison: Comparison) -> list[Case]:
@@ -105,10 +136,8 @@ def heard(comparison: Comparison) -> list[Case]:
 
 def voice(comparison: Comparison, titled: bool = False) -> Spec:
     """The weight of each class beside its part of the data, and of each user, sorted."""
-    cases = heard(comparison)
-    shown = [line for line in _lines(comparison) if line.name in map(_name, cases)]
     points, records = [], []
-    for case in cases:
+    for case in heard(comparison):
         said = [run.summary["voice"] for run in comparison.results[case]]
         ranked = np.mean([sorted(each["users"]) for each in said], axis=0)
         points += [
@@ -120,6 +149,8 @@ def voice(comparison: Comparison, titled: bool = False) -> Spec:
             {"line": _name(case), "class": label, "voice": voiced, "data": data}
             for label, (voiced, data) in enumerate(np.round(heights, 5).T.tolist())
         ]
+    there = {point.line for point in points}
+    shown = [line for line in _lines(comparison) if line.name in there]
     users = Lines(
         points,
         shown,
@@ -129,7 +160,7 @@ def voice(comparison: Comparison, titled: bool = False) -> Spec:
         height=260,
         widest=380,
     )
-    classes = [_classes(records, _colours(comparison))] if records else []
+    classes = [_classes(records, {line.name: line.colour for line in shown})] if records else []
     return figure(*classes, users, title=VOICE if titled else "", beside=True)
 
 
@@ -171,15 +202,6 @@ def _curve(results: Sequence[Result], measure: Measure, over: Over) -> list[tupl
     return [(round(x, 6), spread) for x, spread in spreads if spread]
 
 
-def _final(comparison: Comparison) -> list[tuple[Case, Spread, float]]:
-    """(case, test accuracy, ratio of stragglers), wherever it was measured."""
-    return [
-        (case, spread, case.stragglers)
-        for case in comparison.results
-        if (spread := test_accuracy(comparison, case)) is not None
-    ]
-
-
 def _point(panels: Panels, case: Case, spread: Spread, x: float) -> Point:
     mean, low, high = (round(number, 6) for number in (spread.mean, spread.low, spread.high))
     ends = {"low": low, "high": high} if spread.count > 1 else {}
@@ -187,31 +209,8 @@ def _point(panels: Panels, case: Case, spread: Spread, x: float) -> Point:
     return Point(_name(case), x, mean, **ends, column=place["column"], row=place["row"])
 
 
-def _title(comparison: Comparison, panels: Panels) -> dict[str, Any]:
-    base, count = comparison.base, seeds(comparison)
-    spread = f"mean of {count} seeds, band from the lowest to the highest"
-    return {
-        "title": f"{base.model} on {names.data(base.data)}, {names.users(base)}",
-        "subtitle": ["; ".join([*panels.shared(), spread if count > 1 else "one seed"])],
-    }
-
-
 def _name(case: Case) -> str:
     return names.variant(case.method, case.batches)
-
-
-def of_first_panel(comparison: Comparison, values: bool = False) -> list[Case]:
-    """The cases of one split and average: who reaches what, and when, depends on neither.
-
-    With `values`, also of the first values of other settings.
-    """
-    first = next(iter(comparison.results))
-    found = [c for c in comparison.results if (c.split, c.average) == (first.split, first.average)]
-    return [case for case in found if case.more == first.more or not values]
-
-
-def _colours(comparison: Comparison) -> dict[str, str]:
-    return {line.name: line.colour for line in _lines(comparison)}
 
 
 def _lines(comparison: Comparison) -> list[Line]:
@@ -220,13 +219,14 @@ def _lines(comparison: Comparison) -> list[Line]:
     On a clock FedAvg is no level to compare others with: dashes are for equal-time batches.
     """
     variants = lines(comparison)
-    found = method_lines([method for method, _ in variants])
-    several = comparison.base.fleet and len({batches for _, batches in variants}) > 1
+    named = [
+        replace(line, name=names.variant(*key))
+        for line, key in zip(method_lines([m for m, _ in variants]), variants, strict=True)
+    ]
+    if not comparison.base.fleet:
+        return named
+    several = len({batches for _, batches in variants}) > 1
     return [
-        replace(
-            line,
-            name=names.variant(*key),
-            dashed=bool(several and key[1] != "equal") if comparison.base.fleet else line.dashed,
-        )
-        for line, key in zip(found, variants, strict=True)
+        replace(line, dashed=several and batches != "equal")
+        for line, (_, batches) in zip(named, variants, strict=True)
     ]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 
 from salf.report import charts, names, seconds
@@ -191,17 +192,24 @@ def _curves_section(comparison: Comparison, over: charts.Over) -> Section:
 
 
 def _reach_section(comparison: Comparison) -> Section:
+    """How many users updated each layer: mean over rounds and seeds, a table per condition."""
+    conditions: dict[str, list[list[str]]] = {}
+    for case in charts.of_first_panel(comparison):
+        results = comparison.results[case]
+        layers = results[0].summary.get("layers") or [""] * len(results[0].history.rows[0].reached)
+        counts = np.mean([row.reached for run in results for row in run.history.rows], axis=0)
+        row = [names.variant(case.method, case.batches), *(f"{count:.1f}" for count in counts)]
+        condition = ", ".join(
+            filter(None, (charts.heading(comparison.base, case, p) for p in ("more", "stragglers")))
+        )
+        conditions.setdefault(condition, []).append(row)
+    columns = ["Method", *names.layers(layers)]
     return Section(
         "How many users reached each layer",
         [
-            "Backpropagation starts at the last layer, so more users reach the later layers than "
-            "the earlier ones. SALF averages each layer over the users that reached it. Dropping "
-            "stragglers leaves every layer with the few users that finished in time.",
-            Chart(
-                charts.reach(comparison),
-                f"How many of {comparison.base.cohort_size()} users updated each layer: mean over "
-                "rounds and seeds.",
-            ),
+            f"Of {comparison.base.cohort_size()} users, on average over rounds and seeds. "
+            "Backpropagation starts at the last layer, so more users reach the later layers.",
+            *(Table(columns, rows, condition) for condition, rows in conditions.items()),
         ],
     )
 
@@ -211,9 +219,7 @@ def _voice_section(comparison: Comparison) -> Section:
         charts.VOICE,
         [
             "A user's voice is its part of the weight applied in all steps, averaged over the "
-            "layers. An unbiased method gives every user the voice it has with FedAvg, which waits "
-            "for all users. A method that averages only over fast users leaves out classes that "
-            "only slow users hold, and the model does not learn them.",
+            "layers. An unbiased method gives every user the voice that it has with FedAvg.",
             Chart(
                 charts.voice(comparison),
                 "Left: each class's part of the voice; black marks show its part of the data. "

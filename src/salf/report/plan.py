@@ -15,8 +15,7 @@ from salf.report.page import Chart, Code, Page, Section, again
 from salf.report.style import RUST, Axis, Spec, pictures, write
 from salf.report.tables import Table, tell
 from salf.runs.constants import KAPPA
-from salf.runs.offers import Offer
-from salf.runs.plan import Planned
+from salf.runs.plan import Offer, Planned
 from salf.runs.search import Tried, lost
 
 PLAN, CURVE, PICTURE, PAGE = "plan.csv", "curve.csv", "plan", "plan.html"

@@ -1,10 +1,11 @@
 """A comparison by the simulated clock: each method's final accuracy and time to the target."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
 from salf.report import names
+from salf.report.charts import heading
 from salf.report.measured import Spread, test_accuracy
 from salf.report.tables import Table, best, bold
 from salf.runs.clocked import NOBODY, SHARE, Clocked, nobody_is_cut_off
@@ -88,7 +89,7 @@ def sentences(comparison: Comparison) -> list[str]:
         if waiting is None:
             continue
         rivals = [waiting]
-        if case.method == "salf":  # also with whom it shares its batches
+        if case.method == "salf":  # also with others that size their batches like it
             rivals += [replace(case, method=method) for method in (waiting.method, "drop")]
         known = [each for each in dict.fromkeys(rivals) if each in comparison.results]
         found += [_against(comparison, case, rival) for rival in known if rival != case]
@@ -97,32 +98,29 @@ def sentences(comparison: Comparison) -> list[str]:
 
 
 def _against(comparison: Comparison, case: Case, other: Case) -> str:
-    """A method against another: how fast it is, and what it has at the end."""
-    ours, theirs = comparison.results[case], comparison.results[other]
-    by_seed = {run.config.seed: run.history for run in theirs}
-    pairs = [(run.history, by_seed.get(run.config.seed)) for run in ours]
-    differences = []
-    for what, of in (_MEASURES if classifies(comparison) else _LOSS).items():
-        both = [(of(a.test), of(b.test)) for a, b in pairs if b is not None]
-        known = [(a, b) for a, b in both if a is not None and b is not None]
-        if known:
-            differences.append(_difference(what, known, _name(other)))
+    """A method against another: how fast it is, and how accurate at the end, seed by seed."""
+    ours, theirs = (
+        {run.config.seed: run.history.test for run in comparison.results[each]}
+        for each in (case, other)
+    )
+    told = []
+    for measure, what in _MEASURES.items():
+        pairs = [(ours[s].get(measure), theirs[s].get(measure)) for s in ours if s in theirs]
+        apart = [a - b for a, b in pairs if a is not None and b is not None]
+        if apart and (measure != "loss" or not classifies(comparison)):
+            told.append(_difference(what, apart, _name(other)))
+    end = f"at the end {', and '.join(told)}"
     place = f"{_place(comparison, case)}{_name(case)}"
     if not classifies(comparison):
-        return f"{place}: at the end {', and '.join(differences)}."
-    said = f"{place} {_speed(comparison, case, other)}"
-    if differences:
-        said += f"; at the end {', and '.join(differences)}"
-    return f"{said}."
+        return f"{place}: {end}."
+    return f"{place} {_speed(comparison, case, other)}{f'; {end}' if told else ''}."
 
 
-_MEASURES: dict[str, Callable[..., float | None]] = {
-    "its test accuracy": lambda test: test.get("accuracy"),
-    "its accuracy on the slowest tenth's data": lambda test: test.get(SLOWEST),
+_MEASURES = {
+    "accuracy": "its test accuracy",
+    SLOWEST: "its accuracy on the slowest tenth's data",
+    "loss": "its test loss",
 }
-
-
-_LOSS: dict[str, Callable[..., float | None]] = {"its test loss": lambda test: test.get("loss")}
 
 
 def _speed(comparison: Comparison, case: Case, other: Case) -> str:
@@ -143,35 +141,30 @@ def _speed(comparison: Comparison, case: Case, other: Case) -> str:
     if abs(mine / others - 1) < 0.05:
         return f"reaches {what} about as fast as {_name(other)} {times}"
     if mine < others:
-        fast = _number(others / mine, 2)
-        return f"reaches {what} {fast} times as fast as {_name(other)} {times}"
-    return (
-        f"takes {_number(mine / others, 2)} times as long as {_name(other)} to reach {what} {times}"
-    )
+        fast = f"reaches {what} {_number(others / mine, 2)} times as fast as {_name(other)}"
+        return f"{fast} {times}"
+    slow = _number(mine / others, 2)
+    return f"takes {slow} times as long as {_name(other)} to reach {what} {times}"
 
 
-def _difference(what: str, pairs: Sequence[tuple[float, float]], other: str) -> str:
-    """How two accuracies differ at the end, seed by seed."""
-    differences = [a - b for a, b in pairs]
-    mean = fmean(differences)
+def _difference(what: str, apart: Sequence[float], other: str) -> str:
+    mean = fmean(apart)
     if round(mean, 3) == 0:
         return f"{what} is the same as that of {other}"
     side = "higher" if mean > 0 else "lower"
-    same = all((difference > 0) == (mean > 0) for difference in differences)
-    doubt = "" if same else " (not with every seed)"
+    doubt = "" if all((each > 0) == (mean > 0) for each in apart) else " (not with every seed)"
     return f"{what} is {abs(mean):.3f} {side} than that of {other}{doubt}"
 
 
 def _place(comparison: Comparison, case: Case) -> str:
-    """Where a sentence is about, if there are several tables."""
-    parts = []
-    if len({each.split for each in comparison.results}) > 1:
-        parts.append(names.split(case.split))
-    if len({each.average for each in comparison.results}) > 1:
-        parts.append(names.AVERAGES_SHORT.get(case.average, case.average).replace("\n", " "))
-    if case.more:
-        parts.append(names.values(case.more))
-    return f"{', '.join(parts)}: " if parts else ""
+    """The table that a sentence is about, if there are several."""
+    several = [
+        part
+        for part in ("split", "average", "more")
+        if len({getattr(each, part) for each in comparison.results}) > 1
+    ]
+    told = [heading(comparison.base, case, part).replace("\n", " ") for part in several]
+    return f"{', '.join(told)}: " if told else ""
 
 
 def _name(case: Case) -> str:

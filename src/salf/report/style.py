@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +23,7 @@ _ORDERED = (
     "#332288", "#0072B2", "#56B4E9", "#009E73", "#A6A12B", "#E69F00", "#D55E00", "#882255",
 )  # fmt: skip
 _SHADES = ("#f6dccb", "#7fb3d3", "#00507d")  # from nothing, which is not white, to all
-_FONT = "Helvetica, Arial, sans-serif"  # one that a browser and the pictures' renderer both know
+_STYLE = files("salf.report") / "style.json"  # its font is known to browsers and to the renderer
 _TIME = (
     "datum.value > 0 && datum.value < 1 ? format(1000 * datum.value, '.3~r') + ' ms' "
     ": format(datum.value, ',.3~r') + ' s'"
@@ -173,26 +174,7 @@ def below(charts: Sequence[Any], title: str = "", subtitle: Sequence[str] = (), 
 def spec(chart: Any, datasets: Mapping[str, Records] | None = None) -> Spec:
     """An Altair chart in the house style, as Vega-Lite, with the data that it has by name only."""
     # All at once: every call copies the whole chart.
-    styled = chart.configure(
-        font=_FONT,
-        background="white",
-        padding=8,
-        view={"stroke": None},
-        axis={
-            "labelFlush": False,
-            "labelFontSize": 11,
-            "labelColor": INK,
-            "titleFontSize": 12,
-            "titleFontWeight": "normal",
-            "titleColor": INK,
-            "gridColor": "#e8ebee",
-            "domainColor": "#8a939c",
-            "tickColor": "#8a939c",
-        },
-        title={"fontSize": 15, "color": INK, "subtitleFontSize": 12, "subtitleColor": SOFT},
-        header={"labelFontSize": 12, "labelColor": INK, "labelFontWeight": "bold", "labelLimit": 0},
-        legend={"labelFontSize": 12, "labelColor": INK, "symbolStrokeWidth": 3, "symbolSize": 220},
-    )
+    styled = chart.configure(**json.loads(_STYLE.read_text(encoding="utf-8")))
     found: Spec = json.loads(styled.to_json())
     if datasets:
         found["datasets"] = found.get("datasets", {}) | json.loads(json.dumps(datasets))
@@ -209,8 +191,8 @@ def pictures(chart: Spec, path: Path) -> dict[Path, str | bytes]:
     }
 
 
-def write(files: Mapping[Path, str | bytes]) -> list[Path]:
+def write(made: Mapping[Path, str | bytes]) -> list[Path]:
     """Write files that are all made already, so that an error leaves none behind."""
-    for path, content in files.items():
+    for path, content in made.items():
         write_whole(path, content)
-    return list(files)
+    return list(made)

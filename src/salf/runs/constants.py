@@ -10,12 +10,14 @@ from math import inf
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from salf.common.errors import SalfError
+from salf.common.errors import SalfError, unknown
 from salf.core.arrivals import Floats, Ints, evenly
 from salf.core.draws import Keyed
+from salf.data.sampling import Batches
 from salf.engines.losses import user_losses
-from salf.runs.training import Training
+from salf.problem import Problem
 from salf.simulation import seeded
 from salf.theory import Constants
 
@@ -24,6 +26,15 @@ BATCHES = 4  # of each of them
 STEPS = 10  # of the power iteration for rho_s
 KAPPA = 10.0  # rho_s / rho_c, which gradients at one point do not tell
 GIVEN = ("rho_c", "rho_s", "sigma2", "g2", "gap", "distance2")
+
+
+def check_constants(given: Mapping[str, float]) -> None:
+    """Refuse constants that the bound does not have, or that make no sense."""
+    for name, value in given.items():
+        if name not in GIVEN:
+            raise unknown("constant", name, GIVEN)
+        if not 0 <= value < inf:
+            raise SalfError(f"{name} must be finite and not negative, not {value}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,93 +66,77 @@ class Estimates:
         Known values of sigma^2 and G^2 are of the full batches: with batches of `scale` times the
         size, sigma^2 is 1/scale times as large.
         """
-        rho_c, rho_s = self.rho
         per_batch = float((1 / rows).mean())
         sigma2 = float(self.variances.mean()) * per_batch
-        G2 = float((self.squares + self.variances * per_batch).max())
         if "sigma2" in self.given:
             sigma2 = self.given["sigma2"] / scale
-        gap = self.given.get("gap", 0.0)
-        return Constants(rho_c, rho_s, [sigma2], self.given.get("g2", G2), gap)
+        G2 = float((self.squares + self.variances * per_batch).max())
+        return Constants(*self.rho, [sigma2], self.given.get("g2", G2), self.given.get("gap", 0.0))
 
 
-def estimate(training: Training, given: Mapping[str, float]) -> Estimates:
-    """Estimate at the model as it is. It is not kept: parameters are moved to find rho_s."""
-    for name, value in given.items():
-        if not 0 <= value < inf:
-            raise SalfError(f"{name} must be finite and not negative, not {value}.")
-    simulation = training.simulation
-    users = evenly(np.arange(len(simulation.data)), USERS)
-    rows = np.array([simulation.batches.sizes(users[i : i + 1])[0] for i in range(len(users))])
-    gradients = np.empty((len(users), BATCHES), object)
-    losses = []
-    for t in range(1, BATCHES + 1):
-        for i, user in enumerate(users):
-            gradients[i, t - 1], loss = _gradient(training, t, user)
-            losses.append(loss)
+def estimate(problem: Problem, batches: Batches, given: Mapping[str, float]) -> Estimates:
+    """Estimate at the model as it is."""
+    users = evenly(np.arange(len(batches.data)), USERS)
+    gradients = _Gradients(problem, batches)
+    drawn = [[gradients.of(user, t) for user in users] for t in range(1, BATCHES + 1)]
     squares, variances = [], []
-    for i in range(len(users)):
-        own = torch.stack(list(gradients[i]))
+    for rows, pairs in zip(batches.sizes(users), zip(*drawn, strict=True), strict=True):
+        own = torch.stack([gradient for gradient, _ in pairs])
         variance = float(own.var(dim=0, correction=1).sum())  # of a batch
         mean2 = float(own.mean(dim=0).square().sum())
         squares.append(max(mean2 - variance / BATCHES, 0.0))  # without the bias of few batches
-        variances.append(variance * rows[i])
-    first = torch.stack([gradients[i, 0] for i in range(len(users))]).mean(dim=0)
-    rho_s = given.get("rho_s") or _smoothness(training, users, first)
-    return Estimates(
-        rho_s, np.array(squares), np.array(variances), float(np.mean(losses)), dict(given)
-    )
+        variances.append(variance * rows)
+    first = torch.stack([gradient for gradient, _ in drawn[0]]).mean(dim=0)
+    rho_s = given.get("rho_s") or gradients.smoothness(users, first)
+    loss = float(np.mean([loss for pairs in drawn for _, loss in pairs]))
+    return Estimates(rho_s, np.array(squares), np.array(variances), loss, dict(given))
 
 
-def _gradient(training: Training, t: int, user: np.int64) -> tuple[torch.Tensor, float]:
-    """A user's stochastic gradient on its batch of round t, and the loss."""
-    simulation = training.simulation
-    who, draws = np.array([user]), Keyed(simulation.seed, t)
-    inputs, labels = simulation.batches.of_round(draws, who)(who)
-    model = simulation.model.train()
-    parameters = [each for each in model.parameters() if each.requires_grad]
-    with seeded(draws.torch_seed):
-        loss = user_losses(simulation.engine.loss, model(inputs), labels, users=1).sum()
-    found = torch.autograd.grad(loss, parameters, allow_unused=True)
-    flat = [
-        (torch.zeros_like(each) if grad is None else grad).reshape(-1).double()
-        for each, grad in zip(parameters, found, strict=True)
-    ]
-    return torch.cat(flat), loss.item()
+class _Gradients:
+    """Stochastic gradients of users at the model as it is."""
 
+    def __init__(self, problem: Problem, batches: Batches) -> None:
+        self.problem, self.batches = problem, batches
+        self.parameters = [each for each in problem.model.parameters() if each.requires_grad]
 
-def _smoothness(training: Training, users: Ints, first: torch.Tensor) -> float:
-    """The largest curvature of the users' mean loss: power iteration on differences of gradients.
-
-    A Hessian times a vector is the difference of gradients at two close points, for any module.
-    """
-    parameters = [each for each in training.simulation.model.parameters() if each.requires_grad]
-    start = [each.detach().clone() for each in parameters]
-    norm = float(sum(each.double().square().sum() for each in start)) ** 0.5
-    length, curvature = 1e-3 * (norm or 1.0), 0.0
-    direction = first
-    for _ in range(STEPS):
-        size = float(direction.norm())
-        if not size > 0:
-            break
-        direction = direction / size
-        _move(parameters, start, length * direction)
-        there = torch.stack([_gradient(training, 1, user)[0] for user in users]).mean(dim=0)
-        direction = (there - first) / length
-        curvature = max(curvature, float(direction.norm()))
-    _move(parameters, start, torch.zeros_like(first))
-    if not 0 < curvature < inf:
-        raise SalfError(
-            "rho_s cannot be estimated, because the gradients at initialisation do not change: "
-            "set it, such as rho_s=1."
+    def of(self, user: np.int64, t: int = 1) -> tuple[Tensor, float]:
+        """A user's gradient on its batch of round t, and the loss."""
+        who, draws, model = np.array([user]), Keyed(0, t), self.problem.model.train()
+        inputs, labels = self.batches.of_round(draws, who)(who)
+        with seeded(draws.torch_seed):
+            loss = user_losses(self.problem.loss, model(inputs), labels, users=1).sum()
+        found = torch.autograd.grad(
+            loss, self.parameters, materialize_grads=True, allow_unused=True
         )
-    return curvature
+        return torch.cat([each.reshape(-1).double() for each in found]), loss.item()
 
+    def smoothness(self, users: Ints, first: Tensor) -> float:
+        """The largest curvature of the users' mean loss, whose gradient is `first`.
 
-def _move(
-    parameters: list[torch.nn.Parameter], start: list[torch.Tensor], by: torch.Tensor
-) -> None:
-    parts = torch.split(by, [each.numel() for each in start])
-    with torch.no_grad():
-        for each, origin, part in zip(parameters, start, parts, strict=True):
-            each.copy_(origin + part.reshape(origin.shape).to(origin.dtype))
+        Power iteration: a Hessian times a vector is the difference of gradients at two close
+        points, for any module.
+        """
+        start = [each.detach().clone() for each in self.parameters]
+        norm = float(sum(each.double().square().sum() for each in start)) ** 0.5
+        length, curvature, direction = 1e-3 * (norm or 1.0), 0.0, first
+        for _ in range(STEPS):
+            size = float(direction.norm())
+            if not size > 0:
+                break
+            self._move(start, length * (direction / size))
+            there = torch.stack([self.of(user)[0] for user in users]).mean(dim=0)
+            direction = (there - first) / length
+            curvature = max(curvature, float(direction.norm()))
+        self._move(start, torch.zeros_like(first))
+        if not 0 < curvature < inf:
+            raise SalfError(
+                "rho_s cannot be estimated, because the gradients at initialisation do not change: "
+                "set it, such as rho_s=1."
+            )
+        return curvature
+
+    def _move(self, start: list[Tensor], by: Tensor) -> None:
+        parts = torch.split(by, [each.numel() for each in start])
+        with torch.no_grad():
+            for each, origin, part in zip(self.parameters, start, parts, strict=True):
+                each.copy_(origin + part.reshape(origin.shape).to(origin.dtype))

@@ -108,12 +108,16 @@ def run_own(
     how: How | None = None,
 ) -> Result:
     """One run of a federation of Python objects; the model is left as trained."""
-    config, make = own_federation(model, **parts, **settings)
+    config, made, objects = own_federation(model, **parts, **settings)
     given = {"model": type(model).__qualname__}
     if out is not None:
         lr = settings.get("lr")
         given |= fingerprints({**parts, "lr": lr if callable(lr) else None})
     config = config.changed(threads=config.threads or torch.get_num_threads(), given=given)
+
+    def make(config: Config) -> Training:
+        return training_of(config, make_problem(config, made), objects)
+
     result = run_made(config, make, out, resume, how or How())
     if out is not None:  # a finished run is read from its folder
         load_model(model, str(Path(out) / MODEL))
@@ -134,8 +138,8 @@ def own_federation(
     loss: Loss = cross_entropy,
     metrics: Mapping[str, Metric] | None = None,
     **settings: Any,
-) -> tuple[Config, Callable[[Config], Training]]:
-    """The config of a federation of Python objects, and what makes it; see `salf.train`."""
+) -> tuple[Config, Parts, Given]:
+    """The config of a federation of Python objects, and these objects; see `salf.train`."""
     made, users_data, tested = _of_data(data, test, split, settings.get("users"))
     if users_data is not None:
         settings["users"] = len(users_data)
@@ -185,7 +189,7 @@ def own_federation(
         None if isinstance(fleet, str) else fleet,
         lr if callable(lr) else None,
     )
-    return config, lambda config: training_of(config, make_problem(config, parts), given)
+    return config, parts, given
 
 
 def _of_data(

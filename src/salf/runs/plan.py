@@ -1,7 +1,8 @@
 """Deadlines chosen for a fleet: by the theorem's bound, and by short runs of the simulator."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -10,30 +11,72 @@ import numpy as np
 
 from salf.common.errors import SalfError, unknown
 from salf.common.files import csv_of, temporary_folder, write_whole
+from salf.core import schedules
 from salf.core.arrivals import Floats
-from salf.runs import federation
+from salf.core.schedules import Schedule
+from salf.data.sampling import Batches
+from salf.methods import Method
+from salf.problem import Problem
 from salf.runs.config import Config
-from salf.runs.constants import GIVEN, Estimates, estimate
+from salf.runs.constants import Estimates, check_constants, estimate
+from salf.runs.federation import Given, training_of
 from salf.runs.fleet_law import FleetLaw
-from salf.runs.offers import FORMS, Offer, best_offer
-from salf.runs.search import (
-    Make,
-    Run,
-    Trial,
-    Tried,
-    lost,
-    one_by_one,
-    search,
-    search_grid,
-)
+from salf.runs.on_fleet import fleet_world
+from salf.runs.pool import run_here
+from salf.runs.search import Run, Tried, lost, search, search_grid
 from salf.runs.training import Training
-from salf.theory import Constants
+from salf.theory import Constants, Federation
+from salf.theory.planning import BoundProblem, Deadlines, TradeOff, sharp_spread, theorem_spread
 from salf.worlds.fleet import named as fleets
-from salf.worlds.fleet.world import OnFleet
 
+FORMS: Mapping[str, Callable[[Floats], float]] = {
+    "theorem": theorem_spread,
+    "sharp": sharp_spread,
+}
 SCALES = (0.5, 0.625, 0.75, 0.875, 1.0)  # m: of the batch size
 CURVE = 60  # points of the curve
 ROUNDING = 1e-6  # of the number of rounds: the seconds of a round are interpolated
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """Which bound the schedule minimises, and what the search tries.
+
+    `bound` is the theorem's, or the sharp one, before its proof drops |U^l|. `rates` are the
+    theorem's step sizes or those of the run. `constants` are those that are known; the others are
+    estimated. The search tries every deadline with every seed; without seeds there is none.
+    """
+
+    bound: str = "theorem"
+    rates: str = "theorem"
+    constants: Mapping[str, float] = field(default_factory=dict)
+    seeds: int = 2
+    points: int = 8
+    deadlines: Sequence[float] = ()  # in place of a grid of `points`
+
+    def __post_init__(self) -> None:
+        if self.bound not in FORMS:
+            raise unknown("bound", self.bound, FORMS)
+        if self.rates not in ("theorem", "run"):
+            raise unknown("choice of rates", self.rates, ("theorem", "run"))
+        check_constants(self.constants)
+        if self.seeds < 0 or self.points < 2:
+            raise SalfError("the search needs at least 2 deadlines, and 0 or more seeds.")
+
+
+@dataclass(frozen=True, eq=False)
+class Offer:
+    """The deadlines that minimise one form of the bound."""
+
+    constant: Deadlines  # with the batches of the config
+    schedule: Deadlines
+    batch_size: int  # of the schedule
+    problem: BoundProblem  # with the batches of the config
+
+    @property
+    def deadline(self) -> float:
+        """The best constant T_max."""
+        return float(self.constant.deadlines[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,26 +85,21 @@ class Planned:
 
     config: Config
     budget: float
-    form: str  # whose schedule is the plan
+    form: str  # of the bound that the schedule minimises
     estimates: Estimates
-    offers: Mapping[str, Offer]
+    offers: Mapping[str, Offer]  # by the form of the bound
     law: FleetLaw = field(repr=False)
     tried: Sequence[Tried] = ()  # in the order of the deadlines
     followed: Tried | None = None  # the schedule, with its batch size
 
     @property
-    def constants(self) -> Constants:
-        """Those of the bound, for batches as the config has them."""
-        return self.offer.problem.constants
-
-    def rounds(self, deadline: float) -> int:
-        """How many rounds of this deadline fit in the budget."""
-        return int(self.budget / self.law.seconds(deadline) * (1 + ROUNDING))
+    def offer(self) -> Offer:
+        return self.offers[self.form]
 
     @property
-    def offer(self) -> Offer:
-        """What the bound offers."""
-        return self.offers[self.form]
+    def constants(self) -> Constants:
+        """The bound's constants, for the batches of the config."""
+        return self.offer.problem.constants
 
     @property
     def schedule(self) -> tuple[float, ...]:
@@ -73,146 +111,151 @@ class Planned:
         """The deadline with the highest mean accuracy in the search."""
         return max(self.tried, key=lambda each: each.mean, default=None)
 
+    def rounds(self, deadline: float) -> int:
+        """How many rounds of this deadline fit in the budget."""
+        return int(self.budget / self.law.seconds(deadline) * (1 + ROUNDING))
+
     def alike(self) -> list[float]:
         """The deadlines whose accuracy is within one standard error of the best one's."""
-        best = self.best
-        if best is None:
-            return []
-        return [
-            float(each.deadline or 0)
-            for each in self.tried
-            if each is best or (each.known and lost(best, each)[0] <= lost(best, each)[1])
-        ]
+        best, found = self.best, []
+        for each in self.tried:
+            off, error = lost(best or each, each)
+            if each is best or (each.known and off <= error):
+                found.append(float(each.deadline or 0))
+        return found
 
     def at(self, deadline: float) -> Tried | None:
         """The runs with this deadline."""
         return next((each for each in self.tried if each.deadline == deadline), None)
 
     def rank_correlation(self, form: str) -> float:
-        """Spearman's, of the accuracy and the bound's negative over the deadlines; NaN if flat."""
-        bounds = [self.offers[form].problem.bound_at(each.deadline or 0) for each in self.tried]
-        return spearman([-each for each in bounds], [each.mean for each in self.tried])
+        """Spearman's, of a low bound and a high accuracy over the deadlines; NaN if one is flat."""
+        from scipy.stats import spearmanr  # takes half a second
+
+        low = [-self.offers[form].problem.bound_at(each.deadline or 0) for each in self.tried]
+        accuracies = [each.mean for each in self.tried]
+        if min(len(set(low)), len(set(accuracies))) < 2:
+            return float("nan")
+        return float(spearmanr(low, accuracies).statistic)
 
     def curve(self) -> list[dict[str, Any]]:
         """The trade-off: a record per deadline, those of the search with their accuracies."""
-        searched = [float(each.deadline or 0) for each in self.tried]
         offered = [offer.deadline for offer in self.offers.values()]
-        ends = [*searched, *offered]
-        shortest = min(o.problem.trade.deadlines[0] for o in self.offers.values())
+        ends = [*(float(each.deadline or 0) for each in self.tried), *offered]
+        shortest = min(offer.problem.trade.deadlines[0] for offer in self.offers.values())
         first = min(*ends, max(shortest, min(offered) / 4))
         last = min(self.budget, max(*ends, 4 * max(offered)))
-        points = sorted({*np.geomspace(first, last, CURVE).tolist(), *ends})
-        records: list[dict[str, Any]] = []
-        for deadline in points:
-            counts, reach = self.law.at(deadline)
-            found = self.at(deadline)
-            accuracies = found.known if found else []
-            records.append(
-                {
-                    "deadline": deadline,
-                    "rounds": self.rounds(deadline),
-                    "reach": reach,
-                    "p_1": float(counts[0, 0]),
-                    **{
-                        f"bound_{form}": _finite(offer.problem.bound_at(deadline))
-                        for form, offer in self.offers.items()
-                    },
-                    "accuracy": float(np.mean(accuracies)) if accuracies else None,
-                    "lowest": min(accuracies, default=None),
-                    "highest": max(accuracies, default=None),
-                }
-            )
-        return records
+        return [
+            self._record(T) for T in sorted({*np.geomspace(first, last, CURVE).tolist(), *ends})
+        ]
+
+    def _record(self, deadline: float) -> dict[str, Any]:
+        counts, reach = self.law.at(deadline)
+        bounds = {form: each.problem.bound_at(deadline) for form, each in self.offers.items()}
+        found = self.at(deadline)
+        accuracies = found.known if found else []
+        return {
+            "deadline": deadline,
+            "rounds": self.rounds(deadline),
+            "reach": reach,
+            "p_1": float(counts[0, 0]),
+            **{
+                f"bound_{form}": bound if isfinite(bound) else None
+                for form, bound in bounds.items()
+            },
+            "accuracy": float(np.mean(accuracies)) if accuracies else None,
+            "lowest": min(accuracies, default=None),
+            "highest": max(accuracies, default=None),
+        }
 
     def schedule_csv(self) -> str:
         """plan.csv, for `--deadline plan.csv`."""
-        return schedule_csv(self.schedule)
+        lines = (f"{t},{deadline!r}\n" for t, deadline in enumerate(self.schedule, 1))
+        return "round,deadline\n" + "".join(lines)
 
     def curve_csv(self) -> str:
         """curve.csv: the trade-off."""
         return csv_of(self.curve())
 
 
-def schedule_csv(deadlines: Sequence[float]) -> str:
-    """A line per round with its deadline, as `--deadline FILE.csv` reads it."""
-    lines = (f"{t},{deadline!r}\n" for t, deadline in enumerate(deadlines, 1))
-    return "round,deadline\n" + "".join(lines)
-
-
 def plan(
     config: Config,
-    make: Make,
-    *,
-    form: str = "theorem",
-    rates: str = "theorem",
-    given: Mapping[str, float] | None = None,
-    seeds: int = 2,
-    points: int = 8,
-    deadlines: Sequence[float] = (),
-    run: Run = one_by_one,
+    problem_of: Callable[[Config], Problem],
+    options: PlanOptions | None = None,
+    given: Given | None = None,
+    run: Run = run_here,
     keep: Path | None = None,
 ) -> Planned:
-    """Plan for a config with a fleet and a budget of seconds; `make` makes its federation.
+    """Plan for a config with a fleet and a budget of seconds.
 
-    `form` says which bound: the theorem's, or the sharp one, before its proof drops |U^l|. `rates`
-    are the theorem's step sizes or those of the run. `given` are constants that are known, the
-    others are estimated. The search runs every deadline with every seed; without seeds there is
-    none. `run` does its jobs. What a job found is kept in the folder `keep`, if there is one, so
-    that a search that was interrupted does not begin again.
+    `run` does the jobs of the search. Their results are kept in the folder `keep`, if there is one,
+    so that a search that was interrupted continues.
     """
-    budget = _checked(config, form, rates, given or {}, seeds, points, deadlines)
+    options, given = options or PlanOptions(), given or Given()
+    method = given.method or config.make_method()
+    budget = _budget(config, method, options.deadlines)
+    # The same devices for every seed.
+    if given.fleet is None:
+        fleet = fleets.parse(config.fleet, config.users, 0, config.availability)
+    else:
+        fleet = given.fleet.available(config.availability)
+    given = replace(given, fleet=fleet)
     # No evaluations on the way, and any deadline, to see the fleet's times.
     base = config.changed(rounds=0, eval_seconds=2 * budget, deadline=budget, seed=0)
-    training = make(base)
-    estimates = estimate(training, given or {})
-    rate = training.simulation.server.schedule if rates == "run" else None
-    sizes = dict.fromkeys(max(1, round(scale * config.batch_size)) for scale in SCALES)
-    laws = {
-        size: _law(training if size == config.batch_size else make(changed), changed)
-        for size in sizes
-        for changed in [base.changed(batch_size=size)]
-    }
+    problem = problem_of(base)
+    fits, laws = base.batches_for(method) == "equal-time", {}
+    for size in dict.fromkeys(max(1, round(scale * config.batch_size)) for scale in SCALES):
+        world, sizes, _ = fleet_world(base.changed(batch_size=size), problem, method, fleet)
+        laws[size] = FleetLaw(world.timing, config.cohort_size(), budget, size if fits else 0)
+    batches = Batches(problem.users_data, sizes, config.local_epochs)  # the last are the config's
+    estimates = estimate(problem, batches, options.constants)
+    rate = None
+    if options.rates == "run":
+        rate = given.lr or schedules.schedule(config.lr, 1)
     offers = {
-        form: best_offer(form, config.batch_size, laws, estimates, budget, rate) for form in FORMS
+        form: _offer(
+            config.batch_size,
+            {
+                size: _bound_problem(form, law, size / config.batch_size, estimates, budget, rate)
+                for size, law in laws.items()
+            },
+            fits,
+        )
+        for form in FORMS
     }
-    planned = Planned(config, budget, form, estimates, offers, laws[config.batch_size])
-    if not seeds:
+    law = laws[config.batch_size]
+    planned = Planned(config, budget, options.bound, estimates, offers, law)
+    if not options.seeds:
         return planned
-    grid = list(deadlines) or search_grid(planned.law, budget, points)
+    grid = list(options.deadlines) or search_grid(law, budget, options.points)
     # What the bounds offer is tried too, to know what following them costs.
     grid = sorted({*grid, *(offer.deadline for offer in offers.values())})
-    return _searched(planned, base, make, grid, range(seeds), run, keep)
+    make = partial(_training, problem_of, given)
+    with temporary_folder("plan") as folder:
+        write_whole(folder / "plan.csv", planned.schedule_csv())
+        follow = base.changed(
+            deadline=str(folder / "plan.csv"), batch_size=planned.offer.batch_size
+        )
+        trials: dict[float | None, tuple[Config, float]] = {
+            T: (base.changed(deadline=T), planned.rounds(T)) for T in grid
+        }
+        trials[None] = follow, len(planned.schedule)
+        tried = search(trials, range(options.seeds), make, run, keep)
+    return replace(planned, followed=tried.pop(None), tried=list(tried.values()))
 
 
-def _checked(
-    config: Config,
-    form: str,
-    rates: str,
-    given: Mapping[str, float],
-    seeds: int,
-    points: int,
-    deadlines: Sequence[float],
-) -> float:
+def _budget(config: Config, method: Method, deadlines: Sequence[float]) -> float:
     """The budget, if all is there that a plan needs."""
     if not config.fleet:
         raise SalfError("a plan needs a fleet, such as fleet='phones'.")
     if config.seconds is None:
         raise SalfError("a plan needs a budget of simulated seconds, such as seconds=600.")
-    if not (method := config.make_method()).asks.deadline:
+    if not method.asks.deadline:
         why = "waits for all users" if method.asks.waits else "has no deadline"
         raise SalfError(
             f"{method.name} {why}, so there is no deadline to plan: use another method, such as "
             "method='salf'."
         )
-    if form not in FORMS:
-        raise unknown("bound", form, FORMS)
-    if rates not in ("theorem", "run"):
-        raise unknown("choice of rates", rates, ("theorem", "run"))
-    for name in given:
-        if name not in GIVEN:
-            raise unknown("constant", name, GIVEN)
-    if seeds < 0 or points < 2:
-        raise SalfError("the search needs at least 2 deadlines, and 0 or more seeds.")
     for deadline in deadlines:
         if not 0 < deadline <= config.seconds:
             raise SalfError(
@@ -222,56 +265,43 @@ def _checked(
     return config.seconds
 
 
-def _law(training: Training, config: Config) -> FleetLaw:
-    world = training.simulation.world
-    if not isinstance(world, OnFleet) or config.seconds is None:
-        raise SalfError("a plan needs a fleet, such as fleet='phones'.")
-    fits = config.batch_size if config.equal_time() else 0
-    return FleetLaw(world.timing, config.cohort_size(), config.seconds, fits)
+def _training(problem_of: Callable[[Config], Problem], given: Given, config: Config) -> Training:
+    return training_of(config, problem_of(config), given)
 
 
-def _searched(
-    planned: Planned,
-    base: Config,
-    make: Make,
-    grid: Sequence[float],
-    seeds: range,
-    run: Run,
-    keep: Path | None,
-) -> Planned:
-    """The plan with the accuracy that each deadline, and the schedule, come to."""
-    trials: dict[float | None, Trial] = {
-        T: Trial(base.changed(deadline=T), planned.rounds(T)) for T in grid
+def _offer(batch_size: int, problems: Mapping[int, BoundProblem], fits: bool) -> Offer:
+    """The best constant deadline, and the best schedule over all sizes of the batches."""
+    # Batches that fit the deadline fit the first one of a run, so there they have to be constant.
+    schedules = {
+        size: problem.best_constant() if fits else problem.best_schedule()
+        for size, problem in problems.items()
     }
-    with temporary_folder("plan") as folder:
-        write_whole(folder / "plan.csv", planned.schedule_csv())
-        follow = base.changed(
-            deadline=str(folder / "plan.csv"), batch_size=planned.offer.batch_size
-        )
-        trials[None] = Trial(follow, len(planned.schedule))
-        tried = search(trials, seeds, make, run, keep)
-    return replace(planned, followed=tried.pop(None), tried=list(tried.values()))
+    best = min(schedules, key=lambda size: schedules[size].bound)
+    own = problems[batch_size]
+    return Offer(own.best_constant(), schedules[best], best, own)
 
 
-def on_same_devices(config: Config) -> Training:
-    """The federation of a config, on the same devices whatever its seed is."""
-    fleet = fleets.parse(config.fleet, config.users, 0, config.availability)
-    return federation.from_config(config, fleet=fleet)
+def _bound_problem(
+    form: str,
+    law: FleetLaw,
+    scale: float,
+    estimates: Estimates,
+    budget: float,
+    rate: Schedule | None,
+) -> BoundProblem:
+    federation = Federation(len(law.users), law.timing.layers)
+    rows = law.rows(budget)
+    constants = estimates.constants(rows, scale)
 
+    def spread(deadline: float) -> float:
+        found = FORMS[form](law.at(deadline)[0])
+        if not law.fits or not constants.G2:
+            return found
+        # Batches that fit a shorter deadline are smaller and noisier: B and G^2 are larger.
+        own = law.rows(deadline)
+        smaller = estimates.constants(own, scale * float((1 / rows).mean() / (1 / own).mean()))
+        more = smaller.B(federation) - constants.B(federation)
+        return (smaller.G2 * found + more) / constants.G2
 
-def spearman(first: Sequence[float], second: Sequence[float]) -> float:
-    """The correlation of ranks, equal values sharing theirs; NaN if all values of one are equal."""
-    ranks = [_ranks(each) for each in (first, second)]
-    if len(first) < 2 or any(np.ptp(each) == 0 for each in ranks):
-        return float("nan")
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
-
-
-def _ranks(values: Sequence[float]) -> Floats:
-    _, place, counts = np.unique(np.asarray(values, float), return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return np.asarray((last - (counts - 1) / 2)[place])
-
-
-def _finite(value: float) -> float | None:
-    return value if isfinite(value) else None
+    trade = TradeOff.of(spread, law.seconds, budget)
+    return BoundProblem(federation, constants, estimates.distance2, trade, budget, rate)

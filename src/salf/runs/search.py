@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from salf.common.errors import SalfError, TrainingDiverged
+from salf.common.errors import SalfError
 from salf.common.files import write_whole
 from salf.evaluation import evaluate
 from salf.runs.config import Config
 from salf.runs.fleet_law import FleetLaw
-from salf.runs.pool import Done, Job, OnProgress
+from salf.runs.pool import Done, Job
 from salf.runs.run import complete
 from salf.runs.training import Training
 from salf.runs.watched import Progress
@@ -32,7 +32,7 @@ FEWEST_ROUNDS = 5  # of a run of the search
 
 @dataclass(frozen=True)
 class Tried:
-    """What runs with one deadline came to: an accuracy per seed, None where training diverged."""
+    """The accuracies of runs with one deadline, one per seed, None where training diverged."""
 
     deadline: float | None  # None for the schedule
     accuracies: tuple[float | None, ...]
@@ -68,61 +68,39 @@ def search_grid(law: FleetLaw, budget: float, points: int) -> list[float]:
     return [float(f"{each:.3g}") for each in np.geomspace(first, last, points)]
 
 
-@dataclass(frozen=True)
-class Trial:
-    """What is run with every seed to try a deadline."""
-
-    config: Config
-    rounds: float  # how many it will take, about: its work next to the others'
-
-
 def search(
-    trials: Mapping[float | None, Trial], seeds: range, make: Make, run: Run, keep: Path | None
+    trials: Mapping[float | None, tuple[Config, float]],
+    seeds: range,
+    make: Make,
+    run: Run,
+    keep: Path | None,
 ) -> dict[float | None, Tried]:
-    """Run every trial, each by its deadline, with every seed."""
+    """Run every trial (a config and its work) with every seed."""
     names = {(T, seed): f"{T or 'schedule'}-{seed}" for T in trials for seed in seeds}
-    done = run(
-        {
-            name: Job(partial(accuracy_at_end, make, keep, config), trials[T].rounds)
-            for (T, seed), name in names.items()
-            for config in [trials[T].config.changed(seed=seed)]
-        }
-    )
-    return {T: Tried(T, tuple(done.results.get(names[T, seed]) for seed in seeds)) for T in trials}
-
-
-def one_by_one(jobs: Mapping[str, Job], on_progress: OnProgress | None = None) -> Done:
-    """Do the jobs of a search in this process."""
-    done, before, total = Done(), 0.0, sum(job.work for job in jobs.values())
-    for name, job in jobs.items():
-
-        def progress(share: float, before: float = before, work: float = job.work) -> None:
-            if on_progress is not None:
-                on_progress(before + share * work, total)
-
-        try:
-            done.results[name] = job.do(progress)
-        except TrainingDiverged as error:
-            done.failures[name] = str(error)
-        before += job.work
-    return done
+    jobs = {}
+    for (T, seed), name in names.items():
+        config, work = trials[T]
+        jobs[name] = Job(partial(accuracy_at_end, make, keep, config.changed(seed=seed)), work)
+    found = run(jobs).results
+    return {T: Tried(T, tuple(found.get(names[T, seed]) for seed in seeds)) for T in trials}
 
 
 def accuracy_at_end(make: Make, keep: Path | None, config: Config, progress: Progress) -> float:
     """Train until the budget is spent, and measure the accuracy on held-out data.
 
-    With a folder to `keep` it in, it is read from there if it was measured before.
+    A result in the folder `keep` is read from there.
     """
-    if keep is None:
-        return _accuracy_at_end(make, config, progress)
-    file = keep / f"{_digest(config)}.txt"
-    if not file.exists():
-        write_whole(file, f"{_accuracy_at_end(make, config, progress)!r}\n")
-    return float(file.read_text(encoding="utf-8"))
+    file = None if keep is None else keep / f"{_digest(config)}.txt"
+    if file is not None and file.exists():
+        return float(file.read_text(encoding="utf-8"))
+    accuracy = _accuracy_at_end(make, config, progress)
+    if file is not None:
+        write_whole(file, f"{accuracy!r}\n")
+    return accuracy
 
 
 def _digest(config: Config) -> str:
-    """What tells a run from others: its settings, what is in its files, the version of salf."""
+    """A name for a run: a digest of its settings, the contents of its files, and the version."""
     table = complete(config, here=False).table()
     if "deadline" in table["files"]:
         table["deadline"] = None  # the file of a schedule has another name each time

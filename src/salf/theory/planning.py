@@ -147,7 +147,7 @@ class Deadlines:
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class BoundProblem:
     """Find the deadlines that minimise the bound after a budget of seconds."""
 
     federation: Federation

@@ -5,34 +5,33 @@ It is what examples/flower-mnist is, for any config, and its users draw the simu
 
 import json
 import logging
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+import os
+from collections.abc import Callable
 from itertools import count
-from math import nan
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
 import tomli_w
-from flwr.app import ArrayRecord, Context, Message, MetricRecord
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from salf.common.errors import SalfError
 from salf.common.files import temporary_folder, write_whole
-from salf.core import rows as records
-from salf.core import schedules
-from salf.core.rows import Row
+from salf.core.rows import Row, from_table
 from salf.live.flower.client import train as answer
+from salf.live.flower.link import GridLink, Question, grace_of
 from salf.live.flower.local import LocalFederation
 from salf.live.flower.parent import end_with_parent
-from salf.live.flower.strategy import SALF, WAITING
-from salf.live.serve import Watcher, finish, server_settings
+from salf.live.flower.strategy import WAITING
+from salf.live.flower.strategy import log as flower_log
+from salf.live.serve import Nobody, Watcher, serve, wait_for
 from salf.live.server import saved_round
 from salf.live.slow import Slowdown, slowness
 from salf.live.users import UserBatches, user_name
-from salf.runs.federation import evaluation_of, problem_of, problem_of_user
-from salf.runs.folder import RunFolder, without_last_evaluation
+from salf.runs.federation import problem_of, problem_of_user
+from salf.runs.folder import RunFolder
 from salf.runs.live_config import LiveConfig
 from salf.runs.presets import read_toml
 
@@ -84,7 +83,7 @@ def run_here(config: LiveConfig, folder: RunFolder, watcher: Watcher) -> dict[st
             if (waiting := line.partition(WAITING)[2]) != "":
                 watcher.say(waiting.strip())
             added.show(watcher.round)
-        added.show(watcher.round, all=True)
+        added.show(watcher.round)
     summary = folder.summary()
     if summary is None:
         raise SalfError("the Flower app ended before all rounds were closed.")
@@ -92,93 +91,48 @@ def run_here(config: LiveConfig, folder: RunFolder, watcher: Watcher) -> dict[st
 
 
 class Added:
-    """The rounds that a record gets after round t. Looking for them costs little, however many."""
+    """The rounds after round t that are added to a record."""
 
     def __init__(self, path: Path, t: int) -> None:
-        self._path = path
-        self._next = 0.0  # when it may be read again
-        self._seen = self._stamp()
-        self._shown = t
+        self._path, self._t = path, t
+        self._file = self._read = 0  # which it was, and how many bytes of it were seen
+        if path.exists():
+            self._file, self._read = path.stat().st_ino, path.stat().st_size
 
-    def show(self, on_round: Callable[[Row], None], *, all: bool = False) -> None:
-        """Call the function for each round that is new; `all` is for the last time."""
-        began = time.monotonic()
-        stamp = self._stamp()
-        if stamp == self._seen or (began < self._next and not all):
+    def show(self, on_round: Callable[[Row], None]) -> None:
+        """Call the function for each round that is new."""
+        if not self._path.exists():
             return
-        self._seen = stamp
-        done = records.read(self._path)
-        self._next = time.monotonic() + 10 * (time.monotonic() - began)
-        for row in done[self._shown :]:
-            on_round(row)
-        self._shown = len(done)
-
-    def _stamp(self) -> tuple[int, int] | None:
-        try:
-            about = self._path.stat()
-        except FileNotFoundError:
-            return None
-        return about.st_size, about.st_mtime_ns
+        with self._path.open("rb") as record:
+            if self._file != (file := os.stat(record.fileno()).st_ino):  # it was written anew
+                self._file, self._read = file, 0
+            record.seek(self._read)
+            whole, _, _ = record.read().rpartition(b"\n")
+        self._read += len(whole) + bool(whole)
+        for row in (from_table(json.loads(line)) for line in whole.splitlines()):
+            if row.round > self._t:
+                self._t = row.round
+                on_round(row)
 
 
-class Named(SALF):
-    """SALF whose record calls users by their number in the config, not by their node's."""
+class _Aloud(Nobody):
+    """Says in the app's log what should be known; `run_here` reads it there."""
 
-    names: Mapping[str, str]
-
-    def _keep(self, row: Row, result: Any) -> None:
-        def name(node: str) -> str:
-            return self.names.get(node, node)
-
-        named = replace(
-            row,
-            depths={name(node): depth for node, depth in row.depths.items()},
-            rejected=tuple((name(node), reason) for node, reason in row.rejected),
-            silent=tuple(name(node) for node in row.silent),
-            steps={name(node): steps for node, steps in row.steps.items()},
-            rows={name(node): rows for node, rows in row.rows.items()},
-            stages={name(node): stages for node, stages in row.stages.items()},
-            arrived={name(node): seconds for node, seconds in row.arrived.items()},
-        )
-        end_with_parent()
-        super()._keep(named, result)
+    def say(self, text: str) -> None:
+        flower_log(WARNING, "%s %s", WAITING, text)
 
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     """All rounds; the folder gets what a live run leaves."""
     end_with_parent()
-    config = _read(context)
+    config, watcher = _read(context), _Aloud()
+    problem, grace = problem_of(config), grace_of(config.grace)
+    names = json.loads(str(context.run_config["names"]))
+    link = GridLink(grid, Question(problem.layers, grace, config.compress), names=names)
+    wait_for(config.users, link.users, watcher.say)
     folder = RunFolder(str(context.run_config["folder"]))
-    problem = problem_of(config)
-    evaluation = evaluation_of(config, problem)
-    if rows := records.read(folder.rounds):
-        records.rewrite(folder.rounds, without_last_evaluation(rows, evaluation))
-
-    def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord | None:
-        due = round and (evaluation.is_due(Row(round, nan, ())) or round == config.rounds)
-        measured = evaluation.of(problem.validation) if due else None
-        return MetricRecord(dict(measured)) if measured else None
-
-    strategy = Named(
-        problem,
-        lr=schedules.schedule(config.lr, config.rounds),
-        deadline=config.make_deadline(),
-        grace=config.grace,
-        **server_settings(config, problem),
-        state=folder.checkpoint,
-        record=folder.rounds,
-        min_available_nodes=config.users,
-        fraction_train=config.cohort_size() / config.users,
-        min_train_nodes=config.cohort_size(),
-        seed=config.seed,
-        fraction_evaluate=0.0,
-    )
-    strategy.names = json.loads(str(context.run_config["names"]))
-    arrays = ArrayRecord(problem.model.state_dict())
-    strategy.start(grid, arrays, num_rounds=config.rounds, evaluate_fn=evaluate)
-    end_with_parent()
-    finish(config, evaluation, strategy.server, records.read(folder.rounds), folder)
+    serve(config, link, folder, problem=problem, watcher=watcher, grace=grace)
 
 
 @client.train()

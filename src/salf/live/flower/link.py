@@ -1,30 +1,92 @@
 """The nodes of a Flower federation, as `Rounds` reaches them. What they send is not trusted."""
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from io import BytesIO
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
-from flwr.app import Array, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from numpy.lib import format as npy
 from torch import Tensor
 
 from salf.common.errors import in_one_line
+from salf.core.layers import Layers
+from salf.live.flower.client import SERVER_STATE, USER_STATE
 from salf.live.flower.mail import Mail, Sent
-from salf.live.rounds import Answer
+from salf.live.rounds import Answer, Grace
 from salf.live.task import Task
-from salf.live.update import Rejected, Update, number_of, optional_of, whole_of
+from salf.live.update import Rejected, Update, number_of, optional_of, size_of, whole_of
 
 Record = TypeVar("Record")
+
+# A message waits until its node looks for one (every 3 s), then starts a process, which imports
+# torch: several seconds in all, and nobody knows how many before the first answers.
+FIRST_GRACE = 30.0
+MOST_GRACE = 60.0
 
 # Who takes part in a round, of the nodes that are there and those of them that are free.
 Choose = Callable[[Sequence[int], Sequence[int]], Sequence[int]]
 
 
+def grace_of(seconds: float | None) -> Grace:
+    """The grace period, if it is not to be learned, for Flower's messages."""
+    return Grace(seconds, first=FIRST_GRACE, most=max(MOST_GRACE, seconds or 0.0))
+
+
+@dataclass
+class Question:
+    """What nodes are asked in a round, as Flower's messages.
+
+    A message lives as long as a reply can be of use, if only to learn the grace period from it. A
+    node that is dead or hangs is asked again after that.
+    """
+
+    layers: Layers
+    grace: Grace
+    compress: str = ""
+    config: ConfigRecord = field(default_factory=ConfigRecord)  # more, for the ClientApp
+    timeout: float = 3600.0  # of rounds without a deadline
+    keys: tuple[str, str] = ("arrays", "config")
+
+    def to(self, task: Task, nodes: Mapping[int, str]) -> Sequence[Message]:
+        """A message to every node, of which the user's name is given."""
+        names = [[*layer.parameters, *layer.buffers] for layer in self.layers]
+        asked: dict[str, Any] = {
+            "server-round": task.round,
+            "layers": json.dumps(names),
+            "local-steps": task.steps,
+            "local-rate": task.rate,
+            "step-seconds": task.step_seconds,
+            "method": task.method,
+            "compress": self.compress,
+        }
+        if task.deadline is not None:
+            asked["deadline"] = task.deadline
+        arrays, config = self.keys
+        common = {arrays: ArrayRecord(dict(task.weights))}
+        if task.server:
+            common[SERVER_STATE] = ArrayRecord(dict(task.server))
+
+        def content(user: str) -> RecordDict:
+            own = ConfigRecord({**self.config, **asked, "used": task.used.get(user, 0)})
+            found = RecordDict({**common, config: own})
+            if user in task.users:
+                found[USER_STATE] = ArrayRecord(dict(task.users[user]))
+            return found
+
+        ttl = self.timeout if task.deadline is None else task.deadline + self.grace.most
+        return [
+            Message(content(user), node, MessageType.TRAIN, ttl=ttl, group_id=str(task.round))
+            for node, user in nodes.items()
+        ]
+
+
 class GridLink:
-    """The nodes behind a grid; a user is called by its node's number.
+    """The nodes behind a grid; a user is called by its node's number, or by its name.
 
     A node is asked again when it has answered, or when the TTL of what it was asked is over: so
     it has one message at a time, and never works through rounds that are long closed.
@@ -33,52 +95,56 @@ class GridLink:
     def __init__(
         self,
         grid: Grid,
-        ask: Callable[[Task, Sequence[int]], Sequence[Message]],
-        choose: Choose,
-        most_bytes: int,
+        question: Question,
+        choose: Choose | None = None,
+        names: Mapping[str, str] | None = None,
     ) -> None:
-        self._grid = grid
-        self._mail = Mail(grid)
-        self._ask = ask
-        self._choose = choose
-        self._most_bytes = most_bytes
-        self._round = 0
+        self._grid, self._mail, self._question = grid, Mail(grid), question
+        self._choose = choose or (lambda present, free: present)
+        self._names = dict(names or {})
+        self._nodes = {name: int(node) for node, name in self._names.items()}
+        self._round = self._most_bytes = 0
 
     def users(self) -> set[str]:
         """Who takes part in the next round, of those the SuperLink hears from."""
         present = sorted(self._grid.get_node_ids())
-        return {str(node) for node in self._choose(present, self._idle(present))}
+        return {self._name(node) for node in self._choose(present, self._idle(present))}
 
     def free(self) -> set[str]:
         """Nodes without a message that they may still reply to."""
-        return {str(node) for node in self._idle(list(self._grid.get_node_ids()))}
+        return {self._name(node) for node in self._idle(list(self._grid.get_node_ids()))}
 
     def send(self, task: Task, users: Collection[str]) -> None:
         """One message to each of them who is free."""
-        self._round = task.round
-        self._mail.send(self._ask(task, self._idle(sorted(map(int, users)))), task.round)
+        self._round, self._most_bytes = task.round, size_of(task.weights)
+        nodes = sorted(self._nodes[user] if user in self._nodes else int(user) for user in users)
+        asked = {node: self._name(node) for node in self._idle(nodes)}
+        self._mail.send(self._question.to(task, asked), task.round)
 
     def awaited(self) -> set[str]:
         """Nodes whose reply of this round may still come."""
-        return {str(sent.node) for sent in self._mail.unanswered() if sent.round == self._round}
+        waiting = self._mail.unanswered()
+        return {self._name(sent.node) for sent in waiting if sent.round == self._round}
 
     def receive(self, seconds: float) -> Sequence[Answer]:
         """Replies of this round and of those before, as updates or as the reason why not."""
         return [self._answer(sent, reply) for sent, reply in self._mail.receive(seconds)]
+
+    def _name(self, node: int) -> str:
+        return self._names.get(str(node), str(node))
 
     def _idle(self, nodes: Sequence[int]) -> list[int]:
         busy = {sent.node for sent in self._mail.unanswered()}
         return [node for node in nodes if node not in busy]
 
     def _answer(self, sent: Sent, reply: Message | Rejected) -> Answer:
-        user = str(sent.node)
-        if isinstance(reply, Rejected):
-            return Answer(user, sent.round, reply)
-        try:
-            update = update_of(user, sent.round, reply, self._most_bytes)
-            return Answer(user, sent.round, update)
-        except Rejected as reason:
-            return Answer(user, sent.round, reason)
+        user, content = self._name(sent.node), cast(Update | Rejected, reply)
+        if isinstance(reply, Message):
+            try:
+                content = update_of(user, sent.round, reply, self._most_bytes)
+            except Rejected as reason:
+                content = reason
+        return Answer(user, sent.round, content)
 
 
 def update_of(user: str, round: int, reply: Message, most_bytes: int) -> Update:

@@ -1,6 +1,5 @@
 """SALF as a Flower strategy: rounds that end at their deadline, from whatever layers came."""
 
-import json
 import logging
 import random
 import time
@@ -10,14 +9,7 @@ from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
 
-from flwr.app import (
-    ArrayRecord,
-    ConfigRecord,
-    Message,
-    MessageType,
-    MetricRecord,
-    RecordDict,
-)
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 from torch import Tensor, nn
@@ -28,12 +20,10 @@ from salf.core.layers import Layers, Prefixes
 from salf.core.rows import Row, with_metrics
 from salf.core.schedules import Schedule
 from salf.core.server import SGD
-from salf.live.flower.client import SERVER_STATE, USER_STATE
-from salf.live.flower.link import GridLink, update_of
+from salf.live.flower.link import GridLink, Question, grace_of, update_of
 from salf.live.flower.mail import Mail
-from salf.live.rounds import Grace, Rounds
+from salf.live.rounds import Rounds
 from salf.live.server import LiveServer, ServerSettings
-from salf.live.task import Task
 from salf.live.tmax import TMax, check_deadline
 from salf.live.update import Rejected, size_of
 from salf.problem import Problem
@@ -41,11 +31,6 @@ from salf.worlds.fleet import deadlines
 from salf.worlds.fleet.deadlines import Auto, Deadline
 
 log = logging.getLogger("flwr").log  # where all of Flower's own strategies write
-
-# A message waits until its node looks for one (every 3 s), then starts a process, which imports
-# torch: several seconds in all, and nobody knows how many before the first answers.
-FIRST_GRACE = 30.0
-MOST_GRACE = 60.0
 
 WAITING = "[WAITING]"  # how a line of the log begins that says why nothing happens
 
@@ -140,7 +125,7 @@ class SALF(FedAvg):
         self.state = None if state is None else Path(state)
         self.record = None if record is None else Path(record)
         self.settings = given
-        self.grace = Grace(given.grace, first=FIRST_GRACE, most=max(MOST_GRACE, given.grace or 0.0))
+        self.grace = grace_of(given.grace)
         self.server = LiveServer(model, lr, given.of_server(deadline))
         # With fewer there is no majority against a bad one, and no layer would ever move.
         self.min_available_nodes = max(self.min_available_nodes, self._needed())
@@ -186,7 +171,15 @@ class SALF(FedAvg):
 
         `timeout` limits the rounds of methods that wait; the others have a deadline.
         """
-        link, rounds = self._rounds(grid, timeout, train_config or ConfigRecord())
+        question = self._question(train_config or ConfigRecord(), timeout)
+        link = GridLink(grid, question, self._choose)
+        rounds = Rounds(
+            self.server,
+            link,
+            self.deadline,
+            self.grace,
+            on_wait=lambda sentence: log(WARNING, "%s %s", WAITING, sentence),
+        )
         log(INFO, "Starting %s strategy:", type(self).__name__)
         log(INFO, "\t├── Number of rounds: %d", num_rounds)
         self.summary()
@@ -224,7 +217,8 @@ class SALF(FedAvg):
         deadline = self._t_max.seconds(self.server.t + 1)
         self.server.open([str(node) for node in nodes], None if self._t_max.trying else deadline)
         fixed = not isinstance(self._t_max.deadline, Auto)
-        return self._messages(self.server.task(deadline, fixed), nodes, config, 3600)
+        task = self.server.task(deadline, fixed)
+        return self._question(config).to(task, {node: str(node) for node in nodes})
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -254,20 +248,10 @@ class SALF(FedAvg):
             return []
         return super().configure_evaluate(server_round, arrays, config, grid)
 
-    def _rounds(self, grid: Grid, timeout: float, config: ConfigRecord) -> tuple[GridLink, Rounds]:
-        def ask(task: Task, nodes: Sequence[int]) -> Sequence[Message]:
-            log(INFO, "configure_train: asking %s nodes", len(nodes))
-            return self._messages(task, nodes, config, timeout)
-
-        link = GridLink(grid, ask, self._choose, size_of(self.server.weights))
-        rounds = Rounds(
-            self.server,
-            link,
-            self.deadline,
-            self.grace,
-            on_wait=lambda sentence: log(WARNING, "%s %s", WAITING, sentence),
-        )
-        return link, rounds
+    def _question(self, config: ConfigRecord, timeout: float = 3600.0) -> Question:
+        keys = self.arrayrecord_key, self.configrecord_key
+        compress = self.settings.compress
+        return Question(self.server.layers, self.grace, compress, config, timeout, keys)
 
     def _choose(self, present: Sequence[int], free: Sequence[int]) -> Sequence[int]:
         """All nodes; where only a part is wanted, a sample of those who can be asked."""
@@ -277,44 +261,6 @@ class SALF(FedAvg):
         # By round, so that a server that starts again does not begin with the same nodes again.
         rng = random.Random(f"{self.settings.seed}:{self.server.t + 1}")
         return rng.sample(list(free), min(size, len(free)))
-
-    def _messages(
-        self, task: Task, nodes: Sequence[int], config: ConfigRecord, timeout: float
-    ) -> Sequence[Message]:
-        """The same message to every node.
-
-        It lives as long as a reply can be of use, if only to learn the grace period from it. A
-        node that is dead or hangs is asked again after that.
-        """
-        names = [[*layer.parameters, *layer.buffers] for layer in self.server.layers]
-        asked: dict[str, Any] = {
-            "local-steps": task.steps,
-            "local-rate": task.rate,
-            "step-seconds": task.step_seconds,
-            "method": task.method,
-            "compress": self.settings.compress,
-        }
-        sent = ConfigRecord(
-            {**config, **asked, "server-round": task.round, "layers": json.dumps(names)}
-        )
-        if task.deadline is not None:
-            sent["deadline"] = task.deadline
-        common = {self.arrayrecord_key: ArrayRecord(dict(task.weights))}
-        if task.server:
-            common[SERVER_STATE] = ArrayRecord(dict(task.server))
-
-        def content(node: str) -> RecordDict:
-            own = ConfigRecord({**sent, "used": task.used.get(node, 0)})
-            found = RecordDict({**common, self.configrecord_key: own})
-            if node in task.users:
-                found[USER_STATE] = ArrayRecord(dict(task.users[node]))
-            return found
-
-        ttl = timeout if task.deadline is None else task.deadline + self.grace.most
-        return [
-            Message(content(str(node)), node, MessageType.TRAIN, ttl=ttl, group_id=str(task.round))
-            for node in nodes
-        ]
 
     def _load(self, arrays: ArrayRecord) -> None:
         try:

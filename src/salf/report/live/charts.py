@@ -65,12 +65,14 @@ def progress(run: LiveRun) -> style.Spec:
                     {"user": label, **_span(some), "asked": len(depths), "done": round(done, 4)}
                 )
     order = list(users.values())
+    last = run.records[-1].round
+    x = style.Axis("Round", domain=(0.5, last + 0.5), ticks=_ticks(last)).options()
     rows = style.named("user", order, labelFontSize=11 if len(users) <= 24 else 10)
     width, height = _whole_columns(len(run.records)), alt.Step(_row_height(len(users)))
     chart = style.of(records, width=width, height=height).mark_rect()
     return style.spec(
         chart.encode(
-            x=alt.X("from:Q", **_rounds(run, grid=False)),
+            x=alt.X("from:Q", **x),
             x2="to:Q",
             y=rows.scale(domain=order, paddingInner=0.12),
             color=style.shaded("done", "Layers reached"),
@@ -86,64 +88,37 @@ def progress(run: LiveRun) -> style.Spec:
 
 def durations(run: LiveRun) -> style.Spec:
     """How long rounds took, and what they were to take at most."""
-    records: style.Records = []
+    points, last = [], run.records[-1].round
     for some in _in_bins(run.records, MOST_ROUNDS):
         # The slowest, but one that took too long before one that had more time.
         done = max(some, key=lambda done: (_over(done), done.seconds))
-        records.append(
-            {
-                **_span(some),
-                "round": done.round,
-                "seconds": round(max(done.seconds, _SHORTEST), 5),
-                "limit": done.limit and round(max(done.limit, _SHORTEST), 5),
-                "kind": OVER if _over(done) else TOOK,
-            }
-        )
-    limits = [record["limit"] for record in records if record["limit"] is not None]
-    there = {TOOK, *([LIMIT] if limits else []), *(record["kind"] for record in records)}
-    kinds = {TOOK: "#0072B2", LIMIT: style.SOFT, OVER: style.RUST}
-    colours = {kind: colour for kind, colour in kinds.items() if kind in there}
-    colour = style.coloured("kind", colours, style.legend() if limits else None)
-    x, y = _rounds(run), _magnitudes([*limits, *(record["seconds"] for record in records)])
-    at_most: dict[str, Any] = {"limit": ("At most", ".4f")} if limits else {}
-    base = style.of(records, width=_WIDTH, height=240)
-    dots = base.mark_point(filled=True, opacity=1).encode(
-        x=alt.X("round:Q", **x),
-        y=alt.Y("seconds:Q", **y),
-        color=colour,
-        size=alt.when(alt.datum.kind == OVER).then(alt.value(70)).otherwise(alt.value(22)),
-        tooltip=style.tips(round=("Round", "d"), seconds=("Seconds", ".4f"), **at_most),
+        kind = OVER if _over(done) else TOOK
+        points.append(Point(kind, done.round, round(max(done.seconds, _SHORTEST), 5)))
+        if done.limit is not None:
+            limit, span = round(max(done.limit, _SHORTEST), 5), _span(some)
+            points += [Point(LIMIT, span[end], limit) for end in ("from", "to")]
+    kinds = {TOOK: "#0072B2", OVER: style.RUST, LIMIT: style.SOFT}
+    there = {point.line for point in points}
+    # A limit that is being learned is a hundred times the later ones.
+    seconds = [point.mean for point in points]
+    chart = Lines(
+        points,
+        [Line(kind, kinds[kind], dashed=kind == LIMIT) for kind in kinds if kind in there],
+        x=style.Axis("Round", domain=(0.5, last + 0.5), ticks=_ticks(last)),
+        y=style.Axis(
+            "Duration", log=True, seconds=True, domain=(min(seconds) / 1.3, max(seconds) * 1.3)
+        ),
+        interval="bar",
+        joined=False,
+        height=240,
+        widest=_WIDTH,
     )
-    if not limits:
-        return style.spec(dots)
-    limit = base.transform_filter("isValid(datum.limit)").transform_calculate(kind=f"'{LIMIT}'")
-    limit = limit.encode(x=alt.X("from:Q", **x), y=alt.Y("limit:Q", **y), color=colour)
-    # A line ends where the last round begins, so each round has its own piece, too.
-    line = limit.mark_line(strokeWidth=2, interpolate="step-after")
-    pieces = limit.mark_rule(strokeWidth=2).encode(x2="to:Q")
-    return style.spec(alt.layer(line, pieces, dots))
+    return figure(chart)
 
 
-def _rounds(run: LiveRun, **axis: Any) -> dict[str, Any]:
-    """The axis of rounds, each of which is one wide."""
-    last = run.records[-1].round
-    ticks = {"tickCount": _TICKS} if last > _TICKS else {"values": list(range(1, last + 1))}
-    return {
-        "title": "Round",
-        "scale": alt.Scale(domain=[0.5, last + 0.5], nice=False),
-        "axis": alt.Axis(format=",d", **ticks, **axis),
-    }
-
-
-def _magnitudes(seconds: Sequence[float]) -> dict[str, Any]:
-    """The axis of durations: a limit that is being learned is a hundred times the later ones."""
-    low, high = min(seconds) / 1.3, max(seconds) * 1.3
-    few, many = (
-        [n for n in (step * 10.0**p for p in range(-6, 7) for step in steps) if low <= n <= high]
-        for steps in ((1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9))
-    )
-    ticks = few if len(few) > 2 else many
-    return style.Axis("Duration", log=True, seconds=True, ticks=ticks, domain=(low, high)).options()
+def _ticks(last: int) -> list[int]:
+    """Whole rounds, of many some."""
+    return list(range(1, last + 1)) if last <= _TICKS else []
 
 
 def _over(done: Row) -> bool:
