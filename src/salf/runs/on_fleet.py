@@ -99,7 +99,7 @@ def _dealt(config: Config, fleet: Fleet, data: UsersData) -> Fleet:
     everybody = np.arange(len(data))
     if how == "size":
         return fleet.paired(how, sizes=data.sizes(everybody))
-    return fleet.paired(how, dominant=data.usual_labels(everybody))
+    return fleet.paired(how, dominant=data.label_mixes().argmax(axis=1))
 
 
 def _check_smallest(problem: Problem, rows: int) -> None:
