@@ -19,13 +19,11 @@ from reference import (
     equal_shares,
     simulate,
 )
-from salf import evaluation
 from salf.common.errors import SalfError, TrainingDiverged
 from salf.data import Partitioned, Samples
 from salf.engines import ENGINES
-from salf.evaluation import evaluate
 from salf.methods import method
-from salf.problem import Problem
+from salf.problem import Problem, evaluate
 from salf.simulation import Recipe, Simulation
 from salf.worlds.base import AtDeadline
 from salf.worlds.depth import Mixture, Uniform

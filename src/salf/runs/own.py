@@ -13,9 +13,9 @@ from salf.core.layers import Prefixes
 from salf.core.schedules import Schedule
 from salf.data import DataSet, Partitioned, UsersData, from_tensors, of_users, some
 from salf.engines import Loss, cross_entropy
-from salf.evaluation import Metric
 from salf.methods import Method
 from salf.methods import method as make_method
+from salf.problem import Metric
 from salf.runs.config import Config
 from salf.runs.federation import Given, Parts, make_problem, training_of
 from salf.runs.fingerprint import fingerprints

@@ -19,6 +19,7 @@ from salf.worlds.fleet import deadlines
 
 if TYPE_CHECKING:
     from salf.core.server import Optimiser
+    from salf.data.sampling import LocalWork
     from salf.stages.robust import Robust
 
 PAPER_MODELS = ("mlp", "cnn", "vgg11", "vgg13", "vgg16", "vgg19")
@@ -228,6 +229,12 @@ class Settings:
             f"not {self.cohort}."
         )
 
+    def local_work(self) -> "LocalWork":
+        """What every user does in a round."""
+        from salf.data.sampling import LocalWork
+
+        return LocalWork(self.local_steps, self.local_epochs, self.client_lr)
+
     def make_optimiser(self) -> "Optimiser":
         """The server's optimiser, with its settings."""
         from salf.core.server import make_optimiser
@@ -291,7 +298,9 @@ class Settings:
 
 def _read(setting: Field[Any], value: Any, hints: Mapping[str, Any]) -> Any:
     read = setting.metadata.get("read")
-    return converted(read(value) if read else value, hints[setting.name], setting.name)
+    return converted(
+        read(value) if read and value is not None else value, hints[setting.name], setting.name
+    )
 
 
 def typed(kind: type[Settings], name: str, value: Any) -> Any:
