@@ -1,6 +1,6 @@
 """Choose deadlines for a fleet from Python, for your own model and data."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +16,9 @@ from salf.report.tables import printed
 from salf.runs.config import Config
 from salf.runs.federation import make_problem
 from salf.runs.own import own_federation
-from salf.runs.plan import Planned, PlanOptions
+from salf.runs.plan import Planned
 from salf.runs.plan import plan as make_plan
+from salf.runs.plan_options import PlanOptions
 from salf.worlds.fleet.devices import Fleet
 
 
@@ -41,26 +42,20 @@ def plan(
     *,
     fleet: str | Fleet,
     seconds: float,
-    bound: str = "theorem",
-    rates: str = "theorem",
-    constants: Mapping[str, float] | None = None,
-    seeds: int = 2,
-    points: int = 8,
-    deadlines: Sequence[float] = (),
     **settings: Any,
 ) -> Plan:
     """The deadlines for a fleet and a budget of simulated seconds; see `salf.train`.
 
     The model is copied, not trained. `bound` is "theorem" or "sharp". `rates` is "theorem" (the
-    theorem's step sizes) or "run" (those of the run). `constants` sets known values of rho_c,
-    rho_s, sigma2, g2, gap and distance2; the others are estimated from a few gradients. The search
-    trains with `points` deadlines, or with the given `deadlines`, and `seeds` seeds each. With
-    seeds=0, only the bound is used.
+    theorem's step sizes) or "run" (those of the run). The constants `rho_c`, `rho_s`, `sigma2`,
+    `g2`, `gap` and `distance2` are estimated from a few gradients if they are not given. The search
+    trains with `points` deadlines (8), or with the given `deadlines`, and `seeds` seeds (2) each.
+    With seeds=0, only the bound is used.
     """
     for name in ("deadline", "rounds", "seed"):
         if name in settings:
             raise SalfError(f"a plan finds or sets {name} itself: leave it out.")
-    options = PlanOptions(bound, rates, constants or {}, seeds, points, deadlines)
+    options = PlanOptions.taken_from(settings)
     config, parts, given = own_federation(
         model, data, test, fleet=fleet, seconds=seconds, **settings
     )

@@ -19,6 +19,7 @@ from salf.data import OwnData, Partitioned, Samples
 from salf.data.sampling import Batches, Cohort
 from salf.engines import ENGINES
 from salf.methods import method
+from salf.stages.pipeline import load_state, state_of
 from salf.worlds.depth import Mixture, PerUser, Uniform
 
 ALPHA = 1e-4
@@ -274,7 +275,7 @@ def test_a_resumed_simulation_of_cohorts_continues_exactly(name):
     second.model.load_state_dict(first.model.state_dict())
     second.server.load_state(first.server.state)
     second.t, second.memory, second.old = first.t, first.memory, first.old
-    second.pipeline.load_state(*first.pipeline.state())
+    load_state(second.pipeline.kept, *state_of(first.pipeline.kept))
     for _ in range(3):
         second.step()
     for key, value in copy_of(whole.model).items():

@@ -245,7 +245,7 @@ def test_late_in_training_the_few_large_gradients_are_not_refused():
 def test_what_was_learned_goes_on_in_another_server():
     learning, other = Inspection(LAYERS, WEIGHTS), Inspection(LAYERS, WEIGHTS)
     a_round(learning, *[good(depth=2)] * ENOUGH)
-    other.load_state(json.loads(json.dumps(learning.state())))
+    other.load_state(json.loads(json.dumps(learning.state()[0])), {})
     with pytest.raises(Rejected, match="norm"):
         other.check(good(depth=2, scale=1.2 * FACTOR), ROUND)
 

@@ -148,7 +148,8 @@ def test_one_round_shows_what_users_do_until_the_deadline():
 
 
 def test_devices_that_are_not_always_there_have_chances_over_a_week():
-    half = Intervals({user: [(0.0, 43_200.0)] for user in range(3)}, period=86_400.0)
+    nights = [(86_400.0 * day, 86_400.0 * day + 43_200.0) for day in range(8)]
+    half = Intervals(dict.fromkeys(range(3), nights))
     found = by_hand(availability=half)
     assert found.one_round == ()
     assert found.reach[0, 0] == pytest.approx(0.5, abs=0.05)

@@ -8,7 +8,8 @@ from reproduction.markdown import markdown
 from salf.report.plan import constants, disagreement, figure, page, table, write_plan
 from salf.runs.config import Config
 from salf.runs.federation import problem_of
-from salf.runs.plan import PlanOptions, plan
+from salf.runs.plan import plan
+from salf.runs.plan_options import PlanOptions
 from salf.runs.search import Tried
 
 CONFIG = Config(
@@ -76,7 +77,7 @@ def test_constants_say_where_they_come_from(by_bound):
     told = constants(by_bound)
     assert "assumed to be rho_s/10" in told
     assert "Gamma = 0 (assumed)" in told
-    given = plan(CONFIG, problem_of, PlanOptions(seeds=0, constants={"g2": 5.0}))
+    given = plan(CONFIG, problem_of, PlanOptions(seeds=0, g2=5.0))
     assert "G^2 = 5 (given)" in constants(given)
 
 

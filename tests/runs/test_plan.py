@@ -15,8 +15,8 @@ from salf.runs.config import Config
 from salf.runs.constants import KAPPA, estimate
 from salf.runs.federation import from_config, problem_of
 from salf.runs.fleet_law import FleetLaw
-from salf.runs.plan import PlanOptions
 from salf.runs.plan import plan as make_plan
+from salf.runs.plan_options import PlanOptions
 from salf.runs.search import Tried, lost, search_grid
 from salf.theory import Federation
 from salf.theory.planning import theorem_spread
@@ -131,7 +131,7 @@ def test_constants_of_a_linear_model_are_those_of_its_hessian():
 
 def test_constants_that_are_given_are_used():
     given = {"rho_c": 0.5, "rho_s": 2.0, "sigma2": 3.0, "g2": 7.0, "gap": 0.1, "distance2": 9.0}
-    found = plan(constants=given, seeds=0)
+    found = plan(**given, seeds=0)
     constants = found.constants
     assert (constants.rho_c, constants.rho_s, constants.G2) == (0.5, 2.0, 7.0)
     assert constants.sigma2 == [3.0]
@@ -241,8 +241,7 @@ def test_what_following_the_bound_costs_by_hand():
         ({"method": "fedavg"}, {}, "waits for all users"),
         ({"method": "asyncfl", "options": {"buffer": 2}}, {}, "asyncfl has no deadline"),
         ({}, {"bound": "loose"}, "loose"),
-        ({}, {"constants": {"G2": 1.0}}, "G2"),
-        ({}, {"constants": {"g2": -1.0}}, "g2 must be finite and not negative"),
+        ({}, {"g2": -1.0}, "g2 must not be negative"),
         ({}, {"deadlines": [60.0]}, "within the budget of 30 s"),
         ({"fleet": "edge", "seconds": 1e-6}, {}, "Use more seconds or a faster fleet"),
         ({"users": 1}, {}, "at least 2 users"),

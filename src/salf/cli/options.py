@@ -65,20 +65,19 @@ Settings = dict[str, Any]  # those that were given, by name
 
 
 def settings_of(
-    kind: type[SharedSettings],
-    *,
+    *kinds: type[Any],
     only: Collection[str] = (),
     without: Collection[str] = (),
     several: bool = False,
 ) -> Callable[[Command], Command]:
-    """Give a command an option for each setting of a config, with the setting's own help.
+    """Give a command an option for each setting of these configs, with the setting's own help.
 
     The command gets those that were given as its keyword `settings`, by name; with `several`, each
     as the list of texts that it was given.
     """
 
     def decorate(command: Command) -> Command:
-        hints = get_type_hints(kind)
+        hints = {name: hint for kind in kinds for name, hint in get_type_hints(kind).items()}
         options = {
             each.name: inspect.Parameter(
                 each.name,
@@ -89,10 +88,11 @@ def settings_of(
                     option(
                         f"--{each.name.replace('_', '-')}",
                         help=each.metadata["help"],
-                        rich_help_panel="Settings" if each.name in _HELP else "Live settings",
+                        rich_help_panel=_panel(kind, each.name),
                     ),
                 ],
             )
+            for kind in kinds
             for each in fields(kind)
             if "help" in each.metadata and (not only or each.name in only)
             if each.name not in without
@@ -115,6 +115,12 @@ def settings_of(
         return with_settings
 
     return decorate
+
+
+def _panel(kind: type[Any], name: str) -> str | None:
+    if name in _HELP:
+        return "Settings"
+    return "Live settings" if issubclass(kind, SharedSettings) else None
 
 
 def _typed(hint: Any, about: Mapping[str, Any]) -> Any:

@@ -2,64 +2,22 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from salf.cli.options import (
-    Options,
-    Settings,
-    Source,
-    Workers,
-    option,
-    parse_list,
-    settings_of,
-    with_options,
-)
+from salf.cli.options import Options, Settings, Source, Workers, option, settings_of, with_options
 from salf.cli.terminal import Downloads, can_draw, console, progress_bar, results, say, tell
-from salf.common.options import duration
 from salf.runs.config import Config
+from salf.runs.plan_options import PlanOptions
 from salf.runs.presets import simulated
 
 _CHOSEN = ("deadline", "rounds", "seed", "depth", "stragglers", "eval_every", "eval_seconds")
 
 
-@settings_of(Config, without=_CHOSEN)
+@settings_of(Config, PlanOptions, without=_CHOSEN)
 def plan(
     settings: Settings,
     source: Source = "mnist-mlp",
     options: Options = None,
-    bound: Annotated[
-        Literal["theorem", "sharp"],
-        option(
-            "--bound",
-            help="Which bound the schedule minimises: theorem | sharp (the proof's expression "
-            "that still has the number of users that reach a layer). Both are shown.",
-        ),
-    ] = "theorem",
-    rates: Annotated[
-        Literal["theorem", "run"],
-        option("--rates", help="Step sizes of the bound: theorem | run (those of --lr)."),
-    ] = "theorem",
-    rho_c: Annotated[float | None, option("--rho-c", help="Strong convexity (rho_s/10).")] = None,
-    rho_s: Annotated[float | None, option("--rho-s", help="Smoothness (estimated).")] = None,
-    sigma2: Annotated[
-        float | None, option("--sigma2", help="Variance of a batch's gradient (estimated).")
-    ] = None,
-    g2: Annotated[
-        float | None, option("--g2", help="G^2, squared norm of gradients (estimated).")
-    ] = None,
-    gap: Annotated[float | None, option("--gap", help="Gamma, the heterogeneity gap (0).")] = None,
-    distance2: Annotated[
-        float | None, option("--distance2", help="|w_1 - w_opt|^2 (estimated).")
-    ] = None,
-    seeds: Annotated[
-        int, option("--seeds", help="Seeds of the search (2); 0 for no search.", min=0)
-    ] = 2,
-    points: Annotated[
-        int, option("--points", help="Deadlines that the search tries (8).", min=2)
-    ] = 8,
-    deadlines: Annotated[
-        str | None, option("--deadlines", help="Deadlines to try instead, such as 0.5s,1s,2s.")
-    ] = None,
     workers: Workers = None,
     out: Annotated[
         Path | None,
@@ -85,21 +43,14 @@ def plan(
     from salf.report.extra import check_extra
     from salf.report.plan import print_plan, tables, write_plan
     from salf.report.style import write
-    from salf.runs.constants import GIVEN
     from salf.runs.federation import load_data, problem_of
-    from salf.runs.plan import PlanOptions
     from salf.runs.plan import plan as make_plan
     from salf.runs.pool import run_all
 
     drawn = out is not None and can_draw(check_extra)
+    asked = PlanOptions.taken_from(settings)
     config = with_options(simulated(source), settings, options)
     config = config.changed(threads=config.threads or 1)
-    values = (rho_c, rho_s, sigma2, g2, gap, distance2)
-    constants = {
-        name: value for name, value in zip(GIVEN, values, strict=True) if value is not None
-    }
-    tried = [float(duration(text)) for text in parse_list(deadlines)]
-    asked = PlanOptions(bound, rates, constants, seeds, points, tried)
     with console.status(f"looking for {config.data}"):
         load_data(config, Downloads())  # fetched once, and what is wrong with them is said once
     with progress_bar(counted=False) as progress:

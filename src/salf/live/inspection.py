@@ -165,16 +165,16 @@ class Inspection:
         others = (each for of, each in self._usual.items() if of.gradients and each.is_voted)
         return max((each.bound() or 0.0 for each in others), default=0.0) or own.bound() or None
 
-    def state(self) -> list[list[Any]]:
+    def state(self) -> tuple[list[Any], dict[str, Tensor]]:
         """What was learned, part by part: the largest median, and the last norms of users."""
         return [
             [usual.largest, {user: list(norms) for user, norms in usual.norms.items()}]
             for usual in self._usual.values()
-        ]
+        ], {}
 
-    def load_state(self, state: Sequence[Sequence[Any]]) -> None:
+    def load_state(self, plain: Sequence[Any], tensors: Mapping[str, Tensor]) -> None:
         """Go on with what another server learned."""
-        for usual, (largest, norms) in zip(self._usual.values(), state, strict=True):
+        for usual, (largest, norms) in zip(self._usual.values(), plain, strict=True):
             usual.largest = float(largest)
             usual.norms = {user: deque(map(float, own), LATELY) for user, own in norms.items()}
 

@@ -1,8 +1,11 @@
 """p_l learned while rounds go by: how often nobody reached a layer, or from each user's reach."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from salf.core.arrivals import Floats
 from salf.worlds.fleet.learned import LearnedReach
@@ -30,6 +33,15 @@ class ReachEstimate:
     def unreached(self) -> Floats:
         """p_l for l = 1..L, as far as the rounds so far tell."""
         return np.asarray(np.minimum(self.empty / (self.rounds + self.BEFORE), self.MOST))
+
+    def state(self) -> tuple[list[Any], dict[str, Tensor]]:
+        return [self.rounds, self.empty.tolist()], {}
+
+    def load_state(self, plain: Sequence[Any], tensors: Mapping[str, Tensor]) -> None:
+        rounds, empty = plain
+        if len(empty) != len(self.empty):
+            raise ValueError("its layers differ")
+        self.rounds, self.empty = float(rounds), np.asarray(empty, np.float64)
 
     def learn(self, reached: Sequence[int]) -> None:
         """Take in a round: how many users reached each layer."""
@@ -78,15 +90,16 @@ class UserReach:
         missed = (1 - self.reach(users, seconds)).prod(axis=1)
         return np.asarray(np.minimum(missed, ReachEstimate.MOST))
 
-    def state(self) -> tuple[list[str], float, Floats]:
-        """What was learned: the users' names, the reference, and an array."""
-        return list(self.names), self.reference, self._known
+    def state(self) -> tuple[list[Any], dict[str, Tensor]]:
+        """What was learned: the users' names, the reference, and a tensor."""
+        return [list(self.names), self.reference], {"known": torch.from_numpy(self._known)}
 
-    def load_state(self, names: Sequence[str], reference: float, known: Floats) -> None:
+    def load_state(self, plain: Sequence[Any], tensors: Mapping[str, Tensor]) -> None:
         """Continue with what another server learned."""
+        (names, reference), known = plain, tensors["known"].numpy()
         if known.shape != (self._model.hypotheses, len(names)):
             raise ValueError("the learned reach has a different shape")
-        self.names, self.reference, self._known = list(names), reference, known
+        self.names, self.reference, self._known = list(names), float(reference), known
 
     def _numbers(self, users: Sequence[str]) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
         return np.array([self.names.index(user) for user in users], np.int64)

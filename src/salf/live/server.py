@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from salf.methods import Method, to_wire
 from salf.methods import method as make_method
 from salf.methods.base import mean_steps
 from salf.problem import Problem
-from salf.stages.pipeline import Pipeline, Stages
+from salf.stages.pipeline import Kept, Pipeline, Stages, load_state, state_of
 from salf.stages.robust import Robust
 from salf.stages.states import Progress
 from salf.worlds.fleet.cost import Cost
@@ -70,6 +70,12 @@ class OpenRound:
     late: int = 0
     rejected: list[tuple[str, str]] = field(default_factory=list)
     failed: set[str] = field(default_factory=set)  # who cannot do better, until somebody helps
+
+    def arrived(self, users: Collection[str]) -> Arrivals:
+        """How far these users came."""
+        depths = np.array([self.depths[user] for user in users], np.int64)
+        begun, planned = np.array([self.steps[user] for user in users], np.int64).reshape(-1, 2).T
+        return Arrivals.at(depths, steps=begun, planned=planned)
 
 
 @dataclass(frozen=True)
@@ -299,14 +305,17 @@ class LiveServer:
             self.server.apply(step, t)
         self._check_finite(step.values, t)
         missing = self.missing()
+        # Users whose updates were bad say nothing about how far they come, or how often.
+        good = [user for user in round.depths if user not in dict(round.rejected)]
         if round.used or missing:  # else all failed, or nobody was asked: time was enough
             # Who reached a layer, not whom the method counted: p_l is about the former.
-            depths = np.array(list(round.depths.values()))
-            steps = np.array([begun for begun, _ in round.steps.values()])
-            arrived = Arrivals.at(depths, steps=steps)
-            self.reach.learn(arrived.reach(len(self.layers)).sum(axis=1).tolist())
-            self._learn_user_reach()
-        self._learn_of_users(t)
+            everybody = round.arrived(round.depths).reach(len(self.layers))
+            self.reach.learn(everybody.sum(axis=1).tolist())
+            if self.user_reach is not None and round.deadline is not None:
+                first = {u: 1 if round.steps[u][0] > 1 else round.depths[u] for u in good}
+                self.user_reach.learn(first, round.deadline)
+        part = self.method.counts(round.arrived(good), len(self.layers))
+        self.pipeline.close(t, good, part)
         self.t, self._round = t, None
         return Row(
             t,
@@ -330,24 +339,19 @@ class LiveServer:
             },
         )
 
+    @property
+    def _kept(self) -> dict[str, Kept]:
+        kept: dict[str, Kept] = {"reach": self.reach, "norms": self.inspection}
+        if self.user_reach is not None:
+            kept["user_reach"] = self.user_reach
+        return kept | self.pipeline.kept
+
     def save(self, path: Path) -> None:
         """Write everything a server that is started again needs to continue after this round."""
-        state: dict[str, Any] = {
-            "round": self.t,
-            "empty": self.reach.empty.tolist(),
-            "rounds": self.reach.rounds,
-            "norms": self.inspection.state(),
-            "t_max": self.t_max,
-            "paces": self.paces,
-        }
-        groups = {"weights": self.weights, **self.server.state}
-        kept, state["kept"] = self.pipeline.state()
-        groups |= kept
-        state["names"] = list(self.names)
-        if self.user_reach is not None:
-            state["users"], state["reference"], known = self.user_reach.state()
-            groups["user_reach"] = {"known": torch.from_numpy(known)}
-        checkpoint.write(path, groups, state)
+        own = {"round": self.t, "t_max": self.t_max, "paces": self.paces, "names": [*self.names]}
+        groups, kept = state_of(self._kept)
+        groups |= {"weights": self.weights, **self.server.state}
+        checkpoint.write(path, groups, {**own, "kept": kept})
 
     def restore(self, path: Path) -> None:
         """Continue after the last closed round that was saved; or leave all as it is."""
@@ -359,37 +363,15 @@ class LiveServer:
             for name, tensor in weights.items():
                 if tensor.shape != self.weights[name].shape:
                     raise ValueError(f"the shape of {name!r} differs")
-            empty = np.asarray(state["empty"], np.float64)
-            if empty.shape != (len(self.layers),):
-                raise ValueError("its layers differ")
-            if self.user_reach is not None:
-                known = groups.pop("user_reach")["known"].numpy()
-                self.user_reach.load_state(state["users"], float(state["reference"]), known)
-            self.t_max, self.paces = float(state["t_max"]), dict(state["paces"])
-            self.pipeline.load_state(groups, state["kept"])
-            self.names = dict.fromkeys(state["names"])
+            load_state(self._kept, groups, state["kept"])
             self.server.load_state(groups)
-            self.inspection.load_state(state["norms"])
-            self.reach.rounds, self.t = float(state["rounds"]), int(state["round"])
+            self.t_max, self.paces = float(state["t_max"]), dict(state["paces"])
+            self.names, self.t = dict.fromkeys(state["names"]), int(state["round"])
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
             raise checkpoint.unreadable(path, error) from None
-        self.reach.empty = empty
         with torch.no_grad():
             for name, tensor in weights.items():
                 self.weights[name].copy_(tensor)
-
-    def _learn_user_reach(self) -> None:
-        """Users whose updates were bad say nothing about how far they come."""
-        if self.user_reach is None or self.round.deadline is None:
-            return
-        bad = {user for user, _ in self.round.rejected}
-        steps = self.round.steps
-        first = {
-            user: 1 if steps[user][0] > 1 else depth
-            for user, depth in self.round.depths.items()
-            if user not in bad
-        }
-        self.user_reach.learn(first, self.round.deadline)
 
     def _use(self, update: Update) -> None:
         self.round.used += 1
@@ -398,8 +380,7 @@ class LiveServer:
             self.paces[update.user] = update.pace
         self.round.depths[update.user] = update.depth
         self.round.steps[update.user] = update.steps, update.planned
-        depth, steps, planned = np.array([[update.depth], [update.steps], [update.planned]])
-        arrived = Arrivals.at(depth, steps=steps, planned=planned)
+        arrived = self.round.arrived([update.user])
         if arrived.reach(len(self.layers)).any():
             self.round.losses.append(update.loss)
         if (chance := self._chance(update.user)) is not None:
@@ -432,15 +413,6 @@ class LiveServer:
         if self.round.deadline is None:  # all users have the time they need
             return np.ones((len(self.layers), 1))
         return self.user_reach.reach([user], self.round.deadline)
-
-    def _learn_of_users(self, t: int) -> None:
-        """Users whose updates were bad say nothing about how often they take part."""
-        bad = {user for user, _ in self.round.rejected}
-        users = [user for user in self.round.depths if user not in bad]
-        depths = np.array([self.round.depths[user] for user in users], np.int64)
-        steps = np.array([self.round.steps[user] for user in users], np.int64).reshape(-1, 2)
-        arrived = Arrivals.at(depths, steps=steps[:, 0], planned=steps[:, 1])
-        self.pipeline.close(t, users, self.method.counts(arrived, len(self.layers)))
 
     def _check_finite(self, moved: Collection[str], t: int) -> None:
         """Good updates may still add up to a model that overflows."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from salf.common.errors import SalfError, unknown
+from salf.common.errors import SalfError
 from salf.core.arrivals import Floats, Ints, evenly
 from salf.core.draws import Keyed
 from salf.data.sampling import Batches
@@ -25,16 +25,6 @@ USERS = 8  # whose gradients are looked at, evenly spaced
 BATCHES = 4  # of each of them
 STEPS = 10  # of the power iteration for rho_s
 KAPPA = 10.0  # rho_s / rho_c, which gradients at one point do not tell
-GIVEN = ("rho_c", "rho_s", "sigma2", "g2", "gap", "distance2")
-
-
-def check_constants(given: Mapping[str, float]) -> None:
-    """Refuse constants that the bound does not have, or that make no sense."""
-    for name, value in given.items():
-        if name not in GIVEN:
-            raise unknown("constant", name, GIVEN)
-        if not 0 <= value < inf:
-            raise SalfError(f"{name} must be finite and not negative, not {value}.")
 
 
 @dataclass(frozen=True, eq=False)

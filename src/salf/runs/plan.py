@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from salf.common.errors import SalfError, unknown
+from salf.common.errors import SalfError
 from salf.common.files import csv_of, temporary_folder, write_whole
 from salf.core import schedules
 from salf.core.arrivals import Floats
@@ -18,11 +18,13 @@ from salf.data.sampling import Batches
 from salf.methods import Method
 from salf.problem import Problem
 from salf.runs.config import Config
-from salf.runs.constants import Estimates, check_constants, estimate
+from salf.runs.constants import Estimates, estimate
 from salf.runs.federation import Given, training_of
 from salf.runs.fleet_law import FleetLaw
 from salf.runs.on_fleet import fleet_world
-from salf.runs.search import Run, Tried, lost, one_by_one, search, search_grid
+from salf.runs.plan_options import PlanOptions
+from salf.runs.pool import Done, Job, run_here
+from salf.runs.search import Tried, lost, search, search_grid
 from salf.runs.training import Training
 from salf.theory import Constants, Federation
 from salf.theory.planning import BoundProblem, Deadlines, TradeOff, sharp_spread, theorem_spread
@@ -35,32 +37,6 @@ FORMS: Mapping[str, Callable[[Floats], float]] = {
 SCALES = (0.5, 0.625, 0.75, 0.875, 1.0)  # m: of the batch size
 CURVE = 60  # points of the curve
 ROUNDING = 1e-6  # of the number of rounds: the seconds of a round are interpolated
-
-
-@dataclass(frozen=True)
-class PlanOptions:
-    """Which bound the schedule minimises, and what the search tries.
-
-    `bound` is the theorem's, or the sharp one, before its proof drops |U^l|. `rates` are the
-    theorem's step sizes or those of the run. `constants` are those that are known; the others are
-    estimated. The search tries every deadline with every seed; without seeds there is none.
-    """
-
-    bound: str = "theorem"
-    rates: str = "theorem"
-    constants: Mapping[str, float] = field(default_factory=dict)
-    seeds: int = 2
-    points: int = 8
-    deadlines: Sequence[float] = ()  # in place of a grid of `points`
-
-    def __post_init__(self) -> None:
-        if self.bound not in FORMS:
-            raise unknown("bound", self.bound, FORMS)
-        if self.rates not in ("theorem", "run"):
-            raise unknown("choice of rates", self.rates, ("theorem", "run"))
-        check_constants(self.constants)
-        if self.seeds < 0 or self.points < 2:
-            raise SalfError("the search needs at least 2 deadlines, and 0 or more seeds.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +158,7 @@ def plan(
     problem_of: Callable[[Config], Problem],
     options: PlanOptions | None = None,
     given: Given | None = None,
-    run: Run = one_by_one,
+    run: Callable[[Mapping[str, Job]], Done] = run_here,
     keep: Path | None = None,
 ) -> Planned:
     """Plan for a config with a fleet and a budget of seconds.

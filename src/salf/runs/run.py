@@ -23,6 +23,7 @@ from salf.runs.folder import Kind, RunFolder, of_simulation, summarise, without_
 from salf.runs.settings import Settings
 from salf.runs.training import History, OnRound, Training, history_of, run_rounds
 from salf.simulation import Simulation, snapshot
+from salf.stages.pipeline import load_state, state_of
 
 
 class Stopped(KeyboardInterrupt):
@@ -194,7 +195,7 @@ def save(folder: RunFolder, simulation: Simulation, rows: list[Row]) -> None:
     groups["world"] = {"memory": torch.from_numpy(simulation.memory)}
     groups["voice"] = {"total": torch.from_numpy(simulation.voice.total)}
     engine = {"name": simulation.engine.name, "why": simulation.engine.why}
-    kept, plain = simulation.pipeline.state()
+    kept, plain = state_of(simulation.pipeline.kept)
     groups |= kept
     state = {"rows": [to_table(row) for row in rows], "engine": engine, "kept": plain}
     checkpoint.write(folder.checkpoint, groups, state)
@@ -217,7 +218,7 @@ def restore(folder: RunFolder, training: Training) -> list[Row]:
             simulation.server.load_state({slot: groups.pop(slot, {}) for slot in kept})
             simulation.memory = np.asarray(groups.pop("world")["memory"].numpy())
             simulation.voice.total = np.array(groups.pop("voice")["total"].numpy())
-            simulation.pipeline.load_state(groups, state["kept"])
+            load_state(simulation.pipeline.kept, groups, state["kept"])
             for group, tensors in groups.items():
                 old = simulation.old[int(group.removeprefix("old-"))] = snapshot(weights)
                 for name, tensor in tensors.items():

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from salf.common.errors import SalfError, TrainingDiverged
+from salf.common.errors import SalfError
 from salf.common.files import write_whole
 from salf.problem import evaluate
 from salf.runs.config import Config
 from salf.runs.fleet_law import FleetLaw
-from salf.runs.pool import Done, Job, OnProgress, Progress
+from salf.runs.pool import Done, Job, Progress
 from salf.runs.run import complete
 from salf.runs.training import Training
 from salf.theory.planning import first_time
@@ -82,17 +82,6 @@ def search(
         jobs[name] = Job(partial(accuracy_at_end, make, keep, config.changed(seed=seed)), work)
     found = run(jobs).results
     return {T: Tried(T, tuple(found.get(names[T, seed]) for seed in seeds)) for T in trials}
-
-
-def one_by_one(jobs: Mapping[str, Job], on_progress: OnProgress | None = None) -> Done:
-    """Do the jobs of a search in this process."""
-    done = Done()
-    for name, job in jobs.items():
-        try:
-            done.results[name] = job.do(lambda share: None)
-        except TrainingDiverged as error:
-            done.failures[name] = str(error)
-    return done
 
 
 def accuracy_at_end(make: Make, keep: Path | None, config: Config, progress: Progress) -> float:

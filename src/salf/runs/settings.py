@@ -143,11 +143,7 @@ class Settings:
     files: Mapping[str, Any] = field(default_factory=dict)  # digests of those that settings name
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self))
-        for each in fields(self):
-            object.__setattr__(self, each.name, _read(each, getattr(self, each.name), hints))
-        for each in fields(self):
-            _check_limits(each, getattr(self, each.name))
+        read_fields(self)
         if self.local_epochs and self.local_steps > 1:
             raise SalfError("local_steps and local_epochs cannot be combined: give one of them.")
         if self.client_lr is not None and not 0 < self.client_lr < 1e30:
@@ -296,6 +292,15 @@ class Settings:
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
+def read_fields(given: Any) -> None:
+    """Give the fields of a frozen dataclass of settings their types, and check their limits."""
+    hints = get_type_hints(type(given))
+    for each in fields(given):
+        object.__setattr__(given, each.name, _read(each, getattr(given, each.name), hints))
+    for each in fields(given):
+        _check_limits(each, getattr(given, each.name))
+
+
 def _read(setting: Field[Any], value: Any, hints: Mapping[str, Any]) -> Any:
     read = setting.metadata.get("read")
     return converted(
@@ -312,6 +317,8 @@ def typed(kind: type[Settings], name: str, value: Any) -> Any:
 def _check_limits(setting: Field[Any], value: Any) -> None:
     limits = setting.metadata
     least, most = limits.get("least"), limits.get("most")
+    if value is None:
+        return
     if least is not None and value < least:
         needed = "not be negative" if least == 0 else f"be at least {least}"
         raise SalfError(f"{setting.name} must {needed}, not {value}.")
@@ -324,7 +331,7 @@ def key(name: str) -> str:
     return name.replace("_", "-")
 
 
-def names_of(kind: type[Settings]) -> list[str]:
+def names_of(kind: type[Any]) -> list[str]:
     """The settings of a kind of config."""
     return [each.name for each in fields(kind)]
 

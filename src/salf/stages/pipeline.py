@@ -34,7 +34,6 @@ from salf.stages.robust import Robust, RobustAggregate, Votes
 from salf.stages.states import States
 
 Users = Sequence[UserId] | Ints
-State = tuple[dict[str, dict[str, Tensor]], dict[str, Any]]  # groups of tensors, and plain values
 
 
 class Kept(Protocol):
@@ -167,14 +166,17 @@ class Pipeline:
         }
         return {name: each for name, each in kept.items() if each is not None}
 
-    def state(self) -> State:
-        states = {name: each.state() for name, each in self.kept.items()}
-        return (
-            {name: tensors for name, (_, tensors) in states.items()},
-            {name: plain for name, (plain, _) in states.items()},
-        )
 
-    def load_state(self, groups: dict[str, dict[str, Tensor]], plain: Mapping[str, Any]) -> None:
-        """Continue with the state of another one; its groups are taken out of `groups`."""
-        for name, each in self.kept.items():
-            each.load_state(plain[name], groups.pop(name, {}))
+def state_of(kept: Mapping[str, Kept]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    """What is kept, for a checkpoint: groups of tensors, and plain values."""
+    states = {name: each.state() for name, each in kept.items()}
+    plain = {name: values for name, (values, _) in states.items()}
+    return {name: tensors for name, (_, tensors) in states.items()}, plain
+
+
+def load_state(
+    kept: Mapping[str, Kept], groups: dict[str, dict[str, Tensor]], plain: Mapping[str, Any]
+) -> None:
+    """Continue with another one's state, whose groups are taken out of `groups`."""
+    for name, each in kept.items():
+        each.load_state(plain[name], groups.pop(name, {}))

@@ -1,5 +1,7 @@
 """When devices are available. Shares are tested with 4.5 standard errors unless said otherwise."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -30,13 +32,6 @@ def test_intervals_by_hand():
     assert own.active(np.array([0, 1, 2]), 0.0, 5.0).tolist() == [2, 3, 0]
     # Of user 0's work, 1 s is done at 2, 2 s at 5, and 4 s never.
     assert own.elapsed(np.array([0]), 0.0, np.array([[1.0, 2.0, 4.0]])).tolist() == [[2, 5, np.inf]]
-
-
-def test_intervals_repeat_after_their_period():
-    own = Intervals({0: [(1, 2)]}, period=10)
-    at = np.array([0.0, 2.0, 11.5, 25.0])
-    assert own.window(np.zeros(4, int), at)[0].tolist() == [1, 11, 11.5, 31]
-    assert own.elapsed(np.array([0]), 0.0, np.array([[2.5]])).tolist() == [[21.5]]
 
 
 def test_intervals_from_a_file(tmp_path):
@@ -152,14 +147,10 @@ def test_availability_that_cannot_be_read_is_refused(spec):
         availability.parse(spec)
 
 
-def test_windows_of_a_period_are_never_over_when_they_begin():
-    """Sums of times are rounded: 2,000 windows asked for at the end of another, none is empty."""
-    rng = np.random.default_rng(0)
-    for _ in range(2_000):
-        end = float(rng.uniform(0.01, 0.1))
-        own = Intervals({0: [(0.0, end)]}, period=0.1)
-        now = float(rng.integers(1, 10**6)) * 0.1 + end
-        opens, closes = own.window(np.array([0]), np.array([now]))
-        assert closes[0] > opens[0] >= now
-    stuck = Intervals({0: [(0.0, 0.08207566808041056)]}, 0.1)
-    assert np.isfinite(stuck.elapsed(np.array([0]), 87499.28, np.array([[0.05]]))).all()
+def test_a_copy_does_not_know_what_was_looked_at():
+    """So a fleet is the same object to a run that continues, whoever used it in between."""
+    available = markov(10, 30, seed=5)
+    before = pickle.dumps(available)
+    wanted = available.window(np.array([7]), np.array([444.0]))
+    assert pickle.dumps(available) == before
+    assert pickle.loads(before).window(np.array([7]), np.array([444.0])) == wanted

@@ -6,8 +6,9 @@ device does is a function of (seed, device, time).
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -139,7 +140,7 @@ class DayAndNight(Availability):
         return np.maximum(opens, times), opens + length
 
 
-@dataclass(frozen=True)
+@dataclass
 class OnAndOff(Availability):
     """Devices come and go: available for a time, then not, for random times of their own.
 
@@ -153,15 +154,17 @@ class OnAndOff(Availability):
     off: float
     log_sd: float | None = None
     seed: int = 0
-    _known: dict[str, Floats] = field(
-        init=False, default_factory=dict, repr=False, compare=False, hash=False
-    )
 
     CYCLES = 32  # drawn at a time
 
     def __post_init__(self) -> None:
         if not self.on > 0 or not self.off > 0:
             raise SalfError(f"mean times on and off must be above 0, not {self.on} and {self.off}.")
+        # A block of cycles of each device, before the last one looked at, and when it begins.
+        self._known = np.zeros((2, 0))
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a copy need not know what was looked at
+        return OnAndOff, (self.on, self.off, self.log_sd, self.seed)
 
     @property
     def memory(self) -> float:  # type: ignore[override]
@@ -172,8 +175,10 @@ class OnAndOff(Availability):
 
         Earlier times are looked for from time 0 on, so what was asked before changes nothing.
         """
-        known = self._looked_at(devices)
-        at = known[:, devices]
+        more = int(devices.max(initial=-1)) + 1 - self._known.shape[1]
+        if more > 0:
+            self._known = np.pad(self._known, ((0, 0), (0, max(more, self._known.shape[1]))))
+        at = self._known[:, devices]
         at[:, at[1] > times] = 0
         before = at.copy()
         opens, closes = np.full(len(devices), np.inf), np.full(len(devices), np.inf)
@@ -191,16 +196,8 @@ class OnAndOff(Availability):
             before[:, going[~has]] = at[:, going[~has]]
             going = going[~has]
             at[:, going] = block[~has] + 1, edges[~has, -1]
-        known[:, devices] = before
+        self._known[:, devices] = before
         return opens, closes
-
-    def _looked_at(self, devices: Ints) -> Floats:
-        """A block of cycles of each device, before the last one looked at, and when it begins."""
-        known, users = self._known.get("blocks", np.zeros((2, 0))), int(devices.max(initial=-1)) + 1
-        if known.shape[1] < users:
-            known = np.pad(known, ((0, 0), (0, max(users, 2 * known.shape[1]) - known.shape[1])))
-            self._known["blocks"] = known
-        return known
 
     def _lengths(self, devices: Ints, blocks: Ints) -> Floats:
         """The times on, off, on, ... of a block of cycles of each device: [devices, 2 * CYCLES]."""
@@ -253,50 +250,35 @@ def sessions(
 
 
 class Intervals(Availability):
-    """Known times: the intervals of each device, repeated after `period` seconds if it is given."""
+    """Known times: the intervals of each device."""
 
-    def __init__(
-        self, intervals: Mapping[int, Sequence[tuple[float, float]]], period: float | None = None
-    ) -> None:
+    def __init__(self, intervals: Mapping[int, Sequence[tuple[float, float]]]) -> None:
         for device, own in intervals.items():
             ordered = [time for pair in own for time in pair]
             if not own or any(b <= a for a, b in own) or ordered != sorted(ordered):
                 raise SalfError(
                     f"the intervals of device {device} must be in order and must not overlap."
                 )
-            if period is not None and not 0 <= ordered[0] < ordered[-1] <= period:
-                raise SalfError(
-                    f"the intervals of device {device} must be within the period, 0 to {period:g}."
-                )
-        self.period = period
         self._own = {device: np.asarray(own, np.float64) for device, own in intervals.items()}
 
     @classmethod
-    def csv(cls, path: Path | str, period: float | None = None) -> "Intervals":
+    def csv(cls, path: Path | str) -> "Intervals":
         """Read lines of device,start,end; devices are numbered from 0, times are in seconds."""
         own: dict[int, list[tuple[float, float]]] = {}
         for device, start, end in read_numbers(path, "device", "start", "end"):
             own.setdefault(int(device), []).append((start, end))
-        return cls({device: sorted(pairs) for device, pairs in own.items()}, period)
+        return cls({device: sorted(pairs) for device, pairs in own.items()})
 
     def unknown(self, devices: int) -> list[int]:
-        """Devices without an interval."""
         return [device for device in range(devices) if device not in self._own]
 
     def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
         opens, closes = np.full(len(devices), np.inf), np.full(len(devices), np.inf)
         for place, (device, time) in enumerate(zip(devices.tolist(), times.tolist(), strict=True)):
-            own = self._own.get(device)
-            if own is None:
-                continue
-            base = 0.0 if self.period is None else time // self.period * self.period
-            # As the times are returned, because a sum that was rounded may end just now.
-            later = np.flatnonzero(base + own[:, 1] > time)
-            while not len(later) and self.period is not None:
-                base += self.period
-                later = np.flatnonzero(base + own[:, 1] > time)
+            own = self._own.get(device, np.empty((0, 2)))
+            later = own[own[:, 1] > time]
             if len(later):
-                opens[place], closes[place] = base + own[later[0]]
+                opens[place], closes[place] = later[0]
         return np.maximum(opens, times), closes
 
 
@@ -312,23 +294,18 @@ def parse(spec: str, seed: int = 0) -> Availability:
         return DayAndNight(seed=seed)
     if spec == "sessions":
         return sessions(seed=seed)
-    if kind == "markov":
-        on, off = _two(rest, f"the mean seconds on and off as in markov:600,3000, not {spec!r}")
-        return markov(on, off, seed)
-    if kind == "by-labels":
+    if kind in ("markov", "by-labels"):
         from salf.worlds.fleet.by_labels import ByLabels  # which builds on this module
 
-        what = "the mean share of users and the seconds of a slot as in by-labels:0.1,1"
-        mean, slot = _two(rest, f"{what}, not {spec!r}")
-        return ByLabels(mean, slot, seed)
+        try:
+            first, second = map(float, rest.split(","))
+        except ValueError:
+            raise SalfError(
+                "write two numbers of seconds, on and off, as in markov:600,3000, or a part of the "
+                f"users and the seconds of a slot, as in by-labels:0.1,1, not {spec!r}."
+            ) from None
+        make = markov if kind == "markov" else ByLabels
+        return make(first, second, seed)
     if spec.endswith(".csv"):
         return Intervals.csv(spec)
     raise unknown("availability", spec, KINDS)
-
-
-def _two(text: str, what: str) -> tuple[float, float]:
-    try:
-        first, second = map(float, text.split(","))
-    except ValueError:
-        raise SalfError(f"write {what}.") from None
-    return first, second

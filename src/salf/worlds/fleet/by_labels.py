@@ -24,6 +24,10 @@ class SlotAvailability(Availability):
 
     AT_ONCE = 64  # slots drawn at a time
 
+    @property
+    def memory(self) -> float:  # type: ignore[override]
+        return self.slot
+
     def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
         opens, closes = np.full(len(devices), np.inf), np.full(len(devices), np.inf)
         current = np.floor(times / self.slot).astype(np.int64)
@@ -51,14 +55,12 @@ class SlotAvailability(Availability):
         found = np.empty((len(devices), self.AT_ONCE), np.bool_)
         for block in np.unique(blocks).tolist():
             if block not in self._drawn:
-                self._drawn[block] = self._draw(block)
+                draws, everybody = Keyed(self.seed, block), np.arange(len(self.chances))
+                u = draws.uniform(everybody, Purpose.AVAILABLE, self.AT_ONCE)
+                self._drawn[block] = u < self.chances[:, None]
             some = blocks == block
             found[some] = self._drawn[block][devices[some]]
         return found
-
-    def _draw(self, block: int) -> np.ndarray:
-        draws, everybody = Keyed(self.seed, block), np.arange(len(self.chances))
-        return draws.uniform(everybody, Purpose.AVAILABLE, self.AT_ONCE) < self.chances[:, None]
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class ByLabels(Availability):
             )
 
     def of_users(self, mixes: Floats) -> SlotAvailability:
-        """The availability of users with these shares of each class, [users, classes]."""
+        """The availability of users with these mixes of classes, [users, classes]."""
         classes = mixes.shape[1]
         rng = np.random.default_rng([self.seed, Purpose.AVAILABLE])
         weights = rng.dirichlet(np.full(classes, self.alpha))

@@ -1,4 +1,4 @@
-"""One round of some users: what they are to do, and when they are done with it."""
+"""One round of some users: their work, and when they are done with it."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,7 +12,7 @@ from salf.worlds.fleet.availability import Availability
 
 @dataclass(frozen=True, eq=False)
 class Tasks:
-    """What some users are to do in a round, and how long it takes them without jitter.
+    """The work of some users in a round, and how long it takes them without jitter.
 
     Arrays over milestones, [users, milestones], have the stages of all local steps: in each the
     layers from the last to the first. Users with fewer steps than others have no work beyond them.

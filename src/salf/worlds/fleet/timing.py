@@ -50,11 +50,10 @@ class Timing:
         return len(self.devices.speed)
 
     def tasks(self, users: Ints) -> Tasks:
-        """What these users are to do in every round."""
+        """The tasks of these users in every round."""
         if not self._is_everybody(users):
             return self._tasks(users)
-        if self._everybody is None:
-            self._everybody = self._tasks(users)
+        self._everybody = self._everybody or self._tasks(users)
         return self._everybody
 
     def _is_everybody(self, users: Ints) -> bool:
@@ -84,7 +83,7 @@ class Timing:
         )
 
     def round(self, draws: Draws, users: Ints, start: float, times: Ints | None = None) -> Round:
-        """What happens to these users in a round that begins at time `start`.
+        """The times of these users in a round that begins at time `start`.
 
         With `times`, each user is to do the planned local steps so many times.
         """
@@ -104,11 +103,9 @@ class Timing:
             return jitter.complete(nominal, draws, users)
         block, place = divmod(draws.t, AHEAD)
         if self._ahead_of != (draws.seed, block):
-            rounds = KeyedRounds(
-                draws.seed, np.repeat(block * AHEAD + np.arange(AHEAD), self.users)
-            )
-            repeated = np.tile(users, AHEAD)
-            found = jitter.complete(np.tile(nominal, (AHEAD, 1)), rounds, repeated)
+            rounds = np.repeat(block * AHEAD + np.arange(AHEAD), self.users)
+            keyed, repeated = KeyedRounds(draws.seed, rounds), np.tile(users, AHEAD)
+            found = jitter.complete(np.tile(nominal, (AHEAD, 1)), keyed, repeated)
             self._ahead = found.reshape(AHEAD, *nominal.shape)
             self._ahead_of = draws.seed, block
         return np.asarray(self._ahead[place])
@@ -133,16 +130,21 @@ class Timing:
             return self.reach_always(users, seconds)
         return self._reach(users, available.active(users, start, seconds))
 
+    def reach_always(self, users: Ints, seconds: float) -> Floats:
+        """The reach of devices that are available for all of the round."""
+        if not self._is_everybody(users):
+            return self._reach(users, np.full(len(users), seconds))
+        if self._known_at != seconds:
+            self._known_at, self._known = seconds, self._reach(users, np.full(len(users), seconds))
+        return self._known
+
     def nobody(self, users: Ints, start: float, seconds: float) -> Floats | None:
         """P(no user has uploaded layer l by then), where users are not independent; else None."""
         count = self.reached_together(users, start, seconds)
         return None if count is None else np.asarray((count == 0).mean(axis=0))
 
     def reached_together(self, users: Ints, start: float, seconds: float) -> Ints | None:
-        """|U^l| in rounds that are alike likely, [rounds, L], of users that are not independent.
-
-        None where they are.
-        """
+        """|U^l| in rounds that are alike likely, [rounds, L]; None if users are independent."""
         if not isinstance(self.devices.jitter, Traces):
             return None
         tasks, own = self.tasks(users), self.devices.availability.active(users, start, seconds)
@@ -150,18 +152,8 @@ class Timing:
         found = self.devices.jitter.in_time(tasks.nominal[:, : self.layers], budget, users)
         return None if found is None else found[:, ::-1]
 
-    def reach_always(self, users: Ints, seconds: float) -> Floats:
-        """The same of devices that are available for all of the round."""
-        everybody = self._is_everybody(users)
-        if everybody and self._known_at == seconds:
-            return self._known
-        reach = self._reach(users, np.full(len(users), seconds))
-        if everybody:
-            self._known_at, self._known = seconds, reach
-        return reach
-
     def _reach(self, users: Ints, seconds: Floats) -> Floats:
-        """The chances of users that are available for so long."""
+        """The reach of users that are available for so long."""
         tasks = self.tasks(users)
         # A layer is in the update from the stage of the first local step on that computes it.
         nominal = tasks.nominal[:, : self.layers]
