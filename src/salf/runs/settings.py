@@ -302,10 +302,12 @@ def read_fields(given: Any) -> None:
 
 
 def _read(setting: Field[Any], value: Any, hints: Mapping[str, Any]) -> Any:
-    read = setting.metadata.get("read")
-    return converted(
-        read(value) if read and value is not None else value, hints[setting.name], setting.name
-    )
+    kind, read = hints[setting.name], setting.metadata.get("read")
+    if type(value) is kind and kind is not float and not read:  # floats must be finite
+        return value
+    if read and value is not None:
+        value = read(value)
+    return converted(value, kind, setting.name)
 
 
 def typed(kind: type[Settings], name: str, value: Any) -> Any:
