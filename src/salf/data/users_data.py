@@ -116,13 +116,6 @@ class Partitioned(UsersData):
     def to(self, device: torch.device, dtype: torch.dtype | None) -> "Partitioned":
         return Partitioned(self.samples.to(device, dtype), self.parts)
 
-    def usual_labels(self, users: Index) -> Index:
-        """The most frequent label of each of these users."""
-        labels = self.samples.labels
-        if not self.has_classes:
-            raise SalfError("pairing devices with labels needs one class label per sample.")
-        return np.array([int(labels[self.parts[user]].mode().values) for user in users.tolist()])
-
     @property
     def has_classes(self) -> bool:
         """Whether a sample has one class label."""
@@ -133,7 +126,7 @@ class Partitioned(UsersData):
         """The mix of classes in every user's samples: [users, classes]."""
         labels = self.samples.labels
         if not self.has_classes:
-            raise SalfError("participation by labels needs one class label per sample.")
+            raise SalfError("devices or availability by labels need one class label per sample.")
         classes = int(labels.max()) + 1
         counts = [torch.bincount(labels[part], minlength=classes).numpy() for part in self.parts]
         return np.array([count / count.sum() for count in counts])
