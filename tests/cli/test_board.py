@@ -7,6 +7,7 @@ from rich.console import Console
 
 from salf.cli import board
 from salf.core.rows import Row
+from salf.runs.live_config import LiveConfig
 
 ROW = Row(
     3,
@@ -29,10 +30,15 @@ def screen(monkeypatch):
     return console
 
 
-def shown(screen, *rows):
-    with board.Board(9, ["conv", "hidden", "out"], {"user-2": 8.0}) as shows:
-        for row in rows:
-            shows.show(row)
+def show(row, rounds, slow=""):
+    config = LiveConfig(data="synthetic", users=4, rounds=rounds, deadline=1.0, slow=slow)
+    with board.Board() as shows:
+        shows.begin(config, ["conv", "hidden", "out"])
+        shows.round(row)
+
+
+def shown(screen, row):
+    show(row, 9, "0.25x1,0.25x8")
     return screen.file.getvalue()
 
 
@@ -53,8 +59,7 @@ def test_without_a_terminal_it_is_a_line_and_the_last_round_is_always_said(monke
     monkeypatch.setattr(board, "console", console)
     said = []
     monkeypatch.setattr(board, "say", said.append)
-    with board.Board(3, ["conv", "hidden", "out"], {}) as shows:
-        shows.show(ROW)
+    show(ROW, 3)
     assert said == [
         "round 3 of 3: 2 of 4 users answered in 50 ms, layers reached by 1/2/2, accuracy 0.8750"
     ]

@@ -10,18 +10,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import nn
 
 from salf.core.layers import Layer, Layers, is_sent
 from salf.live.inspection import ENOUGH, FACTOR, Inspection, Part
 from salf.live.server import LiveServer, ServerSettings
 from salf.live.update import (
-    _DTYPES,
     Rejected,
     Update,
     decode,
-    decode_model,
     encode,
     encode_model,
     size_of,
@@ -83,27 +81,21 @@ def test_an_update_survives_the_wire(depth):
     inspected(came)
 
 
-def test_what_is_sent_is_what_safetensors_itself_would_write_and_reads():
-    kinds = [*_DTYPES, torch.complex64]
-    tensors = {
+def test_tensors_of_any_kind_survive_the_wire():
+    """Also what is not contiguous, or shares memory."""
+    kinds = torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool, torch.complex64
+    sent = {
         f"{shape}/{kind}": (torch.randn(shape) * 9).to(kind)
         for kind in kinds
         for shape in ((), (3,), (2, 0), (2, 5))
     }
-    for sent in (tensors, {name: t for name, t in tensors.items() if t.dtype in _DTYPES}, {}):
-        came = decode_model(encode_model(sent))
-        assert came.keys() == sent.keys()
-        for name, tensor in sent.items():
-            assert came[name].dtype == tensor.dtype
-            assert torch.equal(came[name], tensor)
-    ours = encode_model({"w": torch.ones(3), "counts": torch.ones(2, dtype=torch.int64)})
-    theirs = save({"w": torch.ones(3), "counts": torch.ones(2, dtype=torch.int64)})
-    assert ours[-28:] == theirs[-28:]  # the numbers, in the same order
-
-
-def test_a_tensor_that_is_not_contiguous_is_sent_as_it_is_seen():
-    seen = torch.arange(6.0).reshape(2, 3).T
-    assert torch.equal(decode_model(encode_model({"w": seen}))["w"], seen)
+    table = torch.arange(6.0).reshape(2, 3)
+    sent |= {"table": table, "turned": table.T}
+    came = load(encode_model(sent))
+    assert came.keys() == sent.keys()
+    for name, tensor in sent.items():
+        assert came[name].dtype == tensor.dtype
+        assert torch.equal(came[name], tensor)
 
 
 def test_decoded_tensors_can_be_written_to():
@@ -303,14 +295,6 @@ def test_complex_parameters_are_looked_at_too():
         inspection.check(Update("a", ROUND, 1, {"w": torch.tensor([1j * torch.nan, 2])}), ROUND)
 
 
-@pytest.mark.parametrize("key", ["loss", "seconds"])
-@pytest.mark.parametrize("value", [10**400, -(10**400), float("inf"), float("nan")])
-def test_numbers_that_are_too_large_for_a_float_are_refused(key, value):
-    about = {"format": "salf-1", "user": "a", "round": 1, "depth": 3, "loss": 0.0, "seconds": 0.0}
-    with pytest.raises(Rejected, match=f"its {key} is not a finite number"):
-        decode(raw(about | {key: value}), SIZE)
-
-
 def test_huge_but_finite_values_do_not_overflow_the_norm():
     with pytest.raises(Rejected, match="norm"):
         Inspection(LAYERS, WEIGHTS, max_norm=1.0).check(good(depth=2, scale=3e38), ROUND)
@@ -364,6 +348,13 @@ def test_a_broken_header_is_rejected(change):
     decode(raw(ABOUT), SIZE)
     with pytest.raises(Rejected):
         decode(raw({**ABOUT, **change}), SIZE)
+
+
+@pytest.mark.parametrize("key", ["loss", "seconds"])
+@pytest.mark.parametrize("value", [10**400, -(10**400), float("inf"), float("nan")])
+def test_numbers_that_are_too_large_for_a_float_are_refused(key, value):
+    with pytest.raises(Rejected, match=f"its {key} is not a finite number"):
+        decode(raw(ABOUT | {key: value}), SIZE)
 
 
 @cache

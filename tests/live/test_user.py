@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors.torch import load
 from torch import nn
 from torch.nn import functional as F
 
@@ -10,7 +11,7 @@ from salf.core.layers import Layers
 from salf.live.inspection import Inspection
 from salf.live.server import LiveServer, ServerSettings
 from salf.live.task import Task
-from salf.live.update import decode, decode_model, encode, encode_model, size_of
+from salf.live.update import decode, encode, encode_model, size_of
 from salf.live.user import User, take_over
 from salf.problem import Problem
 
@@ -49,7 +50,7 @@ def test_an_update_passes_the_servers_inspection_and_moves_buffers_like_their_la
     server_model, own = network(), network()
     with torch.no_grad():
         server_model[0].weight.mul_(2.0)  # so the server's model is not the user's own
-    weights = decode_model(encode_model(weights_of(server_model)))
+    weights = load(encode_model(weights_of(server_model)))
     update = user(own).train(Task(7, None, weights))
     assert (update.user, update.round, update.depth) == ("a", 7, 1)
     wire = decode(encode(update), size_of(weights_of(server_model)))

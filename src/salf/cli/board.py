@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -10,7 +10,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from salf.cli.terminal import console, progress_bar, say
+from salf.cli.terminal import console, say
+from salf.common.bars import Bar
+from salf.runs.live_config import LiveConfig, slowness
 
 if TYPE_CHECKING:
     from salf.core.rows import Row
@@ -20,17 +22,13 @@ MOST = 20  # users that are shown one by one
 
 
 class Board:
-    """A bar, a line for each user with the layers it reached, and the accuracy.
+    """A live run on the screen: what is being prepared, then users and the layers they reached.
 
     Where there is no terminal it is a line every few seconds.
     """
 
-    def __init__(self, rounds: int, layers: Sequence[str], slow: Mapping[str, float]) -> None:
-        self._rounds = rounds
-        self._layers = layers
-        self._slow = slow
-        self._progress = progress_bar("{task.fields[accuracy]}")
-        self._task = self._progress.add_task("rounds", total=rounds, accuracy="")
+    def __init__(self) -> None:
+        self._status = console.status("")
         self._live = Live(console=console, transient=True, auto_refresh=False)
         self._accuracy: float | None = None
         self._late: Counter[str] = Counter()
@@ -39,12 +37,34 @@ class Board:
         self._shown = 0.0
 
     def __enter__(self) -> "Board":
-        return self  # it appears with the first round: until then others may show what they do
+        return self  # users appear with the first round: until then others may show what they do
 
     def __exit__(self, *error: object) -> None:
+        self._status.stop()
         self._live.stop()
 
-    def show(self, row: "Row") -> None:
+    def begin(self, config: LiveConfig, layers: Sequence[str]) -> None:
+        """The federation is put together."""
+        from salf.live.users import user_name
+
+        slow = enumerate(slowness(config.slow, config.users), 1)
+        self._slow = {user_name(number): factor for number, factor in slow}
+        self._rounds, self._layers = config.rounds, layers
+        self._bar = Bar("rounds", config.rounds, counted=True)
+
+    def status(self, text: str) -> None:
+        """What is being prepared; empty when that is over."""
+        if text:
+            self._status.update(text)
+            self._status.start()
+        else:
+            self._status.stop()
+
+    def say(self, text: str) -> None:
+        """Something to know."""
+        say(text)
+
+    def round(self, row: "Row") -> None:
         """A round is closed."""
         if row.accuracy is not None:
             self._accuracy = row.accuracy
@@ -52,12 +72,12 @@ class Board:
         self._rejected.update(user for user, _ in row.rejected)
         now = time.monotonic()
         if console.is_terminal:
-            self._progress.update(self._task, completed=row.round, accuracy=self._line(row))
+            self._bar.progress.update(self._bar.task, completed=row.round, state=self._line(row))
             if now - self._shown > 0.1:
                 self._shown = now
                 self._live.start()
                 self._live.update(
-                    Group(self._users(row), self._progress.get_renderable()), refresh=True
+                    Group(self._users(row), self._bar.progress.get_renderable()), refresh=True
                 )
         elif now - self._said >= EVERY or row.round == self._rounds:
             self._said = now
@@ -79,9 +99,10 @@ class Board:
         table.add_column("late", justify="right")
         table.add_column("rejected", justify="right")
         for user, depth in sorted(row.depths.items(), key=_by_number)[:MOST]:
+            factor, reached = self._slow.get(user, 1.0), len(self._layers) + 1 - depth
             table.add_row(
-                Text(_name(user, self._slow.get(user, 1.0))),
-                _blocks(depth, len(self._layers)),
+                Text(user if factor == 1 else f"{user} ({factor:g}x slower)"),
+                Text("■" * reached, style="green") + Text("□" * (depth - 1), style="dim"),
                 Text(self._how(user, depth, row)),  # as it is: a reason may quote anything
                 str(self._late[user] or ""),
                 str(self._rejected[user] or ""),
@@ -100,15 +121,6 @@ class Board:
         if depth <= len(self._layers):
             return f"reached layer {depth} ({self._layers[depth - 1]}){step}"
         return "late" if user in row.silent else "completed no layer"
-
-
-def _blocks(depth: int, layers: int) -> Text:
-    reached = layers + 1 - depth
-    return Text("■" * reached, style="green") + Text("□" * (layers - reached), style="dim")
-
-
-def _name(user: str, factor: float) -> str:
-    return user if factor == 1 else f"{user} ({factor:g}x slower)"
 
 
 def _by_number(entry: tuple[str, int]) -> tuple[int, str]:

@@ -1,17 +1,17 @@
-"""`salf live` and `salf join`: a federation with real users and a real clock."""
+"""A federation with real users and a real clock, and what can be done with its folder."""
 
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from shlex import join as shell
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
+
+import typer
 
 from salf.cli.board import Board
 from salf.cli.options import Options, Settings, Source, joined_options, option, settings_of
-from salf.cli.recorded import accuracy_text
 from salf.cli.terminal import console, say, tell
+from salf.common.bars import Bar
 from salf.common.errors import ClusterLost, SalfError
 from salf.runs.config import Config
 from salf.runs.live_config import LiveConfig
@@ -19,13 +19,11 @@ from salf.runs.live_config import live as made_live
 from salf.runs.presets import PRESETS, load_config
 from salf.runs.settings import refuse_deadline
 
-if TYPE_CHECKING:
-    from salf.core.rows import Row
-
 USERS = 8  # unless said otherwise: the paper's 30 are many processes for one machine
-Federation = Annotated[
+FederationName = Annotated[
     str, option("--federation", help="Name of the federation, if a cluster has several (salf).")
 ]
+Folder = Annotated[Path, typer.Argument(help="The folder of a live run (its --out).")]
 
 
 @settings_of(LiveConfig)
@@ -44,7 +42,7 @@ def live(
     min_users: Annotated[
         int | None, option("--min-users", help="Wait for this many users before round 1.")
     ] = None,
-    federation: Federation = "salf",
+    federation: FederationName = "salf",
     out: Annotated[
         Path | None, option("--out", help="Folder for the record of every round and the model.")
     ] = None,
@@ -75,9 +73,9 @@ def live(
         raise SalfError("--resume needs --out, the folder of the run to continue.")
     config = _live_config(source, settings, options)
     joining = Joining(address, here, min_users, federation)
-    with Screen() as screen:
+    with Board() as board:
         try:
-            result = run(config, out, resume=resume, joining=joining, watcher=screen)
+            result = run(config, out, resume=resume, joining=joining, watcher=board)
         except (KeyboardInterrupt, SystemExit):
             # The page itself would take seconds, and somebody wants to stop now.
             if out is not None and _rounds(out):
@@ -107,48 +105,6 @@ def _live_config(source: str, settings: Settings, options: list[str] | None) -> 
     return made
 
 
-class Screen:
-    """What a person sees of a live run: what is being prepared, then the board."""
-
-    def __init__(self) -> None:
-        self._board: Board | None = None
-        self._status = console.status("")
-        self._open = ExitStack()
-
-    def __enter__(self) -> "Screen":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._status.stop()
-        self._open.close()
-
-    def begin(self, config: LiveConfig, layers: Sequence[str]) -> None:
-        """The federation is put together."""
-        from salf.live.slow import slowness
-        from salf.live.users import user_name
-
-        slow = enumerate(slowness(config.slow, config.users), 1)
-        factors = {user_name(number): factor for number, factor in slow}
-        self._board = self._open.enter_context(Board(config.rounds, layers, factors))
-
-    def status(self, text: str) -> None:
-        """What is being prepared; empty when that is over."""
-        if text:
-            self._status.update(text)
-            self._status.start()
-        else:
-            self._status.stop()
-
-    def round(self, row: "Row") -> None:
-        """A round is closed."""
-        if self._board is not None:
-            self._board.show(row)
-
-    def say(self, text: str) -> None:
-        """Something to know."""
-        say(text)
-
-
 def _rounds(out: Path) -> int:
     from salf.core import rows
     from salf.runs.folder import RunFolder
@@ -171,16 +127,8 @@ def _command(*arguments: object) -> str:
 
 
 _SHARED = (
-    "data",
-    "data_dir",
-    "model",
-    "layers",
-    "split",
-    "batch_size",
-    "seed",
-    "validation",
-    "compress",
-)
+    "data", "data_dir", "model", "layers", "split", "batch_size", "seed", "validation", "compress",
+)  # fmt: skip
 
 
 @settings_of(Config, only=_SHARED)
@@ -197,7 +145,7 @@ def join(
             help="Which user this is: 7/8 is user 7 of the server's 8, with its share of the data.",
         ),
     ] = "",
-    federation: Federation = "salf",
+    federation: FederationName = "salf",
     slow: Annotated[
         float, option("--slow", help="Slow this user down by this factor.", min=1)
     ] = 1.0,
@@ -238,14 +186,12 @@ def join(
 
 
 def _tell_summary(summary: dict[str, Any]) -> None:
-    # Runs of earlier versions did not count them.
-    sent = f" Users sent {summary['bytes'] / 1e6:.1f} MB." if "bytes" in summary else ""
     tell(
-        f"{summary['method']}: test accuracy {accuracy_text(summary['test_accuracy'])} after "
+        f"{summary['method']}: test accuracy {_shown(summary['test_accuracy'])} after "
         f"{summary['rounds']} rounds in {summary['seconds']:.1f} s. Users finished in "
         f"{summary['finished']:.0%}, reached some layers in {summary['partial']:.0%} and none in "
         f"{summary['nothing']:.0%} of their rounds; {summary['late']} updates were late, "
-        f"{summary['rejected']} were rejected.{sent}"
+        f"{summary['rejected']} were rejected. Users sent {summary['bytes'] / 1e6:.1f} MB."
     )
     if (empty := summary["empty"]) > summary["rounds"] / 2:
         say(
@@ -255,3 +201,48 @@ def _tell_summary(summary: dict[str, Any]) -> None:
     if summary["rounds_in_time"] is not None:
         in_time = f"{summary['rounds_in_time']:.1%}"
         tell(f"{in_time} of the rounds closed within T_max plus the grace period.")
+
+
+def page(folder: Folder) -> None:
+    """Create the page of a live run: accuracy over time, how far each user got, rejected updates.
+
+    The page is FOLDER/live.html, one file that needs no network. `salf live --out`
+    writes it at the end of a run. This command also works during a run, or after
+    one that was interrupted: the page then shows the rounds so far.
+
+    Example:
+
+        salf page runs/live
+    """
+    from salf.report.live.page import write_live_page
+
+    tell(f"wrote {write_live_page(folder)}")
+
+
+def replay(folder: Folder) -> None:
+    """Replay the recorded depths of a live run in the simulator, and compare the two models.
+
+    Example:
+
+        salf replay runs/live
+    """
+    from salf.live.replays import recorded
+    from salf.live.replays import replay as replayed_from
+    from salf.runs.folder import RunFolder
+
+    with Bar("replaying", len(recorded(folder)), counted=True) as bar:
+        replayed = replayed_from(folder, lambda row, _: bar.update(row.round))
+    accuracy, rounds = replayed.history.test_accuracy, len(replayed.history.rows)
+    tell(f"replayed: test accuracy {_shown(accuracy)} after {rounds} rounds")
+    summary = RunFolder(folder).summary()
+    if summary is None:
+        say("The live run is not finished, so there is nothing to compare with yet.")
+    else:
+        tell(
+            f"live:     test accuracy {_shown(summary['test_accuracy'])}; relative "
+            f"distance between the two models: {replayed.distance:.1e}"
+        )
+
+
+def _shown(accuracy: float | None) -> str:
+    return "not measured" if accuracy is None else f"{accuracy:.4f}"

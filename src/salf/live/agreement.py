@@ -1,7 +1,7 @@
 """How well a fleet that was measured in a live run simulates that run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -35,12 +35,10 @@ class Agreement:
 
     @property
     def live_seconds(self) -> float:
-        """A live round, on average."""
         return float(self.live_times.mean())
 
     @property
     def simulated_seconds(self) -> float:
-        """A simulated round, on average."""
         return float(self.simulated_times.mean())
 
     def finished(self, depths: Floats) -> Floats:
@@ -54,18 +52,15 @@ class Agreement:
 
     def __str__(self) -> str:
         width = max(map(len, ("user", *self.users)))
+        finished = zip(self.finished(self.live), self.finished(self.simulated), strict=True)
+        none = zip(self.live[:, 0], self.simulated[:, 0], strict=True)
         lines = [f"{'user':{width}}  finished          no layer          difference"]
         lines += [
-            f"{user:{width}}  {all_live:4.0%} live, {all_simulated:4.0%}  "
-            f"{live[0]:4.0%} live, {simulated[0]:4.0%}  {difference:.2f}"
-            for user, all_live, all_simulated, live, simulated, difference in zip(
-                self.users,
-                self.finished(self.live),
-                self.finished(self.simulated),
-                self.live,
-                self.simulated,
-                self.variation,
-                strict=True,
+            f"{user:{width}}  "
+            + "".join(f"{live:4.0%} live, {simulated:4.0%}  " for live, simulated in both)
+            + f"{difference:.2f}"
+            for user, *both, difference in zip(
+                self.users, finished, none, self.variation, strict=True
             )
         ]
         relative = self.simulated_seconds / self.live_seconds - 1
@@ -85,11 +80,9 @@ def measure(folder: Path | str) -> tuple[Measured, Agreement]:
     round each.
     """
     rows = recorded(Path(folder))
-    config = load_config(str(Path(folder) / CONFIG))
-    measured = from_rows(rows, config.batch_size)
-    half = rows if len(rows) < 4 else rows[::2]
-    other = rows if len(rows) < 4 else rows[1::2]
-    return measured, agreement(from_rows(half, config.batch_size), other)
+    size = load_config(str(Path(folder) / CONFIG)).batch_size
+    half, other = (rows, rows) if len(rows) < 4 else (rows[::2], rows[1::2])
+    return from_rows(rows, size), agreement(from_rows(half, size), other)
 
 
 def agreement(measured: Measured, rows: Sequence[Row], seed: int = 0) -> Agreement:
@@ -99,40 +92,28 @@ def agreement(measured: Measured, rows: Sequence[Row], seed: int = 0) -> Agreeme
     """
     users, layers = tuple(measured.devices), measured.layers
     numbers = {user: number for number, user in enumerate(users)}
-    rows = [
-        replace(
-            row,
-            depths={user: depth for user, depth in row.depths.items() if user in numbers},
-            steps={user: steps for user, steps in row.steps.items() if user in numbers},
-        )
-        for row in rows
-    ]
+    asked = [[user for user in row.depths if user in numbers] for row in rows]
     planned = np.ones(len(users), np.int64)
     for row in rows:
-        for user, (_, own) in row.steps.items():
-            planned[numbers[user]] = own
-    devices = measured.fleet().devices
+        for user in row.steps.keys() & numbers.keys():
+            planned[numbers[user]] = row.steps[user][1]
     even = Cost(np.zeros(layers), np.ones(layers), np.zeros(layers))
     size = np.array([each.rows for each in measured.devices.values()])
-    timing = Timing(devices, even, lambda u: size[u], lambda u: planned[u])
-    deadlines = [row.deadline for row in rows]
-    limits = tuple(d for d in deadlines if d is not None)
+    timing = Timing(measured.fleet().devices, even, lambda u: size[u], lambda u: planned[u])
+    limits = tuple(row.deadline for row in rows if row.deadline is not None)
     world = OnFleet(timing, DeadlineSchedule(limits) if limits else None)
     closing = world if limits else world.waiting()
     live = np.zeros((len(users), 1 + layers * int(planned.max())))
     simulated = np.zeros_like(live)
-    for row in rows:
-        for user, depth in row.depths.items():
+    for row, present in zip(rows, asked, strict=True):
+        for user in present:
             begun, _ = row.steps.get(user, (1, 1))
-            live[numbers[user], (begun - 1) * layers + layers + 1 - depth] += 1
+            live[numbers[user], begun * layers + 1 - row.depths[user]] += 1
     seconds, memory = [], closing.start()
-    times = max(1, -(-SIMULATED // len(rows)))
-    for t in range(len(rows) * times):
-        row = rows[t % len(rows)]
-        asked = np.array(sorted(numbers[user] for user in row.depths), np.int64)
-        arrived, _ = closing.arrivals(t % len(rows) + 1, Keyed(seed, t + 1), asked, memory)
-        count = (arrived.steps - 1) * layers + layers + 1 - arrived.depth
-        simulated[arrived.user, count] += 1
+    for t in range(len(rows) * max(1, -(-SIMULATED // len(rows)))):
+        of = np.array(sorted(numbers[user] for user in asked[t % len(rows)]), np.int64)
+        arrived, _ = closing.arrivals(t % len(rows) + 1, Keyed(seed, t + 1), of, memory)
+        simulated[arrived.user, arrived.steps * layers + 1 - arrived.depth] += 1
         assert arrived.spent is not None
         seconds.append(arrived.spent.seconds)
     return Agreement(

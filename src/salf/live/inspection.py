@@ -60,7 +60,6 @@ class Usual:
 
     @property
     def is_voted(self) -> bool:
-        """Whether there are enough users."""
         return len(self.norms) >= ENOUGH
 
     def bound(self) -> float | None:
@@ -74,19 +73,13 @@ class Usual:
         return median_low([median(each) for each in self.norms.values()])
 
 
-def check_max_norm(norm: float | None) -> None:
-    """Refuse a bound that is none, with a sentence. None is one that is learned."""
-    if norm is not None and not norm > 0:
-        raise SalfError(f"the largest allowed norm must be positive, not {norm}.")
-
-
 class Inspection:
     """Checks updates against the model they are for, and remembers how large good ones are.
 
     With `max_norm`, no layer's gradient may have a larger norm; without, the bound is learned.
     That of buffers always is. What is learned in a round counts from the next one on; and in the
     round itself for updates with a part of which nothing was known before. They have to wait until
-    the round closes: `is_known` says so, and `check_norms` looks at them again.
+    the round closes: `check` says so, and `check_norms` looks at them again.
     """
 
     def __init__(
@@ -96,12 +89,13 @@ class Inspection:
         max_norm: float | None = None,
         local_steps: int = 1,
     ) -> None:
-        check_max_norm(max_norm)
+        if max_norm is not None and not max_norm > 0:
+            raise SalfError(f"the largest allowed norm must be positive, not {max_norm}.")
         self.layers = layers
         self.weights = weights
         self.max_norm = max_norm
         self.local_steps = local_steps  # the most that users do
-        self._seen: dict[Part, dict[str, float]] = {}  # in this round, by user
+        self._seen: dict[Part, dict[str, float]] = {}  # norms of this round, by user
         self._usual: dict[Part, Usual] = {
             Part(index, gradients): Usual()
             for index in range(len(layers))
@@ -117,8 +111,8 @@ class Inspection:
             for layer in layers
         ]
 
-    def check(self, update: Update, round: int) -> None:
-        """Return if the update may be used in this round, else raise `Rejected`."""
+    def check(self, update: Update, round: int) -> bool:
+        """Whether all its parts have a bound; `Rejected` if it may not be used in this round."""
         if update.round != round:
             raise Rejected(f"it is for round {update.round}, but this is round {round}")
         if not 1 <= update.depth <= len(self.layers) + 1:
@@ -131,18 +125,14 @@ class Inspection:
         self._check_names(update)
         for name, tensor in update.tensors.items():
             self._check_tensor(name, tensor)
-        for part, norm in self._norms(update).items():
+        norms = self._norms(update)
+        for part, norm in norms.items():
             self._seen.setdefault(part, {})[update.user] = norm
-        self.check_norms(update)
+        return self._check_norms(norms)
 
     def check_norms(self, update: Update) -> None:
         """Return if no part of the update is larger than its bound, as far as that is known."""
-        for part, norm in self._norms(update).items():
-            self._check_norm(part, norm, self.bound(part))
-
-    def is_known(self, update: Update) -> bool:
-        """Whether all parts of the update have a bound."""
-        return all(self.bound(part) is not None for part in self._norms(update))
+        self._check_norms(self._norms(update))
 
     def learn(self) -> None:
         """A round is over."""
@@ -201,21 +191,25 @@ class Inspection:
             raise Rejected(f"{name!r} makes a variance negative")
 
     def _norms(self, update: Update) -> dict[Part, float]:
-        """Of the parts it has; finite only if all values are."""
         squares: dict[Part, float] = {}
         for name, tensor in update.tensors.items():
             part = Part(self.layers.index_of[name], self.weights[name].requires_grad)
             squares[part] = squares.get(part, 0.0) + _norm(name, tensor) ** 2
         return {part: square**0.5 for part, square in squares.items()}
 
-    def _check_norm(self, part: Part, norm: float, bound: float | None) -> None:
-        if bound is not None and norm > bound:
+    def _check_norms(self, norms: Mapping[Part, float]) -> bool:
+        bounds = {part: self.bound(part) for part in norms}
+        for part, bound in bounds.items():
+            if bound is None or norms[part] <= bound:
+                continue
             kind = "gradient" if part.gradients else "buffers"
             learned = not part.gradients or self.max_norm is None
             raise (TooLarge if learned else Rejected)(
                 f"the norm of the {kind} of layer {part.layer + 1} "
-                f"({self.layers[part.layer].name!r}) is {norm:.3g}, above the limit {bound:.3g}"
+                f"({self.layers[part.layer].name!r}) is {norms[part]:.3g}, above the limit "
+                f"{bound:.3g}"
             )
+        return None not in bounds.values()
 
 
 def _norm(name: str, tensor: Tensor) -> float:

@@ -12,7 +12,7 @@ from math import inf
 from pathlib import Path
 
 import numpy as np
-import torch
+from scipy.special import log_ndtr, ndtr, ndtri
 
 from salf.common.errors import SalfError
 from salf.common.files import csv_text, write_whole
@@ -27,7 +27,7 @@ STARTED = 0.9  # deadlines after which the answer of a round comes that was begu
 
 
 @dataclass(frozen=True, eq=False)
-class Device:
+class DeviceTimes:
     """The recorded rounds of one user, an entry each."""
 
     rounds: Ints
@@ -40,7 +40,7 @@ class Device:
 class Measured:
     """The devices of a live run, by the names of their users."""
 
-    devices: dict[str, Device]
+    devices: dict[str, DeviceTimes]
     layers: int
 
     def fleet(self) -> Fleet:
@@ -70,21 +70,16 @@ class Measured:
 
 def from_rows(rows: Sequence[Row], batch_size: int) -> Measured:
     """The devices of recorded rounds."""
+    again = "Run `salf live` again, with a longer deadline=."
+    if not any(row.stages for row in rows):
+        raise SalfError(f"the record has no layer times, as nobody completed a layer. {again}")
     layers = len(rows[0].reached)
     users = sorted({user for row in rows for user in row.depths}, key=_in_order)
-    if not any(row.stages for row in rows):
-        raise SalfError(
-            "the record has no layer times: it is from an earlier version of salf, or nobody "
-            "completed a layer. Run `salf live` again, with a longer deadline=."
-        )
     size = {user: _usual_rows(rows, user, batch_size) for user in users}
     usual = {user: _usual_stages(rows, user, size[user], layers) for user in users}
     known = np.array([each for each in usual.values() if np.isfinite(each).all()])
     if not len(known):
-        raise SalfError(
-            "nobody completed all layers, so their times are unknown: run `salf live` again, with "
-            "a longer deadline=."
-        )
+        raise SalfError(f"nobody completed all layers, so their times are unknown. {again}")
     shape = np.median(known / known[:, :1], axis=0)  # of a round, compared with its first stage
     devices = {}
     for user in users:
@@ -97,12 +92,8 @@ def from_rows(rows: Sequence[Row], batch_size: int) -> Measured:
             _round(row, user, stages, size[user], first)
             for row, first in zip(asked, firsts, strict=True)
         ]
-        devices[user] = Device(
-            np.array([row.round for row in asked]),
-            np.array([each for each, _ in found]),
-            np.array([beside for _, beside in found]),
-            size[user],
-        )
+        times, beside = (np.array(each) for each in zip(*found, strict=True))
+        devices[user] = DeviceTimes(np.array([r.round for r in asked]), times, beside, size[user])
     return Measured(devices, layers)
 
 
@@ -129,7 +120,7 @@ def _filled(usual: Floats, shape: Floats, first: float) -> Floats:
 
 
 def _first_stages(rows: Sequence[Row], user: str, size: int) -> Floats:
-    """Of rounds without any stage, how long the first one would have taken; else 0.
+    """How long the first stage would have taken in rounds without any; 0 in the others.
 
     The times are log-normal, and those beyond T_max are censored: the law is fitted to the times of
     the rounds that completed it and the number of rounds that were started and did not. Those
@@ -150,23 +141,19 @@ def _first_stages(rows: Sequence[Row], user: str, size: int) -> Floats:
     spread = np.geomspace(0.03, 1.5, 24)
     mu, sigma = (grid[..., None] for grid in np.meshgrid(middle, spread, indexing="ij"))
     density = -(((logs - mu) / sigma) ** 2) / 2 - np.log(sigma)
-    beyond = torch.special.log_ndtr(torch.from_numpy((mu - missed) / sigma)).numpy()
+    beyond = log_ndtr((mu - missed) / sigma)
     best = np.argmax(density.sum(axis=2) + beyond.sum(axis=2))
     m, s = mu.ravel()[best], sigma.ravel()[best]
     # Spread over the rounds in a fixed order that has nothing to do with theirs.
     order = np.random.default_rng(0).permutation(int(none.sum()))
     place = (order + 0.5) / len(order)
-    below = torch.special.ndtr(torch.from_numpy((np.log(limits[none]) - m) / s)).numpy()
+    below = ndtr((np.log(limits[none]) - m) / s)
     chance = np.clip(below + (1 - below) * place, 0, 1 - 1e-9)
-    found[none] = (
-        np.exp(m + s * torch.special.ndtri(torch.from_numpy(chance)).numpy()) / grown[none]
-    )
+    found[none] = np.exp(m + s * ndtri(chance)) / grown[none]
     return found
 
 
-def _round(
-    row: Row, user: str, usual: Floats, size: int, first: float = 0.0
-) -> tuple[Floats, float]:
+def _round(row: Row, user: str, usual: Floats, size: int, first: float) -> tuple[Floats, float]:
     """The stages of one round for a batch of this size, and its overhead."""
     done = np.asarray(row.stages.get(user, ()), np.float64)
     grown = size / row.rows.get(user, size)

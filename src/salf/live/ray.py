@@ -12,12 +12,13 @@ from math import inf
 from typing import Any
 
 import torch
+from safetensors.torch import load
 
 from salf.common.errors import SalfError, in_one_line
 from salf.live.cluster import Pulse
 from salf.live.rounds import Answer
 from salf.live.task import Task
-from salf.live.update import Rejected, decode_model, encode, encode_model
+from salf.live.update import Rejected, encode, encode_model
 from salf.live.user import User
 
 try:
@@ -45,8 +46,8 @@ class _Actor:
         return True
 
     def train(self, task: Task, model: bytes, server: bytes) -> bytes:
-        state = decode_model(server) if server else {}
-        update = self.user.train(replace(task, weights=decode_model(model), server=state))
+        state = load(server) if server else {}
+        update = self.user.train(replace(task, weights=load(model), server=state))
         return encode(self.user.packed(update))
 
 

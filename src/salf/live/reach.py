@@ -53,37 +53,39 @@ class UserReach:
     """P(user u reaches layer l by T), learned for every user by its name.
 
     Unlike `ReachEstimate` it knows about deadlines that were not tried, so p_l follows a deadline
-    that changes; but it takes users for independent. `shares` are the parts of a round's work that
-    are done when each layer is complete, from the last layer to the first. The speed of users is
-    unknown: the prior is wide, and around the first deadline. A user that comes back is known by
+    that changes; but it takes users for independent. `done_after` are the parts of a round's work
+    that are done when each layer is complete, from the last layer to the first. The speed of users
+    is unknown: the prior is wide, and around the first deadline. A user that comes back is known by
     its name.
     """
 
     PRIOR, WIDEST = 2.0, 6.0
 
-    def __init__(self, shares: Floats) -> None:
-        self.shares = shares
-        self.names: list[str] = []
+    def __init__(self, done_after: Floats) -> None:
+        self.names: dict[str, int] = {}  # the number of each
         self.reference = 0.0  # seconds; 0 before the first deadline
-        self._model = LearnedReach(shares[None], self.PRIOR, self.WIDEST)
+        self._model = LearnedReach(done_after[None], self.PRIOR, self.WIDEST)
         self._known = self._model.start(0)
 
     def learn(self, depths: Mapping[str, int], seconds: float) -> None:
         """Take in a round: the depth of every user in the first local step, at this deadline."""
         self.reference = self.reference or seconds
-        new = [name for name in depths if name not in self.names]
-        self.names += new
-        self._known = np.concatenate([self._known, self._model.start(len(new))], axis=1)
-        users, values = self._numbers(list(depths)), np.array(list(depths.values()), np.int64)
+        known = len(self.names)
+        for name in depths:
+            self.names.setdefault(name, len(self.names))
+        new = self._model.start(len(self.names) - known)
+        self._known = np.concatenate([self._known, new], axis=1)
+        users, values = (
+            np.array(list(each), np.int64)
+            for each in ((self.names[name] for name in depths), depths.values())
+        )
         self._known = self._model.learn(self._known, users, seconds / self.reference, values)
 
     def reach(self, users: Sequence[str], seconds: float) -> Floats:
         """The chances at any deadline, [L, users]; users not seen before are like the others."""
-        stranger = len(self.names)
-        numbers = [self.names.index(u) if u in self.names else stranger for u in users]
+        numbers = np.array([self.names.get(user, len(self.names)) for user in users], np.int64)
         known = np.concatenate([self._known, self._model.start(1)], axis=1)
-        relative = seconds / (self.reference or seconds)
-        return self._model.reach(known, np.array(numbers, np.int64), relative)
+        return self._model.reach(known, numbers, seconds / (self.reference or seconds))
 
     def unreached(self, users: Sequence[str], seconds: float) -> Floats:
         """p_l for these users, at most `ReachEstimate.MOST`."""
@@ -99,7 +101,5 @@ class UserReach:
         (names, reference), known = plain, tensors["known"].numpy()
         if known.shape != (self._model.hypotheses, len(names)):
             raise ValueError("the learned reach has a different shape")
-        self.names, self.reference, self._known = list(names), float(reference), known
-
-    def _numbers(self, users: Sequence[str]) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-        return np.array([self.names.index(user) for user in users], np.int64)
+        self.names = {name: number for number, name in enumerate(names)}
+        self.reference, self._known = float(reference), known

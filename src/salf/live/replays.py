@@ -1,18 +1,18 @@
 """Replay a live run in the simulator: the same method, data, batches and depths, no clock."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from safetensors.torch import load_model
 from torch import nn
+from torch.nn.utils import parameters_to_vector
 
 from salf.common.errors import SalfError
 from salf.core import rows as records
-from salf.core.arrivals import Arrivals, Floats
+from salf.core.arrivals import Arrivals, Ints
 from salf.core.rows import Row
 from salf.data.sampling import Batches
 from salf.live.users import user_name
@@ -21,7 +21,6 @@ from salf.runs.federation import from_config
 from salf.runs.folder import CONFIG, MODEL, ROUNDS
 from salf.runs.presets import load_config
 from salf.runs.training import History, OnRound, run_rounds
-from salf.simulation import Simulation
 from salf.worlds.base import Recorded
 
 
@@ -47,75 +46,60 @@ def replay(folder: Path | str, on_round: OnRound | None = None) -> Replay:
     folder = Path(folder)
     rows = recorded(folder)
     config = load_config(str(folder / CONFIG)).simulated()
-    world = _world(config, rows)
+    numbers = {user_name(number): number - 1 for number in range(1, config.users + 1)}
+    world = _world(rows, numbers)
     one_step = config.local_steps == 1 and not config.local_epochs
     if one_step and not _is_nested(config, world):  # which the fused engine needs
         config = config.changed(engine="loop")
     training = from_config(config, world=world)
-    sized = _sized(training.simulation, config, rows)
-    sized(0)
+    simulation = training.simulation
+    seen: set[str] = set()  # users that were asked so far
+
+    def prepare(row: Row) -> None:
+        """Give users their recorded batches."""
+        seen.update(row.depths)
+        simulation.everybody = float(len(seen))
+        if row.rows:
+            sizes = np.full(config.users, config.batch_size)
+            for name, own in row.rows.items():
+                sizes[numbers[name]] = own
+            simulation.batches = Batches(simulation.data, sizes)
 
     def after(row: Row, model: nn.Module) -> None:
-        sized(row.round)
+        if row.round < len(rows):
+            prepare(rows[row.round])
         if on_round is not None:
             on_round(row, model)
 
+    prepare(rows[0])
     history = run_rounds(training, len(rows), on_round=after)
-    return Replay(history, _distance(training.simulation.model, folder / MODEL))
+    return Replay(history, _distance(simulation.model, folder / MODEL))
 
 
-def _world(config: Config, rows: Sequence[Row]) -> Recorded:
+def _world(rows: Sequence[Row], numbers: Mapping[str, int]) -> Recorded:
     """What was recorded, as a world."""
-    numbers = _numbers(config)
     for row in rows:
         if strangers := sorted(row.depths.keys() - numbers.keys()):
             raise SalfError(
                 f"{strangers[0]!r} took part with data of its own, so the run cannot be replayed."
             )
-    asked = [sorted(row.depths, key=numbers.__getitem__) for row in rows]
+    asked = [(row, sorted(row.depths, key=numbers.__getitem__)) for row in rows]
+
+    def each(of: Callable[[Row, str], int]) -> list[Ints]:
+        return [np.array([of(row, name) for name in names], np.int64) for row, names in asked]
+
+    unknown = (1.0,) * len(rows[0].reached)  # reach of who sent nothing does not matter
     return Recorded(
-        config.users,
-        [np.array([numbers[name] for name in names], np.int64) for names in asked],
-        [
-            np.array([r.depths[n] for n in names], np.int64)
-            for r, names in zip(rows, asked, strict=True)
-        ],
+        len(numbers),
+        each(lambda _, name: numbers[name]),
+        each(lambda row, name: row.depths[name]),
         [np.asarray(row.unreached) for row in rows],
+        each(lambda row, name: row.steps.get(name, (1, 1))[0]),
         [
-            np.array([r.steps.get(n, (1, 1))[0] for n in names], np.int64)
-            for r, names in zip(rows, asked, strict=True)
+            np.array([row.reach.get(n, unknown) for n in names], np.float64).T
+            for row, names in asked
         ],
-        [_reach(row, names) for row, names in zip(rows, asked, strict=True)],
     )
-
-
-def _reach(row: Row, names: Sequence[str]) -> Floats:
-    """The reach that shares depended on, [L, users]; of who sent nothing it does not matter."""
-    unknown = (1.0,) * len(row.reached)
-    return np.array([row.reach.get(name, unknown) for name in names], np.float64).T
-
-
-def _numbers(config: Config) -> dict[str, int]:
-    return {user_name(number): number - 1 for number in range(1, config.users + 1)}
-
-
-def _sized(simulation: Simulation, config: Config, rows: Sequence[Row]) -> Callable[[int], None]:
-    """What gives users their recorded batches of the round after round t."""
-
-    numbers = _numbers(config)
-    seen: set[str] = set()  # users that were asked so far
-
-    def prepare(t: int) -> None:
-        if t < len(rows):
-            seen.update(rows[t].depths)
-            simulation.everybody = float(len(seen))
-        if t < len(rows) and rows[t].rows:
-            sizes = np.full(config.users, config.batch_size)
-            for name, own in rows[t].rows.items():
-                sizes[numbers[name]] = own
-            simulation.batches = Batches(simulation.data, sizes)
-
-    return prepare
 
 
 def _is_nested(config: Config, world: Recorded) -> bool:
@@ -139,7 +123,6 @@ def _distance(model: nn.Module, stored: Path) -> float | None:
     other = deepcopy(model)
     load_model(other, str(stored))
     ours, theirs = (
-        torch.cat([parameter.detach().flatten().double() for parameter in side.parameters()])
-        for side in (model, other)
+        parameters_to_vector(each.parameters()).detach().double() for each in (model, other)
     )
     return float((theirs - ours).norm() / ours.norm())

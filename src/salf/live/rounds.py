@@ -48,13 +48,13 @@ class Link(Protocol):
         """Everyone who takes part: known, and not known to be gone."""
 
     def free(self) -> Collection[str]:
-        """Those of them who can be asked now: not still at work on what they were asked before."""
+        """Users who can be asked now: not still at work on what they were asked before."""
 
     def send(self, task: Task, users: Collection[str]) -> None:
         """Ask those of these users who are free."""
 
     def awaited(self) -> Collection[str]:
-        """Those of the users asked last who have not answered, and still may."""
+        """Users asked last who have not answered, and still may."""
 
     def receive(self, seconds: float) -> Sequence[Answer]:
         """What has come, also of earlier rounds; waits at most so long for the first of it."""
@@ -75,15 +75,13 @@ class Grace:
     def __init__(
         self, fixed: float | None = None, *, first: float = 1.0, most: float = 60.0
     ) -> None:
-        for name, seconds in (("grace period", fixed), ("first", first), ("most", most)):
-            if seconds is not None and not 0 <= seconds < inf:
-                raise SalfError(f"the {name} must be a time of at least 0, not {seconds} seconds.")
+        if fixed is not None and not 0 <= fixed < inf:
+            raise SalfError(f"the grace period must be a time of at least 0, not {fixed} seconds.")
         self.fixed, self.first, self.most = fixed, first, most
         self._seen: deque[float] = deque(maxlen=self.WINDOW)
 
     @property
     def seconds(self) -> float:
-        """The grace period of the next round."""
         if self.fixed is not None:
             return self.fixed
         if len(self._seen) < self.ENOUGH:
@@ -92,7 +90,7 @@ class Grace:
         return min(self.FACTOR * ordered[int(self.SHARE * len(ordered))], self.most)
 
     def learn(self, delay: float) -> None:
-        """An answer took so long, beyond its user's work."""
+        """Take in how long an answer took beyond its user's work."""
         self._seen.append(max(0.0, delay))
 
 
@@ -121,8 +119,7 @@ class Rounds:
             raise SalfError(
                 f"{server.method.name} needs a deadline, the time that a round may take."
             )
-        self.server = server
-        self.link = link
+        self.server, self.link = server, link
         self.t_max = TMax.of(None if server.method.asks.waits else deadline, server.done_after)
         self.deadline: float | None = None  # of the round
         self.grace = grace or Grace()
@@ -157,18 +154,17 @@ class Rounds:
         for answers, arrived in late:
             self._take(answers, arrived)
         heard = self._listen(began, until)
-        failed, updates = self.server.round.failed, self.server.round.updates
+        round = self.server.round
         row = replace(self.server.close(), deadline=self.deadline, arrived=self._arrived)
-        self.t_max.learn(row, asked, updates)
+        self.t_max.learn(row, asked, round.updates)
         self.server.t_max = self.t_max.current
         closed = self._now()
         self._closing.append(closed - heard)
-        self._slow_down_if_all_failed(row, asked, failed)
+        self._slow_down_if_all_failed(row, asked, round.failed)
         self._say_if_nobody_gets_anywhere(row)
         return replace(row, seconds=closed - began, limit=limit if isfinite(limit) else None)
 
     def _choose(self) -> Collection[str]:
-        """Who is asked in the next round."""
         if self.cohort is None:
             return self.link.users()
         free = sorted(self.link.free())
@@ -219,29 +215,21 @@ class Rounds:
             self._say_empty = SAY_EMPTY
         elif self._empty == self._say_empty and self.deadline is not None and not self._failures:
             self._say_empty *= 10
-            longer = isinstance(self.t_max.deadline, Auto)
-            self._on_wait(
-                f"nobody has completed a layer in {self._empty} rounds; "
-                + (
-                    f"the deadline is now {self.deadline:g} s and growing."
-                    if longer
-                    else f"is a deadline of {self.deadline:g} s too short?"
-                )
-            )
+            if isinstance(self.t_max.deadline, Auto):
+                about = f"the deadline is now {self.deadline:g} s and growing."
+            else:
+                about = f"is a deadline of {self.deadline:g} s too short?"
+            self._on_wait(f"nobody has completed a layer in {self._empty} rounds; {about}")
 
     def _wait_for_somebody(self) -> list[tuple[Sequence[Answer], float]]:
-        """Return what came in the meantime: late for its round, and its sender is free again."""
+        """Return what came in the meantime, late for its round."""
         came: list[tuple[Sequence[Answer], float]] = []
         said, began = False, self._now()
         while not self.link.free() or self._now() < self._not_before:
             if not said and not self.link.free() and self._now() - began >= SAY_WAITING:
-                present = len(self.link.users())
-                self._on_wait(
-                    f"all {present} users are busy with earlier rounds; waiting for one."
-                    if present
-                    else "no users are connected; waiting for one."
-                )
-                said = True
+                present, said = len(self.link.users()), True
+                busy = f"all {present} users are busy with earlier rounds"
+                self._on_wait(f"{busy if present else 'no users are connected'}; waiting for one.")
             if answers := self.link.receive(PAUSE):
                 came.append((answers, self._now()))
         if said:

@@ -231,7 +231,7 @@ class LiveServer:
                 raise Rejected("this user has already sent an update in this round")
             self.round.bytes += sum(tensor.nbytes for tensor in update.tensors.values())
             update = self._received(update)
-            self.inspection.check(update, t)
+            known = self.inspection.check(update, t)
         except TooLarge as reason:
             self._reject(user, str(reason))
             return None
@@ -239,7 +239,7 @@ class LiveServer:
             self.refuse(user, str(reason), asked)
             return None
         self.round.answered.add(user)
-        if self.inspection.is_known(update):
+        if known:
             self._use(update)
         else:
             self.round.unsure.append(update)

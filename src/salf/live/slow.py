@@ -31,7 +31,7 @@ class Slowdown:
         self._mark = 0.0  # processor time of this thread when the last piece of work was over
         model.register_forward_pre_hook(self._begin)
         for module in model.modules():
-            if not any(True for _ in module.children()):
+            if not list(module.children()):
                 module.register_forward_hook(self._after_module)
         for parameter in model.parameters():
             # Before the hooks of `Backpropagation`, added in each round: so it measures the delay.

@@ -30,26 +30,25 @@ def check_deadline(seconds: float | Deadline | None) -> None:
 class TMax:
     """T_max of the next round.
 
-    A `Deadline` that is not adapted says so itself. `Auto` starts with `TRIALS` rounds in which
-    users have ample time, and takes from them the T_max at which users would have reached the
-    share of their layers it aims for. From then on it is adapted after each round (`Auto.after`).
-    `shares` are the parts of a round's work that are done when each layer is complete.
+    `Auto` starts with `TRIALS` rounds in which users have ample time, and takes from them the T_max
+    at which users would have reached as many of their layers as it aims for. From then on it is
+    adapted after each round (`Auto.after`).
     """
 
     deadline: Deadline | None
-    shares: Floats
+    done_after: Floats  # the part of a round's work that is done when each layer is complete
     current: float = 0.0  # what a deadline that is adapted is at; 0 until it is found
     _fastest: dict[str, float] = field(default_factory=dict)  # seconds of a step, of each user
     _slowest: float = 0.0  # user in the last trial
     _trials: int = 0
 
     @classmethod
-    def of(cls, deadline: float | Deadline | None, shares: Floats) -> "TMax":
+    def of(cls, deadline: float | Deadline | None, done_after: Floats) -> "TMax":
         """A number is a constant deadline."""
         check_deadline(deadline)
         if deadline is not None and not isinstance(deadline, Deadline):
             deadline = Constant(float(deadline))
-        return cls(deadline, shares)
+        return cls(deadline, done_after)
 
     @property
     def trying(self) -> bool:
@@ -77,17 +76,17 @@ class TMax:
         if not counted:
             return
         if self.trying:
-            self._try(counted, updates, len(row.reached))
+            self._try(counted, updates)
             return
         layers = len(row.reached)
         reached = [
             layers if row.steps.get(user, (1, 1))[0] > 1 else layers + 1 - row.depths[user]
             for user in counted
         ]
-        share = sum(reached) / (layers * len(counted))
-        self.current = min(max(self.deadline.after(self.current, share), SHORTEST), LONGEST)
+        done = sum(reached) / (layers * len(counted))
+        self.current = min(max(self.deadline.after(self.current, done), SHORTEST), LONGEST)
 
-    def _try(self, users: Collection[str], updates: Mapping[str, Update], layers: int) -> None:
+    def _try(self, users: Collection[str], updates: Mapping[str, Update]) -> None:
         assert isinstance(self.deadline, Auto)
         for user in users:
             update = updates.get(user)
@@ -98,7 +97,7 @@ class TMax:
             (u.seconds for user, u in updates.items() if user in users), default=self._slowest
         )
         self._trials += 1
-        times = np.outer(list(self._fastest.values()), self.shares).ravel()
+        times = np.outer(list(self._fastest.values()), self.done_after).ravel()
         known = times[np.isfinite(times)]
         if self._trials < TRIALS or not len(known):
             return

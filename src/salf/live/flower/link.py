@@ -16,10 +16,10 @@ from torch import Tensor
 from salf.common.errors import in_one_line
 from salf.core.layers import Layers
 from salf.live.flower.client import SERVER_STATE, USER_STATE
-from salf.live.flower.mail import Mail, Sent
+from salf.live.flower.mail import Mail, SentMessage
 from salf.live.rounds import Answer, Grace
 from salf.live.task import Task
-from salf.live.update import Rejected, Update, number_of, optional_of, size_of, whole_of
+from salf.live.update import Rejected, Update, size_of, whole_of
 
 Record = TypeVar("Record")
 
@@ -137,7 +137,7 @@ class GridLink:
         busy = {sent.node for sent in self._mail.unanswered()}
         return [node for node in nodes if node not in busy]
 
-    def _answer(self, sent: Sent, reply: Message | Rejected) -> Answer:
+    def _answer(self, sent: SentMessage, reply: Message | Rejected) -> Answer:
         user, content = self._name(sent.node), cast(Update | Rejected, reply)
         if isinstance(reply, Message):
             try:
@@ -164,17 +164,8 @@ def update_of(user: str, round: int, reply: Message, most_bytes: int) -> Update:
         raise Rejected("not made by salf.flower.train; call it in the ClientApp")
     if (said := whole_of(metrics, "server-round")) != round:
         raise Rejected(f"it is for round {said}, in reply to round {round}")
-    return Update(
-        user,
-        round,
-        whole_of(metrics, "depth"),
-        {name: _tensor(name, array) for name, array in arrays.items()},
-        number_of(metrics, "loss"),
-        number_of(metrics, "seconds"),
-        whole_of(metrics, "steps"),
-        whole_of(metrics, "planned"),
-        **optional_of(metrics),
-    )
+    tensors = {name: _tensor(name, array) for name, array in arrays.items()}
+    return Update.of(user, round, tensors, metrics)
 
 
 def _only(records: Mapping[str, Record], kind: str) -> Record:

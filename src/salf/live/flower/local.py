@@ -19,15 +19,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
-from urllib.error import URLError
 from urllib.request import urlopen
 
 import tomli_w
 
 from salf.common.errors import SalfError
-from salf.common.files import temporary_folder
+from salf.common.files import locked, temporary_folder
 from salf.common.process import sigterm_as_exit, uninterrupted
-from salf.live.flower import parent
+from salf.live.flower.parent import VARIABLE
 
 LOOPBACK = "127.0.0.1"
 CONNECTION = "salf"  # what the federation is called in Flower's own configuration
@@ -60,13 +59,14 @@ class LocalFederation:
             raise SalfError("a local Flower federation needs Linux or macOS; on Windows use WSL.")
         self._configs = nodes
         self._simulation = simulation
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, subprocess.Popen[str]] = {}
         self._runs = 0
         self._open = ExitStack()  # what ends with the federation
 
     def __enter__(self) -> "LocalFederation":
         self._open.enter_context(sigterm_as_exit())
         self.home = self._open.enter_context(temporary_folder("salf-flower"))
+        self._open.enter_context(locked(self.home))
         self._env = {
             **os.environ,
             # Own methods, data and models are found where this program finds them.
@@ -80,7 +80,7 @@ class LocalFederation:
             "RAY_worker_niceness": "1",  # else 15, which leaves nothing beside other programs
             "OMP_NUM_THREADS": "1",  # each node a device of its own, not all of this machine
             "PYTHONUNBUFFERED": "1",
-            parent.VARIABLE: parent.this_process(),
+            VARIABLE: str(self.home),
         }
         if self._simulation:
             folder = temporary_folder("salf-ray", short=True)
@@ -109,13 +109,12 @@ class LocalFederation:
         command = ["run", str(app.resolve()), CONNECTION, "--stream", "--run-config", str(settings)]
         if self._simulation:
             command += ["--federation-config", f"num-supernodes={len(self._configs)}"]
-        last = ""
-        process = self._flwr(*command)
+        last, process = "", self._flwr(*command)
         try:
             assert process.stdout is not None
             for line in process.stdout:
-                last = line.decode(errors="replace").rstrip() or last
-                yield line.decode(errors="replace").rstrip("\n")
+                last = line.rstrip() or last
+                yield line.rstrip("\n")
             if process.wait() != 0:
                 raise SalfError(f"the app could not be run: {last}")
         finally:
@@ -130,7 +129,10 @@ class LocalFederation:
 
     def node_id(self, number: int) -> str:
         """What SuperNode `number` (0, 1, ...) is called as a user."""
-        return self._await(_node(number), r"SuperNode ID: (\d+)")
+        until = time.monotonic() + START
+        while not (found := re.search(r"SuperNode ID: (\d+)", self.log_of(_node(number)))):
+            self._check_alive(_node(number), until)
+        return found[1]
 
     def log_of(self, name: str) -> str:
         """What `superlink` or `supernode-0`, ... has written so far."""
@@ -161,7 +163,9 @@ class LocalFederation:
             *(["--simulation"] if self._simulation else []),
         )
         until = time.monotonic() + START
-        while not _answers(f"http://{self._address}/health"):
+        while True:
+            with suppress(OSError), urlopen(f"http://{self._address}/health", timeout=1.0):
+                return
             self._check_alive("superlink", until)
 
     def _start_supernodes(self) -> None:
@@ -181,34 +185,27 @@ class LocalFederation:
         with (self.home / f"{name}.log").open("wb") as output:
             self._processes[name] = self._popen(command, *arguments, stdout=output)
 
-    def _flwr(self, *arguments: str) -> subprocess.Popen[bytes]:
-        # Elsewhere flwr may take the connection's name for that of a folder.
-        return self._popen("flwr", *arguments, stdout=subprocess.PIPE, cwd=self.home)
+    def _flwr(self, *arguments: str) -> subprocess.Popen[str]:
+        return self._popen("flwr", *arguments, stdout=subprocess.PIPE)
 
     def _popen(
-        self, command: str, *arguments: str, stdout: int | IO[bytes], cwd: Path | None = None
-    ) -> subprocess.Popen[bytes]:
-        found = shutil.which(command, path=self._env["PATH"])
-        if found is None:
+        self, command: str, *arguments: str, stdout: int | IO[bytes]
+    ) -> subprocess.Popen[str]:
+        if (found := shutil.which(command, path=self._env["PATH"])) is None:
             raise SalfError(f"{command} is not installed: run pip install 'salf[flower]'.")
         # A session of its own: Ctrl-C is for this process, which then ends the others in order.
         return subprocess.Popen(
             [found, *arguments],
             env=self._env,
-            cwd=cwd,
+            cwd=self.home,  # elsewhere flwr may take the connection's name for that of a folder
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             preexec_fn=_end_with_parent,
+            encoding="utf-8",
+            errors="replace",
         )
-
-    def _await(self, name: str, pattern: str) -> str:
-        """What the pattern's group finds in the log of a process, once it does."""
-        until = time.monotonic() + START
-        while (found := re.search(pattern, self.log_of(name))) is None:
-            self._check_alive(name, until)
-        return found[1]
 
     def _check_alive(self, name: str, until: float) -> None:
         """Wait a moment for a process that starts, unless it has ended or takes too long."""
@@ -219,11 +216,7 @@ class LocalFederation:
         raise SalfError(f"Flower's {name} did not start: {last}")
 
     def _check_last_run(self) -> None:
-        text = (
-            self._flwr("list", CONNECTION, "--format", "json")
-            .communicate()[0]
-            .decode(errors="replace")
-        )
+        text = self._flwr("list", CONNECTION, "--format", "json").communicate()[0]
         try:
             run = max(json.loads(text)["runs"], key=lambda run: run["pending-at"])
             status, details = run["status"], run.get("status-details", "")
@@ -243,21 +236,13 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _answers(address: str) -> bool:
-    try:
-        with urlopen(address, timeout=1.0):
-            return True
-    except (URLError, OSError):
-        return False
-
-
 def _end_with_parent() -> None:
     """Ask the kernel to end this process when its parent is gone, however it went (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
-def _end(process: subprocess.Popen[bytes], until: float) -> None:
+def _end(process: subprocess.Popen[str], until: float) -> None:
     process.terminate()
     try:
         process.wait(max(0.0, until - time.monotonic()))
@@ -271,18 +256,12 @@ def _end_those_with(variable: str) -> None:
 
     Returns when they are gone; one may have started another while it was looked for.
     """
-    until = time.monotonic() + STOP
-    while (found := _those_with(variable)) and time.monotonic() < until:
-        for process in found:
+    until, found = time.monotonic() + STOP, True
+    while found and time.monotonic() < until:
+        found = False
+        for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                os.kill(process, signal.SIGKILL)
+                if f"{variable}\0".encode() in (folder / "environ").read_bytes():
+                    os.kill(int(folder.name), signal.SIGKILL)
+                    found = True
         time.sleep(0.05)
-
-
-def _those_with(variable: str) -> list[int]:
-    marked, found = f"{variable}\0".encode(), []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if int(folder.name) != os.getpid() and marked in (folder / "environ").read_bytes():
-                found.append(int(folder.name))
-    return found

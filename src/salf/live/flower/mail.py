@@ -33,7 +33,7 @@ MOST_PULLS = 64  # at a time, each a thread; a stalled upload holds one until Fl
 
 
 @dataclass(eq=False)
-class Sent:
+class SentMessage:
     """A message on its way: to whom, of which round, and until when Flower takes a reply."""
 
     node: int
@@ -58,7 +58,7 @@ class Mail:
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
-        self._sent: dict[str, Sent] = {}
+        self._sent: dict[str, SentMessage] = {}
         self._pulls: list[Pull] = []
         self._ended: Queue[tuple[Pull, Iterable[Message] | Exception]] = Queue()
         self._alone: set[int] = set()  # nodes that share no pull, as theirs stalled or failed
@@ -69,17 +69,17 @@ class Mail:
         for message in messages:
             about = message.metadata
             if about.message_id in taken:
-                self._sent[about.message_id] = Sent(
+                self._sent[about.message_id] = SentMessage(
                     about.dst_node_id, round, time.monotonic() + about.ttl
                 )
 
-    def unanswered(self) -> list[Sent]:
+    def unanswered(self) -> list[SentMessage]:
         """What may still be replied to."""
         now = time.monotonic()
         self._sent = {key: sent for key, sent in self._sent.items() if sent.until > now}
         return list(self._sent.values())
 
-    def receive(self, seconds: float) -> list[tuple[Sent, Message | Rejected]]:
+    def receive(self, seconds: float) -> list[tuple[SentMessage, Message | Rejected]]:
         """The replies that have come; waits at most so long for the first."""
         until = time.monotonic() + seconds
         while True:
@@ -135,7 +135,7 @@ class Mail:
 
     def _taken(
         self, pull: Pull, came: Iterable[Message] | Exception
-    ) -> Iterable[tuple[Sent, Message | Rejected]]:
+    ) -> Iterable[tuple[SentMessage, Message | Rejected]]:
         """Replies with what they reply to. A message has one; what else comes is left."""
         self._pulls.remove(pull)
         if isinstance(came, Exception):

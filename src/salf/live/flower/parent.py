@@ -1,7 +1,8 @@
 """Processes of a local federation end with the one that began it, also when that is killed.
 
 The kernel ends its children. Theirs, which Flower starts for each run and each message, would go on
-for half a minute, and the ServerApp's has the files of the run: so they look for themselves.
+for half a minute, and the ServerApp's has the files of the run: so they look for themselves. The
+federation's folder is locked for as long as the process that began it lives.
 """
 
 import os
@@ -10,13 +11,10 @@ import time
 from functools import cache
 from pathlib import Path
 
-VARIABLE = "SALF_PARENT"  # in the environment of all processes of the federation
+from salf.common.files import locked
+
+VARIABLE = "SALF_PARENT"  # in the environment of all processes of the federation: its folder
 EVERY = 0.5  # seconds
-
-
-def this_process() -> str:
-    """What `VARIABLE` is set to by the process that begins a federation."""
-    return f"{os.getpid()}:{_started(os.getpid())}"
 
 
 def end_with_parent() -> None:
@@ -42,25 +40,8 @@ def _keep_looking() -> None:
 
 
 def _end_if_gone() -> None:
-    pid, _, started = os.environ[VARIABLE].partition(":")
-    if _started(int(pid)) != started:  # which tells it from another that has its number by now
-        os._exit(1)  # nobody is left to be told
-
-
-def _started(pid: int) -> str:
-    """When a process was started, as Linux puts it; "gone" if it is not there."""
     try:
-        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return "gone" if state in "ZX" else rest[18]
-    except OSError:
-        return "unknown" if not Path("/proc/self").exists() and _is_there(pid) else "gone"
-
-
-def _is_there(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass  # it is another user's
-    return True
+        with locked(Path(os.environ[VARIABLE])):
+            os._exit(1)  # nobody is left to be told
+    except BlockingIOError:
+        return
