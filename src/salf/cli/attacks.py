@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,9 @@ from salf.runs.config import Config
 from salf.runs.presets import PRESETS, simulated
 
 _CHOSEN = ("attack", "robust", "stragglers", "seed", "threads")
+if TYPE_CHECKING:
+    from salf.runs.run import Result
+
 USERS = 8
 TABLE = "attacks.md"
 # Just below the live server's bound, and as large as an honest gradient.
@@ -41,9 +44,7 @@ def attacks(
     workers: Workers = None,
     out: Annotated[
         Path | None,
-        option(
-            "--out", help="Folder for runs, results.csv and attacks.md; continues what is there."
-        ),
+        option("--out", help="Folder for runs and results; continues what is there."),
     ] = None,
 ) -> None:
     """Test the rules of --robust against attacks, and print the accuracies as a table.
@@ -94,9 +95,7 @@ def try_attacks(
         lines += [f"| {title} | {' | '.join(rules)} |", "|---" * (len(rules) + 1) + "|"]
         for attack in attacks:
             cells = [
-                _cell(
-                    [run.summary["test_accuracy"] for run in compared.results.get(case, ())], seeds
-                )
+                _cell(compared.results.get(case, ()), seeds)
                 for rule in rules
                 for case in sweep.cases
                 if case.stragglers == ratio
@@ -109,5 +108,6 @@ def try_attacks(
     return "\n".join(lines)
 
 
-def _cell(accuracies: Sequence[float], seeds: int) -> str:
-    return f"{mean(accuracies):.3f}" if len(accuracies) == seeds else "diverged"
+def _cell(runs: Sequence["Result"], seeds: int) -> str:
+    accuracy = mean(run.summary["test_accuracy"] for run in runs) if runs else 0.0
+    return f"{accuracy:.3f}" if len(runs) == seeds else "diverged"
