@@ -135,7 +135,7 @@ class RayLink:
         found = []
         for name in sorted(names - self._actors.keys()):
             try:
-                actor = ray.get_actor(name)
+                actor: Any = ray.get_actor(name)
             except ValueError:  # it ended between the two questions
                 continue
             if hasattr(actor, "ready"):  # else somebody else's, of the same namespace
