@@ -24,6 +24,7 @@ from salf.live.rounds import Grace, Rounds
 from salf.live.serve import make_server
 from salf.live.server import LiveServer, Row
 from salf.live.slow import slowness
+from salf.live.task import Task
 from salf.live.update import Update, encode_model
 from salf.live.users import make_user, user_name
 from salf.problem import Problem
@@ -51,9 +52,13 @@ class Idle:
             name: torch.zeros_like(tensor) for name, tensor in one_megabyte().named_parameters()
         }
 
-    def train(self, round: int, *task: object) -> Update:
+    def train(self, task: Task) -> Update:
         """Answer."""
-        return Update(self.name, round, 1, self.tensors)
+        return Update(self.name, task.round, 1, self.tensors)
+
+    def packed(self, update: Update) -> Update:
+        """Nothing is compressed."""
+        return update
 
 
 def run(rounds: Rounds, count: int, what: str) -> list[Row]:

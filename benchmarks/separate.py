@@ -25,29 +25,27 @@ from salf.core.server import SGD
 from salf.data import Partitioned, Samples
 from salf.engines import engine as make_engine
 from salf.methods import method
-from salf.simulation import Simulation
+from salf.problem import Problem
+from salf.simulation import Recipe, Simulation
 from salf.worlds.base import AtDeadline
 from salf.worlds.depth import Mixture
 
 USERS = 30
 
 
-class Separate(Simulation):
-    """A simulation whose engine adds every user's update by itself."""
-
-    def _aggregate(self, t: int) -> LayerwiseAggregate:
-        return LayerwiseAggregate(self.engine.layers, self.engine.weights, separate=True)
-
-
 def federation(
-    cls: type[Simulation], name: str, kind: str, model: str, samples: Samples, ratio: float
+    name: str, kind: str, model: str, samples: Samples, ratio: float, separate: bool = False
 ) -> Simulation:
+    """Users of one method; `separate` users' updates are added one by one."""
     net = start_of(model)
     layers = Layers.of(net)
-    shares = Partitioned(samples, np.array_split(np.arange(len(samples)), USERS))
+    parts = Partitioned(samples, np.array_split(np.arange(len(samples)), USERS))
     world = AtDeadline(Mixture(USERS, len(layers), ratio))
-    engine = make_engine(kind, net, layers)
-    return cls(engine, method(name), world, shares, lambda t: LR, SGD(MOMENTUM), BATCH)
+    recipe = Recipe(lambda t: LR, SGD(MOMENTUM), BATCH, engine=make_engine(kind, net, layers))
+    made = Simulation(Problem(net, layers, parts), method(name), world, recipe)
+    if separate:
+        made.pipeline.open = lambda *_: LayerwiseAggregate(layers, made.engine.weights, True)
+    return made
 
 
 def main() -> None:
@@ -64,11 +62,11 @@ def main() -> None:
         samples = samples_of(model)
         for ratio in map(float, arguments.stragglers.split(",")):
             sides = {
-                "salf": federation(Simulation, "salf", "fused", model, samples, ratio),
-                "separate": federation(Separate, "salf", "fused", model, samples, ratio),
-                "loop": federation(Separate, "salf", "loop", model, samples, ratio),
-                "fedavg": federation(Simulation, "fedavg", "fused", model, samples, ratio),
-                "mifa": federation(Simulation, "mifa", "fused", model, samples, ratio),
+                "salf": federation("salf", "fused", model, samples, ratio),
+                "separate": federation("salf", "fused", model, samples, ratio, True),
+                "loop": federation("salf", "loop", model, samples, ratio, True),
+                "fedavg": federation("fedavg", "fused", model, samples, ratio),
+                "mifa": federation("mifa", "fused", model, samples, ratio),
             }
             times: dict[str, list[float]] = {side: [] for side in sides}
             with kept_memory():

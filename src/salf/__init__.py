@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from salf.core.backprop import backward_to
     from salf.core.deadline import Backpropagation, Partial
     from salf.core.layers import Layer, Layers
+    from salf.core.local import Done, LocalRule, LocalStep
     from salf.core.rows import Row
     from salf.data import DataSet, Samples, from_tensors, load
     from salf.methods import METHODS, Method, method
@@ -47,6 +48,7 @@ _HOMES = {
     "salf.runs.training": ("History", "StopTraining"),
     "salf.worlds.fleet.devices": ("Fleet",),
     "salf.core.layers": ("Layer", "Layers"),
+    "salf.core.local": ("Done", "LocalRule", "LocalStep"),
     "salf.methods": ("METHODS", "Method", "method"),
     "salf.planning": ("Plan", "plan"),
     "salf.problem": ("Problem",),
@@ -65,11 +67,14 @@ __all__ = [
     "Compared",
     "Config",
     "DataSet",
+    "Done",
     "Fleet",
     "History",
     "Layer",
     "Layers",
     "LayerwiseAggregate",
+    "LocalRule",
+    "LocalStep",
     "Method",
     "Partial",
     "Plan",

@@ -16,7 +16,7 @@ from salf.common.errors import SalfError, TrainingDiverged
 from salf.common.files import write_whole
 from salf.common.notebook import frame
 from salf.common.progress import Report
-from salf.data import DataSet, load
+from salf.data import DataSet, are_of_users, load
 from salf.methods import Method, named
 from salf.methods import method as make_method
 from salf.models import build
@@ -36,11 +36,12 @@ from salf.runs.compare import (
 from salf.runs.config import Config
 from salf.runs.federation import load_data
 from salf.runs.own import run_own
-from salf.runs.pool import Interrupted, Job, Progress, counted, run_all, run_here, run_job
+from salf.runs.pool import Interrupted, Job, run_all, run_here, run_job
 from salf.runs.presets import simulated
 from salf.runs.run import How, Result
 from salf.runs.settings import refuse_with_fleet, typed
 from salf.runs.training import OnRound
+from salf.runs.watched import Progress, counted
 from salf.worlds.depth import has_ratio
 from salf.worlds.fleet.deadlines import missing
 from salf.worlds.fleet.named import GIVEN
@@ -154,7 +155,8 @@ class Sweep:
         axes, fixed = _axes(settings)
         given = axes.pop("method", ["fedavg", "drop", base.method])
         methods = {each if isinstance(each, str) else named(each): each for each in given}
-        splits = axes.pop("split", [base.split])
+        usual = [base.split] if not are_of_users(own[1]) else {"own": base.split}
+        splits = axes.pop("split", usual)
         rules = splits if isinstance(splits, Mapping) else {str(each): each for each in splits}
         averages = axes.pop("average", [])
         fleet = axes["fleet"][0] if "fleet" in axes else fixed.get("fleet", base.fleet)

@@ -170,6 +170,8 @@ class Simulation:
         if self.asks:
             part = self.method.counts(arrived, self.world.layers)
             self.pipeline.close(t, arrived.user, part, arrived.weight)
+        else:
+            self.pipeline.watch.check()
 
         in_use = self.world.models_in_use(memory)
         if t in in_use:

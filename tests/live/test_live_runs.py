@@ -96,9 +96,11 @@ class Stopping:
 class Here:
     """Users in this process, who stop at depths drawn for every round; some never answer."""
 
-    def __init__(self, config):
+    def __init__(self, config, folder):
         self.config = config
-        self.members = {user_name(n): make_user(config, n) for n in range(1, config.users + 1)}
+        states = None if folder is None else folder.path / "users"
+        numbers = range(1, config.users + 1)
+        self.members = {user_name(n): make_user(config, n, folder=states) for n in numbers}
         self.answers = []
         for user in self.members.values():
             user.backpropagation = Stopping(user.backpropagation)
@@ -135,7 +137,7 @@ def users_in_this_process(monkeypatch):
     """Instead of Ray: all else is what `salf live` does."""
 
     def serve_here(config, problem, folder, joining, on_round, watcher):
-        link = Here(config)
+        link = Here(config, folder)
         return serve(config, link, folder, problem=problem, on_round=on_round, watcher=watcher)
 
     monkeypatch.setattr(live_module, "_on_ray", serve_here)
@@ -340,6 +342,25 @@ def test_a_server_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path):
     assert rows_of(tmp_path / "parts") == rows_of(tmp_path / "whole")
     one, other = ((tmp_path / run / "model.safetensors").read_bytes() for run in ("whole", "parts"))
     assert one == other
+
+
+STATES = ["scaffold", "feddyn", "ownstate:Leans", "ownstate:LeansOnDevice"]
+
+
+@pytest.mark.parametrize("compress", ["", "fp16"])
+@pytest.mark.parametrize("method", STATES)
+def test_what_a_method_keeps_survives_a_stop_and_is_replayed(tmp_path, method, compress):
+    """Users' states on their devices and at the server; some updates are lost on the way."""
+    config = SMALL.changed(method=method, momentum=0.0, local_steps=3, compress=compress, rounds=8)
+    live(config, tmp_path / "whole")
+    with pytest.raises(Killed):
+        live(config, tmp_path / "parts", on_round=interrupted.at(4, Killed))
+    live(config, tmp_path / "parts", resume=True)
+    one, other = ((tmp_path / run / "model.safetensors").read_bytes() for run in ("whole", "parts"))
+    assert one == other
+    assert replay(tmp_path / "whole").distance < 5e-3
+    live(config.changed(method="salf"), tmp_path / "salf")
+    assert (tmp_path / "salf" / "model.safetensors").read_bytes() != one
 
 
 def rows_of(folder):

@@ -1,12 +1,14 @@
 """A method from a file outside the package: live on Ray and on Flower, and replayed."""
 
 import json
+import shutil
 import subprocess
 import sys
 
 import pytest
 
-from command import salf
+import ownstate
+from command import salf, salf_process
 
 OWN = """
 from dataclasses import dataclass
@@ -23,6 +25,30 @@ BACKENDS = [
     pytest.param("ray", 2, 60, "20ms", id="ray", marks=pytest.mark.xdist_group("ray")),
     pytest.param("flower", 2, 2, "2s", id="flower", marks=pytest.mark.xdist_group("flower")),
 ]
+STATES = [
+    pytest.param(method, *BACKENDS[n].values, id=method, marks=BACKENDS[n].marks)
+    for method, n in (("scaffold", 0), ("ownstates:Leans", 0), ("ownstates:LeansOnDevice", 1))
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "backend", "users", "rounds", "deadline"), STATES)
+def test_what_a_method_keeps_is_live_and_replayed(
+    tmp_path, method, backend, users, rounds, deadline
+):
+    """Stopped in the middle and resumed, with new processes for all users on Ray."""
+    pytest.importorskip("ray" if backend == "ray" else "flwr")
+    shutil.copy(ownstate.__file__, tmp_path / "ownstates.py")
+    chosen = f"--method {method} --local-steps 2 --momentum 0 --slow 0.5x8 --robust none --out run"
+    for more in [rounds // 2, rounds] if backend == "ray" else [rounds]:
+        settings = f"--users {users} --rounds {more} --deadline {deadline} --backend {backend}"
+        resume = ["--resume"] if more == rounds and backend == "ray" else []
+        words = ["live", "digits-mlp", *settings.split(), *chosen.split(), *resume]
+        done = salf_process(*words, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    shown = salf("replay", "run", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert float(shown.stdout.partition("between the two models: ")[2].split()[0]) < 1e-3
 
 
 @pytest.mark.slow

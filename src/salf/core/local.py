@@ -130,7 +130,7 @@ def local_update(device: Device, layers: "Layers", steps: int, local: Local) -> 
         if number > 1 and passed.depth > (1 if local.whole_steps else len(layers)):
             break  # nothing of this step counts: the steps before it are delivered
         done, depth, gradients = number, passed.depth, passed.gradients
-        if local.rule is not None:
+        if local.rule is not None and gradients:
             gradients = changed(local, number, gradients, total)
         for name, gradient in gradients.items():
             total[name] = total[name] + gradient if name in total else gradient

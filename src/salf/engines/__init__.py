@@ -69,7 +69,7 @@ def engine(
     if reason is None:
         fused = FusedEngine(model, layers, loss)
         fused.why = "the model is a plain nn.Sequential"
-        return fused
+        return CheckedEngine(fused, in_doubt=False)
     if example is not None:
         fast = (GroupedEngine if isinstance(blocks, str) else FusedEngine)(model, layers, loss)
         fast.why = f"{type(model).__name__} keeps the rows of different users apart"

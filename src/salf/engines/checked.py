@@ -1,12 +1,14 @@
-"""A fast engine in doubt: its first round is computed by the loop engine too."""
+"""A fast engine that gives way to the loop engine, for rounds it must not or cannot compute."""
 
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
 from salf.common.errors import in_one_line
 from salf.core.aggregate import LayerwiseAggregate
 from salf.engines.base import ONE_STEP, Engine, LocalSteps, Network, RoundResult, Rows, Weights
+from salf.engines.fused import FusedEngine, is_nested
 from salf.engines.loop import LoopEngine
 from salf.engines.mixing import tolerance, trial
 from salf.methods import Group, Plan
@@ -15,12 +17,16 @@ NEGLIGIBLE = 1e-3  # a layer whose gradients are smaller, relative to the larges
 
 
 class CheckedEngine(Engine):
-    """Runs as `fast` if the first round agrees with the loop engine's, else as the loop engine."""
+    """Runs as `fast`, or as the loop engine from a round on that needs it.
 
-    def __init__(self, fast: Engine) -> None:
+    If `fast` is in doubt, that is the first round if it differs from the loop engine's; for the
+    fused engine, it is one with weights that are not nested.
+    """
+
+    def __init__(self, fast: Engine, in_doubt: bool = True) -> None:
         super().__init__(fast.model, fast.layers, fast.loss)
         self._chosen = fast
-        self._checked = False
+        self._checked = not in_doubt
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -53,13 +59,20 @@ class CheckedEngine(Engine):
         local: LocalSteps = ONE_STEP,
         aggregate: LayerwiseAggregate | None = None,
     ) -> RoundResult:
-        """Compute round t; the first one with users both ways."""
+        """Compute round t; in doubt, the first one with users both ways."""
         if not self._checked and any(len(group.users) for group in plan.groups):
             separate = aggregate is not None and aggregate.separate
             if reason := self._difference(plan, t, old, rows, local, separate):
                 self.settle("loop", f"{reason}, so users are computed one at a time")
             self._checked = True
+        together = isinstance(self._chosen, FusedEngine) and not (aggregate and aggregate.separate)
+        if together and not all(is_nested(group.weights) for group in plan.groups):
+            why = "a user may count in a layer and not in later ones"
+            self.settle("loop", f"{why}, so users are computed one at a time")
         return self._chosen.round(plan, t, old, rows, local, aggregate)
+
+    def predict(self, inputs: Tensor) -> Tensor:
+        return self._chosen.predict(inputs)
 
     def _difference(
         self,

@@ -105,6 +105,12 @@ def _is_safe(module: nn.Module) -> bool:
     return type(module) in BATCH_NORMS
 
 
+def is_nested(weights: Floats) -> bool:
+    """Whether every user that counts in a layer counts in all later ones, c[l, u]."""
+    reach = weights > 0
+    return not (reach[:-1] & ~reach[1:]).any()
+
+
 class FusedEngine(BlockEngine):
     """One pass per group of users that share a network; equal to the loop engine to rounding."""
 
@@ -126,7 +132,7 @@ class FusedEngine(BlockEngine):
         reach = weights > 0
         if reach.all():
             return [np.arange(reach.shape[1])]
-        if (reach[:-1] & ~reach[1:]).any():
+        if not is_nested(weights):
             raise SalfError(
                 "the fused engine needs nested weights: a user that counts in a layer must count "
                 "in all later ones. Use engine 'loop'."

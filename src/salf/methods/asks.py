@@ -1,12 +1,13 @@
 """What a method asks for, seen by trying it: nothing of this is declared."""
 
-from dataclasses import dataclass, field
+from dataclasses import FrozenInstanceError, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from salf.core.arrivals import Arrivals, Closing, Floats, Ints
 from salf.core.draws import Draws
+from salf.methods.watch import Watch, keeps_itself
 from salf.worlds.base import Memory, World
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class Asks:
 
 def asks_of(method: "Method") -> Asks:
     """Try a method on users of all depths, steps and ages, and note what it asks for."""
-    world, noted = _World(), _Noted()
+    world, noted, watch = _World(), _Noted(), Watch(method)
     depth = np.array([1, 2, 3, 4, 1, 2])
     plain: dict[str, Any] = {
         "user": np.arange(USERS),
@@ -93,7 +94,7 @@ def asks_of(method: "Method") -> Asks:
         "chance": np.full((LAYERS, USERS), 0.5),
         "everybody": float(USERS),
         "round": 2,
-        "server": _tried(lambda: method.server_state({})) or {},
+        "server": _tried(method, lambda: method.server_state({})) or {},
     }
     arrived = _Arrivals(**plain, noted=noted)
     layer = np.full(LAYERS, 2.0)
@@ -115,10 +116,11 @@ def asks_of(method: "Method") -> Asks:
         lambda: method.widths(arrived),
         lambda: method.divisor(closing),
     ):
-        _tried(trial)
-    if _tried(lambda: method.world(world)) is not world:
+        _tried(method, trial)
+    if _tried(method, lambda: method.world(world)) is not world:
         world.variants.add("own")
     memory = method.memory()
+    watch.check()
     return Asks(
         frozenset(noted.names),
         noted.cutoff,
@@ -127,9 +129,11 @@ def asks_of(method: "Method") -> Asks:
     )
 
 
-def _tried(trial: Any) -> Any:
+def _tried(method: "Method", trial: Any) -> Any:
     try:
         return trial()
+    except FrozenInstanceError as error:
+        raise keeps_itself(method, str(error).split("'")[1]) from None
     except Exception:  # whatever somebody else's method raises, it will raise in its run, too
         return None
 

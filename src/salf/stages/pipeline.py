@@ -26,6 +26,7 @@ from salf.core.compression import Compression, unpacked
 from salf.core.layers import Layers
 from salf.core.local import Tensors
 from salf.methods import Method
+from salf.methods.watch import Watch
 from salf.stages.attacks import Attacked, Attackers
 from salf.stages.compressed import Compressed, Residuals
 from salf.stages.participation import Participation
@@ -86,6 +87,7 @@ class Pipeline:
                     f"the server of {method.name} keeps a sum over all users, which a robust rule "
                     "does not protect: set robust to 'none'."
                 )
+        self.watch = Watch(method)
         self.votes = None if stages.robust is None else Votes(stages.robust)
         self.residuals: Residuals | None = None
         if (compression := stages.compression) is not None and seed is not None:
@@ -130,6 +132,7 @@ class Pipeline:
 
     def close(self, t: int, users: Users, part: Bools, weights: Floats | None = None) -> None:
         """Learn from round t: its users were asked, and took part in layers, [L, users]."""
+        self.watch.check()
         if self.participation is not None:
             self.participation.learn(users, part)
         if self.recall is not None:

@@ -134,7 +134,7 @@ class _Noting(Changing):
 def after(method: Method, done: Done) -> State:
     """A user's state after its round."""
     new = checked(method, "after", method.after(done))
-    return {**done.own, **{name: value.clone() for name, value in new.items()}}
+    return {name: value.clone() for name, value in {**done.own, **new}.items()}
 
 
 def checked(method: Method, hook: str, state: Any) -> dict[str, Tensor]:
