@@ -267,7 +267,7 @@ def _stragglers(comparison: Comparison) -> str:
     base = comparison.base
     if base.fleet:
         return (
-            f"Users' devices: {names.fleet_name(base)}; times follow from the work of each layer. A "
+            f"Devices: {names.fleet_name(base)}; times follow from the work of each layer. A "
             "round ends when all users are done or at the deadline "
             f"({names.deadline(base.deadline)}). By then, backpropagation has reached only some "
             "of the layers on slow devices."
