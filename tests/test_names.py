@@ -60,7 +60,6 @@ STILL_TWICE: set[str] = {
     "Block",
     "Done",
     "Parts",
-    "Plan",
     "Progress",
     "SALF",
     "Settings",

@@ -16,8 +16,8 @@ from salf.methods import method
 from salf.runs.config import Config
 from salf.runs.pool import OnProgress
 
-Measure = Callable[[Mapping[Key, tuple[Config, float]], OnProgress | None], dict[Key, BenchRun]]
-Watch = Callable[[str], OnProgress]  # gets what is being run
+MeasureRuns = Callable[[Mapping[Key, tuple[Config, float]], OnProgress | None], dict[Key, BenchRun]]
+WatchRuns = Callable[[str], OnProgress]  # gets what is being run
 
 
 def bench(
@@ -27,7 +27,7 @@ def bench(
     published: Mapping[str, BenchRow],
     *,
     workers: int | None = None,
-    watch: Watch | None = None,
+    watch: WatchRuns | None = None,
     report: Report | None = None,
 ) -> list[BenchRow]:
     """The rows of these methods, which are written to `out`/rows, each when it is complete.
@@ -61,8 +61,8 @@ def _results(
     entrant: Entrant,
     cells: Sequence[BenchCell],
     targets: Mapping[str, CellResult],
-    run: Measure,
-    watch: Watch | None,
+    run: MeasureRuns,
+    watch: WatchRuns | None,
 ) -> dict[str, CellResult]:
     """A method's results in these cells: first its learning rate in each, then all seeds."""
     found = {
