@@ -19,13 +19,11 @@ from reference import (
     equal_shares,
     simulate,
 )
-from salf import evaluation
 from salf.common.errors import SalfError, TrainingDiverged
 from salf.data import Partitioned, Samples
 from salf.engines import ENGINES
-from salf.evaluation import evaluate
 from salf.methods import method
-from salf.problem import Problem
+from salf.problem import Problem, evaluate
 from salf.simulation import Recipe, Simulation
 from salf.worlds.base import AtDeadline
 from salf.worlds.depth import Mixture, Uniform
@@ -163,7 +161,7 @@ def test_accuracy_is_the_share_of_right_labels_in_evaluation_mode(monkeypatch):
     twin.load_state_dict(sim.model.state_dict())
     wanted = (twin(inputs).argmax(1) == labels).double().mean().item()
     for rows in (7, 1000):
-        monkeypatch.setattr(evaluation, "ROWS_AT_ONCE", rows)
+        monkeypatch.setattr("salf.problem.ROWS_AT_ONCE", rows)
         found = evaluate(sim.engine, sim.data.samples)
         assert found["accuracy"] == pytest.approx(wanted)
         assert found["loss"] == pytest.approx(F.cross_entropy(twin(inputs), labels).item())

@@ -16,7 +16,7 @@ from salf.common.errors import SalfError, TrainingDiverged
 from salf.common.files import write_whole
 from salf.common.notebook import frame
 from salf.common.progress import Report
-from salf.data import DataSet, load
+from salf.data import DataSet, are_of_users, load
 from salf.methods import Method, named
 from salf.methods import method as make_method
 from salf.models import build
@@ -154,7 +154,8 @@ class Sweep:
         axes, fixed = _axes(settings)
         given = axes.pop("method", ["fedavg", "drop", base.method])
         methods = {each if isinstance(each, str) else named(each): each for each in given}
-        splits = axes.pop("split", [base.split])
+        usual = [base.split] if not are_of_users(own[1]) else {"own": base.split}
+        splits = axes.pop("split", usual)
         rules = splits if isinstance(splits, Mapping) else {str(each): each for each in splits}
         averages = axes.pop("average", [])
         fleet = axes["fleet"][0] if "fleet" in axes else fixed.get("fleet", base.fleet)

@@ -111,19 +111,19 @@ def test_one_very_long_round_leaves_room_for_the_others_and_is_told(folder):
 
 
 @pytest.mark.parametrize(
-    ("deadlines", "says"),
-    [((), "Rounds waited for all users."), ((0.02, 0.03), "T_max ranged from 20 ms to 30 ms.")],
+    ("deadlines", "rounds", "says"),
+    [
+        ((), 8, "Rounds waited for all users."),
+        ((0.02, 0.03), 8, "T_max ranged from 20 ms to 30 ms."),
+        ((0.02,) * 4, 4, "rounds that it was measured from"),  # too few to be halved
+    ],
 )
-def test_rounds_without_a_deadline_or_with_several_have_no_line(folder, deadlines, says):
-    found = page(made_up(deadlines=deadlines), LiveRun.of(folder), "live", [])
-    assert says in found.intro[1]
-    assert "T_max" not in texts(found)
-
-
-def test_a_run_too_short_to_be_halved_is_said_to_be_compared_with_itself(folder):
+def test_the_first_words_say_what_is_compared(folder, deadlines, rounds, says):
     run = LiveRun.of(folder)
-    short = replace(run, records=run.records[:4])
-    assert "rounds that it was measured from" in page(made_up(), short, "live", []).intro[1]
+    short = replace(run, records=run.records[:rounds])
+    found = page(made_up(deadlines=deadlines), short, "live", [])
+    assert says in found.intro[1]
+    assert ("T_max" in texts(found)) == (len(set(deadlines)) == 1)  # the line of one deadline
 
 
 def test_many_users_and_local_steps_give_a_figure_that_a_browser_can_draw(folder):

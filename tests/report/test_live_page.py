@@ -86,12 +86,6 @@ def test_accuracy_is_over_the_seconds_rounds_took_where_it_was_measured(run_of):
     assert points == [(0.75, 0.3), (2.0, 0.9)]
 
 
-def test_an_accuracy_that_was_measured_once_is_in_the_middle_of_its_axis(run_of):
-    chart = curve(run_of([row(1, accuracy=0.45)]), "accuracy")
-    low, high = chart["layer"][0]["encoding"]["y"]["scale"]["domain"]
-    assert 0 < low < 0.45 < high < 1
-
-
 def test_without_accuracy_the_loss_of_the_rounds_that_have_one_is_shown(run_of):
     run = run_of([row(1), row(2, train_loss=float("nan"))])
     assert curve(run, "accuracy") is None
@@ -118,21 +112,6 @@ def test_how_far_a_user_got_is_the_mean_share_of_the_layers(run_of):
     assert first["user-3"]["done"] == pytest.approx((3 + 2 + 1) / 9, abs=1e-4)
     assert (first["user-3"]["from"], first["user-3"]["to"]) == (0.5, 3.5)
     assert (first["user-3"]["rounds"], first["user-3"]["asked"]) == ("1 to 3", 3)
-
-
-def test_a_user_that_was_not_asked_is_blank_and_not_zero(run_of):
-    records = [row(t, {"user-2": 1} | ({"user-1": 3} if t == 2 else {})) for t in range(1, 301)]
-    run = run_of(records)
-    cells = data_of(progress(run))
-    slow = [cell for cell in cells if cell["user"].startswith("user-1")]
-    (cell,) = slow  # the column it was asked in, and the mean over the round it was asked in
-    assert (cell["rounds"], cell["asked"], cell["done"]) == (
-        "1 to 3",
-        1,
-        pytest.approx(1 / 3, 1e-3),
-    )
-    assert not any(cell["user"] == "user-3" for cell in cells)
-    assert "user-3" in progress(run)["encoding"]["y"]["scale"]["domain"]  # and yet it has its row
 
 
 def test_there_are_never_too_many_columns_and_each_has_whole_pixels(run_of):
@@ -178,10 +157,6 @@ def test_every_layer_has_the_mean_of_its_users_and_the_p_of_the_last_step(run_of
     ]
 
 
-def test_without_a_summary_layers_go_by_their_numbers(run_of):
-    assert run_of([row(1)]).layers == ["1", "2", "3"]
-
-
 def drawn(spec):
     """Of durations: the rounds, and the limits."""
     points = data_of(spec)
@@ -205,11 +180,6 @@ def test_one_long_round_in_3000_is_not_lost(run_of):
         "2,999 of 3,000 rounds closed within T_max plus the grace period, and 1 "
     )
     assert "A dot is the slowest of several consecutive rounds" in chart.caption
-
-
-def test_of_many_rounds_the_slowest_are_shown(run_of):
-    records = [row(t, seconds=0.02 if t % 2 else 0.03) for t in range(1, 801)]
-    assert {dot["mean"] for dot in drawn(durations(run_of(records)))[0]} == {0.03}
 
 
 def test_a_round_that_took_no_time_can_be_drawn(run_of):

@@ -24,6 +24,7 @@ from salf.runs.folder import RunFolder
 # On one worker, which makes everything once.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("reproduce")]
 
+KEPT = ["table1", "fig-vgg", "lemma1"]
 PNG = b"\x89PNG\r\n"
 
 
@@ -139,6 +140,9 @@ def copied(done, tmp_path):
         (os.link if source.endswith(".safetensors") else shutil.copy2)(source, target)
 
     shutil.copytree(done[0], tmp_path / "out", copy_function=copy)
+    # Every item on the page takes a second to put together.
+    state = json.loads((tmp_path / "out" / STATE).read_text())
+    (tmp_path / "out" / STATE).write_text(json.dumps({name: state[name] for name in KEPT}))
     return tmp_path / "out"
 
 
@@ -160,7 +164,7 @@ def test_an_item_made_at_another_size_keeps_the_others_on_the_page(copied, tiny,
             report=told.append,
         )
     assert seen == ["lemma1"]
-    assert sections(copied) == list(ITEMS)
+    assert sections(copied) == KEPT
     assert told == ["lemma1 was made at size tiny; now at size larger."]
     assert "Size larger." in (copied / TEXT).read_text()
 
@@ -185,7 +189,7 @@ def test_an_item_without_its_data_stays_on_the_page_if_it_was_made_before(
         patch.setattr("reproduction.reproduce.SIZES", both)
         made = reproduce(["fig-vgg", "lemma1"], lacking, copied, workers=1)
     assert "nowhere" in made.skipped["fig-vgg"]
-    assert sections(copied) == list(ITEMS)
+    assert sections(copied) == KEPT
 
 
 def test_a_state_that_cannot_be_read_is_a_sentence(copied, tiny):

@@ -10,8 +10,7 @@ import salf
 from salf.common.errors import SalfError
 from salf.data import Partitioned, Samples
 from salf.data.sampling import Batches
-from salf.evaluation import evaluate
-from salf.problem import Problem
+from salf.problem import Problem, evaluate
 from salf.runs.config import Config
 from salf.runs.constants import KAPPA, estimate
 from salf.runs.federation import from_config, problem_of

@@ -15,7 +15,7 @@ from salf.runs.federation import from_config
 from salf.runs.live_config import live
 
 SIZES = (12, 3, 7, 1, 20)
-SMALL = {"rounds": 4, "batch_size": 4, "threads": 1, "lr": 0.1}
+SMALL = {"rounds": 4, "batch_size": 4, "threads": 1, "lr": 0.1, "momentum": 0.0}
 
 
 net = partial(mlp, 6, 8, 3)

@@ -4,7 +4,16 @@ from salf.data.generated import synthetic
 from salf.data.loading import example, load, placed
 from salf.data.samples import DataSet, Samples, from_tensors
 from salf.data.splits import given, holdout, split
-from salf.data.users_data import OwnData, Partition, Partitioned, UsersData, joined, of_users, some
+from salf.data.users_data import (
+    OwnData,
+    Partition,
+    Partitioned,
+    UsersData,
+    are_of_users,
+    joined,
+    of_users,
+    some,
+)
 
 __all__ = [
     "DataSet",
@@ -13,6 +22,7 @@ __all__ = [
     "Partitioned",
     "Samples",
     "UsersData",
+    "are_of_users",
     "example",
     "from_tensors",
     "given",

@@ -116,13 +116,6 @@ class Partitioned(UsersData):
     def to(self, device: torch.device, dtype: torch.dtype | None) -> "Partitioned":
         return Partitioned(self.samples.to(device, dtype), self.parts)
 
-    def usual_labels(self, users: Index) -> Index:
-        """The most frequent label of each of these users."""
-        labels = self.samples.labels
-        if not self.has_classes:
-            raise SalfError("pairing devices with labels needs one class label per sample.")
-        return np.array([int(labels[self.parts[user]].mode().values) for user in users.tolist()])
-
     @property
     def has_classes(self) -> bool:
         """Whether a sample has one class label."""
@@ -133,7 +126,7 @@ class Partitioned(UsersData):
         """The mix of classes in every user's samples: [users, classes]."""
         labels = self.samples.labels
         if not self.has_classes:
-            raise SalfError("participation by labels needs one class label per sample.")
+            raise SalfError("devices or availability by labels need one class label per sample.")
         classes = int(labels.max()) + 1
         counts = [torch.bincount(labels[part], minlength=classes).numpy() for part in self.parts]
         return np.array([count / count.sum() for count in counts])
@@ -212,19 +205,32 @@ def of_users(data: Any, users: int | None) -> UsersData | None:
 
     Users' data are a list with an entry per user, or a function of the user's number.
     """
+    if not are_of_users(data):
+        return None
+    if isinstance(data, list):
+        if users not in (None, len(data)):
+            raise SalfError(f"the data are for {len(data)} users, but users is {users}.")
+        return joined(data) if _is_pair(data[0]) else OwnData(data.__getitem__, len(data))
+    if users is None:
+        raise SalfError(
+            "data is a function of the user's number: pass the number of users as users=."
+        )
+    return OwnData(data, users)
+
+
+def are_of_users(data: Any) -> bool:
+    """Whether data are the users' own already."""
     if isinstance(data, list) and data:
-        pairs = all(isinstance(each, tuple) and len(each) == 2 for each in data)
-        if pairs or all(isinstance(each, Dataset) or is_data_set(each) for each in data):
-            if users not in (None, len(data)):
-                raise SalfError(f"the data are for {len(data)} users, but users is {users}.")
-            return joined(data) if pairs else OwnData(data.__getitem__, len(data))
-    if callable(data) and not isinstance(data, Dataset) and not is_data_set(data):
-        if users is None:
-            raise SalfError(
-                "data is a function of the user's number: pass the number of users as users=."
-            )
-        return OwnData(data, users)
-    return None
+        return all(map(_is_pair, data)) or all(map(_is_set, data))
+    return callable(data) and not _is_set(data)
+
+
+def _is_pair(data: Any) -> bool:
+    return isinstance(data, tuple) and len(data) == 2
+
+
+def _is_set(data: Any) -> bool:
+    return isinstance(data, Dataset) or is_data_set(data)
 
 
 def some(data: UsersData, count: int, users: Index | None = None) -> Samples:

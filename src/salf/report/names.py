@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from salf.methods import asks, find
 from salf.runs.config import Config
@@ -94,7 +95,9 @@ def fleet(config: Config) -> str:
 
 def fleet_name(config: Config) -> str:
     """A fleet as people write it."""
-    return "the fleet given" if config.fleet == GIVEN else config.fleet
+    if config.fleet == GIVEN:
+        return str(config.given["fleet"]).rpartition(" ")[0]
+    return Path(config.fleet).stem if config.fleet.endswith(".csv") else config.fleet
 
 
 def deadline(value: float | str | None) -> str:

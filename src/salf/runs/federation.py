@@ -23,13 +23,12 @@ from salf.data.sampling import Batches, Cohort
 from salf.data.users_data import Index
 from salf.engines import Loss, cross_entropy
 from salf.engines.losses import checked as checked_loss
-from salf.evaluation import Metric
-from salf.evaluation import check_names as check_metrics
 from salf.methods import Method
 from salf.models import build, check_fit
-from salf.problem import Problem
+from salf.problem import Metric, Problem
+from salf.problem import check_names as check_metrics
 from salf.runs.config import Config
-from salf.runs.on_fleet import fleet_world, local_work
+from salf.runs.on_fleet import fleet_world
 from salf.runs.settings import Settings
 from salf.runs.training import Evaluation, Training
 from salf.simulation import Recipe, Simulation
@@ -185,7 +184,7 @@ def _recipe(
         lr or schedules.schedule(config.lr, config.rounds or 1),
         config.make_optimiser(),
         batch_size,
-        local_work(config),
+        config.local_work(),
         cohort_of(config, users),
         config.weigh == "samples",
         config.engine,
@@ -201,10 +200,10 @@ def cohort_of(config: Config, users: UsersData) -> Cohort:
 
 
 def _stages(config: Config, users: int) -> Stages:
-    attack = Attack.parse(config.attack, config.seed)
+    attack = Attack.parse(config.attack, config.seed) if config.attack else None
     return Stages(
         config.make_robust(),
-        Compression.parse(config.compress),
+        Compression.parse(config.compress) if config.compress else None,
         None if attack is None else Attackers(attack, users, config.attackers),
         config.reach == "counted",
     )
@@ -227,7 +226,7 @@ def evaluation_of(config: Settings, problem: Problem) -> Evaluation:
 
 def planned_steps(config: Settings, users: UsersData, some: Ints) -> Ints:
     """How many local steps some of the users are to do in a round, with batches of equal size."""
-    local = local_work(config)
+    local = config.local_work()
     return Batches(users, config.batch_size, local.epochs).steps(local)(some)
 
 

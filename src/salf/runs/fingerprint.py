@@ -13,6 +13,7 @@ from torch import Tensor
 from salf.core.inputs import Inputs
 from salf.data import DataSet
 from salf.engines import cross_entropy
+from salf.worlds.fleet.devices import Fleet
 
 
 def fingerprints(parts: Mapping[str, Any]) -> dict[str, str]:
@@ -32,7 +33,8 @@ def fingerprint(value: Any) -> str:
     digest = hashlib.sha256()
     for part in _parts(value):
         digest.update(part)
-    name = getattr(value, "__qualname__", type(value).__qualname__)
+    name = value.name if isinstance(value, Fleet) else ""
+    name = name or getattr(value, "__qualname__", type(value).__qualname__)
     return f"{name} {digest.hexdigest()[:16]}"
 
 

@@ -10,12 +10,11 @@ from salf.core.arrivals import Ints
 from salf.core.compression import Compression
 from salf.core.narrow import narrowed
 from salf.data import Partitioned, UsersData
-from salf.data.sampling import Batches, LocalWork
+from salf.data.sampling import Batches
 from salf.methods import Method
 from salf.models import check_fit
 from salf.problem import Problem
 from salf.runs.config import Config
-from salf.runs.settings import Settings
 from salf.worlds.fleet import deadlines
 from salf.worlds.fleet import named as fleets
 from salf.worlds.fleet.by_labels import ByLabels
@@ -26,11 +25,6 @@ from salf.worlds.fleet.timing import Timing
 from salf.worlds.fleet.world import OnFleet
 
 
-def local_work(config: Settings) -> LocalWork:
-    """What every user of a config does in a round."""
-    return LocalWork(config.local_steps, config.local_epochs, config.client_lr)
-
-
 def fleet_world(
     config: Config, problem: Problem, method: Method, fleet: Fleet | None = None
 ) -> tuple[OnFleet, int | Ints, Fleet]:
@@ -38,7 +32,7 @@ def fleet_world(
 
     Batches have one size for all users, or one for each.
     """
-    users, local = problem.users_data, local_work(config)
+    users, local = problem.users_data, config.local_work()
     fleet = _paired(config, fleet, users)
 
     def cost_of(model: nn.Module) -> Cost:
@@ -99,7 +93,7 @@ def _dealt(config: Config, fleet: Fleet, data: UsersData) -> Fleet:
     everybody = np.arange(len(data))
     if how == "size":
         return fleet.paired(how, sizes=data.sizes(everybody))
-    return fleet.paired(how, dominant=data.usual_labels(everybody))
+    return fleet.paired(how, dominant=data.label_mixes().argmax(axis=1))
 
 
 def _check_smallest(problem: Problem, rows: int) -> None:

@@ -13,12 +13,12 @@ from salf.core.layers import Prefixes
 from salf.core.schedules import Schedule
 from salf.data import DataSet, Partitioned, UsersData, from_tensors, of_users, some
 from salf.engines import Loss, cross_entropy
-from salf.evaluation import Metric
 from salf.methods import Method
 from salf.methods import method as make_method
+from salf.problem import Metric
 from salf.runs.config import Config
 from salf.runs.federation import Given, Parts, make_problem, training_of
-from salf.runs.fingerprint import fingerprints
+from salf.runs.fingerprint import fingerprint, fingerprints
 from salf.runs.folder import MODEL
 from salf.runs.run import How, Result, run_made
 from salf.runs.settings import check_names, refuse_deadline
@@ -105,7 +105,7 @@ def run_own(
 ) -> Result:
     """One run of a federation of Python objects; the model is left as trained."""
     config, made, objects = own_federation(model, **parts, **settings)
-    given = {"model": type(model).__qualname__}
+    given = dict(config.given)
     if out is not None:
         lr = settings.get("lr")
         given |= fingerprints({**parts, "lr": lr if callable(lr) else None})
@@ -145,28 +145,33 @@ def own_federation(
             "the fleet and the deadline determine how far users get: leave out depth= and "
             "stragglers=."
         )
-    named: dict[str, Any] = {
-        "data": made.name,
-        **({"method": method} if isinstance(method, str) else {}),
-        "split": split if isinstance(split, str) else "given",
-        **({} if isinstance(split, str) else {"users": len(split)}),
-        **({} if users_data is None else {"split": "own"}),
-        **({"depth": depth} if isinstance(depth, str) else {}),
-        **({"layers": layers} if isinstance(layers, str) else {}),
-        **_of_fleet(fleet, settings),
-        **({} if lr is None or callable(lr) else {"lr": lr}),
-        **settings,
-    }
+    texts = {"method": method, "split": split, "depth": depth, "layers": layers, "fleet": fleet}
+    named: dict[str, Any] = {n: value for n, value in texts.items() if isinstance(value, str)}
+    named |= {"data": made.name, "given": {"model": type(model).__qualname__}}
+    if lr is not None and not callable(lr):
+        named["lr"] = lr
+    if users_data is not None:
+        named["split"] = "own"
+    indices = None if isinstance(split, str) else split
+    if indices is not None:
+        named |= {"split": "given", "users": len(indices)}
+    if isinstance(fleet, Fleet):
+        if "availability" in settings and not fleet.devices.availability.always:
+            raise SalfError(
+                "the fleet given has an availability of its own: leave out availability=."
+            )
+        named |= {"fleet": fleets.GIVEN, "users": len(fleet)}
+        named["given"]["fleet"] = fingerprint(fleet)
+    named |= settings
     check_names(named, Config)
     config = Config(**named)
-    indices = None if isinstance(split, str) else split
     if indices is not None and config.users != len(indices):
         raise SalfError(f"the split is for {len(indices)} users, but users is {config.users}.")
     if indices is not None or users_data is not None:
         _check_evaluation(settings, tested)
-    if isinstance(method, Method) and config.average not in ("reached", method.average):
-        raise SalfError(f"the method given has average={method.average!r}; set it there.")
     if isinstance(method, Method):
+        if config.average not in ("reached", method.average):
+            raise SalfError(f"the method given has average={method.average!r}; set it there.")
         config.check_reach(method)
     parts = Parts(
         model,
@@ -214,17 +219,6 @@ def _check_kinds(**objects: object) -> None:
         if not isinstance(value, str | kinds):
             what = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
             raise SalfError(f"{name}= takes a name or an object such as {example}, not {what}.")
-
-
-def _of_fleet(fleet: str | Fleet, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a fleet brings along."""
-    if not fleet:
-        return {}
-    if isinstance(fleet, str):
-        return {"fleet": fleet}
-    if "availability" in settings and not fleet.devices.availability.always:
-        raise SalfError("the fleet given has an availability of its own: leave out availability=.")
-    return {"fleet": fleets.GIVEN, "users": len(fleet)}
 
 
 def _check_evaluation(settings: Mapping[str, Any], tested: bool) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from salf.common.errors import SalfError
 from salf.common.files import write_whole
-from salf.evaluation import evaluate
+from salf.problem import evaluate
 from salf.runs.config import Config
 from salf.runs.fleet_law import FleetLaw
 from salf.runs.pool import Done, Job, Progress

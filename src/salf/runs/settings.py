@@ -19,6 +19,7 @@ from salf.worlds.fleet import deadlines
 
 if TYPE_CHECKING:
     from salf.core.server import Optimiser
+    from salf.data.sampling import LocalWork
     from salf.stages.robust import Robust
 
 PAPER_MODELS = ("mlp", "cnn", "vgg11", "vgg13", "vgg16", "vgg19")
@@ -224,6 +225,12 @@ class Settings:
             f"not {self.cohort}."
         )
 
+    def local_work(self) -> "LocalWork":
+        """What every user does in a round."""
+        from salf.data.sampling import LocalWork
+
+        return LocalWork(self.local_steps, self.local_epochs, self.client_lr)
+
     def make_optimiser(self) -> "Optimiser":
         """The server's optimiser, with its settings."""
         from salf.core.server import make_optimiser
@@ -295,8 +302,12 @@ def read_fields(given: Any) -> None:
 
 
 def _read(setting: Field[Any], value: Any, hints: Mapping[str, Any]) -> Any:
-    read = setting.metadata.get("read")
-    return converted(read(value) if read else value, hints[setting.name], setting.name)
+    kind, read = hints[setting.name], setting.metadata.get("read")
+    if type(value) is kind and kind is not float and not read:  # floats must be finite
+        return value
+    if read and value is not None:
+        value = read(value)
+    return converted(value, kind, setting.name)
 
 
 def typed(kind: type[Settings], name: str, value: Any) -> Any:

@@ -11,8 +11,7 @@ from salf.common.process import kept_memory
 from salf.core.rows import Row, with_metrics
 from salf.data import Samples
 from salf.engines import Loss, RowLoss
-from salf.evaluation import Predictor, evaluate
-from salf.problem import Problem
+from salf.problem import Predictor, Problem, evaluate
 from salf.simulation import ROUNDING, Simulation
 
 SLOWEST = "slowest_tenth_accuracy"  # what the accuracy on their data is called

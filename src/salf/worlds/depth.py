@@ -165,9 +165,6 @@ class PerUser(DepthDistribution):
         return np.asarray((1 - self.probabilities[users].cumsum(1)[:, :-1]).clip(0, 1).prod(0))
 
 
-LAWS = (Uniform, Mixture, PerUser)  # whose depths and chances need no check
-
-
 def given(probabilities: Sequence[float], users: int) -> PerUser:
     """All users share one probability vector over the depths 1..L+1."""
     return PerUser(np.tile(np.asarray(probabilities, np.float64), (users, 1)))
@@ -175,9 +172,8 @@ def given(probabilities: Sequence[float], users: int) -> PerUser:
 
 def fixed(depths: Sequence[int], layers: int) -> PerUser:
     """The same depths in every round: a layer nobody reaches has p_l = 1 and is never updated."""
-    for depth in depths:
-        if not 1 <= depth <= layers + 1:
-            raise SalfError(f"depth {depth} is outside 1..{layers + 1} ({layers} layers).")
+    if outside := [depth for depth in depths if not 1 <= depth <= layers + 1]:
+        raise SalfError(f"depth {outside[0]} is outside 1..{layers + 1} ({layers} layers).")
     return PerUser(np.eye(layers + 1)[np.asarray(depths, np.int64) - 1])
 
 
