@@ -1,15 +1,15 @@
 """FedDyn: every user's loss is bent until the users' minima are the federation's."""
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
+from typing import TYPE_CHECKING, ClassVar
 
 from salf.common.errors import SalfError
 from salf.core.arrivals import Closing, Floats
-from salf.core.local import Done, LocalRule, LocalStep, State, Tensors
-from salf.core.server import SGD, Optimiser
+from salf.core.rules import Done, LocalRule, LocalStep, State, Tensors
 from salf.methods.base import Average, Method
+
+if TYPE_CHECKING:
+    from salf.core.server import Optimiser
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class FedDyn(Method):
 
     def server_state(self, weights: Tensors) -> State:
         """h."""
-        return {name: torch.zeros_like(weight) for name, weight in weights.items()}
+        return {name: weight.new_zeros(weight.shape) for name, weight in weights.items()}
 
     def user_state(self, weights: Tensors) -> State:
         """h_u."""
@@ -79,6 +79,8 @@ class FedDyn(Method):
         """The mean over who reached the layer."""
         return closing.weight
 
-    def refuses(self, optimiser: Optimiser) -> str:
+    def refuses(self, optimiser: "Optimiser") -> str:
         """The step is no gradient."""
+        from salf.core.server import SGD
+
         return "" if optimiser == SGD() else "needs server 'sgd' with momentum 0"
