@@ -12,8 +12,8 @@ from reproduction.verdicts import Finding
 from salf.report.page import Block
 from salf.report.style import Spec
 from salf.runs.config import Config
-from salf.runs.pool import Progress
 from salf.runs.run import Result
+from salf.runs.watched import Progress
 
 Json = dict[str, Any]
 

@@ -23,8 +23,9 @@ from salf.data import load
 from salf.report.style import pictures, write
 from salf.runs.config import Config
 from salf.runs.folder import SUMMARY, RunFolder
-from salf.runs.pool import Done, Job, OnProgress, Progress, run_all, run_job
+from salf.runs.pool import Done, Job, OnProgress, run_all, run_job
 from salf.runs.run import Result, complete
+from salf.runs.watched import Progress
 
 PAGE, TEXT, STATE = "reproduction.html", "reproduction.md", "reproduction.json"
 DIVERGED = "diverged.json"

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 from salf.cli.options import Settings, Source, Workers, option, parse_list, settings_of
-from salf.cli.terminal import Downloads, progress_bar, tell
+from salf.cli.terminal import Downloads, tell
+from salf.common.bars import Bar
 from salf.common.errors import SalfError
 from salf.runs.config import Config
 from salf.runs.presets import PRESETS, simulated
@@ -59,8 +60,7 @@ def attacks(
     if base.fleet and stragglers is not None:
         raise SalfError("the devices of a fleet decide who is slow: leave out --stragglers.")
     named = ["" if kind == "none" else kind for kind in parse_list(kinds)]
-    with progress_bar() as progress:
-        task = progress.add_task("rounds", total=None)
+    with Bar("rounds", counted=True) as bar:
         found = try_attacks(
             base,
             named or ATTACKS,
@@ -72,7 +72,7 @@ def attacks(
             range(seeds),
             out,
             workers=workers,
-            on_progress=lambda done, total: progress.update(task, completed=done, total=total),
+            on_progress=bar.update,
             report=Downloads(),
         )
     tell(found.text())

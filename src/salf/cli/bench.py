@@ -16,7 +16,8 @@ from salf.cli.options import (
     parse_options,
     settings_of,
 )
-from salf.cli.terminal import Downloads, can_draw, progress_bar, results, say, tell
+from salf.cli.terminal import Downloads, can_draw, results, say, tell
+from salf.common.bars import Bar
 from salf.common.errors import SalfError
 from salf.runs.config import Config
 
@@ -89,15 +90,14 @@ def bench(
     drawn = can_draw(check_extra)
     rows = [*published.values()]
     if entrants:
-        with progress_bar(counted=False) as progress:
-            task = progress.add_task("benchmark", total=None)
+        with Bar("benchmark") as bar:
             rows += run(
                 chosen,
                 entrants,
                 out,
                 published,
                 workers=workers,
-                on_progress=lambda done, total: progress.update(task, completed=done, total=total),
+                on_progress=bar.update,
                 report=Downloads(),
             )
     if not (rows := kept.shown(chosen, rows)):

@@ -10,7 +10,8 @@ import typer
 
 from salf.cli.board import Board
 from salf.cli.options import Options, Settings, Source, joined_options, option, settings_of
-from salf.cli.terminal import console, progress_bar, say, tell
+from salf.cli.terminal import console, say, tell
+from salf.common.bars import Bar
 from salf.common.errors import ClusterLost, SalfError
 from salf.runs.config import Config
 from salf.runs.live_config import LiveConfig
@@ -229,9 +230,8 @@ def replay(folder: Folder) -> None:
     from salf.live.replays import replay as replayed_from
     from salf.runs.folder import RunFolder
 
-    with progress_bar() as progress:
-        task = progress.add_task("replaying", total=len(recorded(folder)))
-        replayed = replayed_from(folder, lambda row, _: progress.update(task, completed=row.round))
+    with Bar("replaying", len(recorded(folder)), counted=True) as bar:
+        replayed = replayed_from(folder, lambda row, _: bar.update(row.round))
     accuracy, rounds = replayed.history.test_accuracy, len(replayed.history.rows)
     tell(f"replayed: test accuracy {_shown(accuracy)} after {rounds} rounds")
     summary = RunFolder(folder).summary()

@@ -5,12 +5,11 @@ live user's, which stops at a deadline.
 """
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-if TYPE_CHECKING:  # methods import this module, and the command line all methods: without torch
-    from torch import Tensor
+from torch import Tensor
 
-    from salf.core.layers import Layers
+from salf.core.layers import Layers
 from salf.core.rules import LocalRule, LocalStep, State, Tensors
 
 
@@ -29,7 +28,7 @@ class Passed(NamedTuple):
     """A backward pass that stopped at a depth, and the loss it began with."""
 
     depth: int
-    gradients: dict[str, "Tensor"]
+    gradients: dict[str, Tensor]
     loss: float
 
 
@@ -42,23 +41,23 @@ class Device(Protocol):
     def move(self, gradients: Tensors, rate: float) -> None:
         """Step to other weights."""
 
-    def buffers(self) -> dict[str, "Tensor"]:
+    def buffers(self) -> dict[str, Tensor]:
         """Copies of the buffers that are sent."""
 
 
 class LocalUpdate(NamedTuple):
     """The sum of a user's gradients, its buffers' differences, and how far it got."""
 
-    tensors: dict[str, "Tensor"]
+    tensors: dict[str, Tensor]
     depth: int  # of the last step begun
     steps: int
     loss: float  # the mean over its steps
 
 
-def local_update(device: Device, layers: "Layers", steps: int, local: Local) -> LocalUpdate:
+def local_update(device: Device, layers: Layers, steps: int, local: Local) -> LocalUpdate:
     """A user's round: as many of its local steps as it gets through, the last one to its depth."""
     before = complete = latest = device.buffers()
-    done, depth, total, losses = 1, len(layers) + 1, dict[str, "Tensor"](), list[float]()
+    done, depth, total, losses = 1, len(layers) + 1, dict[str, Tensor](), list[float]()
     for number in range(1, steps + 1):
         passed = device.backward(number)
         if number > 1 and passed.depth > (1 if local.whole_steps else len(layers)):
@@ -85,8 +84,8 @@ def local_update(device: Device, layers: "Layers", steps: int, local: Local) -> 
 
 
 def changed(
-    local: Local, number: int, gradients: dict[str, "Tensor"], total: Tensors
-) -> dict[str, "Tensor"]:
+    local: Local, number: int, gradients: dict[str, Tensor], total: Tensors
+) -> dict[str, Tensor]:
     """The gradients of a step as the rule wants them; before the first, the total is 0."""
     assert local.rule is not None
     if number == 1:
@@ -95,6 +94,6 @@ def changed(
     return dict(local.rule.gradient(gradients, step))
 
 
-def moved(after: "Tensor", before: "Tensor") -> "Tensor":
+def moved(after: Tensor, before: Tensor) -> Tensor:
     """A buffer's difference: what did not move is 0, also where it is infinite (masks are)."""
     return (after - before).masked_fill_(after == before, 0)

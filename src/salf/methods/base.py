@@ -18,13 +18,12 @@ from salf.common.errors import SalfError, unknown
 from salf.common.options import converted
 from salf.core.arrivals import Arrivals, Bools, Closing, Floats, Ints
 from salf.core.rules import Done, LocalRule, State, Tensors
+from salf.core.server import SGD, Optimiser
 from salf.methods.asks import Asks, asks_of, tensors
 from salf.worlds.base import World
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from salf.core.server import Optimiser
 
 Average = Literal["reached", "all"]
 Keeper = Literal["device", "server"]
@@ -180,12 +179,10 @@ class Method(ABC):
         """The step of the layers that were reached, in units of the users' `rate`."""
         return step
 
-    def refuses(self, optimiser: "Optimiser") -> str:
+    def refuses(self, optimiser: Optimiser) -> str:
         """Why this cannot be the server's optimiser; "" if it can."""
         if not self.average_models:
             return ""
-        from salf.core.server import SGD
-
         return "" if isinstance(optimiser, SGD) else "averages old models, which needs server 'sgd'"
 
     def takes_whole_steps(self, layers: int) -> bool:

@@ -1,15 +1,13 @@
 """FedDyn: every user's loss is bent until the users' minima are the federation's."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from salf.common.errors import SalfError
 from salf.core.arrivals import Closing, Floats
 from salf.core.rules import Done, LocalRule, LocalStep, State, Tensors
+from salf.core.server import SGD, Optimiser
 from salf.methods.base import Average, Method
-
-if TYPE_CHECKING:
-    from salf.core.server import Optimiser
 
 
 @dataclass(frozen=True)
@@ -79,8 +77,6 @@ class FedDyn(Method):
         """The mean over who reached the layer."""
         return closing.weight
 
-    def refuses(self, optimiser: "Optimiser") -> str:
+    def refuses(self, optimiser: Optimiser) -> str:
         """The step is no gradient."""
-        from salf.core.server import SGD
-
         return "" if optimiser == SGD() else "needs server 'sgd' with momentum 0"

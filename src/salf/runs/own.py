@@ -23,6 +23,7 @@ from salf.runs.folder import MODEL
 from salf.runs.run import How, Result, run_made
 from salf.runs.settings import check_names, refuse_deadline
 from salf.runs.training import History, OnRound, Training
+from salf.runs.watched import watched
 from salf.worlds.base import World
 from salf.worlds.depth import DepthDistribution
 from salf.worlds.fleet import named as fleets
@@ -91,8 +92,11 @@ def train(
         "loss": loss,
         "metrics": metrics,
     }
-    how = How(on_round=on_round, keep_interrupted=True)
-    return run_own(model, parts, settings, out, resume, how).history
+    seconds = settings.get("seconds")
+    rounds = settings.get("rounds", 0 if seconds else Config.rounds)
+    with watched("training", rounds, seconds, on_round) as shown:
+        how = How(on_round=shown, keep_interrupted=True)
+        return run_own(model, parts, settings, out, resume, how).history
 
 
 def run_own(

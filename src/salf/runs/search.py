@@ -17,9 +17,10 @@ from salf.common.files import write_whole
 from salf.problem import evaluate
 from salf.runs.config import Config
 from salf.runs.fleet_law import FleetLaw
-from salf.runs.pool import Done, Job, Progress
+from salf.runs.pool import Done, Job
 from salf.runs.run import complete
 from salf.runs.training import Training
+from salf.runs.watched import Progress
 from salf.theory.planning import first_time
 
 Make = Callable[[Config], Training]
