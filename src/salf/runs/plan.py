@@ -11,9 +11,8 @@ import numpy as np
 
 from salf.common.errors import SalfError
 from salf.common.files import csv_of, temporary_folder, write_whole
-from salf.core import schedules
 from salf.core.arrivals import Floats
-from salf.core.schedules import Schedule
+from salf.core.server import Schedule, schedule
 from salf.data.sampling import Batches
 from salf.methods import Method
 from salf.problem import Problem
@@ -186,7 +185,7 @@ def plan(
     estimates = estimate(problem, batches, options.constants)
     rate = None
     if options.rates == "run":
-        rate = given.lr or schedules.schedule(config.lr, 1)
+        rate = given.lr or schedule(config.lr, 1)
     offers = {
         form: _offer(
             config.batch_size,

@@ -24,7 +24,7 @@ import numpy as np
 
 from salf.common.errors import SalfError
 from salf.core.arrivals import Floats
-from salf.core.schedules import Schedule, theorem_rate
+from salf.core.server import Schedule, theorem_rate
 from salf.theory.bounds import Constants, Federation, layer_spread
 
 POINTS = 160  # deadlines at which the law is looked at
