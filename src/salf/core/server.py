@@ -5,16 +5,20 @@ rate multiplies it (FedOpt). Without, users step with the server's rate, and a r
 is w <- w - lr(t) * mean of the sums.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from salf.common.errors import SalfError, unknown
-from salf.core.aggregate import Step
 from salf.core.schedules import Schedule
+
+if TYPE_CHECKING:  # methods name optimisers, and the command line all methods: without torch
+    from torch import Tensor
+
+    from salf.core.aggregate import Step
 
 
 class Optimiser(ABC):
@@ -53,6 +57,8 @@ class SGD(Optimiser):
     def directions(self, gradients: list[Tensor], *slots: list[Tensor]) -> list[Tensor]:
         if not slots:
             return gradients
+        import torch
+
         # In fewer calls: small models feel each.
         torch._foreach_mul_(slots[0], self.momentum)
         torch._foreach_add_(slots[0], gradients)
@@ -167,9 +173,16 @@ class Server:
         """The rate of users' own steps on the model of round t."""
         return self.schedule(t) if self.client_lr is None else self.client_lr
 
-    @torch.no_grad()
     def apply(self, step: Step, t: int) -> None:
         """Take round t's step. Tensors that it does not name stay unchanged, bit for bit."""
+        import torch
+
+        with torch.no_grad():
+            self._apply(step, t)
+
+    def _apply(self, step: Step, t: int) -> None:
+        import torch
+
         rate = self.schedule(t)
         whole: dict[str, Tensor] = {}
         for name, value in step.values.items():
@@ -204,7 +217,7 @@ class Server:
         before = [slot.clone() for slot in slots]
         direction = self.optimiser.direction(gradient, *slots) * held
         for slot, old in zip(slots, before, strict=True):
-            slot.copy_(torch.where(held, slot, old))  # entries that nobody holds keep theirs
+            slot.copy_(slot.where(held, old))  # entries that nobody holds keep theirs
         return direction
 
 

@@ -96,10 +96,9 @@ def tables(comparison: Comparison) -> list[Table]:
 def page(comparison: Comparison, command: Sequence[str]) -> Page:
     """The comparison as a page."""
     base, compared = comparison.base, names.listed(_methods(comparison))
-    long = seconds.budget(comparison) if base.fleet else f"{base.rounds} rounds"
     what = (
         f"{compared} train the model {base.given.get('model', base.model)} on "
-        f"{names.data(base.data)} with {names.users(base)} for {long}, "
+        f"{names.data(base.data)} with {names.users(base)} for {seconds.budget(comparison)}, "
         f"{_seeds(comparison)}."
     )
     ceilings = [
@@ -242,15 +241,13 @@ def _told(comparison: Comparison) -> str:
 
 def _measured(comparison: Comparison) -> str:
     base, several = comparison.base, seeds(comparison) > 1
-    spread = f"{'mean ± standard deviation over ' * several}{_seeds(comparison)}."
-    if base.fleet:
-        what = "accuracy" if seconds.classifies(comparison) else "loss"
-        return (
-            f"Test {what} on {names.data(base.data)} after {seconds.budget(comparison)} with "
-            f"{names.fleet(base)}, {spread}"
-        )
+    what = "loss" if base.fleet and not seconds.classifies(comparison) else "accuracy"
     by = " by ratio of stragglers" * has_ratio(base.depth)
-    return f"Test accuracy on {names.data(base.data)} after {base.rounds} rounds{by}, {spread}"
+    return (
+        f"Test {what} on {names.data(base.data)} after {seconds.budget(comparison)}"
+        f"{f' with {names.fleet(base)}' if base.fleet else by}, "
+        f"{'mean ± standard deviation over ' * several}{_seeds(comparison)}."
+    )
 
 
 def _notes(comparison: Comparison, *, bold: bool = True) -> list[str]:
