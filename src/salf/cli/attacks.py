@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from salf.cli.options import Settings, Source, Workers, option, parse_list, settings_of
+from salf.cli.options import ConfigSource, GivenSettings, Workers, option, parse_list, settings_of
 from salf.cli.terminal import Downloads, tell
 from salf.common.bars import Bar
 from salf.common.errors import SalfError
@@ -16,8 +16,8 @@ USERS = 8
 
 @settings_of(Config, without=_CHOSEN)
 def attacks(
-    settings: Settings,
-    source: Source = "mnist-cnn",
+    settings: GivenSettings,
+    source: ConfigSource = "mnist-cnn",
     kinds: Annotated[
         str | None,
         option("--attacks", help="Attacks to try, such as flip,constant:2; by default all."),

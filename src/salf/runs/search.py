@@ -17,14 +17,14 @@ from salf.common.files import write_whole
 from salf.problem import evaluate
 from salf.runs.config import Config
 from salf.runs.fleet_law import FleetLaw
-from salf.runs.pool import Done, Job
+from salf.runs.pool import Finished, Job
 from salf.runs.run import complete
 from salf.runs.training import Training
-from salf.runs.watched import Progress
+from salf.runs.watched import OnPart
 from salf.theory.planning import first_time
 
 Make = Callable[[Config], Training]
-Run = Callable[[Mapping[str, Job]], Done]
+Run = Callable[[Mapping[str, Job]], Finished]
 
 LEAST_REACH, MOST_REACH = 0.1, 0.97  # the search goes from the one to the other
 FEWEST_ROUNDS = 5  # of a run of the search
@@ -85,7 +85,7 @@ def search(
     return {T: Tried(T, tuple(found.get(names[T, seed]) for seed in seeds)) for T in trials}
 
 
-def accuracy_at_end(make: Make, keep: Path | None, config: Config, progress: Progress) -> float:
+def accuracy_at_end(make: Make, keep: Path | None, config: Config, progress: OnPart) -> float:
     """Train until the budget is spent, and measure the accuracy on held-out data.
 
     A result in the folder `keep` is read from there.
@@ -108,7 +108,7 @@ def _digest(config: Config) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _accuracy_at_end(make: Make, config: Config, progress: Progress) -> float:
+def _accuracy_at_end(make: Make, config: Config, progress: OnPart) -> float:
     assert config.seconds is not None
     torch.set_num_threads(config.threads or 1)
     training = make(config)
