@@ -18,7 +18,7 @@ from reproduction.texts import about, finding, heading, text
 from reproduction.verdicts import Check, Finding
 from salf.common.intervals import CONFIDENCE, interval
 from salf.core.arrivals import Floats, Ints
-from salf.core.schedules import theorem_gamma
+from salf.core.server import theorem_gamma
 from salf.methods import method
 from salf.report import names
 from salf.report.lines import Lines, Point, figure, method_lines

@@ -6,7 +6,7 @@ from math import inf
 from typing import Any, Literal
 
 from salf.common.errors import SalfError
-from salf.common.options import duration
+from salf.common.registry import duration
 from salf.runs.config import Config
 from salf.runs.settings import Settings, check_names, names_of, setting
 from salf.worlds.fleet import deadlines

@@ -11,9 +11,8 @@ import numpy as np
 
 from salf.common.errors import SalfError
 from salf.common.files import csv_of, temporary_folder, write_whole
-from salf.core import schedules
 from salf.core.arrivals import Floats
-from salf.core.schedules import Schedule
+from salf.core.server import Schedule, schedule
 from salf.data.sampling import Batches
 from salf.methods import Method
 from salf.problem import Problem
@@ -183,7 +182,7 @@ def plan(
         laws[size] = FleetLaw(world.timing, config.cohort_size(), budget, size if fits else 0)
     law, batches = laws[size], Batches(problem.users_data, rows, config.local_epochs)
     estimates = estimate(problem, batches, options.constants)
-    rate = given.lr or schedules.schedule(config.lr, 1) if options.rates == "run" else None
+    rate = given.lr or schedule(config.lr, 1) if options.rates == "run" else None
     offers = {form: _offer(form, laws, size, estimates, budget, rate) for form in FORMS}
     planned = Planned(config, budget, options.bound, estimates, offers, law)
     if not options.seeds:

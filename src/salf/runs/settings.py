@@ -12,8 +12,8 @@ import tomli_w
 
 from salf import methods
 from salf.common.errors import SalfError, unknown
-from salf.common.options import converted
-from salf.core import schedules
+from salf.common.registry import converted
+from salf.core.server import schedule
 from salf.methods import Method
 from salf.worlds.fleet import deadlines
 
@@ -161,7 +161,7 @@ class Settings:
         self._check_robust()
         if not self.rounds and str(self.lr).startswith("cosine"):
             raise SalfError("a cosine learning rate needs to know the last round: give rounds=.")
-        schedules.schedule(self.lr, self.rounds or 1)
+        schedule(self.lr, self.rounds or 1)
         if self.model not in PAPER_MODELS:
             from salf import models
 
