@@ -22,7 +22,7 @@ from salf.runs.federation import Given, training_of
 from salf.runs.fleet_law import FleetLaw
 from salf.runs.on_fleet import fleet_world
 from salf.runs.plan_options import PlanOptions
-from salf.runs.pool import Done, Job, run_here
+from salf.runs.pool import Finished, Job, run_here
 from salf.runs.search import Tried, accuracy_at_end, lost, search, search_grid
 from salf.runs.training import Training
 from salf.theory import Constants, Federation
@@ -157,7 +157,7 @@ def plan(
     problem_of: Callable[[Config], Problem],
     options: PlanOptions | None = None,
     given: Given | None = None,
-    run: Callable[[Mapping[str, Job]], Done] = run_here,
+    run: Callable[[Mapping[str, Job]], Finished] = run_here,
     keep: Path | None = None,
 ) -> Planned:
     """Plan for a config with a fleet and a budget of seconds.

@@ -274,7 +274,7 @@ class Settings:
         return tomli_w.dumps({**known, "options": options, **more})
 
     def changed(self, **settings: Any) -> Self:
-        """The same with other settings; those that are None stay as they are."""
+        """A config with other settings; those that are None stay as they are."""
         given = {name: value for name, value in settings.items() if value is not None}
         check_names(given, type(self))
         if given.get("method", self.method) != self.method and "options" not in given:
