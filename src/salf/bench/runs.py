@@ -18,7 +18,7 @@ from salf.runs.config import Config
 from salf.runs.pool import Job, OnProgress, run_all
 from salf.runs.run import run
 from salf.runs.training import SLOWEST, History
-from salf.runs.watched import Progress, counted
+from salf.runs.watched import OnPart, counted
 
 Key = tuple[str, float, int]  # of a run: its cell, learning rate and seed
 
@@ -105,7 +105,7 @@ def _source(method: str) -> str:
         return ""
 
 
-def _measure(config: Config, path: Path, progress: Progress) -> BenchRun:
+def _measure(config: Config, path: Path, progress: OnPart) -> BenchRun:
     on_round = counted(config.rounds, config.seconds, progress)
     try:
         measured = BenchRun.of(config, run(config, on_round=on_round).history)

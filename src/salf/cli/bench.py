@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from salf.bench.suite import OWN, Entrant, Suite, load
 from salf.cli.options import (
+    GivenSettings,
     Options,
-    Settings,
     Workers,
     option,
     parse_list,
@@ -24,7 +24,7 @@ from salf.runs.config import Config
 
 @settings_of(Config, only=OWN)
 def bench(
-    settings: Settings,
+    settings: GivenSettings,
     suite: Annotated[
         str,
         option(
@@ -111,7 +111,7 @@ def bench(
 
 
 def _entrants(
-    chosen: Suite, methods: str | None, options: Mapping[str, Any], settings: Settings
+    chosen: Suite, methods: str | None, options: Mapping[str, Any], settings: GivenSettings
 ) -> list[Entrant]:
     """The methods that were named, with the options and settings that were given."""
     own = options or settings

@@ -32,7 +32,7 @@ def bound(
 
         salf bound --users 30 --layers 9 --round 1000 --rho-c 0.1 --rho-s 4 --g2 10
     """
-    from salf.core.schedules import theorem_rate
+    from salf.core.server import theorem_rate
     from salf.theory import Constants, Federation, convergence_bound, variance_bound
     from salf.theory.bounds import LARGEST
 

@@ -11,9 +11,8 @@ import numpy as np
 
 from salf.common.errors import SalfError
 from salf.common.files import csv_of, temporary_folder, write_whole
-from salf.core import schedules
 from salf.core.arrivals import Floats
-from salf.core.schedules import Schedule
+from salf.core.server import Schedule, schedule
 from salf.data.sampling import Batches
 from salf.methods import Method
 from salf.problem import Problem
@@ -23,7 +22,7 @@ from salf.runs.federation import Given, training_of
 from salf.runs.fleet_law import FleetLaw
 from salf.runs.on_fleet import fleet_world
 from salf.runs.plan_options import PlanOptions
-from salf.runs.pool import Done, Job, run_here
+from salf.runs.pool import Finished, Job, run_here
 from salf.runs.search import Tried, accuracy_at_end, lost, search, search_grid
 from salf.runs.training import Training
 from salf.theory import Constants, Federation
@@ -158,7 +157,7 @@ def plan(
     problem_of: Callable[[Config], Problem],
     options: PlanOptions | None = None,
     given: Given | None = None,
-    run: Callable[[Mapping[str, Job]], Done] = run_here,
+    run: Callable[[Mapping[str, Job]], Finished] = run_here,
     keep: Path | None = None,
 ) -> Planned:
     """Plan for a config with a fleet and a budget of seconds.
@@ -183,7 +182,7 @@ def plan(
         laws[size] = FleetLaw(world.timing, config.cohort_size(), budget, size if fits else 0)
     law, batches = laws[size], Batches(problem.users_data, rows, config.local_epochs)
     estimates = estimate(problem, batches, options.constants)
-    rate = given.lr or schedules.schedule(config.lr, 1) if options.rates == "run" else None
+    rate = given.lr or schedule(config.lr, 1) if options.rates == "run" else None
     offers = {form: _offer(form, laws, size, estimates, budget, rate) for form in FORMS}
     planned = Planned(config, budget, options.bound, estimates, offers, law)
     if not options.seeds:

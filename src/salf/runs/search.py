@@ -16,10 +16,10 @@ from salf.common.errors import SalfError
 from salf.common.files import write_whole
 from salf.runs.config import Config
 from salf.runs.fleet_law import FleetLaw
-from salf.runs.pool import Done, Job
+from salf.runs.pool import Finished, Job
 from salf.runs.run import complete
 from salf.runs.training import Training
-from salf.runs.watched import Progress
+from salf.runs.watched import OnPart
 from salf.theory.planning import first_time
 
 Make = Callable[[Config], Training]
@@ -69,8 +69,8 @@ def search_grid(law: FleetLaw, budget: float, points: int) -> list[float]:
 def search(
     trials: Mapping[float | None, tuple[Config, float]],
     seeds: int,
-    measure: Callable[[Config, Progress], float],
-    run: Callable[[Mapping[str, Job]], Done],
+    measure: Callable[[Config, OnPart], float],
+    run: Callable[[Mapping[str, Job]], Finished],
 ) -> dict[float | None, Tried]:
     """Run every trial (a config and its work) with every seed."""
     jobs = {
@@ -83,7 +83,7 @@ def search(
     return {T: Tried(T, tuple(map(found.get, each))) for T, each in names.items()}
 
 
-def accuracy_at_end(make: Make, keep: Path | None, config: Config, progress: Progress) -> float:
+def accuracy_at_end(make: Make, keep: Path | None, config: Config, progress: OnPart) -> float:
     """Train until the budget is spent, and measure the accuracy on held-out data.
 
     A result in the folder `keep` is read from there.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import expm1, inf, isfinite, log1p
 
 from salf.common.errors import SalfError
-from salf.core.schedules import theorem_gamma
+from salf.core.server import theorem_gamma
 
 LARGEST = 10**9  # users, layers or rounds: what is more is a slip of the pen
 

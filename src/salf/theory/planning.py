@@ -23,7 +23,7 @@ import numpy as np
 
 from salf.common.errors import SalfError
 from salf.core.arrivals import Floats
-from salf.core.schedules import Schedule, theorem_rate
+from salf.core.server import Schedule, theorem_rate
 from salf.theory.bounds import Constants, Federation, layer_spread
 
 Curve = Callable[[float], float]  # of the deadline
