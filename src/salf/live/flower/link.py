@@ -50,7 +50,6 @@ class Question:
     compress: str = ""
     config: ConfigRecord = field(default_factory=ConfigRecord)  # more, for the ClientApp
     timeout: float = 3600.0  # of rounds without a deadline
-    keys: tuple[str, str] = ("arrays", "config")
 
     def to(self, task: Task, nodes: Mapping[int, str]) -> Sequence[Message]:
         """A message to every node, of which the user's name is given."""
@@ -66,14 +65,13 @@ class Question:
         }
         if task.deadline is not None:
             asked["deadline"] = task.deadline
-        arrays, config = self.keys
-        common = {arrays: ArrayRecord(dict(task.weights))}
+        common = {"arrays": ArrayRecord(dict(task.weights))}
         if task.server:
             common[SERVER_STATE] = ArrayRecord(dict(task.server))
 
         def content(user: str) -> RecordDict:
             own = ConfigRecord({**self.config, **asked, "used": task.used.get(user, 0)})
-            found = RecordDict({**common, config: own})
+            found = RecordDict({**common, "config": own})
             if user in task.users:
                 found[USER_STATE] = ArrayRecord(dict(task.users[user]))
             return found
