@@ -130,12 +130,10 @@ class SALF(FedAvg):
         self.min_available_nodes = max(self.min_available_nodes, self._needed())
 
     def _needed(self) -> int:
-        """How many nodes the robust rule needs."""
         robust = self.server.pipeline.stages.robust
         return 0 if robust is None else robust.needed
 
     def summary(self) -> None:
-        """Log summary configuration of the strategy."""
         names = [layer.name for layer in self.server.layers]
         waits = "none: every round waits for all nodes" if self.server.method.asks.waits else None
         grace = "learned from arrivals" if self.grace.fixed is None else f"{self.grace.fixed:g} s"
