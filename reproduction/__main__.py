@@ -13,7 +13,8 @@ from reproduction.reproduce import PAGE, reproduce
 from reproduction.sizes import SIZES
 from salf import cli
 from salf.cli.options import DataDir, Workers, option
-from salf.cli.terminal import Downloads, console, progress_bar, results, say, tell
+from salf.cli.terminal import Downloads, results, say, tell
+from salf.common.bars import Bar, console
 from salf.common.errors import SalfError, unknown
 from salf.report.extra import check_extra
 
@@ -67,13 +68,12 @@ def command(
     if data_dir and not Path(data_dir).is_dir():
         raise SalfError(f"the data folder {data_dir} does not exist.")
     began = monotonic()
-    with progress_bar(counted=False, memory=300.0) as progress:
-        task = progress.add_task("work", total=None)
+    with Bar("work", memory=300.0) as bar:
         told = began
 
         def on_progress(done: float, total: float) -> None:
             nonlocal told
-            progress.update(task, completed=done, total=total)
+            bar.update(done, total)
             if not console.is_terminal and monotonic() - told > SILENCE and done > 0:
                 told = monotonic()
                 left = (told - began) * (total - done) / done / 60

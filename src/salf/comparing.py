@@ -36,11 +36,12 @@ from salf.runs.compare import (
 from salf.runs.config import Config
 from salf.runs.federation import load_data
 from salf.runs.own import run_own
-from salf.runs.pool import Interrupted, Job, Progress, counted, run_all, run_here, run_job
+from salf.runs.pool import Interrupted, Job, run_all, run_here, run_job
 from salf.runs.presets import simulated
 from salf.runs.run import How, Result
 from salf.runs.settings import refuse_with_fleet, typed
 from salf.runs.training import OnRound
+from salf.runs.watched import OnPart, counted
 from salf.worlds.depth import has_ratio
 from salf.worlds.fleet.deadlines import missing
 from salf.worlds.fleet.named import GIVEN
@@ -314,7 +315,7 @@ class Sweep:
             seconds = settings.get("seconds")
             rounds = settings.get("rounds", 0 if seconds else Config.rounds)
 
-            def do(progress: Progress) -> Result:
+            def do(progress: OnPart) -> Result:
                 return run_own(
                     _fresh(model, data, seed),
                     {"data": data, "test": test, **parts},

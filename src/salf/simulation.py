@@ -18,8 +18,7 @@ from salf.core.aggregate import UserId
 from salf.core.arrivals import Arrivals, Floats, Ints
 from salf.core.draws import Keyed
 from salf.core.rows import Row, timed
-from salf.core.schedules import Schedule
-from salf.core.server import SGD, Optimiser, Server
+from salf.core.server import SGD, Optimiser, Schedule, Server
 from salf.data.sampling import ONE_STEP, Batches, Cohort, LocalWork
 from salf.engines import Engine, LocalSteps, RoundResult
 from salf.engines import engine as make_engine

@@ -363,7 +363,7 @@ def finished(path):
         },
         **{"method": "salf", "engine": "ray", "why": "", "loss": ""},
         **{"finished": 0.5, "partial": 0.25, "nothing": 0.25, "empty": 0},
-        **{"late": 0, "rejected": 0, "rounds_in_time": 1.0},
+        **{"late": 0, "rejected": 0, "rounds_in_time": 1.0, "bytes": 1000},
     }
     folder_of(path, [row(1)], CONFIG_OF_ALL.changed(rounds=1, robust="none"), summary=summary)
     RunFolder(path).write_metrics([row(1)])

@@ -16,10 +16,11 @@ from salf.runs.clocked import Clocked, nobody_is_cut_off, seconds_to
 from salf.runs.compare import Case, Comparison, cases
 from salf.runs.config import Config
 from salf.runs.folder import RunFolder
-from salf.runs.pool import amount, share
+from salf.runs.pool import amount
 from salf.runs.presets import PRESETS
 from salf.runs.run import Result, run
 from salf.runs.training import History
+from salf.runs.watched import part_done
 
 # Of the made-up MLP a round of 4 rows takes phones a few milliseconds, most of it the links.
 CLOCKED = Config(
@@ -116,9 +117,9 @@ def test_methods_may_bring_their_own_batches():
 
 def test_progress_is_by_whichever_limit_is_nearer():
     row = Row(5, 1.0, (1,), clock=30.0)
-    assert share(row, 10, None) == 0.5
-    assert share(row, 0, 40.0) == 0.75
-    assert share(row, 10, 40.0) == 0.75
+    assert part_done(row, 10, None) == 0.5
+    assert part_done(row, 0, 40.0) == 0.75
+    assert part_done(row, 10, 40.0) == 0.75
     assert amount(CLOCKED) == 0.2
     assert amount(Config(rounds=7)) == 7
 

@@ -11,17 +11,15 @@ from statistics import fmean
 from sys import modules
 from typing import TypeVar
 
-from torch import nn
-
 from salf.common.errors import NoRoundInTime, SalfError, TrainingDiverged, in_one_line
 from salf.common.files import folder_name, write_whole
-from salf.core.rows import Row
 from salf.methods import find
 from salf.runs.clocked import Clocked
 from salf.runs.config import Config
-from salf.runs.pool import Job, OnProgress, Progress, run_all, share
+from salf.runs.pool import Job, OnProgress, run_all
 from salf.runs.run import run
 from salf.runs.training import SLOWEST, History
+from salf.runs.watched import OnPart, counted
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -109,10 +107,8 @@ def _source(method: str) -> str:
         return ""
 
 
-def _measure(config: Config, path: Path, progress: Progress) -> BenchRun:
-    def on_round(row: Row, model: nn.Module) -> None:
-        progress(share(row, config.rounds, config.seconds))
-
+def _measure(config: Config, path: Path, progress: OnPart) -> BenchRun:
+    on_round = counted(config.rounds, config.seconds, progress)
     try:
         measured = BenchRun.of(config, run(config, on_round=on_round).history)
     except TrainingDiverged as error:

@@ -8,22 +8,23 @@ from typing import Annotated, Any
 
 from salf.bench.suite import OWN, Entrant, Suite, load
 from salf.cli.options import (
+    GivenSettings,
     Options,
-    Settings,
     Workers,
     option,
     parse_list,
     parse_options,
     settings_of,
 )
-from salf.cli.terminal import Downloads, can_draw, progress_bar, results, say, tell
+from salf.cli.terminal import Downloads, can_draw, results, say, tell
+from salf.common.bars import Bar
 from salf.common.errors import SalfError
 from salf.runs.config import Config
 
 
 @settings_of(Config, only=OWN)
 def bench(
-    settings: Settings,
+    settings: GivenSettings,
     suite: Annotated[
         str,
         option(
@@ -89,15 +90,14 @@ def bench(
     drawn = can_draw(check_extra)
     rows = [*published.values()]
     if entrants:
-        with progress_bar(counted=False) as progress:
-            task = progress.add_task("benchmark", total=None)
+        with Bar("benchmark") as bar:
             rows += run(
                 chosen,
                 entrants,
                 out,
                 published,
                 workers=workers,
-                on_progress=lambda done, total: progress.update(task, completed=done, total=total),
+                on_progress=bar.update,
                 report=Downloads(),
             )
     if not (rows := kept.shown(chosen, rows)):
@@ -111,7 +111,7 @@ def bench(
 
 
 def _entrants(
-    chosen: Suite, methods: str | None, options: Mapping[str, Any], settings: Settings
+    chosen: Suite, methods: str | None, options: Mapping[str, Any], settings: GivenSettings
 ) -> list[Entrant]:
     """The methods that were named, with the options and settings that were given."""
     own = options or settings

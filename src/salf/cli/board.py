@@ -10,7 +10,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from salf.cli.terminal import console, progress_bar, say
+from salf.cli.terminal import console, say
+from salf.common.bars import Bar
 from salf.runs.live_config import LiveConfig, slowness
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ class Board:
     def __init__(self) -> None:
         self._status = console.status("")
         self._live = Live(console=console, transient=True, auto_refresh=False)
-        self._progress = progress_bar("{task.fields[accuracy]}")
         self._accuracy: float | None = None
         self._late: Counter[str] = Counter()
         self._rejected: Counter[str] = Counter()
@@ -50,7 +50,7 @@ class Board:
         slow = enumerate(slowness(config.slow, config.users), 1)
         self._slow = {user_name(number): factor for number, factor in slow}
         self._rounds, self._layers = config.rounds, layers
-        self._task = self._progress.add_task("rounds", total=config.rounds, accuracy="")
+        self._bar = Bar("rounds", config.rounds, counted=True)
 
     def status(self, text: str) -> None:
         """What is being prepared; empty when that is over."""
@@ -72,12 +72,12 @@ class Board:
         self._rejected.update(user for user, _ in row.rejected)
         now = time.monotonic()
         if console.is_terminal:
-            self._progress.update(self._task, completed=row.round, accuracy=self._line(row))
+            self._bar.progress.update(self._bar.task, completed=row.round, state=self._line(row))
             if now - self._shown > 0.1:
                 self._shown = now
                 self._live.start()
                 self._live.update(
-                    Group(self._users(row), self._progress.get_renderable()), refresh=True
+                    Group(self._users(row), self._bar.progress.get_renderable()), refresh=True
                 )
         elif now - self._said >= EVERY or row.round == self._rounds:
             self._said = now

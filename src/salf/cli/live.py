@@ -9,8 +9,16 @@ from typing import Annotated, Any
 import typer
 
 from salf.cli.board import Board
-from salf.cli.options import Options, Settings, Source, joined_options, option, settings_of
-from salf.cli.terminal import console, progress_bar, say, tell
+from salf.cli.options import (
+    ConfigSource,
+    GivenSettings,
+    Options,
+    joined_options,
+    option,
+    settings_of,
+)
+from salf.cli.terminal import console, say, tell
+from salf.common.bars import Bar
 from salf.common.errors import ClusterLost, SalfError
 from salf.runs.config import Config
 from salf.runs.live_config import LiveConfig
@@ -27,8 +35,8 @@ Folder = Annotated[Path, typer.Argument(help="The folder of a live run (its --ou
 
 @settings_of(LiveConfig)
 def live(
-    settings: Settings,
-    source: Source = "mnist-cnn",
+    settings: GivenSettings,
+    source: ConfigSource = "mnist-cnn",
     options: Options = None,
     address: Annotated[
         str | None,
@@ -95,7 +103,7 @@ def live(
     _leave_page(out)
 
 
-def _live_config(source: str, settings: Settings, options: list[str] | None) -> LiveConfig:
+def _live_config(source: str, settings: GivenSettings, options: list[str] | None) -> LiveConfig:
     config = load_config(source).changed(method=settings.get("method"))
     users = {"users": USERS} if source in PRESETS else {}
     made = made_live(config, **{**users, **settings, "options": joined_options(config, options)})
@@ -132,8 +140,8 @@ _SHARED = (
 
 @settings_of(Config, only=_SHARED)
 def join(
-    settings: Settings,
-    source: Source = "mnist-cnn",
+    settings: GivenSettings,
+    source: ConfigSource = "mnist-cnn",
     address: Annotated[
         str, option("--address", help="The Ray cluster, HOST:PORT, or auto on one of its machines.")
     ] = "auto",
@@ -229,9 +237,8 @@ def replay(folder: Folder) -> None:
     from salf.live.replays import replay as replayed_from
     from salf.runs.folder import RunFolder
 
-    with progress_bar() as progress:
-        task = progress.add_task("replaying", total=len(recorded(folder)))
-        replayed = replayed_from(folder, lambda row, _: progress.update(task, completed=row.round))
+    with Bar("replaying", len(recorded(folder)), counted=True) as bar:
+        replayed = replayed_from(folder, lambda row, _: bar.update(row.round))
     accuracy, rounds = replayed.history.test_accuracy, len(replayed.history.rows)
     tell(f"replayed: test accuracy {_shown(accuracy)} after {rounds} rounds")
     summary = RunFolder(folder).summary()

@@ -12,8 +12,7 @@ import typer
 from salf.common.errors import SalfError
 from salf.methods import METHODS
 from salf.runs.config import Config
-from salf.runs.settings import Settings as SharedSettings
-from salf.runs.settings import refuse_deadline, refuse_with_fleet, typed
+from salf.runs.settings import Settings, refuse_deadline, refuse_with_fleet, typed
 
 
 def option(*names: str, help: str, **more: Any) -> Any:
@@ -21,7 +20,7 @@ def option(*names: str, help: str, **more: Any) -> Any:
     return typer.Option(*names, help=help, show_default=False, **more)
 
 
-Source = Annotated[
+ConfigSource = Annotated[
     str,
     typer.Argument(
         metavar="[PRESET|CONFIG.toml]",
@@ -61,7 +60,7 @@ _HELP = {each.name: each.metadata.get("help", "") for each in fields(Config)}
 DataDir = Annotated[str | None, option("--data-dir", help=_HELP["data_dir"])]
 
 Command = Callable[..., None]
-Settings = dict[str, Any]  # those that were given, by name
+GivenSettings = dict[str, Any]  # those that were given, by name
 
 
 def settings_of(
@@ -120,7 +119,7 @@ def settings_of(
 def _panel(kind: type[Any], name: str) -> str | None:
     if name in _HELP:
         return "Settings"
-    return "Live settings" if issubclass(kind, SharedSettings) else None
+    return "Live settings" if issubclass(kind, Settings) else None
 
 
 def _typed(hint: Any, about: Mapping[str, Any]) -> Any:
@@ -131,7 +130,7 @@ def _typed(hint: Any, about: Mapping[str, Any]) -> Any:
     return parts[0] if simple and len(parts) == 1 and about["read"] is None else str
 
 
-def lists_of(base: Config, given: Mapping[str, list[str]]) -> Settings:
+def lists_of(base: Config, given: Mapping[str, list[str]]) -> GivenSettings:
     """Settings with the values that they were given, one after the other or between commas.
 
     A text with commas is several values if each part is one by itself, and if it is no path.
@@ -182,7 +181,7 @@ def parse_options(given: list[str] | None) -> dict[str, Any] | None:
     return options
 
 
-def with_options(config: Config, settings: Settings, options: list[str] | None) -> Config:
+def with_options(config: Config, settings: GivenSettings, options: list[str] | None) -> Config:
     """The config with what the command line says; options are those of the method it names."""
     config = config.changed(method=settings.get("method"))
     if settings.get("fleet", config.fleet):
@@ -193,7 +192,7 @@ def with_options(config: Config, settings: Settings, options: list[str] | None) 
     return made
 
 
-def joined_options(config: SharedSettings, given: list[str] | None) -> dict[str, Any] | None:
+def joined_options(config: Settings, given: list[str] | None) -> dict[str, Any] | None:
     """The options of a config's method with those that were given; None if none were."""
     more = parse_options(given)
     return None if more is None else {**config.options, **more}

@@ -2,10 +2,19 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from salf.cli.options import Options, Settings, Source, Workers, option, settings_of, with_options
-from salf.cli.terminal import Downloads, can_draw, console, progress_bar, results, say, tell
+from salf.cli.options import (
+    ConfigSource,
+    GivenSettings,
+    Options,
+    Workers,
+    option,
+    settings_of,
+    with_options,
+)
+from salf.cli.terminal import Downloads, can_draw, console, results, say, tell
+from salf.common.bars import Bar
 from salf.runs.config import Config
 from salf.runs.plan_options import PlanOptions
 from salf.runs.presets import simulated
@@ -15,8 +24,8 @@ _CHOSEN = ("deadline", "rounds", "seed", "depth", "stragglers", "eval_every", "e
 
 @settings_of(Config, PlanOptions, without=_CHOSEN)
 def plan(
-    settings: Settings,
-    source: Source = "mnist-mlp",
+    settings: GivenSettings,
+    source: ConfigSource = "mnist-mlp",
     options: Options = None,
     workers: Workers = None,
     out: Annotated[
@@ -53,19 +62,15 @@ def plan(
     config = config.changed(threads=config.threads or 1)
     with console.status(f"looking for {config.data}"):
         load_data(config, Downloads())  # fetched once, and what is wrong with them is said once
-    with progress_bar(counted=False) as progress:
-        task = progress.add_task("bound", total=None)
-
-        def run(jobs: Any) -> Any:
-            progress.update(task, description="search")
-            return run_all(
-                jobs,
-                workers,
-                lambda done, total: progress.update(task, completed=done, total=total),
-            )
-
+    with Bar("bound and search") as bar:
         keep = None if out is None else out / "search"
-        planned = make_plan(config, problem_of, asked, run=run, keep=keep)
+        planned = make_plan(
+            config,
+            problem_of,
+            asked,
+            run=lambda jobs: run_all(jobs, workers, bar.update),
+            keep=keep,
+        )
     print_plan(planned, results)
     if out is None:
         say("Nothing was saved: add --out FOLDER to save the schedule, the curve and a figure.")

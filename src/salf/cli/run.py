@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from salf.cli.options import Options, Settings, Source, option, settings_of, with_options
-from salf.cli.terminal import Downloads, progress_bar, say, tell
+from salf.cli.options import ConfigSource, GivenSettings, Options, option, settings_of, with_options
+from salf.cli.terminal import Downloads, say, tell
 from salf.common.errors import SalfError
 from salf.methods import find
 from salf.runs.config import Config
@@ -14,8 +14,8 @@ from salf.runs.presets import simulated
 
 @settings_of(Config)
 def run(
-    settings: Settings,
-    source: Source = "mnist-mlp",
+    settings: GivenSettings,
+    source: ConfigSource = "mnist-mlp",
     options: Options = None,
     out: Annotated[Path | None, option("--out", help="Folder to save the run in.")] = None,
     resume: Annotated[
@@ -45,25 +45,14 @@ def run(
     """
     from salf.report import names
     from salf.runs.clocked import NOBODY, nobody_is_cut_off
-    from salf.runs.pool import amount, share
     from salf.runs.run import run as train
+    from salf.runs.watched import watched
 
     if resume and out is None:
         raise SalfError("--resume needs --out, the folder of the run to continue.")
     config = with_options(simulated(source), settings, options)
-    # Simulated seconds are no whole numbers: how far they are is in percent.
-    with progress_bar("{task.fields[state]}", counted=config.seconds is None) as progress:
-        total, state = amount(config), ""
-        task = progress.add_task(find(config.method).name, total=total, state=state)
-
-        def on_round(row: Any, model: Any) -> None:
-            nonlocal state
-            if row.accuracy is not None:
-                state = f"accuracy {row.accuracy:.4f}"
-            clock = "" if row.clock is None else f"{names.duration(row.clock)} simulated "
-            done = share(row, config.rounds, config.seconds)
-            progress.update(task, completed=total * done, state=clock + state)
-
+    name = find(config.method).name
+    with watched(name, config.rounds, config.seconds) as on_round:
         result = train(
             config,
             out,
@@ -75,7 +64,7 @@ def run(
     found = result.summary
     accuracy = found["test_accuracy"]
     tell(
-        f"{find(config.method).name}, {names.who_is_slow(config)}: "
+        f"{name}, {names.who_is_slow(config)}: "
         + ("" if accuracy is None else f"test accuracy {accuracy:.4f} ")
         + f"after {found['rounds']} rounds {_clock(found)}in {found['seconds']:.1f} s "
         + f"({found['engine']} engine: {found['why']})"

@@ -7,23 +7,19 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
-    MofNCompleteColumn,
     Progress,
     TaskID,
-    TaskProgressColumn,
     TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
     TransferSpeedColumn,
 )
 
+from salf.common.bars import console as console
 from salf.common.errors import SalfError
 from salf.common.progress import Reporter
 from salf.runs.config import Config
 from salf.runs.live_config import LiveConfig
 from salf.runs.settings import key, names_of
 
-console = Console(stderr=True)
 results = Console()
 INTERRUPTED = 130  # the exit code of a program stopped by Ctrl-C
 
@@ -36,26 +32,6 @@ def say(message: str) -> None:
 def tell(result: str) -> None:
     """A line of the result, as it is."""
     results.print(result, markup=False, highlight=False, soft_wrap=True)
-
-
-def progress_bar(*more: str, counted: bool = True, memory: float = 30.0) -> Progress:
-    """A bar with rounds, time gone and time left; nothing where there is no terminal.
-
-    What cannot be counted is in percent. The time left is judged by the last `memory` seconds.
-    """
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn() if counted else TaskProgressColumn(),
-        *(TextColumn(text) for text in more),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-        console=console,
-        speed_estimate_period=memory,
-        disable=not console.is_terminal,
-        transient=True,
-    )
 
 
 def can_draw(check: Callable[[], None]) -> bool:

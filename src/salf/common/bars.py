@@ -39,20 +39,22 @@ class Bar:
             TextColumn("left"),
             console=console,
             speed_estimate_period=memory,
-            disable=not (console.is_terminal or console.is_jupyter),
             transient=True,
         )
-        self._task = self.progress.add_task(what, total=total, state="")
+        self.visible = console.is_terminal or console.is_jupyter
+        self.task = self.progress.add_task(what, total=total, state="")
         self._from = monotonic() + PATIENCE
 
     def __enter__(self) -> "Bar":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.progress.stop()
+        if self.progress.live.is_started:
+            self.progress.stop()
 
     def update(self, done: float, total: float | None = None, **more: Any) -> None:
         """So much is done; `more` may be `state`, a text beside the bar, or `description`."""
-        self.progress.update(self._task, completed=done, total=total, **more)
-        if monotonic() >= self._from:
-            self.progress.start()
+        if self.visible:
+            self.progress.update(self.task, completed=done, total=total, **more)
+            if monotonic() >= self._from:
+                self.progress.start()

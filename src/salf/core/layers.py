@@ -46,27 +46,17 @@ class Layer:
     frozen: tuple[str, ...] = ()  # parameters of the same modules that do not train
 
 
-class Layers(Sequence[Layer]):
+class Layers(tuple[Layer, ...]):
     """The ordered layers of one module. `layers[0]` is layer 1: messages and docs count from 1."""
 
-    def __init__(self, layers: Sequence[Layer]) -> None:
-        if not layers:
+    def __init__(self, layers: Iterable[Layer]) -> None:
+        if not self:
             raise SalfError("the model has no parameters, so there is no layer to train.")
-        self._layers = tuple(layers)
         self.index_of: Mapping[str, int] = {
             name: index
-            for index, layer in enumerate(self._layers)
+            for index, layer in enumerate(self)
             for name in (*layer.parameters, *layer.buffers)
         }
-
-    def __len__(self) -> int:
-        return len(self._layers)
-
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]  # Sequence's overloads
-        return self._layers[index]
-
-    def __iter__(self) -> Iterator[Layer]:
-        return iter(self._layers)
 
     def __str__(self) -> str:
         """A table: number, name, size, and names of the parameters."""
@@ -82,7 +72,7 @@ class Layers(Sequence[Layer]):
         """The layers a user of this depth has gradients of: d..L, from [ltUsers]."""
         if not 1 <= depth <= len(self) + 1:
             raise SalfError(f"depth {depth} is outside 1..{len(self) + 1} ({len(self)} layers).")
-        return self._layers[depth - 1 :]
+        return self[depth - 1 :]
 
     @classmethod
     def of(
@@ -103,7 +93,7 @@ class Layers(Sequence[Layer]):
         `given` layers must be in that order too: a gradient is complete only when backpropagation
         has passed the first use. With an `example`, any other order is an error.
         """
-        groups = _blocks(module, example) if given is None else _groups_by_prefix(module, given)
+        groups = _blocks(module, example) if given is None else _by_prefix(module, given)
         layers = _claim(module, groups)
         if given is not None and example is not None:
             _check_order(module, layers, example)
@@ -130,7 +120,7 @@ def is_sequential(module: nn.Module) -> bool:
 
 # ---- the default rule -----------------------------------------------------------------------
 
-# Modules (or parameters), by their names, that will be one layer, which has the first of the names.
+# Modules (or parameters), by their names, that will be one layer, and its name.
 _Group = tuple[str, list[str]]
 
 
@@ -181,6 +171,8 @@ def _blocks(module: nn.Module, example: Tensor | None) -> list[_Group]:
     waiting: list[str] = []  # for the next layer
     after_block = False
     for name, unit in units:
+        if not unit.state_dict():
+            continue
         owns = _owns(unit.parameters())
         if owns and not (groups and isinstance(unit, NORMALISATION)):
             groups.append((name, [*waiting, name]))
@@ -190,8 +182,8 @@ def _blocks(module: nn.Module, example: Tensor | None) -> list[_Group]:
         else:
             waiting.append(name)
     groups = groups or [(name, []) for name in list(joins)[:1]]
-    for names in (names for _, names in groups[-1:]):
-        names.extend(waiting)
+    if groups:
+        groups[-1][1].extend(waiting)
     for parameter, before in joins.items():
         next((names for _, names in groups if before in names), groups[0][1]).append(parameter)
     return groups
@@ -282,20 +274,16 @@ def _owns(things: Iterable[Any]) -> bool:
 # ---- by hand --------------------------------------------------------------------------------
 
 
-def _groups_by_prefix(module: nn.Module, given: Sequence[Prefixes]) -> list[_Group]:
-    groups: list[_Group] = []
+def _by_prefix(module: nn.Module, given: Sequence[Prefixes]) -> list[_Group]:
     names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
-    buffers = [name for name, _ in module.named_buffers()]
-    for entry in given:
-        prefixes = [entry] if isinstance(entry, str) else list(entry)
-        for prefix in prefixes:
-            if not any(_under(name, prefix) for name in (*names, *buffers)):
-                raise SalfError(
-                    f"the layer {prefix!r} names no parameter. The parameters are: "
-                    f"{', '.join(names)}."
-                )
-        groups.append((" + ".join(prefixes), prefixes))
-    return groups
+    known = [*names, *(name for name, _ in module.named_buffers())]
+    entries = [[entry] if isinstance(entry, str) else list(entry) for entry in given]
+    for prefix in (prefix for prefixes in entries for prefix in prefixes):
+        if not any(_under(name, prefix) for name in known):
+            raise SalfError(
+                f"the layer {prefix!r} names no parameter. The parameters are: {', '.join(names)}."
+            )
+    return [(" + ".join(prefixes), prefixes) for prefixes in entries]
 
 
 def _under(name: str, prefix: str) -> bool:
@@ -304,12 +292,12 @@ def _under(name: str, prefix: str) -> bool:
 
 def _claim(module: nn.Module, groups: list[_Group]) -> list[Layer]:
     """Give every parameter that trains to exactly one layer, or say which is not in exactly one."""
+    tensors = dict(module.named_parameters())
     # A parameter shared by two modules has two names and one place: the layer used first,
     # because backpropagation completes its gradient only there.
-    canonical = {id(p): name for name, p in module.named_parameters()}
-    aliases: dict[str, list[str]] = {name: [] for name in canonical.values()}
+    aliases: dict[int, list[str]] = {}
     for alias, parameter in module.named_parameters(remove_duplicate=False):
-        aliases[canonical[id(parameter)]].append(alias)
+        aliases.setdefault(id(parameter), []).append(alias)
 
     def claimants(names: Sequence[str]) -> list[int]:
         return [
@@ -318,12 +306,11 @@ def _claim(module: nn.Module, groups: list[_Group]) -> list[Layer]:
             if any(_under(name, prefix) for name in names for prefix in prefixes)
         ]
 
-    tensors = dict(module.named_parameters())
     parameters: list[list[str]] = [[] for _ in groups]
     frozen: list[list[str]] = [[] for _ in groups]
-    for name, names in aliases.items():
-        owners = claimants(names)
-        if not tensors[name].requires_grad:
+    for name, tensor in tensors.items():
+        owners = claimants(aliases[id(tensor)])
+        if not tensor.requires_grad:
             for index in owners[:1]:
                 frozen[index].append(name)
             continue
@@ -333,7 +320,7 @@ def _claim(module: nn.Module, groups: list[_Group]) -> list[Layer]:
                 "forward pass does not use it through a module of its own. Give the layers by name "
                 f"so that each parameter is in one, such as {in_words(_completed(module, groups))}."
             )
-        if len(owners) > 1 and len(names) == 1:
+        if len(owners) > 1 and len(aliases[id(tensor)]) == 1:
             raise SalfError(
                 f"the parameter {name!r} belongs to more than one layer: "
                 f"{', '.join(groups[index][0] for index in owners)}."
@@ -365,22 +352,14 @@ def _claim(module: nn.Module, groups: list[_Group]) -> list[Layer]:
 
 def _completed(module: nn.Module, groups: list[_Group]) -> list[Prefixes]:
     """The groups as layers by hand, and one for every module with parameters in none of them."""
-    claimed = [name for _, names in groups for name in names]
-    given: list[list[str]] = [
-        [name for name in names if _owns(_tensors_under(module, name))] for _, names in groups
-    ]
+    given = [names for _, names in groups]
     for name, parameter in module.named_parameters():
-        owner = name.rpartition(".")[0]
+        claimed = [one for names in given for one in names]
         if parameter.requires_grad and not any(_under(name, one) for one in claimed):
+            owner = name.rpartition(".")[0]
             alone = owner and not any(_under(one, owner) for one in claimed)
-            claimed.append(owner if alone else name)
-            given.append([claimed[-1]])
+            given.append([owner if alone else name])
     return [_entry(names) for names in given]
-
-
-def _tensors_under(module: nn.Module, prefix: str) -> Iterator[str]:
-    named = (*module.named_parameters(remove_duplicate=False), *module.named_buffers())
-    return (name for name, _ in named if _under(name, prefix))
 
 
 def _check_order(module: nn.Module, layers: Sequence[Layer], example: Tensor) -> None:

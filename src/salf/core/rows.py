@@ -120,22 +120,27 @@ def _number(value: float | None) -> float:
     return float("nan") if value is None else value
 
 
-def write_csv(path: Path, rows: Sequence[Row]) -> None:
-    """metrics.csv: a line per round with what every run knows."""
+def columns(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """A record per round of what every run knows, by column."""
     timed: Sequence[str] = TIMED if rows[0].clock is not None else ()
     if not timed and any(row.bytes for row in rows):  # of a live run
         timed = ("bytes",)
     names = list(dict.fromkeys(name for row in rows for name in row.metrics))
-    lines = [
+    return [
         {
             **{name: getattr(row, name) for name in ("round", "train_loss", "accuracy")},
             **{f"{MEASURED}{name}": row.metrics.get(name) for name in names},
             **{f"reached_{layer}": users for layer, users in enumerate(row.reached, 1)},
-            "seconds": f"{row.seconds:.6f}",
+            "seconds": row.seconds,
             **{name: getattr(row, name) for name in timed},
         }
         for row in rows
     ]
+
+
+def write_csv(path: Path, rows: Sequence[Row]) -> None:
+    """metrics.csv: a line per round."""
+    lines = [{**each, "seconds": f"{each['seconds']:.6f}"} for each in columns(rows)]
     write_whole(path, csv_of(lines))
 
 

@@ -21,8 +21,7 @@ from salf.core.aggregate import LayerwiseAggregate
 from salf.core.arrivals import Arrivals, Closing, Floats
 from salf.core.compression import Compression
 from salf.core.rows import Row
-from salf.core.schedules import Schedule
-from salf.core.server import SGD, Optimiser, Server
+from salf.core.server import SGD, Optimiser, Schedule, Server
 from salf.live.batches import common_time
 from salf.live.inspection import Inspection, TooLarge
 from salf.live.reach import ReachEstimate, UserReach

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, get_type_hints
 import numpy as np
 
 from salf.common.errors import SalfError, unknown
-from salf.common.options import converted
+from salf.common.registry import converted
 from salf.core.arrivals import Arrivals, Bools, Closing, Floats, Ints
 from salf.core.local import Done, LocalRule, State, Tensors
 from salf.core.server import SGD, Optimiser

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from salf.common.errors import SalfError
 from salf.core.arrivals import Closing, Floats
 from salf.core.local import Done, LocalRule, LocalStep, State, Tensors
@@ -49,7 +47,7 @@ class FedDyn(Method):
 
     def server_state(self, weights: Tensors) -> State:
         """h."""
-        return {name: torch.zeros_like(weight) for name, weight in weights.items()}
+        return {name: weight.new_zeros(weight.shape) for name, weight in weights.items()}
 
     def user_state(self, weights: Tensors) -> State:
         """h_u."""

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from salf.core.arrivals import Closing, Floats
 from salf.core.local import Done, LocalRule, LocalStep, State, Tensors
 from salf.methods.base import Average, Method
@@ -36,7 +34,7 @@ class SCAFFOLD(Method):
 
     def server_state(self, weights: Tensors) -> State:
         """c."""
-        return {name: torch.zeros_like(weight) for name, weight in weights.items()}
+        return {name: weight.new_zeros(weight.shape) for name, weight in weights.items()}
 
     def user_state(self, weights: Tensors) -> State:
         """c_u."""

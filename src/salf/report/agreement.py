@@ -38,52 +38,62 @@ def figure(agreement: Agreement, run: LiveRun) -> style.Spec:
         _depths(agreement, run),
         _times(agreement),
         title=f"{len(agreement.users)} users, live and simulated with the measured fleet",
-        subtitle=[_depths_differ(agreement), _times_differ(agreement)],
+        subtitle=_differences(agreement),
     )
 
 
 def page(agreement: Agreement, run: LiveRun, folder: str, command: Sequence[str]) -> Page:
     """The comparison as a page."""
-    config = run.config.to_toml()
+    layers, shown = run.depth, len(_shown(agreement))
+    steps = int(agreement.stages.max()) // layers
+    counted = f"the {layers} layers" + (f" of each of up to {steps} local steps" * (steps > 1))
+    some = "" if shown == len(agreement.users) else f" {shown} evenly spaced users are shown."
+    depths = Chart(
+        style.spec(_depths(agreement, run)),
+        f"The part of the rounds by how many of {counted} a user completed, from the last layer to "
+        "the first. The difference between the two bars is their total variation distance: 0 if "
+        f"they are equal, 1 if they do not overlap.{some}",
+    )
+    end = _end(agreement)
+    beyond = [
+        f"{(times > end).mean():.1%} of the {which} rounds (up to {names.duration(times.max())})"
+        for which, times in _both(agreement)
+        if (times > end).any()
+    ]
+    longer = f" {names.listed(beyond)} took longer than is shown." if beyond else ""
+    times = Chart(
+        figure_of(_times(agreement)),
+        f"The part of the rounds that took at most a given time.{longer}",
+    )
     return Page(
         f"The fleet measured from {folder}, compared with its live run",
-        [f"{_depths_differ(agreement)} {_times_differ(agreement)}", _compared(agreement, run)],
+        [" ".join(_differences(agreement)), _compared(agreement, run)],
         [
-            Section(
-                "Layers completed by each user",
-                [_depths_chart(agreement, run), _users(agreement, run)],
-            ),
-            Section("Round durations", [_times_chart(agreement), _rounds(agreement)]),
-            again(command, config, about="Config of the live run"),
+            Section("Layers completed by each user", [depths, _users(agreement, run)]),
+            Section("Round durations", [times]),
+            again(command, run.config.to_toml(), about="Config of the live run"),
         ],
     )
 
 
-def _depths_differ(agreement: Agreement) -> str:
+def _differences(agreement: Agreement) -> list[str]:
     worst = int(agreement.variation.argmax())
-    return (
+    live, simulated = agreement.live_seconds, agreement.simulated_seconds
+    return [
         f"Depths differ by {agreement.variation.mean():.3f} on average over users, and by at most "
-        f"{agreement.variation[worst]:.3f} ({agreement.users[worst]})."
-    )
-
-
-def _times_differ(agreement: Agreement) -> str:
-    ratio = agreement.simulated_seconds / agreement.live_seconds
-    return (
-        f"A round takes {names.duration(agreement.live_seconds)} live and "
-        f"{names.duration(agreement.simulated_seconds)} simulated on average, a ratio of "
-        f"{ratio:.3f}."
-    )
+        f"{agreement.variation[worst]:.3f} ({agreement.users[worst]}).",
+        f"A round takes {names.duration(live)} live and {names.duration(simulated)} simulated on "
+        f"average, a ratio of {simulated / live:.3f}.",
+    ]
 
 
 def _compared(agreement: Agreement, run: LiveRun) -> str:
     live, simulated = len(agreement.live_times), len(agreement.simulated_times)
-    if live < len(run.records):
-        said = (
-            f"A fleet was measured from every second of {len(run.records):,} rounds and simulated "
-            f"for {simulated:,} rounds. It is compared with the {live:,} rounds left out."
-        )
-    else:
+    said = (
+        f"A fleet was measured from every second of {len(run.records):,} rounds and simulated "
+        f"for {simulated:,} rounds. It is compared with the {live:,} rounds left out."
+    )
+    if live >= len(run.records):
         said = (
             f"The fleet was simulated for {simulated:,} rounds. It is compared with the same "
             f"{live:,} rounds that it was measured from, because there are too few to split."
@@ -92,20 +102,6 @@ def _compared(agreement: Agreement, run: LiveRun) -> str:
         return f"{said} Rounds waited for all users."
     low, high = (names.duration(each(agreement.deadlines)) for each in (min, max))
     return f"{said} T_max " + (f"was {low}." if low == high else f"ranged from {low} to {high}.")
-
-
-def _depths_chart(agreement: Agreement, run: LiveRun) -> Chart:
-    layers = run.depth
-    steps = int(agreement.stages.max()) // layers
-    counted = f"the {layers} layers" + (f" of each of up to {steps} local steps" * (steps > 1))
-    shown = len(_shown(agreement))
-    some = "" if shown == len(agreement.users) else f" {shown} evenly spaced users are shown."
-    return Chart(
-        style.spec(_depths(agreement, run)),
-        f"The part of the rounds by how many of {counted} a user completed, from the last layer to "
-        "the first. The difference between the two bars is their total variation distance: 0 if "
-        f"they are equal, 1 if they do not overlap.{some}",
-    )
 
 
 def _users(agreement: Agreement, run: LiveRun) -> Table:
@@ -125,33 +121,6 @@ def _users(agreement: Agreement, run: LiveRun) -> Table:
         for i, user in enumerate(agreement.users)
     ]
     return Table(["User", *parts, "Difference"], [*rows, row("Mean", np.mean)])
-
-
-def _times_chart(agreement: Agreement) -> Chart:
-    end = _end(agreement)
-    beyond = [
-        f"{(times > end).mean():.1%} of the {which} rounds (up to {names.duration(times.max())})"
-        for which, times in _both(agreement)
-        if (times > end).any()
-    ]
-    longer = f" {names.listed(beyond)} took longer than is shown." if beyond else ""
-    return Chart(
-        figure_of(_times(agreement)),
-        f"The part of the rounds that took at most a given time.{longer}",
-    )
-
-
-def _rounds(agreement: Agreement) -> Table:
-    quantiles = {"Median": 0.5, "90th percentile": 0.9, "99th percentile": 0.99}
-    rows = []
-    for name in ("Mean", *quantiles):
-        live, simulated = (
-            float(times.mean() if name == "Mean" else np.quantile(times, quantiles[name]))
-            for _, times in _both(agreement)
-        )
-        both = [names.duration(live), names.duration(simulated)]
-        rows.append([name, *both, f"{simulated / live:.3f}"])
-    return Table(["Round duration", "Live", "Simulated", "Simulated / live"], rows)
 
 
 def _both(agreement: Agreement) -> list[tuple[str, Floats]]:

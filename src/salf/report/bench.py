@@ -63,9 +63,8 @@ def ranks(suite: Suite, rows: Sequence[BenchRow]) -> Table:
 
 def accuracies(suite: Suite, rows: Sequence[BenchRow], data: str) -> Table:
     """The accuracy at the budget, methods by scenarios; the best of each scenario is bold."""
-    return _by_scenario(
-        suite, rows, data, accuracy, f"Test accuracy at the budget, {names.data(data)}", _best
-    )
+    caption = f"Test accuracy at the budget, {names.data(data)}"
+    return _by_scenario(suite, rows, data, accuracy, caption, ranked=True)
 
 
 def name(row: BenchRow) -> str:
@@ -91,10 +90,10 @@ def _by_scenario(
     data: str,
     show: Show,
     caption: str,
-    top: Callable[[Sequence[BenchRow], BenchCell], set[str]] = lambda rows, cell: set(),
+    ranked: bool = False,
 ) -> Table:
     cells = [cell for cell in suite.cells if cell.data == data]
-    first = {cell.key: top(rows, cell) for cell in cells}
+    first = {c.key: best(ranking.in_cell(rows, c), min) if ranked else set() for c in cells}
     body = [
         [name(row), *(bold(_shown(row, cell, show), row.name in first[cell.key]) for cell in cells)]
         for row in ranking.ordered(rows, suite)
@@ -107,16 +106,8 @@ def _shown(row: BenchRow, cell: BenchCell, show: Show) -> str:
     return NONE if outcome is None or outcome.refused else show(outcome)
 
 
-def _best(rows: Sequence[BenchRow], cell: BenchCell) -> set[str]:
-    return best(ranking.in_cell(rows, cell), min)
-
-
 def _spread(found: Interval | None) -> str:
     return NONE if found is None else str(found)
-
-
-def _slowest(outcome: CellResult) -> str:
-    return _spread(outcome.over_seeds("slowest"))
 
 
 def _to_target(outcome: CellResult) -> str:
@@ -213,7 +204,7 @@ def _of_data(suite: Suite, rows: Sequence[BenchRow], data: str) -> list[Section]
     )
     measures: dict[str, Show] = {
         f"Time to {target}": _to_target,
-        "Accuracy on the data of the slowest tenth of the users": _slowest,
+        "Accuracy on the data of the slowest tenth": lambda it: _spread(it.over_seeds("slowest")),
         "Work and bytes lost": _lost,
         "Learning rates chosen": _rate,
     }

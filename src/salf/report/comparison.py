@@ -14,7 +14,6 @@ from salf.report.tables import Table, best, bold, tell
 from salf.runs.compare import Case, Comparison
 from salf.runs.settings import key as setting_key
 from salf.worlds.depth import has_ratio
-from salf.worlds.fleet.named import GIVEN
 
 NOT_MEASURED = "–"
 PAGE = "report.html"
@@ -96,10 +95,9 @@ def tables(comparison: Comparison) -> list[Table]:
 def page(comparison: Comparison, command: Sequence[str]) -> Page:
     """The comparison as a page."""
     base, compared = comparison.base, names.listed(_methods(comparison))
-    long = seconds.budget(comparison) if base.fleet else f"{base.rounds} rounds"
     what = (
         f"{compared} train the model {base.given.get('model', base.model)} on "
-        f"{names.data(base.data)} with {names.users(base)} for {long}, "
+        f"{names.data(base.data)} with {names.users(base)} for {seconds.budget(comparison)}, "
         f"{_seeds(comparison)}."
     )
     ceilings = [
@@ -242,15 +240,13 @@ def _told(comparison: Comparison) -> str:
 
 def _measured(comparison: Comparison) -> str:
     base, several = comparison.base, seeds(comparison) > 1
-    spread = f"{'mean ± standard deviation over ' * several}{_seeds(comparison)}."
-    if base.fleet:
-        what = "accuracy" if seconds.classifies(comparison) else "loss"
-        return (
-            f"Test {what} on {names.data(base.data)} after {seconds.budget(comparison)} with "
-            f"{names.fleet(base)}, {spread}"
-        )
+    what = "loss" if base.fleet and not seconds.classifies(comparison) else "accuracy"
     by = " by ratio of stragglers" * has_ratio(base.depth)
-    return f"Test accuracy on {names.data(base.data)} after {base.rounds} rounds{by}, {spread}"
+    return (
+        f"Test {what} on {names.data(base.data)} after {seconds.budget(comparison)}"
+        f"{f' with {names.fleet(base)}' if base.fleet else by}, "
+        f"{'mean ± standard deviation over ' * several}{_seeds(comparison)}."
+    )
 
 
 def _notes(comparison: Comparison, *, bold: bool = True) -> list[str]:
@@ -270,9 +266,8 @@ def _notes(comparison: Comparison, *, bold: bool = True) -> list[str]:
 def _stragglers(comparison: Comparison) -> str:
     base = comparison.base
     if base.fleet:
-        fleet = "their own" if base.fleet == GIVEN else f"the fleet {base.fleet}"
         return (
-            f"Users have devices of {fleet}, whose times follow from the work of each layer. A "
+            f"Devices: {names.fleet_name(base)}; times follow from the work of each layer. A "
             "round ends when all users are done or at the deadline "
             f"({names.deadline(base.deadline)}). By then, backpropagation has reached only some "
             "of the layers on slow devices."

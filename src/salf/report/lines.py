@@ -6,7 +6,9 @@ from typing import Any, Literal
 
 from salf.report import names
 from salf.report.extra import alt
-from salf.report.style import INK, Axis, Records, Spec, below, faceted, legend, of, spec, upright
+from salf.report.style import INK, Axis, Records, Spec, legend, of, spec, upright
+
+_WIDTH, _GAP, _ROW_HEADING = 880, 30, 40  # of panels, in pixels
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,14 @@ def figure(
         else:
             drawn.append(chart)
     own = len(datasets) < len(charts)  # charts of several kinds, which share no colours
+    whole = drawn[0]
     if beside:
-        drawn = [alt.hconcat(*drawn, spacing=40)]
-    whole = below(drawn, title, subtitle, **({"spacing": 24} if own else {}))
+        whole = alt.hconcat(*drawn, spacing=40)
+    elif len(drawn) > 1:
+        whole = alt.vconcat(*drawn, **({"spacing": 24} if own else {}))
+    if title:
+        heading = alt.Title(title, subtitle=list(subtitle), anchor="start", offset=12)
+        whole = whole.properties(title=heading)
     if own:
         whole = whole.resolve_scale(color="independent", strokeDash="independent")
     return spec(whole, datasets)
@@ -153,10 +160,30 @@ def _drawn(chart: Lines, data: str, opacity: Callable[[float], Any]) -> Any:
     if chart.level is not None:
         level = of([{"y": chart.level}]).mark_rule(strokeDash=[4, 4], color=INK)
         layers.append(level.encode(y="y:Q"))
-    columns, rows = ([getattr(point, side) for point in points] for side in ("column", "row"))
-    found = faceted(alt.layer(*layers), columns, rows, chart.height, chart.widest, chart.wrap)
+    found = _faceted(chart, alt.layer(*layers))
     free = {name: "independent" for name in ("x", "y") if getattr(chart, name).free}
     return found.resolve_scale(**free) if free else found
+
+
+def _faceted(chart: Lines, layers: Any) -> Any:
+    """The layers once per panel, by the fields `column` and `row` of the points."""
+    header = alt.Header(labelExpr=r"split(datum.value, '\n')", title=None)
+    columns, rows = (
+        list(dict.fromkeys(getattr(point, side) for point in chart.points))
+        for side in ("column", "row")
+    )
+    facets: dict[str, Any] = {}
+    if any(columns) and chart.wrap:
+        facets["facet"] = alt.Facet("column:N", sort=columns, header=header, title=None)
+        facets |= {"columns": chart.wrap, "spacing": 32}
+    elif any(columns):
+        facets["column"] = alt.Column("column:N", sort=columns, header=header)
+    if any(rows):
+        facets["row"] = alt.Row("row:N", sort=rows, header=header)
+    room = _WIDTH - _ROW_HEADING * any(rows)
+    width = min(chart.widest, room // max(1, chart.wrap or len(columns)) - _GAP)
+    sized = layers.properties(width=width, height=chart.height)
+    return sized.facet(**facets) if facets else sized
 
 
 def _marked(mark: Mark, base: Any, y: dict[str, Any]) -> list[Any]:

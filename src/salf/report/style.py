@@ -17,8 +17,6 @@ T = TypeVar("T")
 
 INK, SOFT, RUST = "#1b1f24", "#59636e", "#D55E00"
 POINTS = 200  # of a curve, at most: more cannot be seen, and the page holds them all
-# Of panels, in pixels.
-_WIDTH, _GAP, _ROW_HEADING = 880, 30, 40
 _ORDERED = (
     "#332288", "#0072B2", "#56B4E9", "#009E73", "#A6A12B", "#E69F00", "#D55E00", "#882255",
 )  # fmt: skip
@@ -104,35 +102,6 @@ def legend(columns: int = 5, **look: Any) -> Any:
     return alt.Legend(title=None, orient="top", columns=columns, labelLimit=0, **look)
 
 
-def faceted(
-    chart: Any,
-    columns: Sequence[str],
-    rows: Sequence[str],
-    height: int | None = None,
-    widest: int = 560,
-    wrap: int = 0,
-) -> Any:
-    """The chart once per panel, by the fields `column` and `row` of its records.
-
-    `columns` and `rows` are the headings, repeated or not; all empty, there is one. Without a
-    height, each row of the chart takes what it needs. Columns that are wrapped go on below.
-    """
-    header = alt.Header(labelExpr=r"split(datum.value, '\n')", title=None)
-    columns, rows = list(dict.fromkeys(columns)), list(dict.fromkeys(rows))
-    facets: dict[str, Any] = {}
-    if any(columns) and wrap:
-        facets["facet"] = alt.Facet("column:N", sort=columns, header=header, title=None)
-        facets |= {"columns": wrap, "spacing": 32}
-    elif any(columns):
-        facets["column"] = alt.Column("column:N", sort=columns, header=header)
-    if any(rows):
-        facets["row"] = alt.Row("row:N", sort=rows, header=header)
-    room = _WIDTH - _ROW_HEADING * any(rows)
-    width = min(widest, room // max(1, wrap or len(columns)) - _GAP)
-    sized = chart.properties(width=width, **({"height": height} if height else {}))
-    return sized.facet(**facets) if facets else sized
-
-
 def ordered(count: int) -> list[str]:
     """Colours of things that have an order, such as layers."""
     last = len(_ORDERED) - 1
@@ -160,15 +129,6 @@ def upright(x: float, label: str, field: str = "x", colour: str = INK) -> list[A
         at.mark_rule(color=colour, strokeDash=[4, 3], strokeWidth=1.5),
         text.encode(text="label:N"),
     ]
-
-
-def below(charts: Sequence[Any], title: str = "", subtitle: Sequence[str] = (), **more: Any) -> Any:
-    """Charts below each other; with a title they can be read without the page around them."""
-    whole = charts[0] if len(charts) == 1 else alt.vconcat(*charts, **more)
-    if not title:
-        return whole
-    heading = alt.Title(title, subtitle=list(subtitle), anchor="start", offset=12)
-    return whole.properties(title=heading)
 
 
 def spec(chart: Any, datasets: Mapping[str, Records] | None = None) -> Spec:

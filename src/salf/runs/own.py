@@ -10,7 +10,7 @@ from torch import nn
 
 from salf.common.errors import SalfError
 from salf.core.layers import Prefixes
-from salf.core.schedules import Schedule
+from salf.core.server import Schedule
 from salf.data import DataSet, Partitioned, UsersData, from_tensors, of_users, some
 from salf.engines import Loss, cross_entropy
 from salf.methods import Method
@@ -23,6 +23,7 @@ from salf.runs.folder import MODEL
 from salf.runs.run import How, Result, run_made
 from salf.runs.settings import check_names, refuse_deadline
 from salf.runs.training import History, OnRound, Training
+from salf.runs.watched import watched
 from salf.worlds.base import World
 from salf.worlds.depth import DepthDistribution
 from salf.worlds.fleet import named as fleets
@@ -91,8 +92,11 @@ def train(
         "loss": loss,
         "metrics": metrics,
     }
-    how = How(on_round=on_round, keep_interrupted=True)
-    return run_own(model, parts, settings, out, resume, how).history
+    seconds = settings.get("seconds")
+    rounds = settings.get("rounds", 0 if seconds else Config.rounds)
+    with watched("training", rounds, seconds, on_round) as shown:
+        how = How(on_round=shown, keep_interrupted=True)
+        return run_own(model, parts, settings, out, resume, how).history
 
 
 def run_own(

@@ -15,17 +15,13 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from torch import nn
-
 from salf.common import process
 from salf.common.errors import SalfError, TrainingDiverged
-from salf.core.rows import Row
 from salf.runs.config import Config
 from salf.runs.run import Result, Stopped, cores, run
 from salf.runs.training import OnRound
+from salf.runs.watched import OnPart, counted
 
-# Says what share of a job, in [0, 1], is done; raises Stopped when it is to end.
-Progress = Callable[[float], None]
 # Gets (work done, work in all).
 OnProgress = Callable[[float, float], None]
 
@@ -34,12 +30,12 @@ OnProgress = Callable[[float, float], None]
 class Job:
     """What to do, in a process that has only this, and how much work it is next to the others."""
 
-    do: Callable[[Progress], Any]  # goes to another process: no lambda, no closure
+    do: Callable[[OnPart], Any]  # goes to another process: no lambda, no closure
     work: float
 
 
 @dataclass
-class Done:
+class Finished:
     """What jobs returned, and why the training of those that did not return diverged."""
 
     results: dict[str, Any] = field(default_factory=dict)
@@ -49,7 +45,7 @@ class Done:
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C ended the work before all jobs were done; `done` is what there is."""
 
-    def __init__(self, done: Done) -> None:
+    def __init__(self, done: Finished) -> None:
         super().__init__()
         self.done = done
 
@@ -66,7 +62,7 @@ def run_configs(
     out: Path | None,
     workers: int | None = None,
     on_progress: OnProgress | None = None,
-) -> Done:
+) -> Finished:
     """Run configs by name; with `out`, each in a folder of its name below `out`/runs."""
     runs = {
         name: run_job(config, None if out is None else out / "runs" / name)
@@ -80,21 +76,14 @@ def amount(config: Config) -> float:
     return config.seconds or config.rounds
 
 
-def share(row: Row, rounds: int, seconds: float | None) -> float:
-    """How much of a run is done after this round, if it ends after its rounds or its seconds."""
-    by_rounds = row.round / rounds if rounds else 0.0
-    by_clock = (row.clock or 0.0) / seconds if seconds else 0.0
-    return max(by_rounds, by_clock)
-
-
-def run_here(jobs: Mapping[str, Job], on_progress: OnProgress | None = None) -> Done:
+def run_here(jobs: Mapping[str, Job], on_progress: OnProgress | None = None) -> Finished:
     """Do all jobs in this process, one after the other."""
-    done, before, total = Done(), 0.0, sum(job.work for job in jobs.values())
+    done, before, total = Finished(), 0.0, sum(job.work for job in jobs.values())
     for name, job in jobs.items():
 
-        def progress(share: float, before: float = before, work: float = job.work) -> None:
+        def progress(part: float, before: float = before, work: float = job.work) -> None:
             if on_progress is not None:
-                on_progress(before + share * work, total)
+                on_progress(before + part * work, total)
 
         try:
             done.results[name] = job.do(progress)
@@ -111,19 +100,19 @@ def run_all(
     jobs: Mapping[str, Job],
     workers: int | None = None,
     on_progress: OnProgress | None = None,
-    on_done: Callable[[str, Done], None] | None = None,
-) -> Done:
+    on_done: Callable[[str, Finished], None] | None = None,
+) -> Finished:
     """Do all jobs, `workers` at a time (by default, one per core), beginning with the first.
 
     A training that diverges costs its own result; anything else that goes wrong ends it all.
     `on_done` is called with the name of each job that ended, and with what there is so far.
     """
     if not jobs:
-        return Done()
+        return Finished()
     context = get_context("spawn")  # a forked torch may deadlock
     messages, stop = context.SimpleQueue(), context.Event()
-    shares = dict.fromkeys(jobs, 0.0)
-    done = Done()
+    progress = dict.fromkeys(jobs, 0.0)
+    done = Finished()
     at_once = min(workers or cores(), len(jobs))
     pool = ProcessPoolExecutor(at_once, context, _start_worker, (messages, stop))
     with _without_main():
@@ -133,19 +122,18 @@ def run_all(
         while pending:
             finished, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
             while not messages.empty():
-                name, share = messages.get()
-                shares[name] = share
+                name, progress[name] = messages.get()
             for future in filter(finished.__contains__, names):  # in the order of the jobs
                 name = names[future]
                 try:
                     done.results[name] = future.result()
                 except TrainingDiverged as error:
                     done.failures[name] = str(error)
-                shares[name] = 1.0
+                progress[name] = 1.0
                 if on_done is not None:
                     on_done(name, done)
             if on_progress is not None:
-                parts = (shares[name] * job.work for name, job in jobs.items())
+                parts = (progress[name] * job.work for name, job in jobs.items())
                 on_progress(sum(parts), sum(job.work for job in jobs.values()))
     except BrokenProcessPool:
         raise SalfError(
@@ -198,31 +186,18 @@ def _end_with_parent() -> None:
 def _do(name: str, job: Job) -> Any:
     last = monotonic()
 
-    def progress(share: float) -> None:
+    def progress(part: float) -> None:
         nonlocal last
         if _stop.is_set():
             raise Stopped
         if monotonic() - last > 0.2:
-            _messages.put((name, share))
+            _messages.put((name, part))
             last = monotonic()
 
     progress(0.0)
     return job.do(progress)
 
 
-def _run(config: Config, out: Path | None, on_round: OnRound | None, progress: Progress) -> Result:
+def _run(config: Config, out: Path | None, on_round: OnRound | None, progress: OnPart) -> Result:
     after = counted(config.rounds, config.seconds, progress, on_round)
     return run(config, out, resume=True, on_round=after)
-
-
-def counted(
-    rounds: int, seconds: float | None, progress: Progress, on_round: OnRound | None = None
-) -> OnRound:
-    """Say after each round how much of a run is done, then call `on_round`."""
-
-    def after(row: Row, model: nn.Module) -> None:
-        progress(share(row, rounds, seconds))
-        if on_round is not None:
-            on_round(row, model)
-
-    return after

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from time import perf_counter
+from typing import Any
 
 from torch import nn
 
 from salf.common.errors import SalfError
+from salf.common.notebook import frame, line_chart
 from salf.common.process import kept_memory
-from salf.core.rows import Row, with_metrics
+from salf.core.rows import Row, columns, with_metrics
 from salf.data import Samples
 from salf.engines import Loss, RowLoss
 from salf.problem import Predictor, Problem, evaluate
@@ -143,6 +146,37 @@ class History:
     @property
     def seconds(self) -> float:
         return sum(row.seconds for row in self.rows)
+
+    def to_pandas(self) -> Any:
+        """A data frame with a row per round, with the columns of metrics.csv."""
+        return frame(columns(self.rows))
+
+    def plot(self, metric: str = "accuracy") -> Any:
+        """An Altair chart of the accuracy, or another metric, over rounds or simulated seconds."""
+        points = [
+            (row.clock or row.round, value)
+            for row in self.rows
+            if (value := {"accuracy": row.accuracy, **row.metrics}.get(metric)) is not None
+        ]
+        if not points:
+            raise SalfError(f"{metric!r} was not measured: there is nothing to plot.")
+        over = "Round" if self.rows[-1].clock is None else "Simulated seconds"
+        return line_chart(points, over, metric)
+
+    def _repr_html_(self) -> str:
+        found: dict[str, object] = {"rounds": len(self.rows), "best accuracy": self.best_accuracy}
+        found |= {f"test {name}": value for name, value in self.test.items()}
+        found |= {"engine": self.engine}
+        cells = (
+            f"<tr><th>{escape(name)}</th><td>{escape(_short(value))}</td></tr>"
+            for name, value in found.items()
+            if value not in (None, "")
+        )
+        return f"<table>{''.join(cells)}</table>"
+
+
+def _short(value: object) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def loss_kind(loss: Loss) -> str:

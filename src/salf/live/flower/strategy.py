@@ -18,8 +18,7 @@ from salf.common.errors import SalfError
 from salf.core import rows as records
 from salf.core.layers import Layers, Prefixes
 from salf.core.rows import Row, with_metrics
-from salf.core.schedules import Schedule
-from salf.core.server import SGD
+from salf.core.server import SGD, Schedule
 from salf.live.flower.link import GridLink, Question, grace_of
 from salf.live.flower.mail import Mail
 from salf.live.rounds import Rounds
