@@ -78,8 +78,6 @@ class Simulation:
             )
         if why := method.refuses(optimiser or SGD()):
             raise SalfError(f"{method.name} {why}.")
-        if not method.asks.simulated_only:
-            method.check_shares_are_own(world.layers)
         self.problem, self.method, self.engine = problem, method, engine
         self.world = method.world(world)
         self.data = data

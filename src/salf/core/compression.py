@@ -22,7 +22,7 @@ from torch import Tensor
 from salf.common.errors import SalfError
 from salf.core.draws import Keyed, Purpose
 from salf.core.layers import Layers
-from salf.core.local import Tensors
+from salf.core.rules import Tensors
 
 _LARGEST = torch.finfo(torch.float16).max
 

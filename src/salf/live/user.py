@@ -18,7 +18,8 @@ from salf.core.arrivals import Arrivals
 from salf.core.compression import Sender
 from salf.core.deadline import Backpropagation, Partial
 from salf.core.layers import is_sent
-from salf.core.local import Done, Local, LocalUpdate, Passed, State, Tensors, local_update
+from salf.core.local import Local, LocalUpdate, Passed, local_update
+from salf.core.rules import Done, State, Tensors
 from salf.live.batches import OwnBatch
 from salf.live.task import Task
 from salf.live.update import Update

@@ -16,7 +16,7 @@ from salf.core.aggregate import Changing, LayerwiseAggregate, PerLayer, UserId
 from salf.core.arrivals import Arrivals
 from salf.core.draws import Keyed, Purpose
 from salf.core.layers import Layers
-from salf.core.local import Tensors
+from salf.core.rules import Tensors
 
 # How many times the norm of an honest gradient is sent, unless said otherwise. The largest that the
 # live server's learned bound lets through is 50 times the usual one.

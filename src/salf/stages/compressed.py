@@ -7,7 +7,7 @@ from torch import Tensor
 from salf.core.aggregate import Changing, LayerwiseAggregate, PerLayer, UserId
 from salf.core.compression import Compression, Sender, unpacked
 from salf.core.layers import Layers
-from salf.core.local import Tensors
+from salf.core.rules import Tensors
 
 
 class Residuals:

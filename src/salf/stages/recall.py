@@ -22,7 +22,7 @@ from torch import Tensor
 from salf.core.aggregate import Changing, LayerwiseAggregate, PerLayer, Step, UserId
 from salf.core.arrivals import Floats, Ints
 from salf.core.layers import Layers
-from salf.core.local import Tensors
+from salf.core.rules import Tensors
 from salf.methods import Recalled
 
 

@@ -35,7 +35,7 @@ from torch import Tensor
 from salf.common.errors import SalfError, unknown
 from salf.core.aggregate import Held, LayerwiseAggregate, PerLayer, Step, UserId, is_counter
 from salf.core.layers import Layers
-from salf.core.local import Tensors
+from salf.core.rules import Tensors
 
 RULES = ("none", "median", "trimmed", "clip")
 ROUNDING = 1e-6  # of a sum of weights
