@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from salf.core.backprop import backward_to
     from salf.core.deadline import Backpropagation, Partial
     from salf.core.layers import Layer, Layers
-    from salf.core.local import Done, LocalRule, LocalStep
     from salf.core.rows import Row
+    from salf.core.rules import Done, LocalRule, LocalStep
     from salf.data import DataSet, Samples, from_tensors, load
     from salf.methods import METHODS, Method, method
     from salf.planning import Plan, plan
@@ -48,7 +48,7 @@ _HOMES = {
     "salf.runs.training": ("History", "StopTraining"),
     "salf.worlds.fleet.devices": ("Fleet",),
     "salf.core.layers": ("Layer", "Layers"),
-    "salf.core.local": ("Done", "LocalRule", "LocalStep"),
+    "salf.core.rules": ("Done", "LocalRule", "LocalStep"),
     "salf.methods": ("METHODS", "Method", "method"),
     "salf.planning": ("Plan", "plan"),
     "salf.problem": ("Problem",),

@@ -128,7 +128,6 @@ class LiveServer:
             )
         if why := self.method.refuses(settings.optimiser or SGD()):
             raise SalfError(f"{self.method.name} {why}.")
-        self.method.check_shares_are_own(len(layers))
         self.layers, self.weights = layers, problem.weights
         schedule = lr if callable(lr) else lambda t: lr
         self.server = Server(self.weights, schedule, settings.optimiser, settings.client_lr)
@@ -157,7 +156,6 @@ class LiveServer:
 
     @property
     def round(self) -> OpenRound:
-        """The round that is open."""
         if self._round is None:
             raise SalfError("no round is open.")
         return self._round

@@ -174,6 +174,9 @@ class Settings:
         typed = {name: getattr(made, name.replace("-", "_")) for name in self.options}
         object.__setattr__(self, "options", typed)
         self.check_reach(made)
+        particular = type(made).refuses is not Method.refuses or made.average_models
+        if particular and (why := made.refuses(self.make_optimiser())):
+            raise SalfError(f"{made.name} {why}.")
 
     def _check_robust(self) -> None:
         """Refuse too few users for a majority."""
