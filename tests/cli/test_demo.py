@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from salf.common.registry import duration
 
 import salf as salf_package
 from command import salf
 from salf.cli import demo
+from salf.common.registry import duration
 from salf.data import loading
 from salf.data.named import idx_recipe
 from salf.models import build
