@@ -40,11 +40,11 @@ from salf.live.flower import app as flower_app
 from salf.live.flower import link, mail
 from salf.live.flower.app import Added
 from salf.live.flower.client import RESIDUALS, TIMES
-from salf.live.flower.link import update_of
+from salf.live.flower.link import Question, update_of
 from salf.live.serve import Nobody
 from salf.live.server import saved_round
 from salf.live.tmax import FIRST
-from salf.live.update import Rejected
+from salf.live.update import Rejected, size_of
 from salf.runs.folder import RunFolder
 from salf.runs.live_config import LiveConfig
 from salf.worlds.fleet.deadlines import Auto, Constant
@@ -582,13 +582,21 @@ def test_a_record_of_another_run_is_not_emptied(tmp_path):
 
 
 def the_message(salf_=None, config=None):
-    grid = FakeGrid({1: lambda message: HANGS})
-    salf_ = salf_ or salf()
-    (message,) = salf_.configure_train(
-        1, ArrayRecord(salf_.model.state_dict()), config or ConfigRecord(), grid
-    )
+    grid, salf_ = FakeGrid({1: lambda message: HANGS}), salf_ or salf()
+    server, seconds = salf_.server, salf_.deadline
+    server.open(["1"], seconds)
+    compress, more = salf_.settings.compress, config or ConfigRecord()
+    question = Question(server.layers, salf_.grace, compress, more)
+    (message,) = question.to(server.task(seconds), {1: "1"})
     grid.push_messages([message])
     return travelled(message)
+
+
+def closed(salf_, sent):
+    """The round of `the_message`, with this reply."""
+    server = salf_.server
+    server.take("1", update_of("1", 1, sent, size_of(server.weights)))
+    return server.close()
 
 
 def batch():
@@ -629,9 +637,8 @@ def test_a_node_without_time_sends_nothing_and_that_arrives():
         sent = travelled(train(network(), batch(), message, state))
     assert sent.content["metrics"]["depth"] == 4
     assert len(sent.content["arrays"]) == 0
-    arrays, metrics = salf_.aggregate_train(1, [sent])
-    assert_same(arrays, network().state_dict())
-    assert metrics["rejected"] == 0
+    assert closed(salf_, sent).rejected == ()
+    assert_same(ArrayRecord(salf_.model.state_dict()), network().state_dict())
 
 
 def test_the_clients_reply_is_what_the_server_takes(tmp_path):
@@ -728,8 +735,8 @@ def test_nodes_compress_what_they_send_and_keep_what_they_do_not(compress):
 
     assert size(sent) < size(whole)
     assert (RESIDUALS in state.state) == compress.startswith("topk")
-    _, metrics = salf_.aggregate_train(1, [sent])
-    assert (metrics["reached"], metrics["rejected"]) == ([1, 1, 1], 0)
+    row = closed(salf_, sent)
+    assert (row.reached, row.rejected) == ((1, 1, 1), ())
 
 
 def test_layers_are_the_servers():
@@ -743,8 +750,7 @@ def test_layers_are_the_servers():
     salf_ = SALF(named(), lr=LR, deadline=60.0, layers=[["my body", "head"]], robust="none")
     sent = train(named(), batch(), the_message(salf_))
     assert sent.content["metrics"]["depth"] == 1
-    _, metrics = salf_.aggregate_train(1, [sent])
-    assert metrics["reached"] == [1]
+    assert closed(salf_, sent).reached == (1,)
 
 
 def test_buffers_go_with_their_layer():
@@ -753,11 +759,11 @@ def test_buffers_go_with_their_layer():
         return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
 
     salf_ = SALF(normalised(), lr=LR, deadline=60.0, unreached=[0.0, 0.0], robust="none")
-    arrays, metrics = salf_.aggregate_train(1, [train(normalised(), batch(), the_message(salf_))])
+    row = closed(salf_, train(normalised(), batch(), the_message(salf_)))
     alone = normalised()
     alone(batch()[0])
-    moved = arrays.to_torch_state_dict()
-    assert metrics["reached"] == [1, 1]
+    moved = salf_.model.state_dict()
+    assert row.reached == (1, 1)
     torch.testing.assert_close(moved["1.running_mean"], alone[1].running_mean)
     assert int(moved["1.num_batches_tracked"]) == 1
 
@@ -793,23 +799,6 @@ def test_config_records_and_summary(caplog):
     assert "Deadline: 0.25 s | grace period: 0.2 s" in caplog.text
     assert "Layers: 3 (0, 2, 4)" in caplog.text
     assert "Method: salf" in caplog.text
-
-
-def test_configure_and_aggregate_do_what_start_does():
-    salf_ = salf()
-    grid = FakeGrid({1: sends(1, seed=1), 2: sends(3, seed=2)})
-    arrays = ArrayRecord(network().state_dict())
-    for t in (1, 2):
-        messages = list(salf_.configure_train(t, arrays, ConfigRecord(), grid))
-        grid.push_messages(messages)
-        replies = [
-            reply(messages[0], 1, 1),
-            reply(messages[1], 3, 2),
-            Message(Error(2, "no"), reply_to=messages[1]),
-        ]
-        arrays, metrics = salf_.aggregate_train(t, replies)
-    assert metrics["rejected"] == 1
-    assert_same(start(salf(), grid, rounds=2).arrays, arrays.to_torch_state_dict())
 
 
 def test_a_server_that_is_started_again_goes_on_after_the_last_round(tmp_path):

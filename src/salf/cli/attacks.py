@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from salf.cli.options import Settings, Source, Workers, option, parse_list, settings_of
+from salf.cli.options import ConfigSource, GivenSettings, Workers, option, parse_list, settings_of
 from salf.cli.terminal import INTERRUPTED, Downloads, tell
 from salf.common.errors import SalfError
 from salf.common.files import write_whole
@@ -27,8 +27,8 @@ RULES = ("none", "trimmed", "median", "clip")
 
 @settings_of(Config, without=_CHOSEN)
 def attacks(
-    settings: Settings,
-    source: Source = "mnist-cnn",
+    settings: GivenSettings,
+    source: ConfigSource = "mnist-cnn",
     kinds: Annotated[
         str | None,
         option("--attacks", help="Attacks to try, such as flip,constant:2; by default all."),

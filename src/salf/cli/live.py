@@ -9,7 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from salf.cli.board import Board
-from salf.cli.options import Options, Settings, Source, joined_options, option, settings_of
+from salf.cli.options import (
+    ConfigSource,
+    GivenSettings,
+    Options,
+    joined_options,
+    option,
+    settings_of,
+)
 from salf.cli.terminal import console, say, tell
 from salf.common.bars import Bar
 from salf.common.errors import ClusterLost, SalfError
@@ -28,8 +35,8 @@ Folder = Annotated[Path, typer.Argument(help="The folder of a live run (its --ou
 
 @settings_of(LiveConfig)
 def live(
-    settings: Settings,
-    source: Source = "mnist-cnn",
+    settings: GivenSettings,
+    source: ConfigSource = "mnist-cnn",
     options: Options = None,
     address: Annotated[
         str | None,
@@ -99,7 +106,7 @@ def live(
         say(f"Could not create the page: {error}; then {_command('page', out)} creates it.")
 
 
-def _live_config(source: str, settings: Settings, options: list[str] | None) -> LiveConfig:
+def _live_config(source: str, settings: GivenSettings, options: list[str] | None) -> LiveConfig:
     config = load_config(source).changed(method=settings.get("method"))
     users = {"users": USERS} if source in PRESETS else {}
     made = made_live(config, **{**users, **settings, "options": joined_options(config, options)})
@@ -126,8 +133,8 @@ _SHARED = (
 
 @settings_of(Config, only=_SHARED)
 def join(
-    settings: Settings,
-    source: Source = "mnist-cnn",
+    settings: GivenSettings,
+    source: ConfigSource = "mnist-cnn",
     address: Annotated[
         str, option("--address", help="The Ray cluster, HOST:PORT, or auto on one of its machines.")
     ] = "auto",

@@ -100,7 +100,6 @@ class Added:
             self._file, self._read = path.stat().st_ino, path.stat().st_size
 
     def show(self, on_round: Callable[[Row], None]) -> None:
-        """Call the function for each round that is new."""
         if not self._path.exists():
             return
         with self._path.open("rb") as record:
@@ -156,7 +155,7 @@ def train(msg: Message, context: Context) -> Message:
 
     own |= {"seed": config.seed, "number": number - 1, "method": config.make_method()}
     with batches.draws(round):
-        return answer(problem.model, batch, msg, context, steps=batches.steps, **own)
+        return answer(problem, batch, msg, context, steps=batches.steps, **own)
 
 
 def _read(context: Context) -> LiveConfig:
