@@ -13,7 +13,7 @@ from salf.report.page import Block
 from salf.report.style import Spec
 from salf.runs.config import Config
 from salf.runs.run import Result
-from salf.runs.watched import Progress
+from salf.runs.watched import OnPart
 
 Json = dict[str, Any]
 
@@ -22,7 +22,7 @@ Json = dict[str, Any]
 class Measurement:
     """Work other than a run: a function of its arguments, by which it is identified.
 
-    `function` is at the top of a module, takes the arguments and a `Progress`, and returns what
+    `function` is at the top of a module, takes the arguments and a `OnPart`, and returns what
     JSON can hold.
     """
 
@@ -31,7 +31,7 @@ class Measurement:
     arguments: Mapping[str, Any]
     work: float = 1.0  # in seconds, roughly
 
-    def __call__(self, progress: Progress) -> Json:
+    def __call__(self, progress: OnPart) -> Json:
         """Measure."""
         return self.function(**self.arguments, progress=progress)
 

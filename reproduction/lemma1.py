@@ -16,7 +16,7 @@ from salf.report import names
 from salf.report.lines import Line, Lines, Point, figure
 from salf.report.style import Axis, Spec, ordered
 from salf.report.tables import Table
-from salf.runs.watched import Progress
+from salf.runs.watched import OnPart
 from salf.worlds.depth import Uniform
 
 # (U, L): the experiments' MLP and CNN, then few users for many layers.
@@ -62,7 +62,7 @@ class Lemma1(Item):
         )
 
 
-def measure(users: int, layers: int, draws: int, seed: int, progress: Progress) -> Json:
+def measure(users: int, layers: int, draws: int, seed: int, progress: OnPart) -> Json:
     """How often |U^l| = k, for every layer l and k = 0..U."""
     law = Uniform(users, layers)
     rng = np.random.default_rng([seed, users, layers])

@@ -21,7 +21,7 @@ from salf.report import names
 from salf.report.lines import Line, Lines, Point, figure
 from salf.report.style import Axis, Spec
 from salf.report.tables import Table, bold
-from salf.runs.watched import Progress
+from salf.runs.watched import OnPart
 from salf.worlds import depth
 
 USERS = (2, 4, 30)
@@ -87,7 +87,7 @@ def measure(
     law: str,
     draws: int,
     seed: int,
-    progress: Progress,
+    progress: OnPart,
 ) -> Json:
     """The mean over the draws of every variant's weights, against FedAvg's 1/U."""
     rng = np.random.default_rng([seed, users])

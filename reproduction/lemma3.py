@@ -24,7 +24,7 @@ from salf.report.lines import Line, Lines, Point, figure
 from salf.report.page import Block
 from salf.report.style import Axis, Spec, ordered
 from salf.report.tables import Table
-from salf.runs.watched import Progress
+from salf.runs.watched import OnPart
 from salf.theory import Federation, variance_bound
 from salf.worlds.depth import Uniform
 
@@ -88,7 +88,7 @@ def measure(
     networks: int,
     draws: int,
     seed: int,
-    progress: Progress,
+    progress: OnPart,
 ) -> Json:
     """E |w~ - w|^2 for the first 2, 5, ... users, with its standard error, at eta = 1."""
     train, classes = (found := lemmas.images(data, data_dir)).train, found.classes

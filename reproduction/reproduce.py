@@ -23,9 +23,9 @@ from salf.data import load
 from salf.report.style import pictures, write
 from salf.runs.config import Config
 from salf.runs.folder import SUMMARY, RunFolder
-from salf.runs.pool import Done, Job, OnProgress, run_all, run_job
+from salf.runs.pool import Finished, Job, OnProgress, run_all, run_job
 from salf.runs.run import Result, complete
-from salf.runs.watched import Progress
+from salf.runs.watched import OnPart
 
 PAGE, TEXT, STATE = "reproduction.html", "reproduction.md", "reproduction.json"
 DIVERGED = "diverged.json"
@@ -73,7 +73,7 @@ def reproduce(
         tasks = {name: item.tasks(sized) for name, item in items.items()}
         reproduction = Reproduction(made, _without_data(tasks, report))
 
-        def on_ready(names: Sequence[str], done: Done) -> None:
+        def on_ready(names: Sequence[str], done: Finished) -> None:
             for name in names:
                 made = workshop.put_together(items[name], sized, settings, done)
                 workshop.write(name, made)
@@ -92,7 +92,7 @@ def _do_all(
     workshop: "Workshop",
     workers: int | None,
     on_progress: OnProgress | None,
-    on_ready: Callable[[Sequence[str], Done], None],
+    on_ready: Callable[[Sequence[str], Finished], None],
 ) -> dict[str, str]:
     """Do the tasks of all items that are not done yet; the runs that diverged, and why.
 
@@ -107,20 +107,20 @@ def _do_all(
     waiting = {name: {label(task) for task in some} for name, some in tasks.items()}
     before = workshop.done_before(distinct)
 
-    def check(now: Done) -> None:
-        done = Done(before.results | now.results, before.failures | now.failures)
+    def check(now: Finished) -> None:
+        done = Finished(before.results | now.results, before.failures | now.failures)
         ended = done.results.keys() | done.failures.keys()
         if ready := [name for name, labels in waiting.items() if labels <= ended]:
             on_ready(ready, done)
         for name in ready:
             del waiting[name]
 
-    def on_done(name: str, now: Done) -> None:
+    def on_done(name: str, now: Finished) -> None:
         if name in now.failures:
             workshop.note_divergence(distinct[name], now.failures[name])
         check(now)
 
-    check(Done())
+    check(Finished())
     ended = before.results.keys() | before.failures.keys()
     jobs = {name: workshop.job(task) for name, task in distinct.items() if name not in ended}
     if not jobs:
@@ -167,7 +167,7 @@ class Workshop:
                 )
         return made
 
-    def put_together(self, item: Item, size: Size, settings: Settings, done: Done) -> Made:
+    def put_together(self, item: Item, size: Size, settings: Settings, done: Finished) -> Made:
         """An item from the results of its tasks."""
         tasks = {label(task): task for task in item.tasks(size)}
         noted = {name: self._versions(task) for name, task in tasks.items()}
@@ -179,9 +179,9 @@ class Workshop:
             versions={name: found for name, found in noted.items() if found},
         )
 
-    def done_before(self, tasks: Mapping[str, Task]) -> Done:
+    def done_before(self, tasks: Mapping[str, Task]) -> Finished:
         """The results that are in the folder, and the runs that diverged."""
-        done = Done()
+        done = Finished()
         for name, task in tasks.items():
             if (result := self._result(task)) is not None:
                 done.results[name] = result
@@ -277,7 +277,7 @@ def _work(task: Task) -> float:
     return task.rounds * _SECONDS.get(task.model, 0.1)
 
 
-def _measure(measurement: Measurement, path: Path, progress: Progress) -> Json:
+def _measure(measurement: Measurement, path: Path, progress: OnPart) -> Json:
     if (before := _read(path)) is not None:
         found: Json = before["found"]
         return found

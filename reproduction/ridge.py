@@ -15,7 +15,7 @@ from torch.nn.functional import adaptive_avg_pool2d
 
 from salf.core.arrivals import Floats, Ints
 from salf.core.draws import Keyed
-from salf.core.schedules import theorem_rate
+from salf.core.server import theorem_rate
 from salf.data import Partition, Samples, split
 from salf.data.sampling import places
 from salf.methods import Method

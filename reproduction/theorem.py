@@ -18,13 +18,13 @@ from reproduction.texts import about, finding, heading, text
 from reproduction.verdicts import Check, Finding
 from salf.common.intervals import CONFIDENCE, interval
 from salf.core.arrivals import Floats, Ints
-from salf.core.schedules import theorem_gamma
+from salf.core.server import theorem_gamma
 from salf.methods import method
 from salf.report import names
 from salf.report.lines import Lines, Point, figure, method_lines
 from salf.report.style import Axis, Spec
 from salf.report.tables import Table
-from salf.runs.watched import Progress
+from salf.runs.watched import OnPart
 from salf.theory import Constants, Federation, convergence_bound
 
 METHODS = ("salf", "fedavg")
@@ -97,7 +97,7 @@ def measure(
     rounds: int,
     repeats: int,
     seed: int,
-    progress: Progress,
+    progress: OnPart,
 ) -> Json:
     """The gap after every round: its mean over the repeats and the upper end of its interval."""
     rng = np.random.default_rng(seed)

@@ -41,7 +41,7 @@ from salf.runs.presets import simulated
 from salf.runs.run import How, Result
 from salf.runs.settings import refuse_with_fleet, typed
 from salf.runs.training import OnRound
-from salf.runs.watched import Progress, counted
+from salf.runs.watched import OnPart, counted
 from salf.worlds.depth import has_ratio
 from salf.worlds.fleet.deadlines import missing
 from salf.worlds.fleet.named import GIVEN
@@ -315,7 +315,7 @@ class Sweep:
             seconds = settings.get("seconds")
             rounds = settings.get("rounds", 0 if seconds else Config.rounds)
 
-            def do(progress: Progress) -> Result:
+            def do(progress: OnPart) -> Result:
                 return run_own(
                     _fresh(model, data, seed),
                     {"data": data, "test": test, **parts},

@@ -8,8 +8,7 @@ from torch import nn
 
 from salf.common.errors import SalfError
 from salf.core.aggregate import Step
-from salf.core.schedules import schedule, theorem_rate
-from salf.core.server import SGD, Adagrad, Adam, Server, Yogi
+from salf.core.server import SGD, Adagrad, Adam, Server, Yogi, schedule, theorem_rate
 
 
 def one(value):

@@ -147,6 +147,21 @@ def live(config, path, resume=False, on_round=None):
     return run(config, path, resume=resume, on_round=on_round).summary
 
 
+def replayed(config, path, distance=5e-3):
+    """The rounds of a live run that the simulator repeats up to rounding.
+
+    There is a unit now and then that rounding switches on or off.
+    """
+    summary = live(config, path / "run")
+    assert summary["layers"] == [layer.name for layer in problem_of(config).layers]
+    again = replay(path / "run")
+    assert again.distance < distance
+    assert again.history.test_accuracy == pytest.approx(summary["test_accuracy"], abs=0.002)
+    rows = record.read(path / "run" / ROUNDS)
+    assert [row.reached for row in rows] == [row.reached for row in again.history.rows]
+    return rows
+
+
 @pytest.mark.parametrize("average", ["reached", "all"])
 @pytest.mark.parametrize("method", ["salf", "drop", "fedavg", "ownmethod:Halves"])
 @pytest.mark.parametrize("model", ["mlp", "cnn", "bnnet:Net", "bnnet:Adapted"])
@@ -157,13 +172,7 @@ def test_the_simulator_gets_to_the_same_model_with_the_recorded_depths(
     (tmp_path / "ownmethod.py").write_text(METHOD)
     monkeypatch.syspath_prepend(tmp_path)
     config = SMALL.changed(method=method, model=model, momentum=0.5, average=average)
-    summary = live(config, tmp_path / "run")
-    replayed = replay(tmp_path / "run")
-    assert summary["layers"] == [layer.name for layer in problem_of(config).layers]
-    assert replayed.history.test_accuracy == pytest.approx(summary["test_accuracy"], abs=0.002)
-    assert replayed.distance < 5e-3  # rounding, and a unit that it switches on or off
-    rows = record.read(tmp_path / "run" / ROUNDS)
-    assert [row.reached for row in rows] == [row.reached for row in replayed.history.rows]
+    rows = replayed(config, tmp_path)
     depths = {depth for row in rows for depth in row.depths.values()}
     assert len(depths) > 1  # there was something to agree about
 
@@ -172,13 +181,9 @@ def test_the_simulator_gets_to_the_same_model_with_the_recorded_depths(
 @pytest.mark.parametrize("average", ["reached", "all"])
 def test_a_run_of_cohorts_asks_as_many_users_and_is_replayed(tmp_path, method, average):
     config = SMALL.changed(method=method, cohort=2, average=average, batch_size=2000)
-    live(config, tmp_path / "run")
-    rows = record.read(tmp_path / "run" / ROUNDS)
+    rows = replayed(config, tmp_path, distance=1e-4)
     assert {len(row.depths) for row in rows} == {2}
     assert len({tuple(row.depths) for row in rows}) > 1
-    replayed = replay(tmp_path / "run")
-    assert replayed.distance < 1e-4
-    assert [row.reached for row in rows] == [row.reached for row in replayed.history.rows]
 
 
 @pytest.mark.parametrize(
@@ -187,11 +192,7 @@ def test_a_run_of_cohorts_asks_as_many_users_and_is_replayed(tmp_path, method, a
 @pytest.mark.parametrize("method", ["salf", "drop", "fedavg", "fedprox", "fednova"])
 def test_local_steps_replay_to_the_same_model(tmp_path, method, work):
     config = SMALL.changed(method=method, lr=0.01, client_lr=0.05, server="yogi", **work)
-    live(config, tmp_path / "run")
-    replayed = replay(tmp_path / "run")
-    assert replayed.distance < 5e-3
-    rows = record.read(tmp_path / "run" / ROUNDS)
-    assert [row.reached for row in rows] == [row.reached for row in replayed.history.rows]
+    rows = replayed(config, tmp_path)
     steps = {begun for row in rows for begun, _ in row.steps.values()}
     assert max(steps) > 1
 
@@ -208,11 +209,7 @@ def test_local_steps_replay_to_the_same_model(tmp_path, method, work):
     ],
 )
 def test_what_the_server_knows_of_users_is_replayed(tmp_path, method, settings):
-    live(SMALL.changed(method=method, momentum=0.5, **settings), tmp_path / "run")
-    replayed = replay(tmp_path / "run")
-    assert replayed.distance < 5e-3
-    rows = record.read(tmp_path / "run" / ROUNDS)
-    assert [row.reached for row in rows] == [row.reached for row in replayed.history.rows]
+    rows = replayed(SMALL.changed(method=method, momentum=0.5, **settings), tmp_path)
     if settings.get("reach") or method == "inverse":
         chances = {chance for row in rows for reach in row.reach.values() for chance in reach}
         assert len(chances) > 1  # shares differed
@@ -232,22 +229,15 @@ def test_batches_that_users_chose_are_recorded_and_replayed(tmp_path, monkeypatc
         self.rows = 1 + (self.rows * 7 + 5) % 13
 
     monkeypatch.setattr(OwnBatch, "fit", fit)
-    live(SMALL.changed(batches="equal-time", **work), tmp_path / "run")
-    rows = record.read(tmp_path / "run" / ROUNDS)
+    rows = replayed(SMALL.changed(batches="equal-time", **work), tmp_path, distance=1e-3)
     assert len({size for row in rows for size in row.rows.values()}) > 3
-    assert replay(tmp_path / "run").distance < 1e-3
     record.rewrite(tmp_path / "run" / ROUNDS, [replace(row, rows={}) for row in rows])
     assert replay(tmp_path / "run").distance > 5e-3  # with other batches it is another model
 
 
 @pytest.mark.parametrize("rule", ["trimmed", "median", "clip"])
 def test_robust_rules_replay_to_the_same_model(tmp_path, rule):
-    config = SMALL.changed(robust=rule, users=6)
-    live(config, tmp_path / "run")
-    replayed = replay(tmp_path / "run")
-    assert replayed.distance < 1e-3
-    rows = record.read(tmp_path / "run" / ROUNDS)
-    assert [row.reached for row in rows] == [row.reached for row in replayed.history.rows]
+    rows = replayed(SMALL.changed(robust=rule, users=6), tmp_path, distance=1e-3)
     assert any(0 < row.reached[0] < 3 for row in rows)  # and layer 1 had to wait
 
 
@@ -272,8 +262,7 @@ def test_one_attacker_of_eight_costs_a_live_run_little(monkeypatch, attack):
 
 @pytest.mark.parametrize("compress", ["fp16", "qsgd:4", "topk:0.2"])
 def test_compressed_updates_replay_to_the_same_model(tmp_path, compress):
-    live(SMALL.changed(compress=compress), tmp_path / "run")
-    assert replay(tmp_path / "run").distance < 1e-3
+    replayed(SMALL.changed(compress=compress), tmp_path, distance=1e-3)
     plain = SMALL.changed(compress="")
     (tmp_path / "run" / "config.toml").write_text(plain.to_toml())
     assert replay(tmp_path / "run").distance > 1e-5  # it was another model

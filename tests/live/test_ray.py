@@ -101,7 +101,7 @@ def make(name: str, folder: Path, slow: float = 1.0, lie=None):
         torch.manual_seed(round)
         return F.cross_entropy(model(torch.randn(64, 64)), torch.randint(0, 4, (64,)))
 
-    user = User(name, model, Layers.of(model), loss)
+    user = User(name, Problem.of(model), loss)
     return user if lie is None else Liar(user, lie)
 
 
@@ -286,7 +286,7 @@ def test_a_server_that_is_terminated_killed_or_loses_ray_goes_on_after_the_last_
 
     again = salf(*live(folder)[3:], cwd=tmp_path)
     assert again.returncode == 2
-    assert "Add --resume" in again.stderr
+    assert "Give --resume" in again.stderr
     finished = subprocess.run(live(folder, "--resume"), capture_output=True, text=True, timeout=400)
     assert finished.returncode == 0, finished.stderr
     assert "test accuracy" in finished.stdout

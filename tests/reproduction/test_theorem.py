@@ -17,7 +17,7 @@ from reproduction.verdicts import Verdict
 from salf.common.intervals import interval
 from salf.core.draws import Keyed
 from salf.core.layers import Layers
-from salf.core.schedules import theorem_rate
+from salf.core.server import theorem_rate
 from salf.data import Partition, Partitioned, Samples, synthetic
 from salf.data.sampling import places
 from salf.methods import method

@@ -367,3 +367,19 @@ def test_accuracy_counts_labels_not_samples():
         model, (x, (x[:, 0] > 0).long()), test=(x, (x[:, 0] > 0).long()), users=3, rounds=30, lr=0.5
     )
     assert 0.9 < history.test_accuracy <= 1
+
+
+def test_a_history_is_a_data_frame_a_chart_and_a_table_in_a_notebook(tiny):
+    history = salf.run(tiny).history
+    frame = history.to_pandas()
+    assert list(frame["round"]) == [row.round for row in history.rows]
+    assert {"train_loss", "accuracy", "held_out_loss", "reached_1", "seconds"} <= {*frame}
+    chart = history.plot().to_dict()
+    (points,) = chart["datasets"].values()
+    assert [(point["x"], point["y"]) for point in points] == history.curve
+    assert history.plot("loss").to_dict()["encoding"]["x"]["title"] == "Round"
+    with pytest.raises(salf.SalfError, match="'f1' was not measured"):
+        history.plot("f1")
+    html = history._repr_html_()
+    assert "<th>test accuracy</th>" in html
+    assert f"{history.test_accuracy:.4f}" in html

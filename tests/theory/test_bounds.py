@@ -7,7 +7,6 @@ from reference import draw_all, unreached
 from salf.common.errors import SalfError
 from salf.methods import method
 from salf.theory import Constants, Federation, convergence_bound, variance_bound
-from salf.theory.bounds import theorem_step_variance
 from salf.worlds.depth import Uniform
 
 
@@ -21,8 +20,6 @@ def test_the_constants_of_the_theorem_by_hand():
     # kappa = 2, gamma = 16, t = 5: 2/20 * (2*49/1 + 1*16/2 * 0.25) = 10
     assert convergence_bound(federation, constants, 5, 0.25) == pytest.approx(10.0)
     assert convergence_bound(federation, constants, 5, 0.25, deadline=False) == pytest.approx(2.0)
-    # eta_5 = 2/(16+5)
-    assert theorem_step_variance(federation, constants, 5) == pytest.approx(40 * (2 / 21) ** 2)
 
 
 def test_one_sigma_stands_for_all_users_and_another_count_is_refused():
@@ -78,7 +75,6 @@ def test_the_variance_of_real_steps_is_below_lemma_3(users, layers):
         lambda: convergence_bound(Federation(2, 1), Constants(1, 1, [1.0], 1.0), 10**400, 1.0),
         lambda: convergence_bound(Federation(2, 1), Constants(1, 1, [1.0], 1.0), 1, nan),
         lambda: convergence_bound(Federation(2, 1), Constants(1e-200, 1, [1.0], 1e200), 1, 1.0),
-        lambda: theorem_step_variance(Federation(2, 1), Constants(1, 1, [1.0], 1.0), 10**400),
     ],
 )
 def test_what_the_theorem_does_not_cover_is_refused(wrong):

@@ -2,14 +2,14 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from salf.bench.suite import OWN, Entrant, Suite, load
 from salf.cli.options import (
+    GivenSettings,
     Options,
-    Settings,
     Workers,
     option,
     parse_list,
@@ -24,7 +24,7 @@ from salf.runs.config import Config
 
 @settings_of(Config, only=OWN)
 def bench(
-    settings: Settings,
+    settings: GivenSettings,
     suite: Annotated[
         str,
         option(
@@ -97,7 +97,7 @@ def bench(
                 out,
                 published,
                 workers=workers,
-                on_progress=bar.update,
+                watch=lambda what: partial(bar.update, description=what),
                 report=Downloads(),
             )
     if not (rows := kept.shown(chosen, rows)):
@@ -111,7 +111,7 @@ def bench(
 
 
 def _entrants(
-    chosen: Suite, methods: str | None, options: Mapping[str, Any], settings: Settings
+    chosen: Suite, methods: str | None, options: Mapping[str, Any], settings: GivenSettings
 ) -> list[Entrant]:
     """The methods that were named, with the options and settings that were given."""
     own = options or settings
@@ -123,15 +123,10 @@ def _entrants(
         )
     if methods == "all":
         return list(chosen.entrants)
-    found = [chosen.entrant(name) for name in parse_list(methods)]
-    if own:
-        found = [
-            replace(
-                entrant,
-                options={**entrant.options, **options},
-                settings={**entrant.settings, **settings},
-                given_name="",
-            )
-            for entrant in found
-        ]
-    return list({entrant.name: entrant for entrant in found}.values())
+    found = [chosen.entrant(name) for name in dict.fromkeys(parse_list(methods))]
+    if not own:
+        return found
+    return [
+        Entrant(each.method, {**each.options, **options}, {**each.settings, **settings})
+        for each in found
+    ]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from salf.cli.options import (
+    ConfigSource,
+    GivenSettings,
     Options,
-    Settings,
-    Source,
     Workers,
     lists_of,
     option,
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 @settings_of(Config, without=("method", "seed", "threads"), several=True)
 def compare(
-    settings: Settings,
-    source: Source = "mnist-mlp",
+    settings: GivenSettings,
+    source: ConfigSource = "mnist-mlp",
     methods: Annotated[
         str | None,
         option(

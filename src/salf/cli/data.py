@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from salf.cli.options import Settings, settings_of
+from salf.cli.options import GivenSettings, settings_of
 from salf.cli.terminal import Downloads, console, tell
 from salf.runs.config import Config
 
 
 @settings_of(Config, only=("data_dir",))
 def data(
-    settings: Settings,
+    settings: GivenSettings,
     name: Annotated[
         str, typer.Argument(help="mnist | fashion-mnist | cifar10 | digits | idx:PATH | ...")
     ],

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from salf.cli.commands import Commands
-from salf.cli.options import Settings, Source, option, settings_of
+from salf.cli.options import ConfigSource, GivenSettings, option, settings_of
 from salf.cli.terminal import Downloads, console, say, tell
 from salf.common.errors import SalfError
 from salf.runs.config import Config
@@ -45,8 +45,8 @@ _PREVIEWED = (
 @app.command()
 @settings_of(Config, only=_PREVIEWED)
 def preview(
-    settings: Settings,
-    source: Source = "mnist-mlp",
+    settings: GivenSettings,
+    source: ConfigSource = "mnist-mlp",
     out: Annotated[
         Path | None, option("--out", help="Folder for a figure (PNG, SVG) and a page.")
     ] = None,

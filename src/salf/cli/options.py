@@ -12,8 +12,7 @@ import typer
 from salf.common.errors import SalfError
 from salf.methods import METHODS
 from salf.runs.config import Config
-from salf.runs.settings import Settings as SharedSettings
-from salf.runs.settings import refuse_deadline, refuse_with_fleet, typed
+from salf.runs.settings import Settings, key, refuse_deadline, refuse_with_fleet, typed
 
 
 def option(*names: str, help: str, **more: Any) -> Any:
@@ -21,7 +20,7 @@ def option(*names: str, help: str, **more: Any) -> Any:
     return typer.Option(*names, help=help, show_default=False, **more)
 
 
-Source = Annotated[
+ConfigSource = Annotated[
     str,
     typer.Argument(
         metavar="[PRESET|CONFIG.toml]",
@@ -34,15 +33,11 @@ Source = Annotated[
 
 def _options() -> str:
     """The methods that have options, and which, with their defaults."""
-    found = []
-    for name, cls in METHODS.items():
-        own = [each for each in fields(cls) if each.name != "average"]
-        listed = ", ".join(
-            f"{each.name.replace('_', '-')}={str(each.default).lower()}" for each in own
-        )
-        if own:
-            found.append(f"{name} has {listed}")
-    return "; ".join(found)
+    own = {
+        name: [f"{key(o.name)}={o.default}".lower() for o in fields(cls) if o.name != "average"]
+        for name, cls in METHODS.items()
+    }
+    return "; ".join(f"{name} has {', '.join(listed)}" for name, listed in own.items() if listed)
 
 
 Workers = Annotated[
@@ -61,7 +56,7 @@ _HELP = {each.name: each.metadata.get("help", "") for each in fields(Config)}
 DataDir = Annotated[str | None, option("--data-dir", help=_HELP["data_dir"])]
 
 Command = Callable[..., None]
-Settings = dict[str, Any]  # those that were given, by name
+GivenSettings = dict[str, Any]  # those that were given, by name
 
 
 def settings_of(
@@ -86,7 +81,7 @@ def settings_of(
                 annotation=Annotated[
                     (list[str] if several else _typed(hints[each.name], each.metadata)) | None,
                     option(
-                        f"--{each.name.replace('_', '-')}",
+                        f"--{key(each.name)}",
                         help=each.metadata["help"],
                         rich_help_panel=_panel(kind, each.name),
                     ),
@@ -120,7 +115,7 @@ def settings_of(
 def _panel(kind: type[Any], name: str) -> str | None:
     if name in _HELP:
         return "Settings"
-    return "Live settings" if issubclass(kind, SharedSettings) else None
+    return "Live settings" if issubclass(kind, Settings) else None
 
 
 def _typed(hint: Any, about: Mapping[str, Any]) -> Any:
@@ -131,26 +126,22 @@ def _typed(hint: Any, about: Mapping[str, Any]) -> Any:
     return parts[0] if simple and len(parts) == 1 and about["read"] is None else str
 
 
-def lists_of(base: Config, given: Mapping[str, list[str]]) -> Settings:
+def lists_of(base: Config, given: Mapping[str, list[str]]) -> GivenSettings:
     """Settings with the values that they were given, one after the other or between commas.
 
     A text with commas is several values if each part is one by itself, and if it is no path.
     """
-    once = {name: texts[0] for name, texts in given.items()}
-    lists = {name: texts for name, texts in given.items() if len(texts) > 1}
-    apart = {name for name in once if name == "layers" or "/" in once[name] or name in lists}
-    doubtful = [name for name in once if "," in once[name] and name not in apart]
-    sure = {name: text for name, text in once.items() if name not in doubtful}
-    if "fleet" in doubtful:  # many others need one
-        sure["fleet"] = once["fleet"]
-        if _are_values(base, "fleet", parts := parse_list(once["fleet"])):
-            lists["fleet"], sure["fleet"] = parts, parts[0]
-        doubtful.remove("fleet")
-    base = base.changed(**sure)
-    for name in doubtful:
-        if _are_values(base, name, parts := parse_list(once[name])):
-            lists[name] = parts
-    return {**once, **lists}
+    once = {name: texts[0] for name, texts in given.items() if len(texts) == 1}
+    found: GivenSettings = {name: texts for name, texts in given.items() if len(texts) > 1}
+    doubtful = [n for n, text in once.items() if "," in text and "/" not in text and n != "layers"]
+    base = base.changed(fleet=once.get("fleet") if "fleet" not in doubtful else None)
+    for name in sorted(doubtful, key=lambda name: name != "fleet"):  # which many others need
+        parts = parse_list(once[name])
+        if _are_values(base, name, parts):
+            found[name] = parts
+        if name == "fleet":
+            base = base.changed(fleet=found.get("fleet", [once["fleet"]])[0])
+    return {**once, **found}
 
 
 def _are_values(base: Config, name: str, parts: list[str]) -> bool:
@@ -182,7 +173,7 @@ def parse_options(given: list[str] | None) -> dict[str, Any] | None:
     return options
 
 
-def with_options(config: Config, settings: Settings, options: list[str] | None) -> Config:
+def with_options(config: Config, settings: GivenSettings, options: list[str] | None) -> Config:
     """The config with what the command line says; options are those of the method it names."""
     config = config.changed(method=settings.get("method"))
     if settings.get("fleet", config.fleet):
@@ -193,7 +184,7 @@ def with_options(config: Config, settings: Settings, options: list[str] | None) 
     return made
 
 
-def joined_options(config: SharedSettings, given: list[str] | None) -> dict[str, Any] | None:
+def joined_options(config: Settings, given: list[str] | None) -> dict[str, Any] | None:
     """The options of a config's method with those that were given; None if none were."""
     more = parse_options(given)
     return None if more is None else {**config.options, **more}

@@ -4,7 +4,15 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from salf.cli.options import Options, Settings, Source, Workers, option, settings_of, with_options
+from salf.cli.options import (
+    ConfigSource,
+    GivenSettings,
+    Options,
+    Workers,
+    option,
+    settings_of,
+    with_options,
+)
 from salf.cli.terminal import Downloads, can_draw, console, results, say, tell
 from salf.common.bars import Bar
 from salf.runs.config import Config
@@ -16,8 +24,8 @@ _CHOSEN = ("deadline", "rounds", "seed", "depth", "stragglers", "eval_every", "e
 
 @settings_of(Config, PlanOptions, without=_CHOSEN)
 def plan(
-    settings: Settings,
-    source: Source = "mnist-mlp",
+    settings: GivenSettings,
+    source: ConfigSource = "mnist-mlp",
     options: Options = None,
     workers: Workers = None,
     out: Annotated[

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from salf.cli.options import Options, Settings, Source, option, settings_of, with_options
+from salf.cli.options import ConfigSource, GivenSettings, Options, option, settings_of, with_options
 from salf.cli.terminal import Downloads, say, tell
 from salf.common.errors import SalfError
 from salf.methods import find
@@ -14,8 +14,8 @@ from salf.runs.presets import simulated
 
 @settings_of(Config)
 def run(
-    settings: Settings,
-    source: Source = "mnist-mlp",
+    settings: GivenSettings,
+    source: ConfigSource = "mnist-mlp",
     options: Options = None,
     out: Annotated[Path | None, option("--out", help="Folder to save the run in.")] = None,
     resume: Annotated[

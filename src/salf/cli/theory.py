@@ -32,8 +32,9 @@ def bound(
 
         salf bound --users 30 --layers 9 --round 1000 --rho-c 0.1 --rho-s 4 --g2 10
     """
-    from salf.theory import Constants, Federation, convergence_bound
-    from salf.theory.bounds import LARGEST, theorem_step_variance
+    from salf.core.server import theorem_rate
+    from salf.theory import Constants, Federation, convergence_bound, variance_bound
+    from salf.theory.bounds import LARGEST
 
     try:
         variances = [float(part) for part in parse_list(sigma2)]
@@ -44,22 +45,19 @@ def bound(
     for column in ("U", "L", "B", "C", "variance of the step", "gap of SALF", "gap of FedAvg"):
         table.add_column(column, justify="right")
     asked = Federation(users, layers)
-    others = [
-        Federation(n, layers) for n in (users // 2, users * 2, users * 10) if 1 < n <= LARGEST
-    ]
-    others += [
-        Federation(users, n) for n in (layers // 2, layers * 2, layers * 4) if 0 < n <= LARGEST
-    ]
-    if len(variances) > 1:  # one value per user says nothing about other numbers of users
-        others = [other for other in others if other.users == users]
+    # One value per user says nothing about other numbers of users.
+    sizes = () if len(variances) > 1 else (users // 2, users * 2, users * 10)
+    others = [Federation(n, layers) for n in sizes if 1 < n <= LARGEST]
+    depths = (layers // 2, layers * 2, layers * 4)
+    others += [Federation(users, n) for n in depths if 0 < n <= LARGEST]
     for federation in (asked, *others):
-        values = (
-            constants.B(federation),
-            constants.C(federation),
-            theorem_step_variance(federation, constants, t),
-            convergence_bound(federation, constants, t, distance2),
-            convergence_bound(federation, constants, t, distance2, deadline=False),
-        )
+        gaps = [
+            convergence_bound(federation, constants, t, distance2, deadline=deadline)
+            for deadline in (True, False)
+        ]
+        eta = theorem_rate(rho_c, rho_s)(t)
+        values = [constants.B(federation), constants.C(federation)]
+        values += [variance_bound(federation, eta, g2), *gaps]
         table.add_row(
             str(federation.users),
             str(federation.layers),

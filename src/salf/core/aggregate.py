@@ -18,7 +18,7 @@ from torch import Tensor
 
 from salf.common.errors import SalfError
 from salf.core.layers import Layers
-from salf.core.local import Tensors
+from salf.core.rules import Tensors
 
 # Where the entries of a narrower network lie in the full tensors, by name.
 Held = Mapping[str, tuple[slice | Tensor, ...]]

@@ -1,16 +1,12 @@
 """Who arrived at a step of the server, and how far: what a world makes and a method weighs."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from salf.common.errors import SalfError
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from salf.core.rules import State
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -55,9 +51,7 @@ class Arrivals:
     intervals: Floats | None = None
     everybody: float | None = None
     round: int = 0  # the number of the step
-    server: Mapping[str, "Tensor"] = field(
-        default_factory=dict
-    )  # the method's state, if it has any
+    server: State = field(default_factory=dict)  # the method's state, if it has any
     _gradients: dict[int, Ints] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -157,9 +151,7 @@ class Closing:
     steps: Floats  # the weighted mean of these users' local steps that have the layer; else 1
     everybody: float = 0.0  # the weight of all users, asked or not, where the method asks for it
     round: int = 0  # the number of the step
-    server: Mapping[str, "Tensor"] = field(
-        default_factory=dict
-    )  # the method's state, if it has any
+    server: State = field(default_factory=dict)  # the method's state, if it has any
 
     @property
     def asked(self) -> Floats:

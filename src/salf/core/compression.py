@@ -22,7 +22,7 @@ from torch import Tensor
 from salf.common.errors import SalfError
 from salf.core.draws import Keyed, Purpose
 from salf.core.layers import Layers
-from salf.core.local import Tensors
+from salf.core.rules import Tensors
 
 _LARGEST = torch.finfo(torch.float16).max
 
@@ -133,7 +133,6 @@ class Sender:
     residuals: dict[int, Tensor] = field(default_factory=dict)
 
     def packed(self, update: Tensors, t: int) -> dict[str, Tensor]:
-        """The update of round t as it is sent."""
         sent, draws = dict(update), Keyed(self.seed, t)
         for index, layer in enumerate(self.layers):
             names = [name for name in layer.parameters if name in update]

@@ -1,83 +1,16 @@
-"""A user's local steps: one loop for every place where users compute, and rules that change it.
+"""A user's local steps: one loop for every place where users compute.
 
 Where it computes is a `Device`: the loop engine's, whose users stop at a depth that is known, or a
-live user's, which stops at a deadline. A `LocalRule` changes the gradient of every step, as
-FedProx, SCAFFOLD and FedDyn do.
+live user's, which stops at a deadline.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
-if TYPE_CHECKING:  # methods import this module, and the command line all methods: without torch
-    from torch import Tensor
+from torch import Tensor
 
-    from salf.core.layers import Layers
-
-Tensors = Mapping[str, "Tensor"]
-State = Mapping[str, "Tensor"]  # what a method keeps, by name; a number is a tensor of no dimension
-
-
-@dataclass(frozen=True)
-class LocalStep:
-    """A local step of one user, as a rule sees it. In step 1 the user has the server's weights."""
-
-    number: int  # from 1
-    rate: float  # of local steps
-    total: Tensors  # the sum of the changed gradients so far: w - w_t is -rate times it
-    server: State  # what the server sent beside the model
-    own: State  # what is kept of the user
-
-
-@dataclass(frozen=True)
-class Done:
-    """A user's round as it counts: what its own state and the server's learn from."""
-
-    total: Tensors  # the sum of its changed gradients, by parameter, of the layers that count
-    steps: Mapping[str, int]  # of how many local steps each of these is the sum
-    rate: float  # of these steps
-    server: State  # what the server sent
-    own: State  # what was kept of the user before
-
-
-class LocalRule(ABC):
-    """Changes the gradients that users step along. It sees one user, and keeps nothing itself."""
-
-    @abstractmethod
-    def gradient(self, gradients: Tensors, step: LocalStep) -> Tensors:
-        """The gradients to step along in place of these, of the layers the user reached."""
-
-    def of_many(self, gradients: Tensors, step: LocalStep) -> Tensors:
-        """`gradient` for stacked users: `gradients`, `total` and `own` are [users, ...]."""
-
-        import torch
-
-        def one(gradients: Tensors, total: Tensors, own: State) -> Tensors:
-            return self.gradient(gradients, replace(step, total=total, own=own))
-
-        changed: Tensors = torch.vmap(one)(dict(gradients), dict(step.total), dict(step.own))
-        return changed
-
-
-@dataclass(frozen=True)
-class Proximal(LocalRule):
-    """The gradient of F(w) + mu/2 ||w - w_t||^2 in place of that of F."""
-
-    mu: float
-
-    def gradient(self, gradients: Tensors, step: LocalStep) -> Tensors:
-        if step.number == 1:
-            return gradients
-        pull = self.mu * step.rate
-        return {name: g - pull * step.total[name] for name, g in gradients.items()}
-
-    def of_many(self, gradients: Tensors, step: LocalStep) -> Tensors:
-        """In place: a stack is large."""
-        if step.number > 1:
-            for name, gradient in gradients.items():
-                gradient.sub_(step.total[name], alpha=self.mu * step.rate)
-        return gradients
+from salf.core.layers import Layers
+from salf.core.rules import LocalRule, LocalStep, State, Tensors
 
 
 @dataclass(frozen=True)
@@ -95,7 +28,7 @@ class Passed(NamedTuple):
     """A backward pass that stopped at a depth, and the loss it began with."""
 
     depth: int
-    gradients: dict[str, "Tensor"]
+    gradients: dict[str, Tensor]
     loss: float
 
 
@@ -108,23 +41,23 @@ class Device(Protocol):
     def move(self, gradients: Tensors, rate: float) -> None:
         """Step to other weights."""
 
-    def buffers(self) -> dict[str, "Tensor"]:
+    def buffers(self) -> dict[str, Tensor]:
         """Copies of the buffers that are sent."""
 
 
 class LocalUpdate(NamedTuple):
     """The sum of a user's gradients, its buffers' differences, and how far it got."""
 
-    tensors: dict[str, "Tensor"]
+    tensors: dict[str, Tensor]
     depth: int  # of the last step begun
     steps: int
     loss: float  # the mean over its steps
 
 
-def local_update(device: Device, layers: "Layers", steps: int, local: Local) -> LocalUpdate:
+def local_update(device: Device, layers: Layers, steps: int, local: Local) -> LocalUpdate:
     """A user's round: as many of its local steps as it gets through, the last one to its depth."""
     before = complete = latest = device.buffers()
-    done, depth, total, losses = 1, len(layers) + 1, dict[str, "Tensor"](), list[float]()
+    done, depth, total, losses = 1, len(layers) + 1, dict[str, Tensor](), list[float]()
     for number in range(1, steps + 1):
         passed = device.backward(number)
         if number > 1 and passed.depth > (1 if local.whole_steps else len(layers)):
@@ -151,8 +84,8 @@ def local_update(device: Device, layers: "Layers", steps: int, local: Local) -> 
 
 
 def changed(
-    local: Local, number: int, gradients: dict[str, "Tensor"], total: Tensors
-) -> dict[str, "Tensor"]:
+    local: Local, number: int, gradients: dict[str, Tensor], total: Tensors
+) -> dict[str, Tensor]:
     """The gradients of a step as the rule wants them; before the first, the total is 0."""
     assert local.rule is not None
     if number == 1:
@@ -161,6 +94,6 @@ def changed(
     return dict(local.rule.gradient(gradients, step))
 
 
-def moved(after: "Tensor", before: "Tensor") -> "Tensor":
+def moved(after: Tensor, before: Tensor) -> Tensor:
     """A buffer's difference: what did not move is 0, also where it is infinite (masks are)."""
     return (after - before).masked_fill_(after == before, 0)

@@ -14,9 +14,10 @@ from salf.core.aggregate import Changing, Held, LayerwiseAggregate, PerLayer, St
 from salf.core.arrivals import Ints
 from salf.core.backprop import backward_to
 from salf.core.layers import Layers, is_sent
-from salf.core.local import Local, LocalRule, Passed, State, Tensors, changed, local_update
+from salf.core.local import Local, Passed, changed, local_update
 from salf.core.narrow import SubNetwork, subnetwork
-from salf.core.schedules import Schedule
+from salf.core.rules import LocalRule, State, Tensors
+from salf.core.server import Schedule
 from salf.engines.losses import Loss, cross_entropy, user_losses
 from salf.methods import Group, Plan
 

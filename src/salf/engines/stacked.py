@@ -16,8 +16,8 @@ from salf.core.aggregate import LayerwiseAggregate
 from salf.core.arrivals import Ints
 from salf.core.inputs import unchanged
 from salf.core.layers import Layers
-from salf.core.local import LocalStep
 from salf.core.narrow import CONVOLUTIONS
+from salf.core.rules import LocalStep
 from salf.engines.base import Engine, Network, Rows, Weights
 from salf.engines.blocks import saved_bytes
 from salf.engines.losses import Loss, cross_entropy, user_losses

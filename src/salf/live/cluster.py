@@ -56,7 +56,13 @@ def cluster(address: str | None = None, federation: str = FEDERATION) -> Iterato
     with ExitStack() as stack:
         stack.enter_context(sigterm_as_exit())
         if address is not None:
-            _check_somebody_listens(address)
+            host, _, port = address.rpartition(":")
+            # Ray itself would go on trying for minutes. Without a port it is one of Ray's names.
+            if port.isdigit() and not _listens(host, int(port), timeout=5.0):
+                raise SalfError(
+                    f"cannot connect to Ray: nothing answers at {address}. "
+                    "Start it there with `ray start --head`."
+                )
         else:
             _keep_to_ourselves()
             # Only for this account, and gone afterwards; Ray's own folder is neither.
@@ -86,18 +92,17 @@ class Pulse:
 
     def __init__(self) -> None:
         host, _, port = _import().get_runtime_context().gcs_address.rpartition(":")
-        self._address = host.strip("[]"), int(port)
+        self._address = host, int(port)
         self._answered = time.monotonic()
 
     def check(self) -> bool:
         """Return whether the GCS answers; raise `ClusterLost` if it has not for `LOST` seconds."""
-        if _listens(*self._address):
+        if answers := _listens(*self._address):
             self._answered = time.monotonic()
-            return True
-        if time.monotonic() - self._answered < LOST:
-            return False
-        host, port = self._address
-        raise ClusterLost(f"the Ray cluster ended: its GCS at {host}:{port} does not answer.")
+        elif time.monotonic() - self._answered >= LOST:
+            at = "{}:{}".format(*self._address)
+            raise ClusterLost(f"the Ray cluster ended: its GCS at {at} does not answer.")
+        return answers
 
 
 @contextmanager
@@ -132,21 +137,9 @@ def _shut_down(ray: Any, folder: Path | None) -> None:
                 process.kill()
 
 
-def _check_somebody_listens(address: str) -> None:
-    """Ray itself would go on trying for minutes."""
-    host, _, port = address.rpartition(":")
-    if not port.isdigit():  # auto, or one of Ray's other names
-        return
-    if not _listens(host.strip("[]"), int(port), timeout=5.0):
-        raise SalfError(
-            f"cannot connect to Ray: nothing answers at {address}. "
-            "Start it there with `ray start --head`."
-        )
-
-
 def _listens(host: str, port: int, timeout: float = 1.0) -> bool:
     try:
-        socket.create_connection((host, port), timeout).close()
+        socket.create_connection((host.strip("[]"), port), timeout).close()
     except (OSError, OverflowError):
         return False
     return True

@@ -116,15 +116,12 @@ class RayLink:
             self._looked = time.monotonic()
         for name, ready in list(self._coming.items()):
             if ray.wait([ready], timeout=0)[0]:
-                self._arrive(name, ready)
+                del self._coming[name]
+                try:
+                    ray.get(ready)
+                except RayError:  # not yet: the next look asks again
+                    self._actors.pop(name, None)
         return self._actors.keys() - self._coming.keys()
-
-    def _arrive(self, name: str, ready: Any) -> None:
-        del self._coming[name]
-        try:
-            ray.get(ready)
-        except RayError:  # not yet: the next look asks again
-            self._actors.pop(name, None)
 
     def _look(self) -> None:
         try:
@@ -132,19 +129,18 @@ class RayLink:
         except RayError as error:  # the next look may be luckier
             log.warning("Ray could not list the users: %s", in_one_line(error))
             return
-        self._actors = {name: handle for name, handle in self._actors.items() if name in names}
-        self._coming = {name: ready for name, ready in self._coming.items() if name in names}
+        for name in self._actors.keys() - names:
+            del self._actors[name]
+            self._coming.pop(name, None)
         found = []
         for name in sorted(names - self._actors.keys()):
             try:
-                self._actors[name] = ray.get_actor(name)
+                actor: Any = ray.get_actor(name)
             except ValueError:  # it ended between the two questions
                 continue
-            if not hasattr(self._actors[name], "ready"):  # somebody else's, of the same namespace
-                del self._actors[name]
-                continue
-            self._coming[name] = self._actors[name].ready.remote()
-            found.append(self._coming[name])
+            if hasattr(actor, "ready"):  # else somebody else's, of the same namespace
+                self._actors[name], self._coming[name] = actor, actor.ready.remote()
+                found.append(self._coming[name])
         if found:  # most are ready, and say so at once
             ray.wait(found, num_returns=len(found), timeout=0.2)
 
@@ -174,9 +170,8 @@ class RayLink:
         asked = replace(task, weights={}, server={})
         self._round = task.round
         # Without a deadline nobody knows how long is too long.
-        longest = (
-            inf if task.deadline is None else max(HUNG_SECONDS, HUNG_DEADLINES * task.deadline)
-        )
+        deadlines = inf if task.deadline is None else HUNG_DEADLINES * task.deadline
+        longest = max(HUNG_SECONDS, deadlines)
         for user in set(users) & self._actors.keys() - self._busy():
             reference = self._actors[user].train.remote(asked.of(user), model, server)
             hung = time.monotonic() + longest * self._patience.get(user, 1.0)
@@ -203,6 +198,8 @@ class RayLink:
         asked = self._asked.pop(reference)
         try:
             content = ray.get(reference)
+            if not isinstance(content, bytes):
+                content = Rejected(f"not an update: {type(content).__name__}")
         except RayTaskError as error:
             content = Rejected(f"failed: {in_one_line(error, last=True)}")
         except RayActorError:
@@ -210,6 +207,4 @@ class RayLink:
             content = Rejected("its process ended")
         except RayError as error:
             content = Rejected(f"lost: {type(error).__name__}")
-        if not isinstance(content, bytes | Rejected):
-            content = Rejected(f"not an update: {type(content).__name__}")
         return Answer(asked.user, asked.round, content)

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from salf.core import rows as records
-from salf.core import schedules
 from salf.core.rows import Row
+from salf.core.server import schedule
 from salf.live.rounds import Grace, Link, Rounds
 from salf.live.server import LiveServer, ServerSettings
 from salf.problem import Problem
@@ -112,7 +112,7 @@ def make_server(config: LiveConfig, problem: Problem) -> LiveServer:
         tolerate=config.tolerate,
         compress=config.compress,
     )
-    return LiveServer(problem, schedules.schedule(config.lr, config.rounds), settings)
+    return LiveServer(problem, schedule(config.lr, config.rounds), settings)
 
 
 Say = Callable[[str], None]

@@ -21,8 +21,7 @@ from salf.core.aggregate import LayerwiseAggregate
 from salf.core.arrivals import Arrivals, Closing, Floats
 from salf.core.compression import Compression
 from salf.core.rows import Row
-from salf.core.schedules import Schedule
-from salf.core.server import SGD, Optimiser, Server
+from salf.core.server import SGD, Optimiser, Schedule, Server
 from salf.live.batches import common_time
 from salf.live.inspection import Inspection, TooLarge
 from salf.live.reach import ReachEstimate, UserReach
@@ -129,7 +128,6 @@ class LiveServer:
             )
         if why := self.method.refuses(settings.optimiser or SGD()):
             raise SalfError(f"{self.method.name} {why}.")
-        self.method.check_shares_are_own(len(layers))
         self.layers, self.weights = layers, problem.weights
         schedule = lr if callable(lr) else lambda t: lr
         self.server = Server(self.weights, schedule, settings.optimiser, settings.client_lr)
@@ -158,7 +156,6 @@ class LiveServer:
 
     @property
     def round(self) -> OpenRound:
-        """The round that is open."""
         if self._round is None:
             raise SalfError("no round is open.")
         return self._round

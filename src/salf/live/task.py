@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from salf.core.local import State
+from salf.core.rules import State
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,18 @@
 """What a method asks for, seen by trying it: nothing of this is declared."""
 
 from dataclasses import FrozenInstanceError, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from salf.core.arrivals import Arrivals, Closing, Floats, Ints
-from salf.core.draws import Draws
+from salf.core.arrivals import Arrivals, Closing, Floats
 from salf.methods.watch import Watch, keeps_itself
-from salf.worlds.base import Memory, World
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from salf.methods.base import Method
+    from salf.worlds.base import World
 
 USERS, LAYERS = 6, 3  # of the trial
 
@@ -94,7 +95,7 @@ def asks_of(method: "Method") -> Asks:
         "chance": np.full((LAYERS, USERS), 0.5),
         "everybody": float(USERS),
         "round": 2,
-        "server": _tried(method, lambda: method.server_state({})) or {},
+        "server": _tried(method, lambda: tensors(method.server_state({}))) or {},
     }
     arrived = _Arrivals(**plain, noted=noted)
     layer = np.full(LAYERS, 2.0)
@@ -117,7 +118,7 @@ def asks_of(method: "Method") -> Asks:
         lambda: method.divisor(closing),
     ):
         _tried(method, trial)
-    if _tried(method, lambda: method.world(world)) is not world:
+    if _tried(method, lambda: method.world(cast("World", world))) is not world:
         world.variants.add("own")
     memory = method.memory()
     watch.check()
@@ -127,6 +128,20 @@ def asks_of(method: "Method") -> Asks:
         frozenset(world.variants),
         memory is not None and memory.stands_in,
     )
+
+
+def tensors(state: Any) -> "dict[str, Tensor]":
+    """A state with its numbers as tensors."""
+    if not len(state):
+        return {}
+    import torch
+
+    def tensor(value: Any) -> "Tensor":
+        if isinstance(value, torch.Tensor):
+            return value.detach()
+        return torch.tensor(value, dtype=torch.float64)
+
+    return {str(name): tensor(value) for name, value in state.items()}
 
 
 def _tried(method: "Method", trial: Any) -> Any:
@@ -167,37 +182,17 @@ class _Closing(_Noting, Closing):
     noted: _Noted = field(default_factory=_Noted, kw_only=True)
 
 
-class _World(World):
-    """Notes which variants of it a method asks for."""
+class _World:
+    """Notes which variants of a world a method asks for."""
 
     users, layers = USERS, LAYERS
 
     def __init__(self) -> None:
         self.variants: set[str] = set()
 
-    def _noted(self, variant: str) -> World:
-        self.variants.add(variant)
-        return self
+    def __getattr__(self, name: str) -> Any:
+        def variant(*_: Any, **__: Any) -> _World:
+            self.variants.add(name)
+            return self
 
-    def waiting(self) -> World:
-        return self._noted("waiting")
-
-    def narrowed(self, width: float) -> World:
-        return self._noted("narrowed")
-
-    def late(self, delay: int | None = None) -> World:
-        return self._noted("late")
-
-    def buffered(self, size: int) -> World:
-        return self._noted("buffered")
-
-    def timely(self, fastest: float, measured: bool, most: int) -> World:
-        return self._noted("timely")
-
-    def arrivals(
-        self, t: int, draws: Draws, users: Ints, memory: Memory
-    ) -> tuple[Arrivals, Memory]:
-        raise NotImplementedError
-
-    def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
-        raise NotImplementedError
+        return variant

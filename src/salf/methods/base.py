@@ -10,17 +10,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
 
 import numpy as np
 
 from salf.common.errors import SalfError, unknown
-from salf.common.options import converted
+from salf.common.registry import converted
 from salf.core.arrivals import Arrivals, Bools, Closing, Floats, Ints
-from salf.core.local import Done, LocalRule, State, Tensors
+from salf.core.rules import Done, LocalRule, State, Tensors
 from salf.core.server import SGD, Optimiser
-from salf.methods.asks import Asks, asks_of
+from salf.methods.asks import Asks, asks_of, tensors
 from salf.worlds.base import World
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Average = Literal["reached", "all"]
 Keeper = Literal["device", "server"]
@@ -178,8 +181,9 @@ class Method(ABC):
 
     def refuses(self, optimiser: Optimiser) -> str:
         """Why this cannot be the server's optimiser; "" if it can."""
-        wrong = self.average_models and not isinstance(optimiser, SGD)
-        return "averages old models, which needs server 'sgd'" if wrong else ""
+        if not self.average_models:
+            return ""
+        return "" if isinstance(optimiser, SGD) else "averages old models, which needs server 'sgd'"
 
     def takes_whole_steps(self, layers: int) -> bool:
         """Whether layers of a further step that was stopped do not count."""
@@ -304,14 +308,15 @@ class Method(ABC):
             raise SalfError(f"{type(self).__name__}.share must be 0 in layers not reached.")
         return share
 
-    def check_shares_are_own(self, layers: int) -> None:
+    def check_shares_are_own(self, layers: int, server: State | None = None) -> None:
         """Reject shares that depend on other users: live users arrive one at a time."""
         # One user of each depth, in the first of two local steps and in the last.
         depths, steps = np.tile(np.arange(1, layers + 2), 2), np.repeat([1, 2], layers + 1)
         arrived = Arrivals.at(depths, steps=steps, planned=np.full_like(steps, 2))
         chance = np.tile(np.linspace(0.1, 1, arrived.users), (layers, 1))
-        arrived = replace(arrived, chance=chance, intervals=1 / chance, round=1)
-        arrived = replace(arrived, server=self.server_state({}))
+        arrived = replace(
+            arrived, chance=chance, intervals=1 / chance, round=1, server=server or {}
+        )
         together = self.checked_share(arrived, layers)
         each = (self.checked_share(arrived.only(user), layers) for user in range(arrived.users))
         if not np.allclose(np.hstack(list(each)), together):
@@ -335,6 +340,16 @@ class Method(ABC):
         if not (right & np.isfinite(values)).all():
             allowed = "finite and at least 0" if what == "share" else "finite and positive"
             raise SalfError(f"{type(self).__name__}.{what} must return {allowed} numbers.")
+
+
+def state_of(method: Method, hook: str, state: Any) -> "dict[str, Tensor]":
+    """A state that a method returned: tensors by name, and numbers made tensors."""
+    try:
+        return tensors(state)
+    except (AttributeError, TypeError, ValueError):
+        raise SalfError(
+            f"{type(method).__name__}.{hook} must return a dict of tensors and numbers by name."
+        ) from None
 
 
 def mean_steps(steps: Floats, present: Floats) -> Floats:

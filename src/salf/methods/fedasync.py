@@ -7,7 +7,7 @@ import numpy as np
 
 from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals, Closing, Floats
-from salf.core.local import LocalRule, Proximal
+from salf.core.rules import LocalRule, Proximal
 from salf.methods.base import Average
 from salf.methods.events import Buffering, hinge, of_whole_updates, polynomial
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from salf.common.errors import SalfError
 from salf.core.arrivals import Closing, Floats
-from salf.core.local import Done, LocalRule, LocalStep, State, Tensors
+from salf.core.rules import Done, LocalRule, LocalStep, State, Tensors
 from salf.core.server import SGD, Optimiser
 from salf.methods.base import Average, Method
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals, Closing, Floats, Ints
-from salf.core.local import LocalRule, Proximal
+from salf.core.rules import LocalRule, Proximal
 from salf.methods.base import Method
 
 

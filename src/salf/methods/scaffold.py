@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from salf.core.arrivals import Closing, Floats
-from salf.core.local import Done, LocalRule, LocalStep, State, Tensors
+from salf.core.rules import Done, LocalRule, LocalStep, State, Tensors
 from salf.methods.base import Average, Method
 
 

@@ -49,14 +49,11 @@ def _attributes(method: "Method") -> dict[str, Any]:
         return found
     for cls in own[:-1]:
         found |= {n: v for n, v in vars(cls).items() if not isinstance(v, _NO_STATE)}
-    cached = {n for cls in type(method).__mro__ for n, v in vars(cls).items() if _is_cache(v)}
+    classes = type(method).__mro__
+    cached = {n for cls in classes for n, v in vars(cls).items() if isinstance(v, cached_property)}
     found |= {name: value for name, value in vars(method).items() if name not in cached}
     kept = {n: v for n, v in found.items() if not (n.startswith("__") or n.startswith("_abc"))}
     return {name: _frozen(value) for name, value in kept.items()}
-
-
-def _is_cache(value: object) -> bool:
-    return isinstance(value, cached_property)
 
 
 def _frozen(value: Any) -> Any:

@@ -14,7 +14,6 @@ from salf.report.tables import Table, best, bold, tell
 from salf.runs.compare import Case, Comparison
 from salf.runs.settings import key as setting_key
 from salf.worlds.depth import has_ratio
-from salf.worlds.fleet.named import GIVEN
 
 NOT_MEASURED = "–"
 PAGE = "report.html"
@@ -267,9 +266,8 @@ def _notes(comparison: Comparison, *, bold: bool = True) -> list[str]:
 def _stragglers(comparison: Comparison) -> str:
     base = comparison.base
     if base.fleet:
-        fleet = "their own" if base.fleet == GIVEN else f"the fleet {base.fleet}"
         return (
-            f"Users have devices of {fleet}, whose times follow from the work of each layer. A "
+            f"Devices: {names.fleet_name(base)}; times follow from the work of each layer. A "
             "round ends when all users are done or at the deadline "
             f"({names.deadline(base.deadline)}). By then, backpropagation has reached only some "
             "of the layers on slow devices."

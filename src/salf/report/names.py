@@ -96,7 +96,8 @@ def fleet(config: Config) -> str:
 def fleet_name(config: Config) -> str:
     """A fleet as people write it."""
     if config.fleet == GIVEN:
-        return str(config.given["fleet"]).rpartition(" ")[0]
+        name = str(config.given["fleet"]).rpartition(" ")[0]
+        return "own devices" if name == "by hand" else name
     return Path(config.fleet).stem if config.fleet.endswith(".csv") else config.fleet
 
 

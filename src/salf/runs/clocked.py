@@ -26,7 +26,7 @@ class Clocked:
 
     @classmethod
     def of(cls, history: History, target: float | None) -> "Clocked":
-        """Of a run of a fleet."""
+        """The times of a run on a fleet."""
         rows = history.rows
         work, sent = sum(row.work for row in rows), sum(row.bytes for row in rows)
         return cls(

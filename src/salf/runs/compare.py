@@ -178,7 +178,7 @@ def check_options(options: Mapping[str, Any], wanted: Sequence[Case]) -> None:
 
 
 def own_options(options: Mapping[str, Any], method: str) -> dict[str, Any]:
-    """Those of the options that a method has."""
+    """The options that a method has."""
     own = _own_options(method)
     return {name: value for name, value in options.items() if key(name) in own}
 

@@ -147,7 +147,7 @@ class Config(Settings):
         return self.changed(**settings)
 
     def changed(self, **settings: Any) -> Self:
-        """The same with other settings; those that are None stay as they are."""
+        """A config with other settings; those that are None stay as they are."""
         if settings.get("seconds") is not None and settings.get("rounds") is None:
             settings["rounds"] = 0  # the time is the limit
         return super().changed(**settings)

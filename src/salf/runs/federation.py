@@ -12,12 +12,11 @@ from torch import nn
 
 from salf.common.errors import SalfError
 from salf.common.progress import Report
-from salf.core import schedules
 from salf.core.arrivals import Ints, evenly
 from salf.core.compression import Compression
 from salf.core.inputs import takes_several
 from salf.core.layers import Layers, Prefixes
-from salf.core.schedules import Schedule
+from salf.core.server import Schedule, schedule
 from salf.data import DataSet, Partitioned, Samples, UsersData, given, holdout, load, some, split
 from salf.data.sampling import Batches, Cohort
 from salf.data.users_data import Index
@@ -181,7 +180,7 @@ def _recipe(
     config: Config, users: UsersData, batch_size: int | Ints, lr: Schedule | None
 ) -> Recipe:
     return Recipe(
-        lr or schedules.schedule(config.lr, config.rounds or 1),
+        lr or schedule(config.lr, config.rounds or 1),
         config.make_optimiser(),
         batch_size,
         config.local_work(),

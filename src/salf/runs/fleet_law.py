@@ -17,13 +17,14 @@ STARTS = 8  # times of the budget at which devices that come and go are looked a
 
 
 class FleetLaw:
-    """How many users reach each layer by a deadline, and how long rounds take, on a fleet."""
+    """How many users reach each layer by a deadline, and how long rounds take, on a fleet.
+
+    With `fits`, batches of up to so many rows fit the deadline (`--batches equal-time`).
+    """
 
     def __init__(self, timing: Timing, cohort: int, budget: float, fits: int = 0) -> None:
-        """With `fits`, batches of up to so many rows fit the deadline (`--batches equal-time`)."""
         self.timing, self.fits = timing, fits
-        everybody = np.arange(timing.users)
-        order = np.argsort(timing.expected(everybody), kind="stable")
+        order = np.argsort(timing.expected(np.arange(timing.users)), kind="stable")
         count = min(cohort, MOST_USERS)
         # A cohort is like as many users evenly spaced in speed.
         places = ((np.arange(count) + 0.5) * timing.users / count).astype(np.int64)
@@ -37,20 +38,16 @@ class FleetLaw:
 
     def _at(self, deadline: float) -> tuple[Floats, float]:
         """The law of |U^l|, [L, U+1], and the mean reach."""
-        timing = self._timing(deadline)
+        timing, law = self._timing(deadline), []
         reach = [timing.reach(self.users, start, deadline) for start in self._starts]
-        law = [
-            self._count_law(timing, chances, start, deadline)
-            for chances, start in zip(reach, self._starts, strict=True)
-        ]
+        for chances, start in zip(reach, self._starts, strict=True):
+            together = timing.reached_together(self.users, start, deadline)
+            if together is None:
+                law.append(count_law(chances))
+            else:  # users whose times were recorded together are fast and slow together
+                counts = range(len(self.users) + 1)
+                law.append(np.array([(together == k).mean(axis=0) for k in counts]).T)
         return np.asarray(np.mean(law, axis=0)), float(np.mean(reach))
-
-    def _count_law(self, timing: Timing, reach: Floats, start: float, deadline: float) -> Floats:
-        together = timing.reached_together(self.users, start, deadline)
-        if together is None:
-            return count_law(reach)
-        # Users whose times were recorded together are fast and slow together.
-        return np.array([(together == k).mean(axis=0) for k in range(len(self.users) + 1)]).T
 
     def rows(self, deadline: float) -> Ints:
         """How many rows the users' batches have."""
@@ -67,20 +64,17 @@ class FleetLaw:
 
     def _drawn(self, timing: Timing) -> list[tuple[Keyed, Round]]:
         starts = self._starts * -(-DRAWN // len(self._starts))
-        draws = [Keyed(0, t) for t in range(1, len(starts) + 1)]
-        return [
-            (each, timing.round(each, self.users, start))
-            for each, start in zip(draws, starts, strict=True)
-        ]
+        draws = [(Keyed(0, t), start) for t, start in enumerate(starts, 1)]
+        return [(each, timing.round(each, self.users, start)) for each, start in draws]
 
     def _timing(self, deadline: float) -> Timing:
         """With the batches that fit the deadline."""
+        timing = self.timing
         if not self.fits:
-            return self.timing
-        timing, everybody = self.timing, np.arange(self.timing.users)
+            return timing
         steps = int(timing.planned(self.users[:1])[0])
         fit = equal_time(timing.devices, timing.cost, self.fits, steps, deadline)
         # Those of the longest deadline are as large as the users' data allow.
-        rows = np.minimum(fit, timing.rows(everybody))
+        rows = np.minimum(fit, timing.rows(np.arange(timing.users)))
         made = Timing(timing.devices, timing.cost, lambda users: rows[users], timing.planned)
         return self._of_rows.setdefault(rows.tobytes(), made)

@@ -6,7 +6,7 @@ from math import inf
 from typing import Any, Literal
 
 from salf.common.errors import SalfError
-from salf.common.options import duration
+from salf.common.registry import duration
 from salf.runs.config import Config
 from salf.runs.settings import Settings, check_names, names_of, setting
 from salf.worlds.fleet import deadlines
@@ -61,7 +61,7 @@ class LiveConfig(Settings):
         return True
 
     def simulated(self, **settings: Any) -> Config:
-        """The same federation without a clock, whose arrivals are made up or recorded."""
+        """The federation without a clock, whose arrivals are made up or recorded."""
         shared = {name: getattr(self, name) for name in names_of(Settings)}
         shared |= {"deadline": None, "batches": "auto"}
         if self.reach == "learned":  # from times
@@ -70,7 +70,7 @@ class LiveConfig(Settings):
 
 
 def live(config: Settings, **settings: Any) -> LiveConfig:
-    """The same federation with real users; settings that are None stay as they are."""
+    """A federation with real users; settings that are None stay as they are."""
     given = {name: value for name, value in settings.items() if value is not None}
     check_names(given, LiveConfig)
     config = config.changed(method=given.get("method"))  # which has options of its own

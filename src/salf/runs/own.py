@@ -10,7 +10,7 @@ from torch import nn
 
 from salf.common.errors import SalfError
 from salf.core.layers import Prefixes
-from salf.core.schedules import Schedule
+from salf.core.server import Schedule
 from salf.data import DataSet, Partitioned, UsersData, from_tensors, of_users, some
 from salf.engines import Loss, cross_entropy
 from salf.methods import Method

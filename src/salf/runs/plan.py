@@ -11,9 +11,8 @@ import numpy as np
 
 from salf.common.errors import SalfError
 from salf.common.files import csv_of, temporary_folder, write_whole
-from salf.core import schedules
 from salf.core.arrivals import Floats
-from salf.core.schedules import Schedule
+from salf.core.server import Schedule, schedule
 from salf.data.sampling import Batches
 from salf.methods import Method
 from salf.problem import Problem
@@ -23,8 +22,8 @@ from salf.runs.federation import Given, training_of
 from salf.runs.fleet_law import FleetLaw
 from salf.runs.on_fleet import fleet_world
 from salf.runs.plan_options import PlanOptions
-from salf.runs.pool import Done, Job, run_here
-from salf.runs.search import Tried, lost, search, search_grid
+from salf.runs.pool import Finished, Job, run_here
+from salf.runs.search import Tried, accuracy_at_end, lost, search, search_grid
 from salf.runs.training import Training
 from salf.theory import Constants, Federation
 from salf.theory.planning import BoundProblem, Deadlines, TradeOff, sharp_spread, theorem_spread
@@ -158,7 +157,7 @@ def plan(
     problem_of: Callable[[Config], Problem],
     options: PlanOptions | None = None,
     given: Given | None = None,
-    run: Callable[[Mapping[str, Job]], Done] = run_here,
+    run: Callable[[Mapping[str, Job]], Finished] = run_here,
     keep: Path | None = None,
 ) -> Planned:
     """Plan for a config with a fleet and a budget of seconds.
@@ -174,48 +173,34 @@ def plan(
         fleet = fleets.parse(config.fleet, config.users, 0, config.availability)
     else:
         fleet = given.fleet.available(config.availability)
-    given = replace(given, fleet=fleet)
     # No evaluations on the way, and any deadline, to see the fleet's times.
     base = config.changed(rounds=0, eval_seconds=2 * budget, deadline=budget, seed=0)
     problem = problem_of(base)
     fits, laws = base.batches_for(method) == "equal-time", {}
     for size in dict.fromkeys(max(1, round(scale * config.batch_size)) for scale in SCALES):
-        world, sizes, _ = fleet_world(base.changed(batch_size=size), problem, method, fleet)
+        world, rows, _ = fleet_world(base.changed(batch_size=size), problem, method, fleet)
         laws[size] = FleetLaw(world.timing, config.cohort_size(), budget, size if fits else 0)
-    batches = Batches(problem.users_data, sizes, config.local_epochs)  # the last are the config's
+    law, batches = laws[size], Batches(problem.users_data, rows, config.local_epochs)
     estimates = estimate(problem, batches, options.constants)
-    rate = None
-    if options.rates == "run":
-        rate = given.lr or schedules.schedule(config.lr, 1)
-    offers = {
-        form: _offer(
-            config.batch_size,
-            {
-                size: _bound_problem(form, law, size / config.batch_size, estimates, budget, rate)
-                for size, law in laws.items()
-            },
-            fits,
-        )
-        for form in FORMS
-    }
-    law = laws[config.batch_size]
+    rate = given.lr or schedule(config.lr, 1) if options.rates == "run" else None
+    offers = {form: _offer(form, laws, size, estimates, budget, rate) for form in FORMS}
     planned = Planned(config, budget, options.bound, estimates, offers, law)
     if not options.seeds:
         return planned
     grid = list(options.deadlines) or search_grid(law, budget, options.points)
     # What the bounds offer is tried too, to know what following them costs.
     grid = sorted({*grid, *(offer.deadline for offer in offers.values())})
-    make = partial(_training, problem_of, given)
+    trials: dict[float | None, tuple[Config, float]] = {
+        T: (base.changed(deadline=T), planned.rounds(T)) for T in grid
+    }
+    measure = partial(
+        accuracy_at_end, partial(_training, problem_of, replace(given, fleet=fleet)), keep
+    )
     with temporary_folder("plan") as folder:
-        write_whole(folder / "plan.csv", planned.schedule_csv())
-        follow = base.changed(
-            deadline=str(folder / "plan.csv"), batch_size=planned.offer.batch_size
-        )
-        trials: dict[float | None, tuple[Config, float]] = {
-            T: (base.changed(deadline=T), planned.rounds(T)) for T in grid
-        }
+        write_whole(file := folder / "plan.csv", planned.schedule_csv())
+        follow = base.changed(deadline=str(file), batch_size=planned.offer.batch_size)
         trials[None] = follow, len(planned.schedule)
-        tried = search(trials, range(options.seeds), make, run, keep)
+        tried = search(trials, options.seeds, measure, run)
     return replace(planned, followed=tried.pop(None), tried=list(tried.values()))
 
 
@@ -244,28 +229,33 @@ def _training(problem_of: Callable[[Config], Problem], given: Given, config: Con
     return training_of(config, problem_of(config), given)
 
 
-def _offer(batch_size: int, problems: Mapping[int, BoundProblem], fits: bool) -> Offer:
-    """The best constant deadline, and the best schedule over all sizes of the batches."""
-    # Batches that fit the deadline fit the first one of a run, so there they have to be constant.
-    schedules = {
-        size: problem.best_constant() if fits else problem.best_schedule()
-        for size, problem in problems.items()
-    }
-    best = min(schedules, key=lambda size: schedules[size].bound)
-    own = problems[batch_size]
-    return Offer(own.best_constant(), schedules[best], best, own)
-
-
-def _bound_problem(
+def _offer(
     form: str,
-    law: FleetLaw,
-    scale: float,
+    laws: Mapping[int, FleetLaw],
+    batch_size: int,
     estimates: Estimates,
     budget: float,
     rate: Schedule | None,
-) -> BoundProblem:
-    federation = Federation(len(law.users), law.timing.layers)
-    rows = law.rows(budget)
+) -> Offer:
+    """The best constant deadline, and the best schedule over all sizes of the batches."""
+    problems, plans = {}, {}
+    for size, law in laws.items():
+        scale, federation = size / batch_size, Federation(len(law.users), law.timing.layers)
+        trade = TradeOff.of(_spread(form, law, scale, estimates, budget), law.seconds, budget)
+        constants = estimates.constants(law.rows(budget), scale)
+        problem = BoundProblem(federation, constants, estimates.distance2, trade, budget, rate)
+        # Batches that fit the deadline fit the first one of a run, so there they are constant.
+        plans[size] = problem.best_constant() if law.fits else problem.best_schedule()
+        problems[size] = problem
+    best, own = min(plans, key=lambda size: plans[size].bound), problems[batch_size]
+    return Offer(own.best_constant(), plans[best], best, own)
+
+
+def _spread(
+    form: str, law: FleetLaw, scale: float, estimates: Estimates, budget: float
+) -> Callable[[float], float]:
+    """C / G^2 of a deadline, with what smaller batches add to it."""
+    federation, rows = Federation(len(law.users), law.timing.layers), law.rows(budget)
     constants = estimates.constants(rows, scale)
 
     def spread(deadline: float) -> float:
@@ -278,5 +268,4 @@ def _bound_problem(
         more = smaller.B(federation) - constants.B(federation)
         return (smaller.G2 * found + more) / constants.G2
 
-    trade = TradeOff.of(spread, law.seconds, budget)
-    return BoundProblem(federation, constants, estimates.distance2, trade, budget, rate)
+    return spread

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from salf.common.options import duration
+from salf.common.registry import duration
 from salf.runs.settings import names_of, read_fields, setting
 
 CONSTANTS = ("rho_c", "rho_s", "sigma2", "g2", "gap", "distance2")

@@ -20,7 +20,7 @@ from salf.common.errors import SalfError, TrainingDiverged
 from salf.runs.config import Config
 from salf.runs.run import Result, Stopped, cores, run
 from salf.runs.training import OnRound
-from salf.runs.watched import Progress, counted
+from salf.runs.watched import OnPart, counted
 
 # Gets (work done, work in all).
 OnProgress = Callable[[float, float], None]
@@ -30,12 +30,12 @@ OnProgress = Callable[[float, float], None]
 class Job:
     """What to do, in a process that has only this, and how much work it is next to the others."""
 
-    do: Callable[[Progress], Any]  # goes to another process: no lambda, no closure
+    do: Callable[[OnPart], Any]  # goes to another process: no lambda, no closure
     work: float
 
 
 @dataclass
-class Done:
+class Finished:
     """What jobs returned, and why the training of those that did not return diverged."""
 
     results: dict[str, Any] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Done:
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C ended the work before all jobs were done; `done` is what there is."""
 
-    def __init__(self, done: Done) -> None:
+    def __init__(self, done: Finished) -> None:
         super().__init__()
         self.done = done
 
@@ -54,31 +54,12 @@ def run_job(
     config: Config, out: Path | None, work: float | None = None, on_round: OnRound | None = None
 ) -> Job:
     """A run as a job; with `out`, it goes on in that folder where it stopped."""
-    return Job(partial(_run, config, out, on_round), amount(config) if work is None else work)
+    return Job(partial(_run, config, out, on_round), work or config.seconds or config.rounds)
 
 
-def run_configs(
-    configs: Mapping[str, Config],
-    out: Path | None,
-    workers: int | None = None,
-    on_progress: OnProgress | None = None,
-) -> Done:
-    """Run configs by name; with `out`, each in a folder of its name below `out`/runs."""
-    runs = {
-        name: run_job(config, None if out is None else out / "runs" / name)
-        for name, config in configs.items()
-    }
-    return run_all(runs, workers, on_progress)
-
-
-def amount(config: Config) -> float:
-    """How long a run is: in simulated seconds if they end it, else in rounds."""
-    return config.seconds or config.rounds
-
-
-def run_here(jobs: Mapping[str, Job], on_progress: OnProgress | None = None) -> Done:
+def run_here(jobs: Mapping[str, Job], on_progress: OnProgress | None = None) -> Finished:
     """Do all jobs in this process, one after the other."""
-    done, before, total = Done(), 0.0, sum(job.work for job in jobs.values())
+    done, before, total = Finished(), 0.0, sum(job.work for job in jobs.values())
     for name, job in jobs.items():
 
         def progress(part: float, before: float = before, work: float = job.work) -> None:
@@ -100,19 +81,19 @@ def run_all(
     jobs: Mapping[str, Job],
     workers: int | None = None,
     on_progress: OnProgress | None = None,
-    on_done: Callable[[str, Done], None] | None = None,
-) -> Done:
+    on_done: Callable[[str, Finished], None] | None = None,
+) -> Finished:
     """Do all jobs, `workers` at a time (by default, one per core), beginning with the first.
 
     A training that diverges costs its own result; anything else that goes wrong ends it all.
     `on_done` is called with the name of each job that ended, and with what there is so far.
     """
     if not jobs:
-        return Done()
+        return Finished()
     context = get_context("spawn")  # a forked torch may deadlock
     messages, stop = context.SimpleQueue(), context.Event()
     progress = dict.fromkeys(jobs, 0.0)
-    done = Done()
+    done = Finished()
     at_once = min(workers or cores(), len(jobs))
     pool = ProcessPoolExecutor(at_once, context, _start_worker, (messages, stop))
     with _without_main():
@@ -198,6 +179,6 @@ def _do(name: str, job: Job) -> Any:
     return job.do(progress)
 
 
-def _run(config: Config, out: Path | None, on_round: OnRound | None, progress: Progress) -> Result:
+def _run(config: Config, out: Path | None, on_round: OnRound | None, progress: OnPart) -> Result:
     after = counted(config.rounds, config.seconds, progress, on_round)
     return run(config, out, resume=True, on_round=after)

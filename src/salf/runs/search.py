@@ -14,17 +14,15 @@ import torch
 
 from salf.common.errors import SalfError
 from salf.common.files import write_whole
-from salf.problem import evaluate
 from salf.runs.config import Config
 from salf.runs.fleet_law import FleetLaw
-from salf.runs.pool import Done, Job
+from salf.runs.pool import Finished, Job
 from salf.runs.run import complete
 from salf.runs.training import Training
-from salf.runs.watched import Progress
+from salf.runs.watched import OnPart
 from salf.theory.planning import first_time
 
 Make = Callable[[Config], Training]
-Run = Callable[[Mapping[str, Job]], Done]
 
 LEAST_REACH, MOST_REACH = 0.1, 0.97  # the search goes from the one to the other
 FEWEST_ROUNDS = 5  # of a run of the search
@@ -70,22 +68,22 @@ def search_grid(law: FleetLaw, budget: float, points: int) -> list[float]:
 
 def search(
     trials: Mapping[float | None, tuple[Config, float]],
-    seeds: range,
-    make: Make,
-    run: Run,
-    keep: Path | None,
+    seeds: int,
+    measure: Callable[[Config, OnPart], float],
+    run: Callable[[Mapping[str, Job]], Finished],
 ) -> dict[float | None, Tried]:
     """Run every trial (a config and its work) with every seed."""
-    names = {(T, seed): f"{T or 'schedule'}-{seed}" for T in trials for seed in seeds}
-    jobs = {}
-    for (T, seed), name in names.items():
-        config, work = trials[T]
-        jobs[name] = Job(partial(accuracy_at_end, make, keep, config.changed(seed=seed)), work)
+    jobs = {
+        f"{T or 'schedule'}-{seed}": Job(partial(measure, config.changed(seed=seed)), work)
+        for T, (config, work) in trials.items()
+        for seed in range(seeds)
+    }
     found = run(jobs).results
-    return {T: Tried(T, tuple(found.get(names[T, seed]) for seed in seeds)) for T in trials}
+    names = {T: [f"{T or 'schedule'}-{seed}" for seed in range(seeds)] for T in trials}
+    return {T: Tried(T, tuple(map(found.get, each))) for T, each in names.items()}
 
 
-def accuracy_at_end(make: Make, keep: Path | None, config: Config, progress: Progress) -> float:
+def accuracy_at_end(make: Make, keep: Path | None, config: Config, progress: OnPart) -> float:
     """Train until the budget is spent, and measure the accuracy on held-out data.
 
     A result in the folder `keep` is read from there.
@@ -93,7 +91,18 @@ def accuracy_at_end(make: Make, keep: Path | None, config: Config, progress: Pro
     file = None if keep is None else keep / f"{_digest(config)}.txt"
     if file is not None and file.exists():
         return float(file.read_text(encoding="utf-8"))
-    accuracy = _accuracy_at_end(make, config, progress)
+    assert config.seconds is not None
+    torch.set_num_threads(config.threads or 1)
+    training = make(config)
+    for row in training.rows(0, config.seconds):
+        progress((row.clock or 0.0) / config.seconds)
+    problem = training.simulation.problem
+    accuracy = training.evaluation.of(problem.validation or problem.test).get("accuracy")
+    if accuracy is None:
+        raise SalfError(
+            "the search needs held-out data to compare accuracies, and there are none: use the "
+            "bound alone, with seeds=0."
+        )
     if file is not None:
         write_whole(file, f"{accuracy!r}\n")
     return accuracy
@@ -106,20 +115,3 @@ def _digest(config: Config) -> str:
         table["deadline"] = None  # the file of a schedule has another name each time
     text = json.dumps([version("salf"), table], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _accuracy_at_end(make: Make, config: Config, progress: Progress) -> float:
-    assert config.seconds is not None
-    torch.set_num_threads(config.threads or 1)
-    training = make(config)
-    for row in training.rows(0, config.seconds):
-        progress((row.clock or 0.0) / config.seconds)
-    problem = training.simulation.problem
-    samples = problem.validation or problem.test
-    measured = {} if samples is None else evaluate(training.simulation.engine, samples)
-    if "accuracy" not in measured:
-        raise SalfError(
-            "the search needs held-out data to compare accuracies, and there are none: use the "
-            "bound alone, with seeds=0."
-        )
-    return measured["accuracy"]

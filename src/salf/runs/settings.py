@@ -12,8 +12,8 @@ import tomli_w
 
 from salf import methods
 from salf.common.errors import SalfError, unknown
-from salf.common.options import converted
-from salf.core import schedules
+from salf.common.registry import converted
+from salf.core.server import schedule
 from salf.methods import Method
 from salf.worlds.fleet import deadlines
 
@@ -161,7 +161,7 @@ class Settings:
         self._check_robust()
         if not self.rounds and str(self.lr).startswith("cosine"):
             raise SalfError("a cosine learning rate needs to know the last round: give rounds=.")
-        schedules.schedule(self.lr, self.rounds or 1)
+        schedule(self.lr, self.rounds or 1)
         if self.model not in PAPER_MODELS:
             from salf import models
 
@@ -174,6 +174,9 @@ class Settings:
         typed = {name: getattr(made, name.replace("-", "_")) for name in self.options}
         object.__setattr__(self, "options", typed)
         self.check_reach(made)
+        particular = type(made).refuses is not Method.refuses or made.average_models
+        if particular and (why := made.refuses(self.make_optimiser())):
+            raise SalfError(f"{made.name} {why}.")
 
     def _check_robust(self) -> None:
         """Refuse too few users for a majority."""
@@ -271,7 +274,7 @@ class Settings:
         return tomli_w.dumps({**known, "options": options, **more})
 
     def changed(self, **settings: Any) -> Self:
-        """The same with other settings; those that are None stay as they are."""
+        """A config with other settings; those that are None stay as they are."""
         given = {name: value for name, value in settings.items() if value is not None}
         check_names(given, type(self))
         if given.get("method", self.method) != self.method and "options" not in given:

@@ -10,7 +10,7 @@ from salf.core.rows import Row
 from salf.runs.training import OnRound
 
 # Says how much of a job, in [0, 1], is done; raises Stopped when it is to end.
-Progress = Callable[[float], None]
+OnPart = Callable[[float], None]
 
 
 def part_done(row: Row, rounds: int, seconds: float | None) -> float:
@@ -21,7 +21,7 @@ def part_done(row: Row, rounds: int, seconds: float | None) -> float:
 
 
 def counted(
-    rounds: int, seconds: float | None, progress: Progress, on_round: OnRound | None = None
+    rounds: int, seconds: float | None, progress: OnPart, on_round: OnRound | None = None
 ) -> OnRound:
     """Say after each round how much of a run is done, then call `on_round`."""
 

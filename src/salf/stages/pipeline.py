@@ -24,7 +24,7 @@ from salf.core.aggregate import LayerwiseAggregate, UserId
 from salf.core.arrivals import Bools, Floats, Ints
 from salf.core.compression import Compression, unpacked
 from salf.core.layers import Layers
-from salf.core.local import Tensors
+from salf.core.rules import Tensors
 from salf.methods import Method
 from salf.methods.watch import Watch
 from salf.stages.attacks import Attacked, Attackers
@@ -88,6 +88,8 @@ class Pipeline:
                     "does not protect: set robust to 'none'."
                 )
         self.watch = Watch(method)
+        if not asks.simulated_only:
+            method.check_shares_are_own(len(layers), self.server_state)
         self.votes = None if stages.robust is None else Votes(stages.robust)
         self.residuals: Residuals | None = None
         if (compression := stages.compression) is not None and seed is not None:

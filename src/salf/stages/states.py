@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from salf.common.errors import SalfError
 from salf.core.aggregate import Changing, LayerwiseAggregate, PerLayer, Step, UserId
 from salf.core.arrivals import Closing, Ints
 from salf.core.layers import Layers
-from salf.core.local import Done, State, Tensors
+from salf.core.rules import Done, State, Tensors
 from salf.methods import Method
-from salf.methods.base import Keeper
+from salf.methods.base import Keeper, state_of
 
 Learn = Callable[[UserId, Done], None]
 
@@ -37,8 +36,8 @@ class States:
         self._method, self._index_of = method, layers.index_of
         trained = {name: w.detach() for name, w in weights.items() if w.requires_grad}
         self._trained = trained.keys() & layers.index_of.keys()
-        self.server = checked(method, "server_state", method.server_state(trained))
-        self._fresh = checked(method, "user_state", method.user_state(trained))
+        self.server = state_of(method, "server_state", method.server_state(trained))
+        self._fresh = state_of(method, "user_state", method.user_state(trained))
         self._users: dict[UserId, State] = {}
         self.used: dict[str, int] = {}  # live, the last round in which each user's update was
         self._progress: dict[UserId, Progress] = {}  # in the open round
@@ -46,7 +45,6 @@ class States:
         self._heard: dict[str, Tensor] = {}
 
     def of(self, user: UserId) -> State:
-        """What is kept of a user."""
         return self._users.get(user, self._fresh)
 
     def begin(self, user: UserId, progress: Progress) -> None:
@@ -65,24 +63,23 @@ class States:
         return Done(total, steps, rate, self.server, self.of(user))
 
     def keep(self, user: UserId, done: Done) -> None:
-        """The user's state after its round."""
         self._new[user] = after(self._method, done)
 
     def hear(self, user: UserId, done: Done) -> None:
         """What the server's state learns from it."""
         weight = self._progress[user].weight
-        for name, value in checked(self._method, "heard", self._method.heard(done)).items():
+        for name, value in state_of(self._method, "heard", self._method.heard(done)).items():
             known = self._heard.get(name)
             self._heard[name] = value * weight if known is None else known + value * weight
 
     def close(self, step: Step, closing: Closing, rate: float) -> Step:
         """End the round, and return the step as the method changes it."""
         learned = self._method.learned(self.server, self._heard, closing)
-        self.server = {**self.server, **checked(self._method, "learned", learned)}
+        self.server = {**self.server, **state_of(self._method, "learned", learned)}
         self._users |= self._new
         self._new, self._heard, self._progress = {}, {}, {}
         mean = {name: value for name, value in step.values.items() if name in self._trained}
-        changed = checked(self._method, "step", self._method.step(mean, self.server, rate))
+        changed = state_of(self._method, "step", self._method.step(mean, self.server, rate))
         return Step({**step.values, **changed}, step.held)
 
     def state(self) -> tuple[list[Any], dict[str, Tensor]]:
@@ -93,7 +90,6 @@ class States:
         return [list(self._users), self.used], kept
 
     def load_state(self, plain: Sequence[Any], kept: Mapping[str, Tensor]) -> None:
-        """Continue with the states of another run."""
         users, used = plain
         self.used = dict(used)
         self.server = {n: kept[f"server {n}"].to(value) for n, value in self.server.items()}
@@ -133,21 +129,5 @@ class _Noting(Changing):
 
 def after(method: Method, done: Done) -> State:
     """A user's state after its round."""
-    new = checked(method, "after", method.after(done))
+    new = state_of(method, "after", method.after(done))
     return {name: value.clone() for name, value in {**done.own, **new}.items()}
-
-
-def checked(method: Method, hook: str, state: Any) -> dict[str, Tensor]:
-    """A state that a method returned: tensors by name, and numbers made tensors."""
-    if not isinstance(state, Mapping):
-        raise SalfError(f"{type(method).__name__}.{hook} must return a dict of tensors by name.")
-    found = {}
-    for name, value in state.items():
-        if not isinstance(value, Tensor | int | float):
-            raise SalfError(
-                f"{type(method).__name__}.{hook} must return tensors or numbers by name; "
-                f"{name!r} is a {type(value).__name__}."
-            )
-        value = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
-        found[str(name)] = value.detach()
-    return found

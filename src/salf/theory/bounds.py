@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import expm1, inf, isfinite, log1p
 
 from salf.common.errors import SalfError
-from salf.core.schedules import theorem_gamma, theorem_rate
+from salf.core.server import theorem_gamma
 
 LARGEST = 10**9  # users, layers or rounds: what is more is a slip of the pen
 
@@ -53,10 +53,10 @@ class Constants:
         theorem_gamma(self.rho_c, self.rho_s)  # checks the two
         if not self.sigma2:
             raise SalfError("sigma^2 must be given, once for all users or once for each.")
-        named = [("rho_s", self.rho_s), ("G^2", self.G2), ("Gamma", self.Gamma)]
-        for name, number in [*named, *(("sigma^2", each) for each in self.sigma2)]:
-            if not 0 <= number < inf:
-                raise SalfError(f"{name} must be finite and not negative, not {number}.")
+        _check("rho_s", self.rho_s)
+        _check("sigma^2", *self.sigma2)
+        _check("G^2", self.G2)
+        _check("Gamma", self.Gamma)
 
     def B(self, federation: Federation) -> float:
         """[C_constant]: sum_u sigma_u^2 / U^2 + 6 rho_s Gamma, what FedAvg has too."""
@@ -93,9 +93,9 @@ def convergence_bound(
 
     `distance2` is |w_1 - w_opt|^2. Without a deadline, C = 0: full FedAvg.
     """
-    _check_round(t)
-    if not 0 <= distance2 < inf:
-        raise SalfError(f"the distance must be finite and not negative, not {distance2}.")
+    if not 1 <= t <= LARGEST:
+        raise SalfError(f"the round t must be from 1 to 1e9, not {t}.")
+    _check("the distance", distance2)
     rho_c, kappa = constants.rho_c, constants.rho_s / constants.rho_c
     gamma = theorem_gamma(rho_c, constants.rho_s)
     noise = constants.B(federation) + (constants.C(federation) if deadline else 0.0)
@@ -103,16 +103,10 @@ def convergence_bound(
     return _finite("the gap", gap)
 
 
-def theorem_step_variance(federation: Federation, constants: Constants, t: int) -> float:
-    """Lemma 3 with the theorem's step size of round t."""
-    _check_round(t)
-    eta = theorem_rate(constants.rho_c, constants.rho_s)(t)
-    return variance_bound(federation, eta, constants.G2)
-
-
-def _check_round(t: int) -> None:
-    if not 1 <= t <= LARGEST:
-        raise SalfError(f"the round t must be from 1 to 1e9, not {t}.")
+def _check(name: str, *numbers: float) -> None:
+    for number in numbers:
+        if not 0 <= number < inf:
+            raise SalfError(f"{name} must be finite and not negative, not {number}.")
 
 
 def _finite(what: str, number: float) -> float:

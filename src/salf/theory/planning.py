@@ -17,15 +17,16 @@ second every round has its own best deadline, and bisection finds the price that
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from salf.common.errors import SalfError
 from salf.core.arrivals import Floats
-from salf.core.schedules import Schedule, theorem_rate
+from salf.core.server import Schedule, theorem_rate
 from salf.theory.bounds import Constants, Federation, layer_spread
+
+Curve = Callable[[float], float]  # of the deadline
 
 POINTS = 160  # deadlines at which the law is looked at
 BISECTIONS = 40
@@ -61,7 +62,7 @@ def theorem_spread(law: Floats) -> float:
 
 
 def sharp_spread(law: Floats) -> float:
-    """The same before the proof of Lemma 3 drops |U^l| [second_summond_bound].
+    """C_t / G^2 before the proof of Lemma 3 drops |U^l| [second_summond_bound].
 
     sum_l p_l + (1-p_l)^-2 sum_K P(|U^l| = K) (4U/(U-1) (1/K - 1/U) + p_l^2): it rewards a layer
     for every user that reaches it, not only for the first. inf if a p_l is 1.
@@ -83,13 +84,7 @@ class TradeOff:
     spread: Floats
 
     @classmethod
-    def of(
-        cls,
-        spread: Callable[[float], float],
-        seconds: Callable[[float], float],
-        budget: float,
-        points: int = POINTS,
-    ) -> "TradeOff":
+    def of(cls, spread: Curve, seconds: Curve, budget: float) -> "TradeOff":
         """Look at deadlines from the shortest that is worth it (`RAREST`) up to the budget."""
         last = spread(budget)
         if not np.isfinite(last):
@@ -101,8 +96,8 @@ class TradeOff:
         flat = first_time(lambda T: spread(T) <= last * (1 + 1e-6) + 1e-9, budget, least)
         # Beyond `flat` a deadline costs more and gives nothing: a few are there for the curve.
         flat = max(flat, least * (1 + CLOSE))
-        beyond = np.geomspace(flat, max(budget, flat), points // 8)
-        tried = np.unique(np.concatenate([np.geomspace(least, flat, points), beyond]))
+        beyond = np.geomspace(flat, max(budget, flat), POINTS // 8)
+        tried = np.unique(np.concatenate([np.geomspace(least, flat, POINTS), beyond]))
         cost, found = (np.array([f(T) for T in tried]) for f in (seconds, spread))
         kept = np.concatenate([[True], np.diff(cost) > 0]) & np.isfinite(found)
         return cls(tried[kept], cost[kept], np.minimum.accumulate(found[kept]))
@@ -116,16 +111,15 @@ class TradeOff:
     @cached_property
     def hull(self) -> tuple[Floats, Floats]:
         """(seconds, spread) at the corners of the lower convex hull of the curve."""
-        corners: list[int] = []
-        s, c = self.seconds, self.spread
+        s, c, hull = self.seconds, self.spread, list[int]()
         for i in range(len(s)):
-            while len(corners) > 1:
-                a, b = corners[-2:]
+            while len(hull) > 1:
+                a, b = hull[-2:]
                 if (c[b] - c[a]) * (s[i] - s[a]) < (c[i] - c[a]) * (s[b] - s[a]):
                     break
-                corners.pop()
-            corners.append(i)
-        return s[corners], c[corners]
+                hull.pop()
+            hull.append(i)
+        return s[hull], c[hull]
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,13 +131,7 @@ class Deadlines:
 
     @property
     def rounds(self) -> int:
-        """R."""
         return len(self.deadlines)
-
-    @property
-    def constant(self) -> bool:
-        """Whether all are equal."""
-        return bool((self.deadlines == self.deadlines[0]).all())
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,48 +168,34 @@ class BoundProblem:
         """As many as the shortest deadline allows."""
         return max(1, min(MOST_ROUNDS, int(self.budget / self.trade.seconds[0] * (1 + CLOSE))))
 
-    def bound(self, spreads: Floats) -> float:
-        """The bound after as many rounds as there are values of C_t / G^2."""
-        left, weights = self._unrolled(len(spreads))
-        noise = self.constants.B(self.federation) + self.constants.G2 * spreads
-        return float(self._gap(left * self.distance2 + float(weights @ noise)))
-
     def bound_at(self, deadline: float) -> float:
         """The bound of one deadline for all rounds, as many as fit in the budget; inf if none."""
         seconds = float(np.interp(deadline, self.trade.deadlines, self.trade.seconds))
         rounds = min(MOST_ROUNDS, int(self.budget / seconds * (1 + CLOSE)))
         if deadline < self.trade.deadlines[0] * (1 - CLOSE) or rounds < 1:
             return np.inf
-        _, spread = self.trade.at(np.array([seconds]))
-        last = rounds - 1
-        return float(self._constant(rounds)[last] + self._noise(rounds)[last] * spread[0])
+        fixed, noise = (each[rounds - 1] for each in self._after)
+        return float(fixed + noise * self.trade.at(np.array([seconds]))[1][0])
 
     def best_constant(self) -> Deadlines:
         """One deadline for all rounds: of every number of rounds the longest that fits."""
-        rounds = np.arange(1, self.most_rounds + 1)
-        deadlines, spread = self.trade.at(self.budget / rounds)
-        values = self._constant(self.most_rounds) + self._noise(self.most_rounds) * spread
-        best = int(np.argmin(values))
+        deadlines, spread = self.trade.at(self.budget / np.arange(1, self.most_rounds + 1))
+        fixed, noise = self._after
+        best = int(np.argmin(values := fixed + noise * spread))
         return Deadlines(np.full(best + 1, deadlines[best]), float(values[best]))
 
     def best_schedule(self) -> Deadlines:
         """A deadline for every round, and how many rounds: the best of a search over R."""
-        found: dict[int, Deadlines] = {}
-
-        def value(rounds: int) -> float:
-            if rounds not in found:
-                found[rounds] = self.schedule_of(rounds)
-            return found[rounds].bound
-
-        tried = np.unique(np.geomspace(1, self.most_rounds, 60).astype(int))
-        best = min(tried.tolist(), key=value)
+        plan = lru_cache(maxsize=None)(self.schedule_of)
+        tried = np.unique(np.geomspace(1, self.most_rounds, 60).astype(int)).tolist()
+        best = min(tried, key=lambda rounds: plan(rounds).bound)
         step = max(1, best // 8)
         while step:
             near = [r for r in (best - step, best + step) if 1 <= r <= self.most_rounds]
-            better = min([best, *near], key=value)
+            better = min([best, *near], key=lambda rounds: plan(rounds).bound)
             best, step = better, step if better != best else step // 2
-        constant = self.best_constant()  # which a search over R may just miss
-        return min(found[best], constant, key=lambda plan: plan.bound)
+        # A search over R may just miss the best constant deadline.
+        return min(plan(best), self.best_constant(), key=lambda plan: plan.bound)
 
     def schedule_of(self, rounds: int) -> Deadlines:
         """The best deadlines of so many rounds: by bisection on the price of a second."""
@@ -237,9 +211,8 @@ class BoundProblem:
         if rounds * s[0] > self.budget * (1 + CLOSE):
             raise SalfError(f"{rounds} rounds do not fit in {self.budget:g} s.")
         low, high = 0.0, float(slopes.max(initial=0.0) * weights.max())
-        if spent(low).sum() <= self.budget:
-            seconds = spent(low)
-        else:
+        seconds = spent(low)
+        if seconds.sum() > self.budget:
             for _ in range(200):
                 middle = (low + high) / 2
                 low, high = (low, middle) if spent(middle).sum() <= self.budget else (middle, high)
@@ -250,6 +223,13 @@ class BoundProblem:
         deadlines, spread = self.trade.at(seconds)
         return Deadlines(deadlines, self.bound(spread))
 
+    def bound(self, spreads: Floats) -> float:
+        """The bound after as many rounds as there are values of C_t / G^2."""
+        left, weights = self._unrolled(len(spreads))
+        noise = self.constants.B(self.federation) + self.constants.G2 * spreads
+        gap = left * self.distance2 + float(weights @ noise)
+        return float(self.constants.rho_s / 2 * gap)
+
     def _unrolled(self, rounds: int) -> tuple[float, Floats]:
         """prod_t (1 - rho_c eta_t), and a_t."""
         eta = self.eta[:rounds]
@@ -258,30 +238,19 @@ class BoundProblem:
         return float(after[0] * kept[0]), eta**2 * after
 
     @cached_property
-    def _cumulated(self) -> tuple[Floats, Floats]:
-        """prod_t (1 - rho_c eta_t) and sum_t a_t, for every number of rounds."""
-        eta = self.eta
-        kept = 1 - self.constants.rho_c * eta
-        total, totals = 0.0, np.empty(len(eta))
-        for t, (keep, square) in enumerate(zip(kept.tolist(), (eta**2).tolist(), strict=True)):
+    def _after(self) -> tuple[Floats, Floats]:
+        """After 1..R rounds, the bound without C_t, and what a constant C_t / G^2 is multiplied by.
+
+        The first is of prod_t (1 - rho_c eta_t) and sum_t a_t, the second of the latter alone.
+        """
+        kept = 1 - self.constants.rho_c * self.eta
+        total, totals = 0.0, np.empty(len(kept))
+        for t, (keep, square) in enumerate(zip(kept.tolist(), (self.eta**2).tolist(), strict=True)):
             total = keep * total + square
             totals[t] = total
-        return np.asarray(np.cumprod(kept)), totals
-
-    def _constant(self, rounds: int) -> Floats:
-        """The part of the bound that the deadline does not change, after 1..R rounds."""
-        left, total = (each[:rounds] for each in self._cumulated)
-        return np.asarray(
-            self._gap(left * self.distance2 + total * self.constants.B(self.federation))
-        )
-
-    def _noise(self, rounds: int) -> Floats:
-        """What C / G^2 is multiplied by, after 1..R rounds."""
-        return np.asarray(self._gap(self._cumulated[1][:rounds] * self.constants.G2))
-
-    def _gap(self, distance2: Any) -> Any:
-        """E F(w) - F(w_opt), by smoothness."""
-        return self.constants.rho_s / 2 * distance2
+        constants, left = self.constants, np.cumprod(kept)
+        fixed = left * self.distance2 + totals * constants.B(self.federation)
+        return constants.rho_s / 2 * fixed, constants.rho_s / 2 * (totals * constants.G2)
 
 
 def first_time(enough: Callable[[float], bool], end: float, start: float | None = None) -> float:

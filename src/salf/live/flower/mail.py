@@ -11,6 +11,7 @@ is not asked for, and where that is not certain, such an answer does not count.
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil, inf
 from queue import Empty, Queue
@@ -86,13 +87,11 @@ class Mail:
             self._doubt_stalled()
             self._pull()
             left = max(0.0, until - time.monotonic())
-            try:
-                ended = [self._ended.get(timeout=min(left, PACE))]
-            except Empty:
-                ended = []
-            while not self._ended.empty():
-                ended.append(self._ended.get())
-            replies = [reply for pull, came in ended for reply in self._taken(pull, came)]
+            replies: list[tuple[SentMessage, Message | Rejected]] = []
+            with suppress(Empty):
+                replies += self._taken(*self._ended.get(timeout=min(left, PACE)))
+                while True:
+                    replies += self._taken(*self._ended.get_nowait())
             if replies or not left:
                 return replies
 
@@ -145,7 +144,8 @@ class Mail:
             key = message.metadata.reply_to_message_id
             if key not in self._sent:
                 continue
-            unavailable = _is_unavailable(message)
+            code = message.error.code if message.has_error() else None
+            unavailable = code == ErrorCode.MESSAGE_UNAVAILABLE
             if unavailable and self._is_in_another(key):
                 continue
             if len(pull.keys) == 1 and not unavailable:
@@ -174,7 +174,3 @@ class Mail:
     def _set_apart(self, pull: Pull) -> None:
         if len(pull.keys) > 1:
             self._alone.update(self._sent[key].node for key in pull.keys if key in self._sent)
-
-
-def _is_unavailable(message: Message) -> bool:
-    return message.has_error() and message.error.code == ErrorCode.MESSAGE_UNAVAILABLE

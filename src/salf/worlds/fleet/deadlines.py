@@ -8,7 +8,7 @@ from typing import Any
 
 from salf.common.errors import SalfError
 from salf.common.files import read_numbers
-from salf.common.options import duration
+from salf.common.registry import duration
 
 REACH = 0.7  # what `auto` aims for, unless told otherwise
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from salf.common import registry
 from salf.common.errors import SalfError, unknown
-from salf.common.options import converted
+from salf.common.registry import converted
 from salf.core.arrivals import Floats
 from salf.core.draws import Keyed, Purpose
 from salf.worlds.fleet.devices import Devices, Fleet, drawn_normal

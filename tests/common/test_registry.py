@@ -5,7 +5,7 @@ from typing import Literal
 import pytest
 
 from salf.common.errors import SalfError
-from salf.common.options import converted, duration
+from salf.common.registry import converted, duration
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,73 @@
+"""Rules that change users' local steps, as FedProx, SCAFFOLD and FedDyn do, and what they see."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Tensors = Mapping[str, "Tensor"]
+State = Mapping[str, "Tensor"]  # what a method keeps, by name; a number is a tensor of no dimension
+
+
+@dataclass(frozen=True)
+class LocalStep:
+    """A local step of one user, as a rule sees it. In step 1 the user has the server's weights."""
+
+    number: int  # from 1
+    rate: float  # of local steps
+    total: Tensors  # the sum of the changed gradients so far: w - w_t is -rate times it
+    server: State  # what the server sent beside the model
+    own: State  # what is kept of the user
+
+
+@dataclass(frozen=True)
+class Done:
+    """A user's round as it counts: what its own state and the server's learn from."""
+
+    total: Tensors  # the sum of its changed gradients, by parameter, of the layers that count
+    steps: Mapping[str, int]  # of how many local steps each of these is the sum
+    rate: float  # of these steps
+    server: State  # what the server sent
+    own: State  # what was kept of the user before
+
+
+class LocalRule(ABC):
+    """Changes the gradients that users step along. It sees one user, and keeps nothing itself."""
+
+    @abstractmethod
+    def gradient(self, gradients: Tensors, step: LocalStep) -> Tensors:
+        """The gradients to step along in place of these, of the layers the user reached."""
+
+    def of_many(self, gradients: Tensors, step: LocalStep) -> Tensors:
+        """`gradient` for stacked users: `gradients`, `total` and `own` are [users, ...]."""
+
+        import torch
+
+        def one(gradients: Tensors, total: Tensors, own: State) -> Tensors:
+            return self.gradient(gradients, replace(step, total=total, own=own))
+
+        changed: Tensors = torch.vmap(one)(dict(gradients), dict(step.total), dict(step.own))
+        return changed
+
+
+@dataclass(frozen=True)
+class Proximal(LocalRule):
+    """The gradient of F(w) + mu/2 ||w - w_t||^2 in place of that of F."""
+
+    mu: float
+
+    def gradient(self, gradients: Tensors, step: LocalStep) -> Tensors:
+        if step.number == 1:
+            return gradients
+        pull = self.mu * step.rate
+        return {name: g - pull * step.total[name] for name, g in gradients.items()}
+
+    def of_many(self, gradients: Tensors, step: LocalStep) -> Tensors:
+        """In place: a stack is large."""
+        if step.number > 1:
+            for name, gradient in gradients.items():
+                gradient.sub_(step.total[name], alpha=self.mu * step.rate)
+        return gradients

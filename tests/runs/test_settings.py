@@ -1,0 +1,102 @@
+"""Settings of simulated and live runs: siblings, each setting written once."""
+
+from dataclasses import fields
+
+import pytest
+
+import salf
+import salf.live
+from salf.cli.terminal import as_options
+from salf.common.errors import SalfError
+from salf.runs.config import Config
+from salf.runs.live_config import LiveConfig
+from salf.runs.presets import read_toml
+from salf.runs.settings import Settings, names_of
+
+# Of every setting a value that is not its default, with what it needs; {} if none goes alone.
+OTHERS = {
+    "data": "digits", "data_dir": "here", "split": "shards:2", "model": "cnn", "layers": "a,b",
+    "method": "drop", "average": "all", "users": 7, "cohort": 5, "deadline": 0.5,
+    "reach": "counted", "batches": "equal", "compress": "fp16", "robust": "median", "tolerate": 2,
+    "rounds": 9, "lr": "step:0.1,10,0.5", "server": "adam", "momentum": 0.25, "beta1": 0.8,
+    "beta2": 0.9, "epsilon": 0.01, "batch_size": 3, "local_steps": 2, "local_epochs": 2,
+    "client_lr": 0.2, "validation": 0.25, "seed": 3, "eval_every": 4, "options": {"lucky": "kept"},
+    "given": {"model": "Net"}, "files": {"fleet": "1f"}, "cohort_by": "samples", "weigh": "samples",
+    "depth": "uniform", "stragglers": 0.5, "fleet": "phones", "availability": "sessions",
+    "pair": "labels", "attack": "flip", "attackers": 2, "seconds": 2.5, "eval_seconds": 0.5,
+    "device": "cuda", "engine": "loop", "threads": 2, "grace": 0.25, "slow": "0.5x8",
+    "max_norm": 3.5, "backend": "flower",
+}  # fmt: skip
+NEEDS = {
+    "beta1": {"server": "adam"}, "beta2": {"server": "adam"}, "epsilon": {"server": "adam"},
+    "options": {"method": "drop"}, "cohort_by": {"cohort": 5},
+}  # fmt: skip
+CLOCKED = ("deadline", "availability", "pair", "seconds", "eval_seconds")
+
+
+def test_kinds_have_their_own_settings_and_those_of_every_run():
+    shared, simulated, live = (set(names_of(kind)) for kind in (Settings, Config, LiveConfig))
+    assert simulated & live == shared
+    assert simulated - shared
+    assert live - shared
+    assert not issubclass(LiveConfig, Config)
+
+
+@pytest.mark.parametrize("kind", [Config, LiveConfig])
+def test_every_setting_of_each_kind_goes_through_toml(kind):
+    for name in names_of(kind):
+        needed = NEEDS.get(name, {})
+        if kind is LiveConfig:
+            needed = {"deadline": 1.0, **needed}
+        elif name in CLOCKED:
+            needed = {"fleet": "phones"}
+        config = kind(**{**needed, name: OTHERS[name]})
+        assert getattr(config, name) == OTHERS[name] != kind.__dataclass_fields__[name].default
+        again = read_toml(config.to_toml())
+        assert again == config
+        assert type(again) is kind
+
+
+def test_settings_of_the_other_kind_are_refused():
+    for text in ("grace = 1.0\nstragglers = 0.5\ndeadline = 1.0", "backend = 'ray'\nfleet = 'lab'"):
+        with pytest.raises(SalfError, match="unknown setting"):
+            read_toml(text)
+
+
+def test_a_federation_may_be_simulated_or_live():
+    config = Config(data="digits", users=4, lr=0.3, stragglers=0.5, rounds=7)
+    live = salf.live.config(config, deadline="50ms", slow="0.5x4")
+    assert (live.data, live.users, live.lr, live.rounds, live.deadline) == (
+        "digits",
+        4,
+        0.3,
+        7,
+        0.05,
+    )
+    assert live.simulated() == config.changed(stragglers=Config.stragglers)
+    for name, value in (("fleet", "phones"), ("weigh", "samples"), ("attack", "flip")):
+        with pytest.raises(SalfError, match="simulated users only"):
+            salf.live.config(config.changed(**{name: value}), deadline="50ms")
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (
+            "set one, such as deadline='2s' or seconds=600.",
+            "such as --deadline 2s or --seconds 600.",
+        ),
+        ("Give resume=True, or another out=.", "Give --resume, or another --out."),
+        ("batch_size must be at least 1, not 0.", "batch-size must be at least 1, not 0."),
+        ("use options={'buffer': 5}.", "use --option buffer=5."),
+        ("cannot read runs/batch_size.csv of asyncfl(delay=3).",) * 2,
+    ],
+)
+def test_the_command_line_says_options_where_python_says_arguments(said, shown):
+    assert as_options(said).endswith(shown)
+
+
+def test_helps_are_there_for_every_option():
+    for kind in (Config, LiveConfig):
+        for each in fields(kind):
+            assert each.metadata.get("help") or each.name in ("options", "given", "files")
