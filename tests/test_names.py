@@ -59,7 +59,6 @@ def test_the_architecture_page_has_the_packages_in_the_order_of_the_import_contr
 STILL_TWICE: set[str] = {
     "Block",
     "Parts",
-    "Plan",
     "SALF",
 }
 STILL_VAGUE: set[str] = set()

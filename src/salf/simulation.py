@@ -4,7 +4,7 @@ Every random draw of round t is keyed by (seed, t) and, where it is one user's, 
 simulation that is stopped after any round and set up again continues exactly as it would have.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -105,7 +105,6 @@ class Simulation:
 
     @property
     def model(self) -> nn.Module:
-        """The global model."""
         return self.engine.model
 
     @property
@@ -114,7 +113,6 @@ class Simulation:
         return self.world.clock(self.memory)
 
     def step(self) -> Row:
-        """Run one round."""
         row = self.step_until(None)
         assert row is not None
         return row
@@ -155,8 +153,10 @@ class Simulation:
         computing = np.concatenate([asked[:0], *(group.users for group in plan.groups)])
         rows = self.batches.of_round(draws, computing)
         with seeded(draws.torch_seed):
-            aggregate = self.pipeline.open(t, self.everybody, self._own_weights(arrived))
-            local = self._local_steps(plan, arrived)
+            known = zip(arrived.user.tolist(), arrived.weight.tolist(), strict=True)
+            weights = dict(known) if self.asks else {}
+            aggregate = self.pipeline.open(t, self.everybody, weights)
+            local = self._local_steps(plan, arrived, weights)
             result = self.engine.round(plan, t, self.old, rows, local, aggregate)
         if self.pipeline.states is not None:
             assert plan.closing is not None
@@ -217,23 +217,18 @@ class Simulation:
             arrived, chance=chance, intervals=intervals, everybody=self.everybody, server=server
         )
 
-    def _local_steps(self, plan: Plan, arrived: Arrivals) -> LocalSteps:
+    def _local_steps(
+        self, plan: Plan, arrived: Arrivals, weights: Mapping[UserId, float]
+    ) -> LocalSteps:
         """How users take their local steps, and what they are given beside the model."""
         rate, states = self.server.local_rate, self.pipeline.states
         rule = self.method.local_rule(int(arrived.planned.max(initial=1)))
         if states is None:
             return LocalSteps(rate, rule)
-        weights = dict(zip(arrived.user.tolist(), arrived.weight.tolist(), strict=True))
         for group in plan.groups:
             for user, gradients in zip(group.users.tolist(), group.gradients.T, strict=True):
                 states.begin(user, Progress(gradients, rate(group.given), weights[user]))
         return LocalSteps(rate, rule, states.server, states.of)
-
-    def _own_weights(self, arrived: Arrivals) -> dict[UserId, float]:
-        """The weights of users that do not weigh 1."""
-        if not self.by_samples:
-            return {}
-        return dict(zip(arrived.user.tolist(), arrived.weight.tolist(), strict=True))
 
     def _towards_old_models(self, plan: Plan, t: int) -> dict[str, Tensor]:
         """sum_u c[l, u] (w_old - w): what averaging old models adds to averaging differences."""

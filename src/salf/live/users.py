@@ -88,8 +88,7 @@ def make_user(config: Settings, number: int, slow: float = 1.0, folder: Path | N
         sender = Sender(compression, problem.layers, config.seed, number - 1)
     return User(
         name,
-        problem.model,
-        problem.layers,
+        problem,
         loss,
         steps=batches.steps,
         batch=own,

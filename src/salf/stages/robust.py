@@ -106,7 +106,6 @@ class Votes:
         self.kept[index] = dict(islice(votes.items(), self.rule.votes))
 
     def state(self) -> tuple[list[list[Any]], dict[str, Tensor]]:
-        """What is kept: a list of plain values, and tensors named by their place in that list."""
         kept = [(index, user, s) for index, by in self.kept.items() for user, s in by.items()]
         tensors = {
             f"{place}/{name}": value
@@ -116,7 +115,6 @@ class Votes:
         return [[index, user, sent.partial] for index, user, sent in kept], tensors
 
     def load_state(self, kept: Sequence[Sequence[Any]], tensors: Mapping[str, Tensor]) -> None:
-        """Go on with what another one kept."""
         values: list[dict[str, Tensor]] = [{} for _ in kept]
         for key, tensor in tensors.items():
             place, _, name = key.partition("/")
@@ -141,7 +139,6 @@ class RobustAggregate(LayerwiseAggregate):
         held: Held | None = None,
         user: UserId | None = None,
     ) -> None:
-        """Keep one user's layers, each with its weight."""
         assert user is not None
         by_layer: dict[int, dict[str, Tensor]] = {}
         for name, value in update.items():
@@ -157,7 +154,6 @@ class RobustAggregate(LayerwiseAggregate):
             self._reached[index] += 1
 
     def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
-        """The method's step, each layer combined by the rule."""
         return self._combined(divisor, np.zeros(len(self._layers)), entrywise=False)
 
     def average(self, unreached: PerLayer | None = None) -> Step:
@@ -276,7 +272,6 @@ class RobustAggregate(LayerwiseAggregate):
                 step.held[name] = enough.expand_as(mean)
 
     def _kinds(self, sent: Sequence[Sent]) -> tuple[list[str], list[str]]:
-        """The names of gradients and of buffers."""
         names = list(dict.fromkeys(name for each in sent for name in each.values))
         gradients = [name for name in names if self._like[name].requires_grad]
         return gradients, [name for name in names if name not in gradients]

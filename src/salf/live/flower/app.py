@@ -67,7 +67,7 @@ def run_here(config: LiveConfig, folder: RunFolder, watcher: Watcher) -> dict[st
     watcher.status("starting SuperLink and SuperNodes")
     with (
         temporary_folder("salf-app") as app,
-        LocalFederation([{}] * config.users) as federation,
+        LocalFederation(config.users) as federation,
     ):
         write_whole(app / "pyproject.toml", tomli_w.dumps(_PYPROJECT))
         names = {federation.node_id(n): user_name(n + 1) for n in range(config.users)}
@@ -100,7 +100,6 @@ class Added:
             self._file, self._read = path.stat().st_ino, path.stat().st_size
 
     def show(self, on_round: Callable[[Row], None]) -> None:
-        """Call the function for each round that is new."""
         if not self._path.exists():
             return
         with self._path.open("rb") as record:
@@ -156,7 +155,7 @@ def train(msg: Message, context: Context) -> Message:
 
     own |= {"seed": config.seed, "number": number - 1, "method": config.make_method()}
     with batches.draws(round):
-        return answer(problem.model, batch, msg, context, steps=batches.steps, **own)
+        return answer(problem, batch, msg, context, steps=batches.steps, **own)
 
 
 def _read(context: Context) -> LiveConfig:
