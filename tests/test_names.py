@@ -61,25 +61,4 @@ STILL_TWICE: set[str] = {
     "Parts",
     "SALF",
 }
-STILL_VAGUE: set[str] = {
-    "data/sampling.py",
-    "engines/blocks.py",
-    "engines/fused.py",
-    "engines/stacked.py",
-    "live/flower/strategy.py",
-    "live/ray.py",
-    "live/users.py",
-    "methods/base.py",
-    "methods/fedprox.py",
-    "methods/fedvarp.py",
-    "report/measured.py",
-    "report/tables.py",
-    "stages/robust.py",
-    "theory/planning.py",
-    "worlds/base.py",
-    "worlds/depth.py",
-    "worlds/fleet/availability.py",
-    "worlds/fleet/deadlines.py",
-    "worlds/fleet/devices.py",
-    "worlds/fleet/timely.py",
-}
+STILL_VAGUE: set[str] = set()

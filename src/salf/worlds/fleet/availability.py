@@ -69,7 +69,7 @@ class Availability(ABC):
         return Assigned(self, devices)
 
     def unknown(self, devices: int) -> list[int]:
-        """Those of so many devices of which nothing is known."""
+        """States of so many devices of which nothing is known."""
         return []
 
 

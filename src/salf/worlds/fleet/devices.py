@@ -172,7 +172,7 @@ class Fleet:
         )
 
     def available(self, availability: str | Availability, seed: int = 0) -> "Fleet":
-        """The same devices, available at the times of this law."""
+        """These devices, available at the times of this law."""
         if isinstance(availability, str):
             availability = availabilities.parse(availability, seed)
         if availability.always:
@@ -184,7 +184,7 @@ class Fleet:
         return Fleet.made(self.name, replace(self.devices, availability=availability))
 
     def paired(self, how: Pair, dominant: Ints | None = None, sizes: Ints | None = None) -> "Fleet":
-        """The same devices, assigned to users at random or by their data.
+        """These devices, assigned to users at random or by their data.
 
         `random`: user u has device u. Devices of named fleets are drawn at random.
         `labels`: users sorted by their most frequent label get devices sorted by speed, slowest

@@ -78,7 +78,7 @@ class Timely(OnFleet):
 
 
 def _only(times: Round, planned: Ints, given: Ints) -> Round:
-    """The same times, with no work after the milestones given."""
+    """These times, with no work after the milestones given."""
     within = np.arange(times.tasks.work.shape[1]) < given[:, None]
     work = np.where(within, times.tasks.work, 0.0)
     return replace(times, tasks=replace(times.tasks, planned=planned, work=work))
