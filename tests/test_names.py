@@ -59,28 +59,6 @@ def test_the_architecture_page_has_the_packages_in_the_order_of_the_import_contr
 STILL_TWICE: set[str] = {
     "Block",
     "Parts",
-    "Plan",
     "SALF",
 }
-STILL_VAGUE: set[str] = {
-    "data/sampling.py",
-    "engines/blocks.py",
-    "engines/fused.py",
-    "engines/stacked.py",
-    "live/flower/strategy.py",
-    "live/ray.py",
-    "live/users.py",
-    "methods/base.py",
-    "methods/fedprox.py",
-    "methods/fedvarp.py",
-    "report/measured.py",
-    "report/tables.py",
-    "stages/robust.py",
-    "theory/planning.py",
-    "worlds/base.py",
-    "worlds/depth.py",
-    "worlds/fleet/availability.py",
-    "worlds/fleet/deadlines.py",
-    "worlds/fleet/devices.py",
-    "worlds/fleet/timely.py",
-}
+STILL_VAGUE: set[str] = set()

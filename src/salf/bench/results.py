@@ -32,7 +32,7 @@ class CellResult:
 
     @property
     def failed(self) -> str:
-        """Why the first run without a result has none, and how many have none."""
+        """How many runs failed, and why the first of them did."""
         reasons = [run.failed for run in self.runs if run.failed]
         return f"{len(reasons)} of {len(self.runs)} seeds: {reasons[0]}" if reasons else ""
 
@@ -153,8 +153,7 @@ def read(path: Path) -> BenchRow:
 
 def read_all(folder: Path) -> dict[str, BenchRow]:
     """The rows of a folder by name."""
-    rows = [read(path) for path in sorted(folder.glob("*.json"))]
-    return {row.name: row for row in rows}
+    return {row.name: row for row in map(read, sorted(folder.glob("*.json")))}
 
 
 def published_folder() -> Path:

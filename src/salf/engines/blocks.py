@@ -118,7 +118,6 @@ class Parts:
         return np.concatenate(weights, axis=1), cls(np.concatenate(share), np.concatenate(first))
 
     def of_columns(self, some: Ints) -> "Parts":
-        """Those of some rows."""
         return Parts(self.share[some], self.first[some])
 
     def reached(self, c: Floats) -> Ints:

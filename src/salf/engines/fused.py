@@ -306,7 +306,7 @@ class _Signals:
 
 @lru_cache(maxsize=8)
 def _signals(layers: int, c: bytes) -> _Signals:
-    """Those of weights c[l, u], which are often the same round after round."""
+    """Signals for weights c[l, u], which are often the same round after round."""
     return _Signals(np.frombuffer(c).reshape(layers, -1))
 
 

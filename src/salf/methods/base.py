@@ -78,7 +78,7 @@ class Plan:
     average_models: bool = False
 
     def later(self, rounds: int) -> "Plan":
-        """The same so many rounds later."""
+        """This plan, so many rounds later."""
         if not rounds:
             return self
         groups = [replace(group, given=group.given + rounds) for group in self.groups]

@@ -19,7 +19,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> "Spread | None":
-        """Of the values that were measured; None if none was."""
+        """The interval of the values that were measured; None if none was."""
         known = [value for value in values if value is not None]
         if not known:
             return None
@@ -32,7 +32,7 @@ class Spread:
 
 
 def test_accuracy(comparison: Comparison, case: Case) -> Spread | None:
-    """Of the model at the end; None if the case was not run, or has no accuracy."""
+    """Accuracy of the model at the end; None if the case was not run, or has no accuracy."""
     return Spread.of(result.history.test_accuracy for result in comparison.results.get(case, []))
 
 
@@ -47,7 +47,7 @@ def lines(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def ratios(comparison: Comparison) -> list[float]:
-    """Of stragglers, from the lowest."""
+    """Ratios of stragglers, from the lowest."""
     return sorted({case.stragglers for case in comparison.results})
 
 

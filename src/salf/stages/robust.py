@@ -161,7 +161,7 @@ class RobustAggregate(LayerwiseAggregate):
         return self._combined(divisor, np.zeros(len(self._layers)), entrywise=False)
 
     def average(self, unreached: PerLayer | None = None) -> Step:
-        """The same as a mean: each entry over the users who hold it."""
+        """A mean of each entry over the users who hold it."""
         p = np.zeros(len(self._layers)) if unreached is None else np.asarray(unreached)
         return self._combined(None, p, entrywise=True)
 
@@ -191,7 +191,7 @@ class RobustAggregate(LayerwiseAggregate):
         return step
 
     def _plausible(self, fresh: Sequence[Sent], old: Sequence[Sent]) -> list[Sent]:
-        """Of too few updates, those that are like what users last sent of this layer.
+        """Select, of too few updates, those that are like what users last sent of this layer.
 
         They are clipped to the median norm, and have the weight of those left out as well.
         """

@@ -59,7 +59,7 @@ def run_here(config: LiveConfig, folder: RunFolder, watcher: Watcher) -> dict[st
     watcher.status("starting SuperLink and SuperNodes")
     with (
         temporary_folder("salf-app") as app,
-        LocalFederation([{}] * config.users) as federation,
+        LocalFederation(config.users) as federation,
     ):
         write_whole(app / "pyproject.toml", _PYPROJECT)
         names = {federation.node_id(n): user_name(n + 1) for n in range(config.users)}
