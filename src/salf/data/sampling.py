@@ -154,7 +154,7 @@ def places(draws: Draws, users: Ints, sizes: Ints, batch_size: int, step: int = 
 
 
 def epoch_places(draws: Draws, user: int, size: int, batch_size: int, step: int) -> Ints:
-    """The same for one user whose local steps pass through its part, in a new order each epoch."""
+    """Places for one user whose local steps pass through its part, in a new order each epoch."""
     epoch, batch = divmod(step - 1, -(-size // batch_size))
     numbers = draws.uniform(np.array([user]), Purpose.EPOCH, size, epoch + 1)[0]
     order = np.argsort(numbers, kind="stable")

@@ -39,7 +39,7 @@ class UserBatches:
 
     @classmethod
     def of(cls, config: Settings, problem: Problem, number: int) -> "UserBatches":
-        """Those of user `number` of a config, whose problem this is."""
+        """The part of user `number` of a config, whose problem this is."""
         steps = int(planned_steps(config, problem.users_data, np.arange(1))[0])
         own = problem.users_data.own(0)
         return cls(config.seed, number, own, config.batch_size, steps, config.local_epochs)

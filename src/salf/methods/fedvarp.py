@@ -18,5 +18,5 @@ class FedVARP(WithMemory):
     name: ClassVar[str] = "fedvarp"
 
     def divisor(self, closing: Closing) -> Floats:
-        """Those who arrived."""
+        """Users who arrived."""
         return closing.weight

@@ -49,7 +49,7 @@ class FlowerSettings(ServerSettings):
 
     @classmethod
     def given(cls, settings: dict[str, Any]) -> "FlowerSettings":
-        """Those among the settings of a strategy, from which they are taken out."""
+        """Take these settings out of those of a strategy."""
         names = [each.name for each in fields(cls) if each.name in settings]
         return cls(**{name: settings.pop(name) for name in names})
 
