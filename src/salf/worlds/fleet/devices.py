@@ -200,12 +200,12 @@ class Fleet:
         order[np.argsort(by, kind="stable")] = np.argsort(self.devices.speed, kind="stable")
         return Fleet.made(self.name, self.devices.of(order))
 
-    def slowest(self, share: float = 0.1) -> Ints:
+    def slowest(self, part: float = 0.1) -> Ints:
         """The users with the slowest devices, at least one.
 
         Where some devices are available less often than others, those come first.
         """
-        count = max(1, round(share * len(self)))
+        count = max(1, round(part * len(self)))
         available = self.devices.availability.time_available(np.arange(len(self)))
         return np.sort(np.lexsort((self.devices.speed, available))[:count])
 

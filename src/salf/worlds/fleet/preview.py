@@ -193,7 +193,7 @@ def _unreached(timing: Timing, asked: Ints, start: float, seconds: float) -> Flo
 
 
 def _one_round(timing: Timing, users: Ints, deadline: float) -> tuple[Span, ...]:
-    """What some users, from the fastest to the slowest, do in round 1 until the deadline."""
+    """Round 1 of some users until the deadline, from the fastest to the slowest."""
     some = evenly(users, LANES)
     times, spans = timing.round(Keyed(0, 1), np.sort(some), 0.0), []
     counts = times.reached(deadline).tolist()

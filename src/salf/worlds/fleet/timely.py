@@ -17,7 +17,7 @@ DRAWN = 64  # rounds of which the usual times are the mean
 
 
 class Timely(OnFleet):
-    """A round lasts as long as the `fastest` share of its users need; all are given what fits.
+    """A round lasts as long as the `fastest` part of its users need; all are given what fits.
 
     Users that can do the planned local steps several times in that time do, at most `most` times;
     the others do the steps, and of the last one the layers, that fit. What a user was given arrives
