@@ -1,4 +1,4 @@
-"""Voice: each user's share of the weight that was applied, beside its share of the data.
+"""Voice: each user's part of the weight that was applied, beside its part of the data.
 
 If users are heard as their data ask for, the two are equal. A method that hears whoever is there
 gives fast users more; a picture of it shows which classes a model does not learn, and why.
@@ -56,7 +56,7 @@ class Voice:
             old[:, remembered] = np.array(left) * recall.rule.beta / everybody
         self.total += (new + old).mean(axis=0)
 
-    def shares(self) -> Floats:
-        """Each user's share, which sum to 1; empty if nothing was heard or kept."""
+    def parts(self) -> Floats:
+        """Each user's part, which sum to 1; empty if nothing was heard or kept."""
         total = self.total.sum()
         return np.asarray(self.total / total) if total > 0 else np.empty(0)
