@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from salf.core.rules import Done, LocalRule, LocalStep
     from salf.data import DataSet, Samples, from_tensors, load
     from salf.methods import METHODS, Method, method
-    from salf.planning import Plan, plan
+    from salf.planning import DeadlinePlan, plan
     from salf.problem import Problem
     from salf.runs.config import Config
     from salf.runs.own import train
@@ -50,7 +50,7 @@ _HOMES = {
     "salf.core.layers": ("Layer", "Layers"),
     "salf.core.rules": ("Done", "LocalRule", "LocalStep"),
     "salf.methods": ("METHODS", "Method", "method"),
-    "salf.planning": ("Plan", "plan"),
+    "salf.planning": ("DeadlinePlan", "plan"),
     "salf.problem": ("Problem",),
     "salf.core.rows": ("Row",),
     "salf.simulation": ("Simulation",),
@@ -67,6 +67,7 @@ __all__ = [
     "Compared",
     "Config",
     "DataSet",
+    "DeadlinePlan",
     "Done",
     "Fleet",
     "History",
@@ -77,7 +78,6 @@ __all__ = [
     "LocalStep",
     "Method",
     "Partial",
-    "Plan",
     "Problem",
     "Result",
     "Row",

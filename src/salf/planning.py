@@ -22,7 +22,7 @@ from salf.runs.plan_options import PlanOptions
 from salf.worlds.fleet.devices import Fleet
 
 
-class Plan(Planned):
+class DeadlinePlan(Planned):
     """Deadlines from the bound and from simulation: `print` it, or save files and a page."""
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ def plan(
     fleet: str | Fleet,
     seconds: float,
     **settings: Any,
-) -> Plan:
+) -> DeadlinePlan:
     """The deadlines for a fleet and a budget of simulated seconds; see `salf.train`.
 
     The model is copied, not trained. `bound` is "theorem" or "sharp". `rates` is "theorem" (the
@@ -63,4 +63,4 @@ def plan(
     def problem_of(config: Config) -> Problem:
         return make_problem(config, replace(parts, model=deepcopy(model)))
 
-    return Plan(**vars(make_plan(config, problem_of, options, given)))
+    return DeadlinePlan(**vars(make_plan(config, problem_of, options, given)))

@@ -58,7 +58,6 @@ class Problem:
         return self.users
 
     def predict(self, inputs: Tensor) -> Tensor:
-        """The model's outputs in evaluation mode."""
         if self.model.training:
             self.model.eval()
         with torch.inference_mode():

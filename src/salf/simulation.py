@@ -4,7 +4,7 @@ Every random draw of round t is keyed by (seed, t) and, where it is one user's, 
 simulation that is stopped after any round and set up again continues exactly as it would have.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -22,7 +22,7 @@ from salf.core.server import SGD, Optimiser, Schedule, Server
 from salf.data.sampling import ONE_STEP, Batches, Cohort, LocalWork
 from salf.engines import Engine, LocalSteps, RoundResult
 from salf.engines import engine as make_engine
-from salf.methods import Method, Plan
+from salf.methods import Method, RoundPlan
 from salf.problem import Problem
 from salf.stages.pipeline import Pipeline, Stages
 from salf.stages.states import Progress
@@ -98,14 +98,13 @@ class Simulation:
         states = self.pipeline.states
         # For anything about its users, or beyond the round.
         self.asks = method.asks.about_users or (states or self.pipeline.recall) is not None
-        self._last: tuple[tuple[bytes, int], Plan, int] | None = None  # for what, when
+        self._last: tuple[tuple[bytes, int], RoundPlan, int] | None = None  # for what, when
         self.voice = Voice(len(data))
         self.memory = self.world.start()
         self.old: dict[int, dict[str, Tensor]] = {}  # models users still compute on, by round
 
     @property
     def model(self) -> nn.Module:
-        """The global model."""
         return self.engine.model
 
     @property
@@ -114,7 +113,6 @@ class Simulation:
         return self.world.clock(self.memory)
 
     def step(self) -> Row:
-        """Run one round."""
         row = self.step_until(None)
         assert row is not None
         return row
@@ -155,8 +153,10 @@ class Simulation:
         computing = np.concatenate([asked[:0], *(group.users for group in plan.groups)])
         rows = self.batches.of_round(draws, computing)
         with seeded(draws.torch_seed):
-            aggregate = self.pipeline.open(t, self.everybody, self._own_weights(arrived))
-            local = self._local_steps(plan, arrived)
+            known = zip(arrived.user.tolist(), arrived.weight.tolist(), strict=True)
+            weights = dict(known) if self.asks else {}
+            aggregate = self.pipeline.open(t, self.everybody, weights)
+            local = self._local_steps(plan, arrived, weights)
             result = self.engine.round(plan, t, self.old, rows, local, aggregate)
         if self.pipeline.states is not None:
             assert plan.closing is not None
@@ -183,7 +183,7 @@ class Simulation:
         self.memory, self.t = memory, t
         return Row(t, result.loss, result.reached, **timed(arrived, computing))
 
-    def _plan(self, t: int, arrived: Arrivals, unreached: Floats) -> Plan:
+    def _plan(self, t: int, arrived: Arrivals, unreached: Floats) -> RoundPlan:
         """What the engine computes: as in the last round, if all arrivals are as they were there.
 
         They are if nobody is a straggler, and, without a clock, in methods that wait. Small models
@@ -217,25 +217,20 @@ class Simulation:
             arrived, chance=chance, intervals=intervals, everybody=self.everybody, server=server
         )
 
-    def _local_steps(self, plan: Plan, arrived: Arrivals) -> LocalSteps:
+    def _local_steps(
+        self, plan: RoundPlan, arrived: Arrivals, weights: Mapping[UserId, float]
+    ) -> LocalSteps:
         """How users take their local steps, and what they are given beside the model."""
         rate, states = self.server.local_rate, self.pipeline.states
         rule = self.method.local_rule(int(arrived.planned.max(initial=1)))
         if states is None:
             return LocalSteps(rate, rule)
-        weights = dict(zip(arrived.user.tolist(), arrived.weight.tolist(), strict=True))
         for group in plan.groups:
             for user, gradients in zip(group.users.tolist(), group.gradients.T, strict=True):
                 states.begin(user, Progress(gradients, rate(group.given), weights[user]))
         return LocalSteps(rate, rule, states.server, states.of)
 
-    def _own_weights(self, arrived: Arrivals) -> dict[UserId, float]:
-        """The weights of users that do not weigh 1."""
-        if not self.by_samples:
-            return {}
-        return dict(zip(arrived.user.tolist(), arrived.weight.tolist(), strict=True))
-
-    def _towards_old_models(self, plan: Plan, t: int) -> dict[str, Tensor]:
+    def _towards_old_models(self, plan: RoundPlan, t: int) -> dict[str, Tensor]:
         """sum_u c[l, u] (w_old - w): what averaging old models adds to averaging differences."""
         shifts: dict[str, Tensor] = {}
         with torch.no_grad():

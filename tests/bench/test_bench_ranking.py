@@ -35,19 +35,16 @@ def test_ranks_and_ties(scores, wanted):
     assert ranking.ranks(scores) == wanted
 
 
-def test_what_looks_the_same_ties():
-    rows = [row("drop", phones=of(0.91204)), row("salf", phones=of(0.91196))]
-    assert ranking.in_cell(rows, PHONES) == {"drop": 1.5, "salf": 1.5}
-
-
-def test_the_mean_over_the_seeds_is_ranked():
-    rows = [row("drop", phones=of(0.9, 0.5)), row("salf", phones=of(0.8, 0.8))]
-    assert ranking.in_cell(rows, PHONES) == {"salf": 1, "drop": 2}
-
-
-def test_a_method_that_fails_with_one_seed_is_last():
-    rows = [row("drop", phones=of(0.99, 0.99, failed="diverged")), row("salf", phones=of(0.1))]
-    assert ranking.in_cell(rows, PHONES) == {"salf": 1, "drop": 2}
+@pytest.mark.parametrize(
+    ("drop", "salf", "wanted"),
+    [
+        (of(0.91204), of(0.91196), {"drop": 1.5, "salf": 1.5}),  # what looks the same ties
+        (of(0.9, 0.5), of(0.8, 0.8), {"salf": 1, "drop": 2}),  # means over the seeds
+        (of(0.99, 0.99, failed="diverged"), of(0.1), {"salf": 1, "drop": 2}),  # with one seed
+    ],
+)
+def test_ranks_in_a_cell(drop, salf, wanted):
+    assert ranking.in_cell([row("drop", phones=drop), row("salf", phones=salf)], PHONES) == wanted
 
 
 def test_missing_cells_have_no_rank_and_the_mean_is_over_the_others():

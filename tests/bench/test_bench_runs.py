@@ -41,15 +41,7 @@ def test_a_row_has_the_numbers_of_its_runs_with_the_best_rate(tmp_path):
     assert (unclocked.slowest, unclocked.lost_work, unclocked.lost_bytes) == (None, None, None)
 
 
-def test_what_was_run_is_not_run_again_and_gives_the_same_rows(tmp_path, monkeypatch):
-    bench(TINY, entrants("salf"), tmp_path, {})
-    written = (tmp_path / "rows" / "salf.json").read_text()
-    monkeypatch.setattr(runs, "run", None)  # would be called
-    bench(TINY, entrants("salf"), tmp_path, {})
-    assert (tmp_path / "rows" / "salf.json").read_text() == written
-
-
-def test_a_bench_that_was_stopped_goes_on(tmp_path, monkeypatch):
+def test_a_bench_that_was_stopped_goes_on_and_nothing_is_run_twice(tmp_path, monkeypatch):
     left = 3
 
     def stopping(*arguments, **more):
@@ -63,18 +55,13 @@ def test_a_bench_that_was_stopped_goes_on(tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match="power"):
         bench(PHONES, entrants("salf"), tmp_path, {})
     assert len(list((tmp_path / "runs").glob("*.json"))) == 3
-    left = 1000
-    bench(PHONES, entrants("salf"), tmp_path, {})
-    assert left == 1000 - (2 * (2 + 2) - 3)  # two methods, two rates, two seeds
-
-
-def test_the_reference_is_not_run_where_it_is_published(tmp_path):
-    reference, _ = bench(PHONES, entrants("salf"), tmp_path / "a", {})
-    (row,) = bench(PHONES, entrants("salf"), tmp_path / "b", {"reference": reference})
-    assert (
-        row.cells[CELL.key].runs == results.read(tmp_path / "a/rows/salf.json").cells[CELL.key].runs
-    )
-    assert not (tmp_path / "b/rows/reference.json").exists()
+    left = 2 * (2 + 2) - 3  # two methods, two rates, two seeds
+    reference, row = bench(PHONES, entrants("salf"), tmp_path, {})
+    assert left == 0
+    written = (tmp_path / "rows" / "salf.json").read_text()
+    (again,) = bench(PHONES, entrants("salf"), tmp_path, {"reference": reference})
+    assert again.cells == row.cells  # and the reference that is published is not run
+    assert (tmp_path / "rows" / "salf.json").read_text() == written
 
 
 def test_a_method_that_needs_a_clock_gets_a_dash_and_the_reason_without_one(tmp_path):
@@ -85,12 +72,18 @@ def test_a_method_that_needs_a_clock_gets_a_dash_and_the_reason_without_one(tmp_
     assert row.cells["digits/phones"].runs
 
 
-def test_a_method_that_diverges_has_failed_and_says_so(tmp_path):
-    suite = replace(PHONES, rates=[1e29])
-    found = bench(suite, entrants("salf"), tmp_path, {})[-1].cells[CELL.key]
+def test_a_method_that_diverges_has_failed_and_a_rate_that_does_is_not_chosen(tmp_path):
+    def tuned(*rates):
+        return bench(replace(PHONES, rates=rates), entrants("salf"), tmp_path, {})[-1].cells[
+            CELL.key
+        ]
+
+    found = tuned(1e29)
     assert found.failed.startswith("2 of 2 seeds: ")
     assert found.tuning == {"1e+29": None}
     assert found.over_seeds("accuracy") is None
+    found = tuned(1e29, 0.1)
+    assert (found.lr, found.failed) == (0.1, "")
 
 
 def test_no_round_in_time_is_a_failure_not_a_dash(tmp_path):
@@ -99,12 +92,6 @@ def test_no_round_in_time_is_a_failure_not_a_dash(tmp_path):
     found = bench(suite, entrants("fedavg"), tmp_path, {})[-1].cells[CELL.key]
     assert found.failed == "2 of 2 seeds: no round ended within the budget"
     assert not found.refused
-
-
-def test_a_rate_that_fails_is_not_chosen(tmp_path):
-    suite = replace(PHONES, rates=[1e29, 0.1])
-    found = bench(suite, entrants("salf"), tmp_path, {})[-1].cells[CELL.key]
-    assert (found.lr, found.failed) == (0.1, "")
 
 
 def test_what_is_wrong_with_a_method_is_said_at_once(tmp_path):
@@ -169,12 +156,12 @@ def test_rows_survive_their_file(tmp_path):
     assert found.cells["c/d"] == CellResult(refused="no")
 
 
-def test_rows_of_another_version_are_left_out_and_named(tmp_path):
+def test_rows_of_another_version_are_left_out_and_named(tmp_path, monkeypatch):
     said = []
-    rows = {
-        name: BenchRow(Entrant(name), version, {}) for name, version in (("salf", 7), ("drop", 6))
-    }
-    assert list(results.usable(rows, TINY, said.append)) == ["salf"]
+    monkeypatch.setattr(results, "published_folder", lambda: tmp_path)
+    for name, version in (("salf", 7), ("drop", 6)):
+        results.write(tmp_path, BenchRow(Entrant(name), version, {}))
+    assert list(results.published(TINY, said.append)) == ["salf"]
     assert said == [
         "drop is left out: its results are from version 6 of the suite, but this is version 7. Run "
         "it again."

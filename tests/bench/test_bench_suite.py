@@ -38,6 +38,10 @@ def test_every_cell_of_every_suite_makes_configs_for_every_method():
                 assert cell.config(entrant, 0, 0.1).data == cell.data
 
 
+def test_only_settings_of_a_config_are_a_methods_own():
+    assert set(OWN) <= set(Config.__dataclass_fields__)
+
+
 def test_results_are_not_tuned_on_their_own_seeds():
     assert not set(SUITE.seeds) & set(SUITE.tuning_seeds)
     assert list(SUITE.seeds) == [0, 1, 2, 3, 4]
@@ -77,39 +81,40 @@ def test_without_a_clock_batches_are_equal():
     assert cell.config(plain, 0, 0.1) == cell.config(equal_time, 0, 0.1)
 
 
-def test_names_say_what_differs():
-    assert Entrant("salf").name == "salf"
-    assert Entrant("salf", {}, {"batches": "equal-time"}).name == "salf+equal-time"
-    assert (
-        Entrant("asyncfl", {"delay": 3}, {"local_steps": 5}).name
-        == "asyncfl(delay=3)+local-steps=5"
-    )
-    assert Entrant("asyncfl", {"delay": 3}, given_name="late").name == "late"
+@pytest.mark.parametrize(
+    ("entrant", "name"),
+    [
+        (Entrant("salf"), "salf"),
+        (Entrant("salf", {}, {"batches": "equal-time"}), "salf+equal-time"),
+        (Entrant("asyncfl", {"delay": 3}, {"local_steps": 5}), "asyncfl(delay=3)+local-steps=5"),
+        (Entrant("asyncfl", {"delay": 3}, given_name="late"), "late"),
+    ],
+)
+def test_names_say_what_differs(entrant, name):
+    assert entrant.name == name
 
 
 def test_a_row_of_the_suite_brings_its_settings_and_others_are_read():
     assert SUITE.entrant("salf+equal-time") in SUITE.entrants
     assert SUITE.entrant("drop+equal-time").settings == {"batches": "equal-time"}
     assert SUITE.entrant("mypkg:Mine").method == "mypkg:Mine"
-    with pytest.raises(SalfError, match="write a method as in"):
-        SUITE.entrant("salf+fast")
-
-
-def test_only_a_methods_own_settings_may_differ_between_methods():
-    with pytest.raises(SalfError, match="unknown setting of a method 'seed'"):
-        Entrant("salf", {}, {"seed": 3})
-    assert set(OWN) <= set(Config.__dataclass_fields__)
 
 
 def test_scenarios_can_be_chosen():
     chosen = SUITE.only(["sessions", "phones"])
     assert [scenario.key for scenario in chosen.scenarios] == ["phones", "sessions"]
-    with pytest.raises(SalfError, match=r"unknown scenario 'phone'.*Did you mean 'phones'"):
-        SUITE.only(["phone"])
 
 
-def test_suites_that_are_not_there_are_sentences(tmp_path):
-    with pytest.raises(SalfError, match="unknown suite 'cor'"):
-        load("cor")
-    with pytest.raises(SalfError, match="cannot read the suite"):
-        load(str(tmp_path / "none.toml"))
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (lambda: SUITE.entrant("salf+fast"), "write a method as in"),
+        (lambda: Entrant("salf", {}, {"seed": 3}), "unknown setting of a method 'seed'"),
+        (lambda: SUITE.only(["phone"]), r"unknown scenario 'phone'.*Did you mean 'phones'"),
+        (lambda: load("cor"), "unknown suite 'cor'"),
+        (lambda: load("none.toml"), "cannot read the suite"),
+    ],
+)
+def test_mistakes_are_sentences(wrong, told):
+    with pytest.raises(SalfError, match=told):
+        wrong()

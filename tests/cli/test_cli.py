@@ -299,7 +299,7 @@ def test_a_comparison_that_is_terminated_or_killed_leaves_no_processes(tmp_path)
         (["live", "--deadline", "50ms", "--resume"], "--resume needs --out"),
         (["live", "--deadline", "1s", "--backend", "flower", "--here", "2"], "are for Ray"),
         (["live", "--deadline", "1s", "--address", "127.0.0.1:1"], "cannot connect to Ray"),
-        (["join", "--share", "9/8"], "--share must be NUMBER/USERS"),
+        (["join", "--share", "9/8"], "needs --share NUMBER/USERS"),
         (["replay", "nowhere"], "nowhere contains no live run"),
     ],
 )

@@ -6,6 +6,7 @@ import torch
 import salf as salf_package
 from command import salf
 from salf.cli import demo
+from salf.common.registry import duration
 from salf.data import loading
 from salf.data.named import idx_recipe
 from salf.models import build
@@ -13,12 +14,12 @@ from salf.models import build
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(demo, "METHODS", ["salf"])
-    monkeypatch.setattr(demo, "BY_CLOCK", ["fedavg", "fedavg+equal-time", "salf+equal-time"])
-    for name, clock in demo.CLOCKS.items():
-        monkeypatch.setitem(demo.CLOCKS, name, demo.Clock(clock.deadline, 10 * clock.deadline))
-    monkeypatch.setattr(demo, "SPLITS", ["iid"])
-    monkeypatch.setattr(demo, "AVERAGES", ["reached"])
+    methods = ["fedavg", "fedavg+equal-time", "salf+equal-time"]
+    monkeypatch.setitem(demo.BY_CLOCK, "method", methods)
+    for clock in demo.CLOCKS.values():
+        monkeypatch.setitem(clock, "seconds", clock["seconds"] / 100)
+    for name, few in {"method": ["salf"], "split": ["iid"], "average": ["reached"]}.items():
+        monkeypatch.setitem(demo.BY_ROUND, name, few)
     monkeypatch.setattr(demo, "SEEDS", 1)
     for name in ("mnist-mlp", "digits-mlp"):
         monkeypatch.setitem(demo.PRESETS, name, demo.PRESETS[name].changed(rounds=3))
@@ -61,7 +62,11 @@ def test_about_half_of_the_users_finish_by_the_deadline_of_the_demo(preset):
     model = build("mlp", (1, width, width), 10, 0)
     finish = [
         salf_package.Fleet(demo.FLEET, users=30, seed=seed)
-        .preview(model, demo.CLOCKS[preset].deadline, example=torch.zeros(2, 1, width, width))
+        .preview(
+            model,
+            duration(demo.CLOCKS[preset]["deadline"]),
+            example=torch.zeros(2, 1, width, width),
+        )
         .reach[0]
         .mean()
         for seed in range(demo.SEEDS)

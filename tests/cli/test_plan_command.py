@@ -55,12 +55,9 @@ def test_without_the_report_extra_there_are_tables(tmp_path, monkeypatch):
     [
         ([], "a plan needs a fleet, such as --fleet phones."),
         (["--fleet", "lab"], "a plan needs a budget of simulated seconds, such as --seconds 600."),
-        ([*FLEET, "--method", "fedavg"], "no deadline to plan"),
         ([*FLEET, "--deadlines", "1"], "a time needs a unit"),
-        ([*FLEET, "--deadlines", "30s"], "within the budget of 20 s"),
         ([*FLEET, "--g2", "nan"], "g2 must be of type float"),
         ([*FLEET, "--rho-c", "3", "--rho-s", "1"], "0 < rho_c <= rho_s"),
-        (["--fleet", "edge", "--seconds", "1e-6"], "Use more seconds"),
         ([*FLEET, "--bound", "loose"], "loose"),
     ],
 )

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 import updates
+from links import NEVER, Clock, MadeUpLink
 from torch import nn
 
 from salf.common.errors import SalfError
@@ -19,52 +20,33 @@ LAYERS = 4
 MESSAGES = 0.01  # seconds
 
 
-class Devices:
-    """Users by a made-up clock whose stages take equally long, and who stop at the deadline.
+class Devices(MadeUpLink):
+    """Users whose stages take equally long, and who stop at the deadline.
 
     `speeds` are the seconds of a whole round; each round they vary by a few per cent. A user of
     speed None hangs, and never answers.
     """
 
     def __init__(self, speeds, jitter=0.1):
-        self.time, self.round, self.speeds, self.jitter = 0.0, 0, dict(speeds), jitter
-        self.asked, self.tasks, self.failing = {}, [], set()
+        super().__init__(Clock(), dict.fromkeys(speeds, NEVER), None)
+        self.speeds, self.jitter = dict(speeds), jitter
+        self.made, self.failing = {}, set()
         self.rng = np.random.default_rng(0)
 
-    def now(self):
-        return self.time
-
-    def users(self):
-        return set(self.speeds)
-
-    def free(self):
-        return self.users() - self.asked.keys()
-
     def send(self, task, users):
-        self.round = task.round
-        self.tasks.append(task)
         for user in sorted(self.free() & set(users)):
             if self.speeds[user] is None:
-                self.asked[user] = task.round, np.inf, None
                 continue
             seconds = self.speeds[user] * np.exp(self.jitter * self.rng.normal())
             stages = int(min(LAYERS, task.deadline * LAYERS // seconds))
             took = seconds * stages / LAYERS
-            update = good(user, task.round, LAYERS + 1 - stages, took)
-            content = Rejected("failed: out of memory") if user in self.failing else update
-            self.asked[user] = task.round, self.time + took + MESSAGES, content
+            self.delays[user] = took + MESSAGES
+            self.made[user] = good(user, task.round, LAYERS + 1 - stages, took)
+        super().send(task, users)
 
-    def awaited(self):
-        return {user for user, (round, _, _) in self.asked.items() if round == self.round}
-
-    def receive(self, seconds):
-        first = min((when for _, when, _ in self.asked.values()), default=np.inf)
-        self.time = max(self.time, min(first, self.time + seconds))
-        ready = sorted(u for u, (_, when, _) in self.asked.items() if when <= self.time)
-        return [Answer(u, *(self.asked.pop(u)[i] for i in (0,)), c) for u, c in self._of(ready)]
-
-    def _of(self, users):
-        return [(user, self.asked[user][2]) for user in users]
+    def answer(self, user, round):
+        failed = user in self.failing
+        return Answer(user, round, Rejected("out of memory") if failed else self.made[user])
 
 
 def network():
@@ -80,9 +62,8 @@ SPEEDS = {"a": 0.1, "b": 0.2, "c": 0.4, "d": 0.8}
 
 
 def federation(link, deadline, reach="learned", server=None):
-    model = network()
-    server = server or LiveServer(Problem.of(model), 0.01, ServerSettings(reach=reach))
-    return Rounds(server, link, deadline, Grace(0.5), now=link.now)
+    server = server or LiveServer(Problem.of(network()), 0.01, ServerSettings(reach=reach))
+    return Rounds(server, link, deadline, Grace(0.5), now=link.clock)
 
 
 def reached(row):
@@ -156,8 +137,7 @@ def test_t_max_and_what_was_learned_survive_a_restart(tmp_path):
         rounds.next()
     first = rounds.server
     first.save(tmp_path / "state")
-    model = network()
-    second = LiveServer(Problem.of(model), 0.01, ServerSettings(reach="learned"))
+    second = LiveServer(Problem.of(network()), 0.01, ServerSettings(reach="learned"))
     again = federation(link, Auto(0.7), server=second)
     second.restore(tmp_path / "state")
     assert second.t_max == first.t_max > 0

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from nets import mlp
-from salf.core.layers import Layers
 from salf.live.batches import FITS, OwnBatch, common_time
 from salf.live.server import LiveServer, ServerSettings
 from salf.live.update import Rejected, Update, decode, encode
@@ -24,9 +23,7 @@ class Device:
         self.time, self.pace, self.fixed = 0.0, pace, fixed
         self.model = network()
         self.batch = OwnBatch(SIZE, samples)
-        self.user = User(
-            name, self.model, Layers.of(self.model), self.loss, self.now, batch=self.batch
-        )
+        self.user = User(name, Problem.of(self.model), self.loss, self.now, batch=self.batch)
         for parameter in self.model.parameters():
             parameter.register_post_accumulate_grad_hook(self.backward)
         self.sizes = []

@@ -42,7 +42,7 @@ def federation():
         # Processes of the federation find the models of the tests.
         path = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
         patch.setenv("PYTHONPATH", os.pathsep.join(path))
-        with LocalFederation([{}, {}, {}]) as federation:
+        with LocalFederation(3) as federation:
             yield federation
     assert processes_with(federation.home) == []
     assert not federation.home.exists()
@@ -91,7 +91,7 @@ def test_the_same_app_in_simulation(tmp_path):
     pytest.importorskip("ray", reason="needs salf[ray]")
     rounds = tmp_path / "rounds.jsonl"
     config = SMALL | {"model": "mlp", "deadline": 5.0, "min-nodes": 3, "record": str(rounds)}
-    with LocalFederation([{}, {}, {}], simulation=True) as federation:
+    with LocalFederation(3, simulation=True) as federation:
         lines = list(federation.run(APP, config))
         home = federation.home
     rows = records.read(rounds)
@@ -103,7 +103,7 @@ def test_the_same_app_in_simulation(tmp_path):
 def test_nothing_outlives_a_block_that_is_interrupted():
     code = (
         "import time\nfrom salf.live.flower.local import LocalFederation\n"
-        "with LocalFederation([{}]) as federation:\n"
+        "with LocalFederation(1) as federation:\n"
         "    print(federation.home, flush=True)\n    time.sleep(600)\n"
     )
     with started("-c", code, stdout=subprocess.PIPE) as parent:

@@ -44,6 +44,14 @@ def update(user, depth=1, round=1, seed=0):
     return Update(user, round, depth, tensors, loss=float(seed))
 
 
+def a_round(live, *updates, users=()):
+    """Open a round, take these updates, and close it."""
+    live.open([*users] or [each.user for each in updates])
+    for each in updates:
+        live.take(each.user, encode(each))
+    return live.close()
+
+
 def stepped(weights, updates, scale=1.0):
     """[salf_update_rule], the obvious way: each layer's mean over those who sent it."""
     moved = {}
@@ -66,10 +74,8 @@ def assert_same(live, expected):
 def test_the_step_is_the_layerwise_mean_of_what_was_accepted():
     live, before = server(), snapshot(server())
     updates = [update("a", 1, seed=1), update("b", 3, seed=2), update("c", 2, seed=3)]
-    assert live.open(["a", "b", "c", "d"]) == 1
-    for each in updates:
-        live.take(each.user, encode(each))
-    row = live.close()
+    row = a_round(live, *updates, users="abcd")
+    assert row.round == 1
     assert_same(live, stepped(before, updates))
     assert row.depths == {"a": 1, "b": 3, "c": 2, "d": 4}  # d was not heard: L + 1
     assert row.reached == (1, 2, 3)
@@ -109,13 +115,9 @@ def test_bad_updates_cost_their_own_part_and_nothing_else():
 
 def test_what_comes_late_is_counted_and_never_mixed_into_another_round():
     live = server()
-    live.open(["a", "b"])
-    live.take("a", encode(update("a")))
-    live.close()
+    a_round(live, update("a"), users="ab")
     before = snapshot(live)
-    live.open(["a", "b"])
-    live.take("b", encode(update("b", round=1, seed=3)))  # of the round before
-    row = live.close()
+    row = a_round(live, update("b", round=1, seed=3), users="ab")  # of the round before
     assert row.late == 1
     assert row.rejected == ()
     assert_same(live, before)
@@ -144,19 +146,14 @@ def test_who_is_missing():
 def test_drop_uses_only_those_who_finished():
     live, before = server(method="drop"), snapshot(server())
     finished = [update("a", 1, seed=1), update("b", 1, seed=2)]
-    live.open(["a", "b", "c"])
-    for each in (*finished, update("c", 2, seed=3)):
-        live.take(each.user, encode(each))
-    assert live.close().depths["c"] == 2
+    assert a_round(live, *finished, update("c", 2, seed=3)).depths["c"] == 2
     assert_same(live, stepped(before, finished))
 
 
 def test_a_given_p_l_divides_the_step():
     live, before = server(unreached=[0.5, 0.5, 0.5]), snapshot(server())
     only = update("a", 1, seed=1)
-    live.open(["a"])
-    live.take("a", encode(only))
-    live.close()
+    a_round(live, only)
     assert_same(live, stepped(before, [only], scale=2.0))
 
 
@@ -167,10 +164,7 @@ def test_a_method_that_is_not_live_is_a_sentence():
 
 def play(live, rounds):
     for t in rounds:
-        live.open(["a", "b"])
-        for i, user in enumerate("ab"):
-            live.take(user, encode(update(user, depth=1 + (t + i) % 4, round=t, seed=10 * t + i)))
-        live.close()
+        a_round(live, *(update(u, 1 + (t + i) % 4, t, 10 * t + i) for i, u in enumerate("ab")))
 
 
 def test_a_server_that_is_killed_goes_on_after_the_last_closed_round(tmp_path):
@@ -214,14 +208,10 @@ def test_p_l_is_learned_and_comes_close_to_the_truth():
 
 def test_where_somebody_always_finishes_p_l_is_0_however_slow_the_others_are():
     live, before = server(unreached=None), snapshot(server())
-    updates = []
     for t in range(1, 30):
-        live.open(["fast", "slow", "slower", "never"])
         updates = [update("fast", 1, t, seed=t), update("slow", 4, t), update("slower", 3, t)]
-        for each in updates:
-            live.take(each.user, encode(each))
         before = snapshot(live)
-        row = live.close()
+        row = a_round(live, *updates, users=["fast", "slow", "slower", "never"])
         assert row.unreached == (0.0, 0.0, 0.0)
     assert_same(live, stepped(before, updates))
 
@@ -311,11 +301,7 @@ def test_a_first_update_that_is_too_large_is_refused_when_the_round_closes():
     """Nothing is known of norms yet; those of the others of the round tell."""
     live, before = server(), snapshot(server())
     good = [update(user, seed=seed) for seed, user in enumerate("bcd", 1)]
-    live.open(["a", "b", "c", "d"])
-    live.take("a", encode(with_scale(update("a", seed=7), 100.0)))
-    for each in good:
-        live.take(each.user, encode(each))
-    row = live.close()
+    row = a_round(live, with_scale(update("a", seed=7), 100.0), *good)
     assert_same(live, stepped(before, good))
     assert [user for user, _ in row.rejected] == ["a"]
     assert row.depths == {"a": 4, "b": 1, "c": 1, "d": 1}
@@ -324,34 +310,23 @@ def test_a_first_update_that_is_too_large_is_refused_when_the_round_closes():
 @pytest.mark.parametrize("rule", ["trimmed", "median", "clip"])
 def test_a_robust_server_moves_a_layer_when_enough_users_sent_it(rule):
     live, before = server(robust=rule), snapshot(server())
-    live.open(["a", "b", "c"])
-    last = update("a", 3, seed=1)
-    first = update("a", 1, seed=1)
-    live.take("a", encode(replace(first, tensors={**first.tensors, **last.tensors})))
-    for user in ("b", "c"):
-        live.take(user, encode(replace(last, user=user)))
-    row = live.close()
+    last, first = update("a", 3, seed=1), update("a", 1, seed=1)
+    whole = replace(first, tensors={**first.tensors, **last.tensors})
+    row = a_round(live, whole, *(replace(last, user=user) for user in "bc"))
     assert row.reached == (1, 1, 3)
     assert_same(live, stepped(before, [last]))  # equal updates: their mean
-    live.open(["a", "b", "c"])
-    for user in ("b", "c"):
-        live.take(user, encode(update(user, 1, round=2, seed=1)))
-    live.close()
+    a_round(live, *(update(user, 1, round=2, seed=1) for user in "bc"), users="abc")
     assert not torch.equal(live.weights["0.weight"], before["0.weight"])
 
 
 def test_a_robust_server_that_is_started_again_knows_what_waits(tmp_path):
     live, again = server(robust="median"), server(robust="median")
-    live.open(["a", "b", "c"])
-    live.take("a", encode(update("a", 1, seed=1)))
-    live.close()
+    a_round(live, update("a", 1, seed=1), users="abc")
     live.save(tmp_path / "state")
     again.restore(tmp_path / "state")
     for each in (live, again):
-        each.open(["a", "b", "c"])
-        for user, seed in (("b", 2), ("c", 3)):
-            each.take(user, encode(update(user, 1, round=2, seed=seed)))
-        each.close()
+        others = [update(user, 1, round=2, seed=seed) for user, seed in (("b", 2), ("c", 3))]
+        a_round(each, *others, users="abc")
     assert_same(again, snapshot(live))
     assert not torch.equal(live.weights["0.weight"], server().weights["0.weight"])
 
@@ -365,10 +340,7 @@ def test_compressed_updates_are_smaller_and_are_unpacked_before_they_are_inspect
     assert sum(t.nbytes for t in packed.tensors.values()) < sum(
         t.nbytes for t in sent.tensors.values()
     )
-    live.open(["a", "b"])
-    live.take("a", encode(packed))
-    live.take("b", encode(update("b", seed=2)))  # as it is: also a good update
-    row = live.close()
+    row = a_round(live, packed, update("b", seed=2))  # as it is: also a good update
     assert row.rejected == ()
     assert row.bytes == sum(
         tensor.nbytes for each in (packed, update("b", seed=2)) for tensor in each.tensors.values()
@@ -385,6 +357,5 @@ def test_what_is_compressed_wrongly_is_refused():
     sender = Sender(Compression.parse("topk:0.3"), live.layers, 0, 0)
     packed = sender.packed(update("a").tensors, 1)
     packed["layer 1: places"] = packed["layer 1: places"].flip(0)
-    live.open(["a"])
-    live.take("a", encode(replace(update("a"), tensors=packed)))
-    assert "wrong compression: indices are not sorted" in live.close().rejected[0][1]
+    row = a_round(live, replace(update("a"), tensors=packed))
+    assert "wrong compression: indices are not sorted" in row.rejected[0][1]

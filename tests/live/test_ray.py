@@ -101,7 +101,7 @@ def make(name: str, folder: Path, slow: float = 1.0, lie=None):
         torch.manual_seed(round)
         return F.cross_entropy(model(torch.randn(64, 64)), torch.randint(0, 4, (64,)))
 
-    user = User(name, model, Layers.of(model), loss)
+    user = User(name, Problem.of(model), loss)
     return user if lie is None else Liar(user, lie)
 
 

@@ -8,6 +8,7 @@ from math import inf
 import pytest
 import torch
 import updates
+from links import NEVER, Clock, MadeUpLink
 
 from nets import mlp
 from salf.common.errors import SalfError
@@ -17,57 +18,6 @@ from salf.live.update import Rejected, encode
 from salf.problem import Problem
 
 LAYERS = 2
-NEVER = inf
-
-
-class Clock:
-    def __init__(self):
-        self.time = 100.0
-
-    def __call__(self):
-        return self.time
-
-
-class MadeUpLink:
-    """Users who answer a given time after they are asked, having worked for a part of it."""
-
-    def __init__(self, clock, delays, work=0.0):
-        self.clock = clock
-        self.delays = dict(delays)  # by user; NEVER for one that hangs
-        self.work = work
-        self.gone = set()
-        self.asked = {}  # user: (round, when it will answer)
-        self.round = 0
-        self.tasks = []
-        self.returning = {}  # user: when it is there again
-
-    def users(self):
-        for user, when in self.returning.items():
-            if self.clock.time >= when:
-                self.gone.discard(user)
-        return self.delays.keys() - self.gone
-
-    def free(self):
-        return self.users() - self.asked.keys()
-
-    def send(self, task, users):
-        self.round = task.round
-        self.tasks.append(task)
-        for user in self.free() & set(users):
-            self.asked[user] = task.round, self.clock.time + self.delays[user]
-
-    def awaited(self):
-        return {u for u, (round, _) in self.asked.items() if round == self.round} - self.gone
-
-    def receive(self, seconds):
-        until = self.clock.time + seconds
-        first = min((when for _, when in self.asked.values()), default=NEVER)
-        self.clock.time = max(self.clock.time, min(first, until))
-        ready = [u for u, (_, when) in self.asked.items() if when <= self.clock.time]
-        return [self.answer(user, self.asked.pop(user)[0]) for user in ready]
-
-    def answer(self, user, round):
-        return Answer(user, round, encode(good(user, round, seconds=self.work)))
 
 
 network = partial(mlp, 3, 4, 2)
@@ -88,13 +38,11 @@ def fail(link, *users):
 
 def rounds(delays, deadline=1.0, grace=0.5, method="salf", **more):
     clock = Clock()
-    model = network()
-    server = LiveServer(
-        Problem.of(model), 0.1, ServerSettings(method=method, unreached=[0.0] * LAYERS)
-    )
-    link = MadeUpLink(clock, delays, more.pop("work", 0.0))
-    if grace is not None:
-        grace = Grace(grace)
+    settings = ServerSettings(method=method, unreached=[0.0] * LAYERS)
+    server = LiveServer(Problem.of(network()), 0.1, settings)
+    link = MadeUpLink(clock, delays, lambda user, t: good(user, t, seconds=link.work))
+    link.work = more.pop("work", 0.0)  # seconds of its delay
+    grace = None if grace is None else Grace(grace)
     return Rounds(server, link, deadline, grace, now=clock, **more), link, clock
 
 

@@ -42,7 +42,7 @@ def user(model, **more):
     inputs = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(3))
     labels = torch.tensor([0, 1, 2, 0])
     return User(
-        "a", model, Layers.of(model), lambda t, step: F.cross_entropy(model(inputs), labels), **more
+        "a", Problem.of(model), lambda t, step: F.cross_entropy(model(inputs), labels), **more
     )
 
 
@@ -86,9 +86,7 @@ def test_a_model_with_an_infinite_mask_trains():
     model, own = (nn.Sequential(Masked(), nn.Linear(3, 2)) for _ in range(2))
     server = LiveServer(Problem.of(model), 0.1)
     labels = torch.tensor([0, 1])
-    user = User(
-        "a", own, Layers.of(own), lambda t, step: F.cross_entropy(own(torch.eye(2, 3)), labels)
-    )
+    user = User("a", Problem.of(own), lambda t, step: F.cross_entropy(own(torch.eye(2, 3)), labels))
     before = model[0].linear.weight.detach().clone()
     for t in (1, 2, 3):
         server.open(["a"])
@@ -105,7 +103,7 @@ def test_a_variance_stays_positive_though_steps_are_divided_by_1_minus_p(momentu
     )
     server = LiveServer(Problem.of(model), 0.1, ServerSettings(unreached=[0.5]))
     inputs, labels = 0.01 * torch.randn(8, 3), torch.zeros(8, dtype=torch.int64)
-    user = User("a", own, Layers.of(own), lambda t, step: F.cross_entropy(own(inputs), labels))
+    user = User("a", Problem.of(own), lambda t, step: F.cross_entropy(own(inputs), labels))
     server.open(["a"])
     server.take("a", encode(user.train(Task(1, None, server.weights))))
     server.close()

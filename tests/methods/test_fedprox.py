@@ -8,10 +8,10 @@ import torch
 from quadratic import after, half_square, network, recorded, simulation
 
 from salf.core.arrivals import Arrivals
-from salf.core.layers import Layers
 from salf.live.task import Task
 from salf.live.user import User
 from salf.methods import method, to_wire
+from salf.problem import Problem
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
@@ -71,7 +71,7 @@ def test_a_live_user_adds_the_term_and_sends_whole_steps():
     def loss(round, step):
         return half_square(model(ones), target).mean()
 
-    user = User("a", model, Layers.of(model), loss)
+    user = User("a", Problem.of(model), loss)
     task = Task(1, None, {"0.weight": torch.zeros(1, 1).double()}, 3, 0.5)
     task = replace(task, method=to_wire(method("fedprox", mu=0.5)))
     sent = user.train(task)

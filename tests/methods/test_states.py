@@ -165,7 +165,7 @@ def test_live_users_and_server_get_to_the_same_model(name):
         def loss(round, step, own=own, inputs=inputs, targets=targets):
             return half_square(own(inputs), targets).mean()
 
-        users[f"{number}"] = User(f"{number}", own, layers, loss)
+        users[f"{number}"] = User(f"{number}", Problem(own, layers), loss)
     everybody = [(0, 1, 3), (1, 1, 3), (2, 1, 3), (3, 1, 3)]
     rounds = [everybody, everybody[:2], everybody[2:], everybody]
     for arrived in [rounds[0], rounds[1], None, rounds[2], rounds[3]]:

@@ -16,7 +16,7 @@ from salf.runs.clocked import Clocked, nobody_is_cut_off, seconds_to
 from salf.runs.compare import Case, Comparison, cases
 from salf.runs.config import Config
 from salf.runs.folder import RunFolder
-from salf.runs.pool import amount
+from salf.runs.pool import run_job
 from salf.runs.presets import PRESETS
 from salf.runs.run import Result, run
 from salf.runs.training import History
@@ -120,8 +120,8 @@ def test_progress_is_by_whichever_limit_is_nearer():
     assert part_done(row, 10, None) == 0.5
     assert part_done(row, 0, 40.0) == 0.75
     assert part_done(row, 10, 40.0) == 0.75
-    assert amount(CLOCKED) == 0.2
-    assert amount(Config(rounds=7)) == 7
+    assert run_job(CLOCKED, None).work == 0.2
+    assert run_job(Config(rounds=7), None).work == 7
 
 
 def test_a_run_ends_within_its_seconds_and_its_summary_says_so(tmp_path):

@@ -235,36 +235,33 @@ def test_what_following_the_bound_costs_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("settings", "more", "told"),
+    ("config", "options", "told"),
     [
-        ({"fleet": ""}, {}, "a plan needs a fleet"),
-        ({"method": "fedavg"}, {}, "waits for all users"),
-        ({"method": "asyncfl", "options": {"buffer": 2}}, {}, "asyncfl has no deadline"),
-        ({}, {"bound": "loose"}, "loose"),
-        ({}, {"g2": -1.0}, "g2 must not be negative"),
-        ({}, {"deadlines": [60.0]}, "within the budget of 30 s"),
-        ({"fleet": "edge", "seconds": 1e-6}, {}, "Use more seconds or a faster fleet"),
-        ({"users": 1}, {}, "at least 2 users"),
+        (Config(data="synthetic"), {}, "a plan needs a fleet"),
+        (Config(data="synthetic", fleet="lab"), {}, "needs a budget of simulated seconds"),
+        (TINY.changed(method="fedavg"), {}, "waits for all users"),
+        (TINY.changed(method="asyncfl", options={"buffer": 2}), {}, "asyncfl has no deadline"),
+        (TINY, {"bound": "loose"}, "loose"),
+        (TINY, {"g2": -1.0}, "g2 must not be negative"),
+        (TINY, {"deadlines": [60.0]}, "within the budget of 30 s"),
+        (TINY.changed(fleet="edge", seconds=1e-6), {}, "Use more seconds or a faster fleet"),
+        (TINY.changed(users=1), {}, "at least 2 users"),
     ],
 )
-def test_what_cannot_be_planned_is_a_sentence(settings, more, told):
-    config = TINY.changed(**{k: v for k, v in settings.items() if v}) if settings else TINY
-    if settings.get("fleet") == "":
-        config = Config(data="synthetic")
+def test_what_cannot_be_planned_is_a_sentence(config, options, told):
     with pytest.raises(SalfError, match=told):
-        plan(config, **{"seeds": 0, **more})
+        plan(config, **{"seeds": 0, **options})
 
 
-def test_a_plan_without_a_budget_is_a_sentence():
-    with pytest.raises(SalfError, match="needs a budget of simulated seconds"):
-        plan(Config(data="synthetic", fleet="lab"))
-
-
-def test_your_own_model_and_data(tmp_path):
+@pytest.fixture
+def own():
     torch.manual_seed(0)
     x = torch.randn(300, 6)
-    y = (x[:, 0] > 0).long()
-    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)), x, (x[:, 0] > 0).long()
+
+
+def test_your_own_model_and_data(own, tmp_path):
+    model, x, y = own
     before = [each.clone() for each in model.parameters()]
     fleet = salf.Fleet("slow-classes", users=5, seed=1)
     found = salf.plan(
@@ -274,12 +271,24 @@ def test_your_own_model_and_data(tmp_path):
     assert "Search by simulation" in str(found)
     written = {path.name for path in found.save(tmp_path / "out")}
     assert written == {"plan.csv", "curve.csv", "plan.png", "plan.svg", "plan.html"}
-    named = salf.plan(
-        model, (x, y), (x, y), fleet="slow-classes", users=5, seconds=20.0, seeds=0, batch_size=8
-    )
-    assert named.offer.constant.rounds > 1
     with pytest.raises(SalfError, match="leave it out"):
         salf.plan(model, (x, y), fleet=fleet, seconds=20.0, deadline=1.0)
+
+
+@pytest.mark.parametrize("how", ["split", "data", "users"])
+def test_the_number_of_users_follows_from_what_each_has_or_is_given(own, how):
+    model, x, y = own
+    parts = torch.arange(60).reshape(4, 15)
+    given = {
+        "split": {"data": (x, y), "split": parts.tolist()},
+        "data": {"data": [(x[part], y[part]) for part in parts]},
+        "users": {"data": (x, y), "users": 4},
+    }[how]
+    found = salf.plan(
+        model, **given, test=(x, y), fleet="slow-classes:sigma=0", pair="random", seconds=20.0,
+        seeds=0, batch_size=8,
+    )  # fmt: skip
+    assert found.config.users == found.law.timing.users == 4
 
 
 def test_equal_time_batches_are_planned_with_the_rows_that_fit(by_bound, equal_time):
@@ -332,22 +341,3 @@ def test_users_recorded_together_are_planned_together():
     counts, reach = found.at(middle)
     assert reach == pytest.approx(0.5)
     assert counts[:, [0, 4]].tolist() == [[0.5, 0.5]] * 3
-
-
-@pytest.mark.parametrize("how", ["split", "data"])
-def test_the_number_of_users_follows_from_what_each_has(how):
-    torch.manual_seed(0)
-    x = torch.randn(60, 6)
-    y = (x[:, 0] > 0).long()
-    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
-    parts = torch.arange(60).reshape(4, 15)
-    given = (
-        {"data": (x, y), "split": parts.tolist()}
-        if how == "split"
-        else {"data": [(x[part], y[part]) for part in parts]}
-    )
-    found = salf.plan(
-        model, **given, test=(x, y), fleet="slow-classes:sigma=0", pair="random", seconds=20.0,
-        seeds=0, batch_size=8,
-    )  # fmt: skip
-    assert found.config.users == 4

@@ -67,14 +67,28 @@ def test_users_that_differ_by_enumeration():
     np.testing.assert_allclose(count_law(reach), law, atol=1e-15)
 
 
-def test_spreads_by_hand():
-    law = np.array([[0.25, 0.5, 0.25]])  # two users, each with chance 1/2
-    assert theorem_spread(law) == pytest.approx(8 * 1.25 / 0.75)
-    # p + (1-p)^-2 (P(1) (8 (1 - 1/2) + p^2) + P(2) p^2)
-    assert sharp_spread(law) == pytest.approx(0.25 + (0.5 * (4 + 0.0625) + 0.25 * 0.0625) / 0.5625)
-    everybody = np.array([[0.0, 0.0, 1.0]])
-    assert theorem_spread(everybody) == 8
-    assert sharp_spread(everybody) == 0  # no deadline, no spread
+@pytest.mark.parametrize(
+    ("law", "theorem", "sharp"),
+    [
+        # Two users, each with chance 1/2: p + (1-p)^-2 (P(1) (8 (1 - 1/2) + p^2) + P(2) p^2).
+        (
+            [[0.25, 0.5, 0.25]],
+            8 * 1.25 / 0.75,
+            0.25 + (0.5 * (4 + 0.0625) + 0.25 * 0.0625) / 0.5625,
+        ),
+        ([[0.0, 0.0, 1.0]], 8, 0),  # everybody: no deadline, no spread
+        # Layers that are reached in half of the rounds and in fewer.
+        (
+            [[0.9, 0.05, 0.05], [0.5, 0.25, 0.25]],
+            8 * (1.9 / 0.1 + 1.5 / 0.5),
+            0.9 + (0.05 * 4 + 0.1 * 0.81) / 0.01 + 0.5 + (0.25 * 4 + 0.5 * 0.25) / 0.25,
+        ),
+        ([[1.0, 0.0, 0.0], [0.0, 0.5, 0.5]], np.inf, np.inf),  # a layer that nobody ever reaches
+    ],
+)
+def test_spreads_by_hand(law, theorem, sharp):
+    assert theorem_spread(np.array(law)) == pytest.approx(theorem)
+    assert sharp_spread(np.array(law)) == pytest.approx(sharp)
 
 
 def test_the_constant_of_the_papers_formula_by_hand():
@@ -84,19 +98,6 @@ def test_the_constant_of_the_papers_formula_by_hand():
     assert theorem_spread(law) == pytest.approx(8 * (13 / 5 + 5 / 4))  # 30.8
     # [C_constant]: both layers with p_1.
     assert Federation(2, 2).spread == pytest.approx(8 * 2 * 13 / 5)  # 41.6
-
-
-def test_a_layer_may_be_reached_in_less_than_half_of_the_rounds():
-    law = np.array([[0.9, 0.05, 0.05], [0.5, 0.25, 0.25]])
-    assert theorem_spread(law) == pytest.approx(8 * (1.9 / 0.1 + 1.5 / 0.5))
-    # p + (1-p)^-2 (P(1) (4 + p^2) + P(2) p^2), of both layers
-    first, second = 0.9 + (0.05 * 4 + 0.1 * 0.81) / 0.01, 0.5 + (0.25 * 4 + 0.5 * 0.25) / 0.25
-    assert sharp_spread(law) == pytest.approx(first + second)
-
-
-@pytest.mark.parametrize("spread", [theorem_spread, sharp_spread])
-def test_no_spread_where_nobody_ever_reaches_a_layer(spread):
-    assert spread(np.array([[1.0, 0.0, 0.0], [0.0, 0.5, 0.5]])) == np.inf
 
 
 def test_the_sharp_spread_is_never_larger():

@@ -1,20 +1,23 @@
 """Run methods through the suite: choose each one's learning rate, then measure every seed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
 from salf.bench import results
 from salf.bench.results import BenchRow, CellResult, cell_result
-from salf.bench.runs import BenchRun, measure
+from salf.bench.runs import BenchRun, Key, measure
 from salf.bench.suite import REFERENCE, BenchCell, Entrant, Suite
 from salf.common.errors import SalfError, in_one_line
 from salf.common.progress import Report
 from salf.data import load
 from salf.methods import method
+from salf.runs.config import Config
 from salf.runs.pool import OnProgress
 
-Results = dict[str, CellResult]  # by the key of the cell
+MeasureRuns = Callable[[Mapping[Key, tuple[Config, float]], OnProgress | None], dict[Key, BenchRun]]
+WatchRuns = Callable[[str], OnProgress]  # gets what is being run
 
 
 def bench(
@@ -24,7 +27,7 @@ def bench(
     published: Mapping[str, BenchRow],
     *,
     workers: int | None = None,
-    on_progress: OnProgress | None = None,
+    watch: WatchRuns | None = None,
     report: Report | None = None,
 ) -> list[BenchRow]:
     """The rows of these methods, which are written to `out`/rows, each when it is complete.
@@ -38,15 +41,14 @@ def bench(
             raise SalfError(f"{entrant.name} cannot run in any scenario: {reasons[0]}")
     for data in suite.data:  # fetched once, and what is wrong with them is said once
         load(data, report=report)
-    reference = published.get(REFERENCE.name)
-    targets: Results = {} if reference is None else dict(reference.cells)
+    targets = dict(published[REFERENCE.name].cells) if REFERENCE.name in published else {}
     missing = [cell for cell in suite.cells if cell.key not in targets]
     todo = [(REFERENCE, missing)] if missing else []
     todo += [(entrant, list(suite.cells)) for entrant in entrants]
     rows = []
-    for number, (entrant, cells) in enumerate(todo):
-        progress = _part(on_progress, number / len(todo), 1 / len(todo))
-        found = _results(suite, entrant, cells, out / "runs", targets, workers, progress)
+    run = partial(measure, out / "runs", workers)
+    for entrant, cells in todo:
+        found = _results(suite, entrant, cells, targets, run, watch)
         row = BenchRow(entrant, suite.version, found, results.made_with())
         rows.append(results.read(results.write(out / "rows", row)))
         if entrant is REFERENCE:
@@ -54,43 +56,35 @@ def bench(
     return rows
 
 
-def _part(on_progress: OnProgress | None, start: float, length: float) -> OnProgress | None:
-    """The progress of a part of the work, from `start` on, as fractions of all of it."""
-    if on_progress is None:
-        return None
-    return lambda done, total: on_progress(start + length * done / (total or 1), 1)
-
-
 def _results(
     suite: Suite,
     entrant: Entrant,
     cells: Sequence[BenchCell],
-    folder: Path,
-    targets: Results,
-    workers: int | None,
-    on_progress: OnProgress | None,
-) -> Results:
+    targets: Mapping[str, CellResult],
+    run: MeasureRuns,
+    watch: WatchRuns | None,
+) -> dict[str, CellResult]:
     """A method's results in these cells: first its learning rate in each, then all seeds."""
-    refused = {cell.key: why for cell in cells if (why := _refusal(suite, entrant, cell))}
-    going = [cell for cell in cells if cell.key not in refused]
+    found = {
+        cell.key: CellResult(refused=why)
+        for cell in cells
+        if (why := _refusal(suite, entrant, cell))
+    }
+    going = [cell for cell in cells if cell.key not in found]
 
     def measured(
-        rates: Mapping[str, Sequence[float]], seeds: Sequence[int], progress: OnProgress | None
-    ) -> dict[tuple[str, float, int], BenchRun]:
+        rates: Mapping[str, Sequence[float]], seeds: Sequence[int], what: str
+    ) -> dict[Key, BenchRun]:
         configs = {
             (cell.key, lr, seed): (cell.config(entrant, seed, lr), float(cell.scenario.rounds))
             for cell in going
             for lr in rates[cell.key]
             for seed in seeds
         }
-        return measure(configs, folder, workers, progress)
+        return run(configs, watch and watch(f"{entrant.name}, {what}"))
 
-    tries = len(suite.rates) * len(suite.tuning_seeds)
-    split = tries / (tries + len(suite.seeds))  # of the work, before any of it is found in a file
     tuned = measured(
-        {cell.key: suite.rates for cell in going},
-        suite.tuning_seeds,
-        _part(on_progress, 0, split),
+        {cell.key: suite.rates for cell in going}, suite.tuning_seeds, "learning rates"
     )
     tuning = {
         cell.key: {
@@ -100,12 +94,7 @@ def _results(
         for cell in going
     }
     best = {name: _best(accuracies) for name, accuracies in tuning.items()}
-    runs = measured(
-        {name: [lr] for name, lr in best.items()},
-        suite.seeds,
-        _part(on_progress, split, 1 - split),
-    )
-    found = {name: CellResult(refused=why) for name, why in refused.items()}
+    runs = measured({name: [lr] for name, lr in best.items()}, suite.seeds, "seeds")
     for cell in going:
         lr = best[cell.key]
         own = [runs[cell.key, lr, seed] for seed in suite.seeds]
@@ -130,5 +119,4 @@ def _late_accuracy(runs: Sequence[BenchRun]) -> float | None:
 
 def _best(tuning: Mapping[float, float | None]) -> float:
     """The learning rate with the best accuracy; the first if all failed."""
-    rated = {lr: accuracy for lr, accuracy in tuning.items() if accuracy is not None}
-    return max(rated, key=lambda lr: rated[lr], default=next(iter(tuning)))
+    return max(tuning, key=lambda lr: -1.0 if (found := tuning[lr]) is None else found)

@@ -3,13 +3,12 @@
 import hashlib
 import inspect
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from sys import modules
-from typing import TypeVar
 
 from salf.common.errors import NoRoundInTime, SalfError, TrainingDiverged, in_one_line
 from salf.common.files import folder_name, write_whole
@@ -21,7 +20,7 @@ from salf.runs.run import run
 from salf.runs.training import SLOWEST, History
 from salf.runs.watched import OnPart, counted
 
-Name = TypeVar("Name", bound=Hashable)
+Key = tuple[str, float, int]  # of a run: its cell, learning rate and seed
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class BenchRun:
     lost_work: float | None = None  # fractions of all that was done and sent
     lost_bytes: float | None = None
     failed: str = ""  # it diverged, or no round ended in time: the worst result there is
-    curve: Sequence[Sequence[float]] = ()  # (time, accuracy on held-out data)
+    curve: Sequence[tuple[float, float]] = ()  # (time, accuracy on held-out data)
     refused: str = ""  # the method cannot run here: no result
 
     @property
@@ -72,25 +71,24 @@ def _rounded(value: float | None) -> float | None:
 
 
 def measure(
-    configs: Mapping[Name, tuple[Config, float]],
     folder: Path,
-    workers: int | None = None,
+    workers: int | None,
+    configs: Mapping[Key, tuple[Config, float]],
     on_progress: OnProgress | None = None,
-) -> dict[Name, BenchRun]:
+) -> dict[Key, BenchRun]:
     """Measure each of these (config, work), several at a time; equal configs are one run.
 
     Results that are in the folder are read from there.
     """
-    keys = {name: key(config) for name, (config, _) in configs.items()}
-    found = {each: _read(folder / f"{each}.json") for each in keys.values()}
+    files = {name: folder / f"{key(config)}.json" for name, (config, _) in configs.items()}
+    found = {str(file): _read(file) for file in files.values()}
     jobs = {
-        keys[name]: Job(partial(_measure, config, folder / f"{keys[name]}.json"), work)
+        str(files[name]): Job(partial(_measure, config, files[name]), work)
         for name, (config, work) in configs.items()
-        if found[keys[name]] is None
+        if found[str(files[name])] is None
     }
-    if jobs:
-        found |= run_all(jobs, workers, on_progress).results
-    return {name: run for name, each in keys.items() if (run := found[each]) is not None}
+    found |= run_all(jobs, workers, on_progress).results
+    return {name: run for name, file in files.items() if (run := found[str(file)]) is not None}
 
 
 def key(config: Config) -> str:

@@ -63,12 +63,11 @@ class Scenario:
 
     @property
     def clocked(self) -> bool:
-        """Whether the budget is in simulated seconds; else it is in rounds."""
         return "fleet" in self.settings
 
     @property
     def budget(self) -> float:
-        """In simulated seconds, or in rounds."""
+        """In simulated seconds with a clock, else in rounds."""
         return self.rounds * (self.settings["deadline"] if self.clocked else 1)
 
 
@@ -85,7 +84,6 @@ class BenchCell:
 
     @property
     def key(self) -> str:
-        """As in `mnist/phones`."""
         return f"{self.data}/{self.scenario.key}"
 
     def config(self, entrant: Entrant, seed: int, lr: float) -> Config:
@@ -96,29 +94,27 @@ class BenchCell:
         if entrant is REFERENCE:
             for name in ("fleet", "deadline", "availability", "pair"):
                 settings.pop(name, None)
-        average = {name: each for name, each in entrant.settings.items() if name == "average"}
-        made = method(entrant.method, **average, **entrant.options)
-        if "fleet" not in settings or not made.asks.reach:
+        average = {"average": own["average"]} if "average" in own else {}
+        asks, clocked = (
+            method(entrant.method, **average, **entrant.options).asks,
+            "fleet" in settings,
+        )
+        if not clocked or not asks.reach:
             settings.pop("reach", None)
-        if made.asks.chance and ("fleet" not in settings or "availability" in settings):
+        if asks.chance and (not clocked or "availability" in settings):
             # What is learned is a law of times: users that come and go are counted instead.
             settings["reach"] = "counted"
-        if "fleet" not in settings:
-            own.pop("batches", None)  # without a clock all devices are alike: batches are equal
-            if made.asks.waits:
-                settings["stragglers"] = 0.0  # for whom it waits
-            settings |= {
-                "rounds": scenario.rounds,
-                "eval_every": max(1, scenario.rounds // POINTS),
-            }
+        if clocked:
+            speed = f"{self.work / scenario.batch_seconds:.6g}"
+            settings["fleet"] = settings["fleet"].format(speed=speed)
+            settings |= {"seconds": scenario.budget, "rounds": 0}
+            settings["eval_seconds"] = scenario.budget / POINTS
         else:
-            speed = self.work / scenario.batch_seconds
-            settings |= {
-                "fleet": settings["fleet"].format(speed=f"{speed:.6g}"),
-                "seconds": scenario.budget,
-                "rounds": 0,
-                "eval_seconds": scenario.budget / POINTS,
-            }
+            own.pop("batches", None)  # without a clock all devices are alike: batches are equal
+            if asks.waits:
+                settings["stragglers"] = 0.0  # for whom it waits
+            settings["rounds"] = scenario.rounds
+            settings["eval_every"] = max(1, scenario.rounds // POINTS)
         return Config(
             **{**settings, **own},
             data=self.data,
@@ -192,21 +188,14 @@ def load(name: str) -> Suite:
         for scenario in scenarios
         if wanted == "all" or scenario.key in wanted
     ]
-    return Suite(
-        name,
-        table["version"],
-        table["seeds"],
-        table["tuning-seeds"],
-        table["rates"],
-        cells,
-        [_entrant(entry) for entry in table["methods"]],
-    )
-
-
-def _entrant(entry: Mapping[str, Any]) -> Entrant:
-    given = _named(entry)
-    name, method = given.pop("name", ""), given.pop("method")
-    return Entrant(method, given.pop("options", {}), given, name)
+    entrants = [
+        Entrant(
+            own.pop("method"), own.pop("options", {}), given_name=own.pop("name", ""), settings=own
+        )
+        for own in map(_named, table["methods"])
+    ]
+    seeds, tuning_seeds = table["seeds"], table["tuning-seeds"]
+    return Suite(name, table["version"], seeds, tuning_seeds, table["rates"], cells, entrants)
 
 
 def _named(table: Mapping[str, Any]) -> dict[str, Any]:

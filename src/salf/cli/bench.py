@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -84,9 +84,7 @@ def bench(
 
     chosen = load(suite).only(parse_list(scenario))
     entrants = _entrants(chosen, methods, parse_options(options) or {}, settings)
-    published = {}
-    if not suite.endswith(".toml"):
-        published = kept.usable(kept.read_all(kept.published_folder()), chosen, say)
+    published = {} if suite.endswith(".toml") else kept.published(chosen, say)
     drawn = can_draw(check_extra)
     rows = [*published.values()]
     if entrants:
@@ -97,7 +95,7 @@ def bench(
                 out,
                 published,
                 workers=workers,
-                on_progress=bar.update,
+                watch=lambda what: partial(bar.update, description=what),
                 report=Downloads(),
             )
     if not (rows := kept.shown(chosen, rows)):
@@ -123,15 +121,10 @@ def _entrants(
         )
     if methods == "all":
         return list(chosen.entrants)
-    found = [chosen.entrant(name) for name in parse_list(methods)]
-    if own:
-        found = [
-            replace(
-                entrant,
-                options={**entrant.options, **options},
-                settings={**entrant.settings, **settings},
-                given_name="",
-            )
-            for entrant in found
-        ]
-    return list({entrant.name: entrant for entrant in found}.values())
+    found = [chosen.entrant(name) for name in dict.fromkeys(parse_list(methods))]
+    if not own:
+        return found
+    return [
+        Entrant(each.method, {**each.options, **options}, {**each.settings, **settings})
+        for each in found
+    ]

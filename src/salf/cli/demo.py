@@ -4,9 +4,8 @@ Accuracy over simulated seconds on phones; then the paper's mixture of straggler
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from rich.status import Status
 from rich.text import Text
@@ -15,31 +14,29 @@ from salf.cli.compare import end
 from salf.cli.options import DataDir, option
 from salf.cli.terminal import Downloads, can_draw, console, results, say, tell
 from salf.common.errors import DataUnavailable
-from salf.runs.config import Config
 from salf.runs.presets import PRESETS
+from salf.runs.settings import key
 
-
-@dataclass(frozen=True)
-class Clock:
-    """A deadline by which about half of the phones finish, and a time for FedAvg to converge.
-
-    `salf fleet preview PRESET --fleet phones` shows the former. In the latter FedAvg has about as
-    many rounds as the paper gives it, 250.
-    """
-
-    deadline: float
-    seconds: float
-
-
-CLOCKS = {"mnist-mlp": Clock(0.8, 1000.0), "digits-mlp": Clock(0.095, 100.0)}
-FLEET, SKEWED = "phones", "dirichlet:0.1"
-# Equal-time batches shorten FedAvg's wait, too: SALF with them is compared with both.
-BY_CLOCK = ["fedavg", "fedavg+equal-time", "salf", "salf+equal-time", "drop"]
-
-METHODS = ["fedavg", "salf", "drop"]
-SPLITS = ["iid", SKEWED]
-AVERAGES = ["reached", "all"]
-STRAGGLERS, SEEDS, EVAL_EVERY = 0.9, 3, 10
+# A deadline by which about half of the phones finish (`salf fleet preview` shows it), and
+# a time in which FedAvg has about as many rounds as the paper gives it, 250.
+CLOCKS = {
+    "mnist-mlp": {"deadline": "800ms", "seconds": 1000},
+    "digits-mlp": {"deadline": "95ms", "seconds": 100},
+}
+FLEET, SKEWED, SEEDS = "phones", "dirichlet:0.1", 3
+BY_CLOCK = {
+    # Equal-time batches shorten FedAvg's wait, too: SALF with them is compared with both.
+    "method": ["fedavg", "fedavg+equal-time", "salf", "salf+equal-time", "drop"],
+    "fleet": FLEET,
+    "split": [SKEWED],
+}
+BY_ROUND = {
+    "method": ["fedavg", "salf", "drop"],
+    "stragglers": 0.9,
+    "split": ["iid", SKEWED],
+    "average": ["reached", "all"],
+    "eval_every": 10,
+}
 
 
 def demo(
@@ -61,24 +58,21 @@ def demo(
     preset = "mnist-mlp" if _has_mnist(data_dir) else "digits-mlp"
     drawn = can_draw(check_extra)
     base = PRESETS[preset].changed(data_dir=data_dir)
-    clocked = _clocked(base, CLOCKS[preset])
     runs = out / base.data  # apart, as MNIST may be within reach next time
-    by_clock = Sweep.of(clocked, {"method": BY_CLOCK, "split": SKEWED}, SEEDS).run(runs / "seconds")
+    clocked = {**BY_CLOCK, **CLOCKS[preset]}
+    by_clock = Sweep.of(base, clocked, SEEDS).run(runs / "seconds")
     print_tables(by_clock, results, words=False)
     tell("")
     if by_clock.interrupted:
         end(by_clock)
-    compared = {
-        "method": METHODS,
-        "average": AVERAGES,
-        "split": SPLITS,
-        "stragglers": STRAGGLERS,
-        "eval_every": EVAL_EVERY,
-    }
-    by_round = Sweep.of(base, compared, SEEDS).run(runs / "rounds")
+    by_round = Sweep.of(base, BY_ROUND, SEEDS).run(runs / "rounds")
     print_tables(by_round, results)
     if drawn:
-        commands = [_by_clock(preset, data_dir, out), _by_round(preset, data_dir, out)]
+        folder = {"data_dir": data_dir} if data_dir else {}  # with which it never takes other data
+        commands = [
+            _command(preset, {**asked, "seeds": SEEDS, **folder, "out": out / name})
+            for name, asked in (("seconds", clocked), ("rounds", BY_ROUND))
+        ]
         for path in write_both(by_clock, by_round, out, commands):
             tell(f"wrote {path}")
         tell(f"Open {out / 'report.html'} in a browser.")
@@ -87,40 +81,11 @@ def demo(
     end(by_clock, by_round)
 
 
-def _clocked(base: Config, clock: Clock) -> Config:
-    return base.changed(fleet=FLEET, deadline=clock.deadline, seconds=clock.seconds)
-
-
-def _by_clock(preset: str, data_dir: str | None, out: Path) -> list[str]:
-    """The comparison over seconds as a command of its own, which never takes other data."""
-    clock = CLOCKS[preset]
-    options = {
-        "methods": ",".join(BY_CLOCK),
-        "fleet": FLEET,
-        "deadline": f"{1000 * clock.deadline:g}ms",
-        "seconds": f"{clock.seconds:g}",
-        "split": SKEWED,
-    }
-    return _command(preset, options, data_dir, out / "seconds")
-
-
-def _by_round(preset: str, data_dir: str | None, out: Path) -> list[str]:
-    options = {
-        "methods": ",".join(METHODS),
-        "stragglers": STRAGGLERS,
-        "split": ",".join(SPLITS),
-        "average": ",".join(AVERAGES),
-        "eval-every": EVAL_EVERY,
-    }
-    return _command(preset, options, data_dir, out / "rounds")
-
-
-def _command(
-    preset: str, options: Mapping[str, object], data_dir: str | None, out: Path
-) -> list[str]:
-    folder = {"data-dir": data_dir} if data_dir else {}
-    every = {**options, "seeds": SEEDS, **folder, "out": out}
-    return ["compare", preset, *(f"--{name}={value}" for name, value in every.items())]
+def _command(preset: str, asked: Mapping[str, Any]) -> list[str]:
+    """A comparison as a command of its own."""
+    texts = {n: ",".join(v) if isinstance(v, list) else v for n, v in asked.items()}
+    named = {"methods" if n == "method" else key(n): text for n, text in texts.items()}
+    return ["compare", preset, *(f"--{name}={text}" for name, text in named.items())]
 
 
 class _Quiet(Downloads):

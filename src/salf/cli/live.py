@@ -100,7 +100,10 @@ def live(
         say("Nothing was saved: add --out FOLDER to save the model and every round's depths.")
         return
     tell(f"The run is in {out}")
-    _leave_page(out)
+    try:
+        page(out)
+    except (SalfError, OSError) as error:  # the run is finished, whatever becomes of its page
+        say(f"Could not create the page: {error}; then {_command('page', out)} creates it.")
 
 
 def _live_config(source: str, settings: GivenSettings, options: list[str] | None) -> LiveConfig:
@@ -117,16 +120,6 @@ def _rounds(out: Path) -> int:
     from salf.runs.folder import RunFolder
 
     return len(rows.read(RunFolder(out).rounds))
-
-
-def _leave_page(out: Path) -> None:
-    """A run is finished, whatever becomes of its page."""
-    from salf.report.live.page import write_live_page
-
-    try:
-        tell(f"wrote {write_live_page(out)}")
-    except (SalfError, OSError) as error:
-        say(f"Could not create the page: {error}; then {_command('page', out)} creates it.")
 
 
 def _command(*arguments: object) -> str:
@@ -148,8 +141,7 @@ def join(
     share: Annotated[
         str,
         option(
-            "--share",
-            help="Which user this is: 7/8 is user 7 of the server's 8, with its share of the data.",
+            "--share", help="Which user this is: 7/8 is user 7 of the server's 8, with its data."
         ),
     ] = "",
     federation: FederationName = "salf",
@@ -169,11 +161,11 @@ def join(
     from salf.live.cluster import Pulse, cluster
     from salf.live.users import make_user, user_name
 
-    if not share:
-        raise SalfError("salf join needs --share: for example, 7/8 for user 7 of the server's 8.")
     number, _, of = share.partition("/")
     if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
-        raise SalfError(f"--share must be NUMBER/USERS, such as 7/8, not {share!r}.")
+        raise SalfError(
+            "salf join needs --share NUMBER/USERS: for example, 7/8 for user 7 of the server's 8."
+        )
     config = load_config(source).changed(users=int(of), **settings)
     name = user_name(int(number))
     with cluster(address, federation):
@@ -200,22 +192,18 @@ def _tell_summary(summary: dict[str, Any]) -> None:
         f"{summary['nothing']:.0%} of their rounds; {summary['late']} updates were late, "
         f"{summary['rejected']} were rejected. Users sent {summary['bytes'] / 1e6:.1f} MB."
     )
-    if (empty := summary["empty"]) > summary["rounds"] / 2:
-        say(
-            f"In {empty} of the {summary['rounds']} rounds nobody completed a layer: give users "
-            "more time with --deadline."
-        )
-    if summary["rounds_in_time"] is not None:
-        in_time = f"{summary['rounds_in_time']:.1%}"
-        tell(f"{in_time} of the rounds closed within T_max plus the grace period.")
+    if summary["empty"] > summary["rounds"] / 2:
+        some = "In {empty} of the {rounds} rounds".format(**summary)
+        say(f"{some} nobody completed a layer: give users more time with --deadline.")
+    if (in_time := summary["rounds_in_time"]) is not None:
+        tell(f"{in_time:.1%} of the rounds closed within T_max plus the grace period.")
 
 
 def page(folder: Folder) -> None:
     """Create the page of a live run: accuracy over time, how far each user got, rejected updates.
 
-    The page is FOLDER/live.html, one file that needs no network. `salf live --out`
-    writes it at the end of a run. This command also works during a run, or after
-    one that was interrupted: the page then shows the rounds so far.
+    The page is FOLDER/live.html, one file that needs no network. `salf live --out` writes it at the
+    end of a run. During a run, or after one that was interrupted, it shows the rounds so far.
 
     Example:
 

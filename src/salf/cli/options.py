@@ -12,7 +12,7 @@ import typer
 from salf.common.errors import SalfError
 from salf.methods import METHODS
 from salf.runs.config import Config
-from salf.runs.settings import Settings, refuse_deadline, refuse_with_fleet, typed
+from salf.runs.settings import Settings, key, refuse_deadline, refuse_with_fleet, typed
 
 
 def option(*names: str, help: str, **more: Any) -> Any:
@@ -33,15 +33,11 @@ ConfigSource = Annotated[
 
 def _options() -> str:
     """The methods that have options, and which, with their defaults."""
-    found = []
-    for name, cls in METHODS.items():
-        own = [each for each in fields(cls) if each.name != "average"]
-        listed = ", ".join(
-            f"{each.name.replace('_', '-')}={str(each.default).lower()}" for each in own
-        )
-        if own:
-            found.append(f"{name} has {listed}")
-    return "; ".join(found)
+    own = {
+        name: [f"{key(o.name)}={o.default}".lower() for o in fields(cls) if o.name != "average"]
+        for name, cls in METHODS.items()
+    }
+    return "; ".join(f"{name} has {', '.join(listed)}" for name, listed in own.items() if listed)
 
 
 Workers = Annotated[
@@ -85,7 +81,7 @@ def settings_of(
                 annotation=Annotated[
                     (list[str] if several else _typed(hints[each.name], each.metadata)) | None,
                     option(
-                        f"--{each.name.replace('_', '-')}",
+                        f"--{key(each.name)}",
                         help=each.metadata["help"],
                         rich_help_panel=_panel(kind, each.name),
                     ),
@@ -135,27 +131,23 @@ def lists_of(base: Config, given: Mapping[str, list[str]]) -> GivenSettings:
 
     A text with commas is several values if each part is one by itself, and if it is no path.
     """
-    once = {name: texts[0] for name, texts in given.items()}
-    lists = {name: texts for name, texts in given.items() if len(texts) > 1}
-    apart = {name for name in once if name == "layers" or "/" in once[name] or name in lists}
-    doubtful = [name for name in once if "," in once[name] and name not in apart]
-    sure = {name: text for name, text in once.items() if name not in doubtful}
-    if "fleet" in doubtful:  # many others need one
-        sure["fleet"] = once["fleet"]
-        if _are_values(base, "fleet", parts := parse_list(once["fleet"])):
-            lists["fleet"], sure["fleet"] = parts, parts[0]
-        doubtful.remove("fleet")
-    base = base.changed(**sure)
-    for name in doubtful:
-        if _are_values(base, name, parts := parse_list(once[name])):
-            lists[name] = parts
-    return {**once, **lists}
+    once = {name: texts[0] for name, texts in given.items() if len(texts) == 1}
+    found: GivenSettings = {name: texts for name, texts in given.items() if len(texts) > 1}
+    doubtful = [n for n, text in once.items() if "," in text and "/" not in text and n != "layers"]
+    base = base.changed(fleet=once.get("fleet") if "fleet" not in doubtful else None)
+    for name in sorted(doubtful, key=lambda name: name != "fleet"):  # which many others need
+        parts = parse_list(once[name])
+        if _are_values(base, name, parts):
+            found[name] = parts
+        if name == "fleet":
+            base = base.changed(fleet=found.get("fleet", [once["fleet"]])[0])
+    return {**once, **found}
 
 
 def _are_values(base: Config, name: str, parts: list[str]) -> bool:
     try:
         values = [typed(Config, name, part) for part in parts]
-        if all(isinstance(value, str) for value in values):
+        if any(isinstance(value, str) for value in values):  # numbers are refused as themselves
             for value in values:
                 base.changed(**{name: value})
     except SalfError:

@@ -133,7 +133,6 @@ class Sender:
     residuals: dict[int, Tensor] = field(default_factory=dict)
 
     def packed(self, update: Tensors, t: int) -> dict[str, Tensor]:
-        """The update of round t as it is sent."""
         sent, draws = dict(update), Keyed(self.seed, t)
         for index, layer in enumerate(self.layers):
             names = [name for name in layer.parameters if name in update]

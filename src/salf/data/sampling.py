@@ -51,7 +51,6 @@ class LocalWork:
 
     @property
     def several(self) -> bool:
-        """Whether users may do more than one step."""
         return self.steps > 1 or self.epochs > 0
 
     def planned(self, sizes: Ints, batch_size: int | Ints) -> Ints:
@@ -77,7 +76,6 @@ class Batches:
         self.data, self.batch_size, self.epochs = data, batch_size, epochs
 
     def sizes(self, users: Ints) -> Ints:
-        """How many rows these users' first batches have."""
         return np.minimum(self.wanted(users), self.data.sizes(users))
 
     def usual_sizes(self, users: Ints) -> Floats:
@@ -96,7 +94,6 @@ class Batches:
         return lambda users: local.planned(self.data.sizes(users), self.wanted(users))
 
     def of_round(self, draws: Draws, users: Ints) -> "RoundBatches":
-        """The batches of a round's users."""
         return RoundBatches(self, draws, users)
 
 
@@ -113,13 +110,11 @@ class RoundBatches:
         self._drawn: dict[int, tuple[Ints, Ints]] = {}
 
     def __call__(self, users: Ints, step: int = 1) -> tuple[Tensor, Tensor]:
-        """The rows of users with equally many in a local step, one user after the other."""
         at = np.searchsorted(self._users, users)
         found, sizes = self._of_step(step)
         return self._batches.data.rows(users, found[at, : sizes[at[0]]])
 
     def sizes(self, users: Ints, step: int = 1) -> Ints:
-        """How many rows each of these users has in a local step."""
         return self._of_step(step)[1][np.searchsorted(self._users, users)]
 
     def _of_step(self, step: int) -> tuple[Ints, Ints]:
@@ -159,7 +154,7 @@ def places(draws: Draws, users: Ints, sizes: Ints, batch_size: int, step: int = 
 
 
 def epoch_places(draws: Draws, user: int, size: int, batch_size: int, step: int) -> Ints:
-    """The same for one user whose local steps pass through its part, in a new order each epoch."""
+    """Places for one user whose local steps pass through its part, in a new order each epoch."""
     epoch, batch = divmod(step - 1, -(-size // batch_size))
     numbers = draws.uniform(np.array([user]), Purpose.EPOCH, size, epoch + 1)[0]
     order = np.argsort(numbers, kind="stable")

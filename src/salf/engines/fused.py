@@ -29,7 +29,7 @@ from salf.core.backprop import backward_to
 from salf.core.layers import Layers, flatten, is_sequential
 from salf.core.narrow import BATCH_NORMS
 from salf.engines.base import Network, Rows, Weights
-from salf.engines.blocks import BlockEngine, Parts
+from salf.engines.blocks import BlockEngine, RowParts
 from salf.engines.losses import total_and_objective
 from salf.engines.separate import SeparateBlock
 from salf.methods import Group
@@ -146,7 +146,7 @@ class FusedEngine(BlockEngine):
         inputs: Tensor,
         targets: Tensor,
         aggregate: LayerwiseAggregate,
-        parts: Parts | None = None,
+        parts: RowParts | None = None,
     ) -> float:
         signals = _signals(len(c), c.tobytes())
         outputs = self._outputs(signals, network.forward_weights(), inputs)
@@ -306,7 +306,7 @@ class _Signals:
 
 @lru_cache(maxsize=8)
 def _signals(layers: int, c: bytes) -> _Signals:
-    """Those of weights c[l, u], which are often the same round after round."""
+    """Signals for weights c[l, u], which are often the same round after round."""
     return _Signals(np.frombuffer(c).reshape(layers, -1))
 
 

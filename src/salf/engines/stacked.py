@@ -213,7 +213,7 @@ class StackedEngine(Engine):
     def _one_pass(
         self, network: Network, stack: Weights, inputs: Tensor, targets: Tensor
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """The same for users with equally many rows."""
+        """One pass for users with equally many rows."""
         leaves = {name: weight.detach().requires_grad_() for name, weight in stack.items()}
         users = len(next(iter(leaves.values())))
         outputs = self.outputs(network, leaves, inputs.view(users, -1, *inputs.shape[1:]))
@@ -237,7 +237,7 @@ class StackedEngine(Engine):
         return outputs
 
     def stack(self, weights: Weights, users: int) -> dict[str, Tensor]:
-        """The same weights for every user."""
+        """Copies of the weights, one for every user."""
         return {
             name: weights[name].detach().expand(users, *weights[name].shape)
             for name in self._trained

@@ -157,7 +157,7 @@ class RayLink:
             ray.kill(actor, no_restart=False)
 
     def free(self) -> set[str]:
-        """Those who are not at work: what they would get now, they would do after that."""
+        """Users who are not at work; others would begin only after that."""
         return self.users() - self._busy()
 
     def _busy(self) -> set[str]:

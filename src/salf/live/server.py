@@ -156,7 +156,6 @@ class LiveServer:
 
     @property
     def round(self) -> OpenRound:
-        """The round that is open."""
         if self._round is None:
             raise SalfError("no round is open.")
         return self._round

@@ -17,13 +17,14 @@ from salf.core import checkpoint
 from salf.core.arrivals import Arrivals
 from salf.core.compression import Sender
 from salf.core.deadline import Backpropagation, Partial
-from salf.core.layers import Layers, is_sent
+from salf.core.layers import is_sent
 from salf.core.local import Local, LocalUpdate, Passed, local_update
 from salf.core.rules import Done, State, Tensors
 from salf.live.batches import OwnBatch
 from salf.live.task import Task
 from salf.live.update import Update
 from salf.methods import Method, from_wire
+from salf.problem import Problem
 from salf.stages.states import after
 
 log = logging.getLogger("salf.live")
@@ -62,7 +63,7 @@ class User:
     """One user, round after round: takes the model, answers with the layers it reached in time.
 
     `loss(round, step)` is the loss on the user's mini-batch of a local step of that round, from
-    the model it was made with. `steps` is the number of local steps, by default what the server
+    the model of its problem. `steps` is the number of local steps, by default what the server
     asks for. With a `batch`, the user chooses the size of its batches, `batch.rows`. What it learns
     about its own speed stays here. `method` is needed if it changes users' local steps and does not
     come with salf; what it keeps on this device is `kept`.
@@ -71,8 +72,7 @@ class User:
     def __init__(
         self,
         name: str,
-        model: nn.Module,
-        layers: Layers,
+        problem: Problem,
         loss: Callable[[int, int], Tensor],
         now: Callable[[], float] = time.perf_counter,
         steps: int | None = None,
@@ -82,8 +82,8 @@ class User:
         kept: OwnState | None = None,
     ) -> None:
         self.name = name
-        self.model = model
-        self.backpropagation = Backpropagation(model, layers, now)
+        self.model = problem.model
+        self.backpropagation = Backpropagation(problem.model, problem.layers, now)
         self._loss = loss
         self._now = now
         self._steps = steps

@@ -39,7 +39,7 @@ class UserBatches:
 
     @classmethod
     def of(cls, config: Settings, problem: Problem, number: int) -> "UserBatches":
-        """Those of user `number` of a config, whose problem this is."""
+        """The part of user `number` of a config, whose problem this is."""
         steps = int(planned_steps(config, problem.users_data, np.arange(1))[0])
         own = problem.users_data.own(0)
         return cls(config.seed, number, own, config.batch_size, steps, config.local_epochs)
@@ -88,8 +88,7 @@ def make_user(config: Settings, number: int, slow: float = 1.0, folder: Path | N
         sender = Sender(compression, problem.layers, config.seed, number - 1)
     return User(
         name,
-        problem.model,
-        problem.layers,
+        problem,
         loss,
         steps=batches.steps,
         batch=own,

@@ -34,7 +34,7 @@ class FedProx(Method):
         return Proximal(self.mu) if self.mu and steps > 1 else None
 
     def gradients(self, arrived: Arrivals, layers: int) -> Ints:
-        """Those of complete steps."""
+        """Gradients of complete steps only."""
         return np.tile(super().gradients(arrived, layers).min(axis=0), (layers, 1))
 
     def divisor(self, closing: Closing) -> Floats:

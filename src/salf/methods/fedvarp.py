@@ -15,5 +15,5 @@ class FedVARP(WithMemory):
     """
 
     def divisor(self, closing: Closing) -> Floats:
-        """Those who arrived."""
+        """Users who arrived."""
         return closing.weight

@@ -66,7 +66,7 @@ def bold(text: str, stands_out: bool) -> str:
 
 
 def best(values: Mapping[K, float | None], choose: Callable[..., Any] = max) -> set[K]:
-    """Those with the best of the values, if there are several to choose from."""
+    """Cells with the best of the values, if there are several to choose from."""
     top = choose((value for value in values.values() if value is not None), default=None)
     several = len(values) > 1 and top is not None
     return {key for key, value in values.items() if several and value == top}
@@ -93,7 +93,7 @@ def tell(console: Console, *shown: str | Table) -> None:
 
 
 def printed(show: Callable[[Console], None]) -> str:
-    """What is shown on a console, as plain text."""
+    """The plain text of what `show` prints on a console."""
     console = Console(width=10_000, color_system=None)
     with console.capture() as text:
         show(console)

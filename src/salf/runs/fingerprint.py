@@ -39,7 +39,6 @@ def fingerprint(value: Any) -> str:
 
 
 def _parts(value: Any) -> Iterator[bytes]:
-    """The contents of an object, piece by piece."""
     if isinstance(value, DataSet):
         value = (value.train.inputs, value.train.labels, value.test.inputs, value.test.labels)
     if isinstance(value, Inputs):

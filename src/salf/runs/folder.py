@@ -109,7 +109,6 @@ class RunFolder:
         write_whole(self.path / CONFIG, config.to_toml())
 
     def is_begun(self) -> bool:
-        """Whether a round of the run was kept."""
         return any((self.path / name).exists() for name in (CHECKPOINT, ROUNDS, SUMMARY))
 
     def _check_can_extend(self, there: Settings, config: Settings) -> None:
@@ -139,7 +138,6 @@ class RunFolder:
         return found if same else None
 
     def summary(self) -> dict[str, Any] | None:
-        """What summary.json says, if the run was finished."""
         try:
             found: dict[str, Any] = json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -147,7 +145,6 @@ class RunFolder:
         return found
 
     def history(self, summary: dict[str, Any]) -> History:
-        """The history of a finished run."""
         return History(
             tuple(records.read(self.rounds) or records.read_csv(self.path / METRICS)),
             {name: nan if value is None else value for name, value in summary["test"].items()},
@@ -158,7 +155,6 @@ class RunFolder:
         )
 
     def write_metrics(self, rows: Sequence[Row]) -> None:
-        """Rewrite metrics.csv."""
         records.write_csv(self.path / METRICS, rows)
 
     def finish(self, model: nn.Module, rows: Sequence[Row], summary: dict[str, Any]) -> None:
@@ -192,7 +188,6 @@ def summarise(config: Settings, history: History, problem: Problem) -> dict[str,
         "seconds": round(history.seconds, 3),
         "method": config.method,
         "average": config.average,
-        **_stragglers(config),
         "split": config.split,
         "seed": config.seed,
         "engine": history.engine,
@@ -222,6 +217,8 @@ def of_simulation(config: Config, history: History, simulation: Simulation) -> d
             "batches": config.batches_for(simulation.method),
             "files": dict(config.files),
         }
+    else:
+        found["stragglers"] = config.stragglers
     return found
 
 
@@ -247,15 +244,8 @@ def remembered(pipeline: Pipeline) -> dict[str, Any]:
     return {} if recall is None else {"remembered": {"users": recall.users, "bytes": recall.bytes}}
 
 
-def _stragglers(config: Settings) -> dict[str, Any]:
-    """Their ratio, if nothing else says who is slow."""
-    if not isinstance(config, Config) or config.fleet:
-        return {}
-    return {"stragglers": config.stragglers}
-
-
 def _budget(config: Settings) -> float | None:
-    return config.seconds if isinstance(config, Config) else None
+    return getattr(config, "seconds", None)
 
 
 def _seconds(config: Settings) -> str:

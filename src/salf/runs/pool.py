@@ -54,26 +54,7 @@ def run_job(
     config: Config, out: Path | None, work: float | None = None, on_round: OnRound | None = None
 ) -> Job:
     """A run as a job; with `out`, it goes on in that folder where it stopped."""
-    return Job(partial(_run, config, out, on_round), amount(config) if work is None else work)
-
-
-def run_configs(
-    configs: Mapping[str, Config],
-    out: Path | None,
-    workers: int | None = None,
-    on_progress: OnProgress | None = None,
-) -> Finished:
-    """Run configs by name; with `out`, each in a folder of its name below `out`/runs."""
-    runs = {
-        name: run_job(config, None if out is None else out / "runs" / name)
-        for name, config in configs.items()
-    }
-    return run_all(runs, workers, on_progress)
-
-
-def amount(config: Config) -> float:
-    """How long a run is: in simulated seconds if they end it, else in rounds."""
-    return config.seconds or config.rounds
+    return Job(partial(_run, config, out, on_round), work or config.seconds or config.rounds)
 
 
 def run_here(jobs: Mapping[str, Job], on_progress: OnProgress | None = None) -> Finished:

@@ -5,11 +5,10 @@ import numpy as np
 from salf.common.errors import SalfError
 from salf.common.progress import Report
 from salf.core.draws import Keyed
-from salf.data.sampling import Cohort
 from salf.runs.config import Config
 from salf.runs.federation import cohort_of, problem_of
 from salf.runs.on_fleet import fleet_world
-from salf.worlds.fleet.preview import Cohorts, Preview, preview
+from salf.worlds.fleet.preview import Preview, preview
 
 
 def preview_of(config: Config, report: Report | None = None) -> Preview:
@@ -25,11 +24,8 @@ def preview_of(config: Config, report: Report | None = None) -> Preview:
     problem = problem_of(config, report)
     world, _, _ = fleet_world(config, problem, config.make_method())
     layers = tuple(layer.name for layer in problem.layers)
-    cohort = cohort_of(config, problem.users_data)
-    drawn = None if cohort.size == cohort.users else _cohorts(config.seed, cohort)
+    cohort, drawn = cohort_of(config, problem.users_data), None
+    if cohort.size != cohort.users:
+        nobody = np.empty(0, np.int64)
+        drawn = lambda t: cohort.draw(Keyed(config.seed, t), nobody)  # noqa: E731
     return preview(config.fleet, world.timing, layers, config.deadline, drawn)
-
-
-def _cohorts(seed: int, cohort: Cohort) -> Cohorts:
-    nobody = np.empty(0, np.int64)
-    return lambda t: cohort.draw(Keyed(seed, t), nobody)

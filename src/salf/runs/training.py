@@ -145,7 +145,6 @@ class History:
 
     @property
     def seconds(self) -> float:
-        """How long all rounds took."""
         return sum(row.seconds for row in self.rows)
 
     def to_pandas(self) -> Any:

@@ -88,7 +88,6 @@ class Attackers:
             raise SalfError(f"attackers must be from 1 to {self.users} (users), not {self.count}.")
 
     def has(self, user: UserId) -> bool:
-        """Whether this user (from 0) attacks."""
         return int(user) >= self.users - self.count
 
     def arrived(self, arrived: Arrivals) -> Arrivals:
@@ -112,7 +111,6 @@ class Attacked(Changing):
         self._attackers, self._layers, self._t = attackers, layers, t
 
     def changed(self, update: Tensors, weights: PerLayer | None, user: UserId) -> Tensors:
-        """An attacker's update is what it sends; the others' stay as they are."""
         if not self._attackers.has(user):
             return update
         return self._attackers.attack.sent(update, self._layers, self._t, int(user))

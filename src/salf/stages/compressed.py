@@ -49,7 +49,6 @@ class Compressed(Changing):
         self._residuals, self._t = residuals, t
 
     def changed(self, update: Tensors, weights: PerLayer | None, user: UserId) -> Tensors:
-        """The user's update as it arrives. Layers that do not count are not sent."""
         index_of = self._residuals.layers.index_of
         counting = {n: v for n, v in update.items() if weights is None or weights[index_of[n]]}
         return self._residuals.sent(counting, int(user), self._t)

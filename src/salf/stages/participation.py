@@ -63,11 +63,9 @@ class Participation:
         self.away[rows] = np.where(ends, 0, away)
 
     def state(self) -> tuple[list[UserId], dict[str, Tensor]]:
-        """The users known, and tensors with a row for each."""
         return list(self._row), {name: torch.from_numpy(getattr(self, name)) for name in _ARRAYS}
 
     def load_state(self, users: Sequence[UserId], arrays: Mapping[str, Tensor]) -> None:
-        """Continue with what another server learned."""
         self._row = {user: row for row, user in enumerate(users)}
         for name in _ARRAYS:
             if arrays[name].shape != (len(users), getattr(self, name).shape[1]):

@@ -53,17 +53,14 @@ class Recall:
 
     @property
     def users(self) -> int:
-        """How many users are remembered."""
         return len(self._row)
 
     @property
     def names(self) -> Collection[str]:
-        """The parameters that are remembered."""
         return self._values
 
     @property
     def bytes(self) -> int:
-        """The memory that the table takes now."""
         return sum(values.nbytes for values in self._values.values())
 
     def faded(self, user: UserId, name: str, t: int) -> Tensor | None:
@@ -112,7 +109,6 @@ class Recall:
         return found
 
     def _left(self, age: Ints) -> Floats:
-        """What an update counts so many rounds later."""
         fade = self.rule.fade
         return np.ones(age.shape) if fade is None else np.asarray(fade / (fade + age))
 
@@ -132,7 +128,6 @@ class Recall:
         self._new = {}
 
     def _place(self, user: UserId) -> int:
-        """The row of a user, new or not."""
         if user in self._row:
             return self._row[user]
         if len(self._row) < self.rule.users:
@@ -154,7 +149,6 @@ class Recall:
             self._values[name] = torch.cat([values, values.new_zeros((more, *values.shape[1:]))])
 
     def state(self) -> tuple[list[UserId], dict[str, Tensor]]:
-        """The users remembered, and tensors with a row for each."""
         users = self.remembered
         kept = {f"value {name}": values[: len(users)] for name, values in self._values.items()}
         kept["last"] = torch.from_numpy(self._last[: len(users)])
@@ -162,7 +156,6 @@ class Recall:
         return users, kept
 
     def load_state(self, users: Sequence[UserId], kept: Mapping[str, Tensor]) -> None:
-        """Continue with what another server remembered."""
         self._row = {user: row for row, user in enumerate(users)}
         self._last, self._weight = kept["last"].numpy().copy(), kept["weight"].numpy().copy()
         for name, like in self._like.items():
@@ -216,7 +209,6 @@ class Remembering(_WithRecall):
         return found
 
     def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
-        """The step of what is new, and of what is remembered."""
         step = self._inner.total(weights, divisor)
         for name, value in self._recall.mean(self._t, self._everybody, self._inner).items():
             remembered = self._recall.rule.beta * value
@@ -246,7 +238,6 @@ class StandIns(_WithRecall):
         return counts
 
     def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
-        """The mean over who arrived, and who is remembered."""
         step = self._inner.total(weights, divisor)
         for layer, here in enumerate(self._here):
             absent = self._recall.absent(self._t, layer, here)

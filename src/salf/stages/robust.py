@@ -22,7 +22,7 @@ than 2f + 1 users have ever sent a layer, it does not move. Buffers are combined
 and counters as always.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -52,6 +52,10 @@ class Sent:
     weight: float
     values: Mapping[str, Tensor]
     partial: bool = False
+
+    def changed(self, change: Callable[[str, Tensor], Tensor]) -> "Sent":
+        """The same user's, with other values."""
+        return replace(self, values={name: change(name, v) for name, v in self.values.items()})
 
 
 @dataclass(frozen=True)
@@ -102,11 +106,10 @@ class Votes:
         # In the order of the users, which a replay has too, unlike that in which updates came.
         newest = sorted(now, key=lambda user: (len(str(user)), user))[: self.rule.votes]
         # Copies, because an engine may use the memory of its gradients again.
-        votes = {user: _copied(now[user]) for user in newest} | dict(old)
+        votes = {u: now[u].changed(lambda _, value: value.clone()) for u in newest} | dict(old)
         self.kept[index] = dict(islice(votes.items(), self.rule.votes))
 
     def state(self) -> tuple[list[list[Any]], dict[str, Tensor]]:
-        """What is kept: a list of plain values, and tensors named by their place in that list."""
         kept = [(index, user, s) for index, by in self.kept.items() for user, s in by.items()]
         tensors = {
             f"{place}/{name}": value
@@ -116,7 +119,6 @@ class Votes:
         return [[index, user, sent.partial] for index, user, sent in kept], tensors
 
     def load_state(self, kept: Sequence[Sequence[Any]], tensors: Mapping[str, Tensor]) -> None:
-        """Go on with what another one kept."""
         values: list[dict[str, Tensor]] = [{} for _ in kept]
         for key, tensor in tensors.items():
             place, _, name = key.partition("/")
@@ -141,7 +143,6 @@ class RobustAggregate(LayerwiseAggregate):
         held: Held | None = None,
         user: UserId | None = None,
     ) -> None:
-        """Keep one user's layers, each with its weight."""
         assert user is not None
         by_layer: dict[int, dict[str, Tensor]] = {}
         for name, value in update.items():
@@ -157,11 +158,10 @@ class RobustAggregate(LayerwiseAggregate):
             self._reached[index] += 1
 
     def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
-        """The method's step, each layer combined by the rule."""
         return self._combined(divisor, np.zeros(len(self._layers)), entrywise=False)
 
     def average(self, unreached: PerLayer | None = None) -> Step:
-        """The same as a mean: each entry over the users who hold it."""
+        """A mean of each entry over the users who hold it."""
         p = np.zeros(len(self._layers)) if unreached is None else np.asarray(unreached)
         return self._combined(None, p, entrywise=True)
 
@@ -191,7 +191,7 @@ class RobustAggregate(LayerwiseAggregate):
         return step
 
     def _plausible(self, fresh: Sequence[Sent], old: Sequence[Sent]) -> list[Sent]:
-        """Of too few updates, those that are like what users last sent of this layer.
+        """Select, of too few updates, those that are like what users last sent of this layer.
 
         They are clipped to the median norm, and have the weight of those left out as well.
         """
@@ -234,17 +234,11 @@ class RobustAggregate(LayerwiseAggregate):
             for name in votes[0].values
             if not is_counter(votes[0].values[name])
         }
-        return [
-            replace(
-                each,
-                values={
-                    name: value.where(held[name], torch.nan) if name in held else value
-                    for name, value in each.values.items()
-                },
-                partial=True,
-            )
-            for each in votes
-        ]
+
+        def enough(name: str, value: Tensor) -> Tensor:
+            return value.where(held[name], torch.nan) if name in held else value
+
+        return [replace(each.changed(enough), partial=True) for each in votes]
 
     def _combine(
         self,
@@ -276,7 +270,6 @@ class RobustAggregate(LayerwiseAggregate):
                 step.held[name] = enough.expand_as(mean)
 
     def _kinds(self, sent: Sequence[Sent]) -> tuple[list[str], list[str]]:
-        """The names of gradients and of buffers."""
         names = list(dict.fromkeys(name for each in sent for name in each.values))
         gradients = [name for name in names if self._like[name].requires_grad]
         return gradients, [name for name in names if name not in gradients]
@@ -343,13 +336,14 @@ def _clipped(sent: Sequence[Sent], names: Sequence[str]) -> list[Sent]:
     """Every update, its values of these names scaled down to the median norm."""
     norms = torch.tensor([_norm(each, names) for each in sent])
     bound = float(norms.quantile(0.5))
-    factors = [bound / norm if norm > bound else 1.0 for norm in norms.tolist()]
-    return [
-        replace(each, values={**each.values, **_scaled(each, names, factor)})
-        if factor < 1
-        else each
-        for each, factor in zip(sent, factors, strict=True)
-    ]
+
+    def clipped(each: Sent, norm: float) -> Sent:
+        if not norm > bound:
+            return each
+        factor = bound / norm
+        return each.changed(lambda n, v: v if is_counter(v) or n not in names else v * factor)
+
+    return [clipped(*pair) for pair in zip(sent, norms.tolist(), strict=True)]
 
 
 def _norm(sent: Sent, names: Sequence[str]) -> float:
@@ -362,25 +356,13 @@ def _norm(sent: Sent, names: Sequence[str]) -> float:
     return float(sum(squares) ** 0.5)
 
 
-def _scaled(sent: Sent, names: Sequence[str], factor: float) -> dict[str, Tensor]:
-    return {
-        name: sent.values[name] if is_counter(sent.values[name]) else sent.values[name] * factor
-        for name in names
-        if name in sent.values
-    }
-
-
 def _merged(one: Sent, other: Sent) -> Sent:
     """Two updates of one user in one round: one voice, with the weight of both."""
     weight = one.weight + other.weight
-    values = {
-        name: torch.maximum(value, other.values[name])
-        if is_counter(value)
-        else (value * one.weight + other.values[name] * other.weight) / weight
-        for name, value in one.values.items()
-    }
-    return replace(one, weight=weight, values=values)
 
+    def mean(name: str, value: Tensor) -> Tensor:
+        if is_counter(value):
+            return torch.maximum(value, other.values[name])
+        return (value * one.weight + other.values[name] * other.weight) / weight
 
-def _copied(sent: Sent) -> Sent:
-    return replace(sent, values={name: value.clone() for name, value in sent.values.items()})
+    return replace(one.changed(mean), weight=weight)

@@ -45,7 +45,6 @@ class States:
         self._heard: dict[str, Tensor] = {}
 
     def of(self, user: UserId) -> State:
-        """What is kept of a user."""
         return self._users.get(user, self._fresh)
 
     def begin(self, user: UserId, progress: Progress) -> None:
@@ -64,7 +63,6 @@ class States:
         return Done(total, steps, rate, self.server, self.of(user))
 
     def keep(self, user: UserId, done: Done) -> None:
-        """The user's state after its round."""
         self._new[user] = after(self._method, done)
 
     def hear(self, user: UserId, done: Done) -> None:
@@ -92,7 +90,6 @@ class States:
         return [list(self._users), self.used], kept
 
     def load_state(self, plain: Sequence[Any], kept: Mapping[str, Tensor]) -> None:
-        """Continue with the states of another run."""
         users, used = plain
         self.used = dict(used)
         self.server = {n: kept[f"server {n}"].to(value) for n, value in self.server.items()}

@@ -7,7 +7,7 @@ gives fast users more; a picture of it shows which classes a model does not lear
 import numpy as np
 
 from salf.core.arrivals import Floats
-from salf.methods import Plan
+from salf.methods import RoundPlan
 from salf.stages.recall import Recall
 
 MOST_USERS = 10_000  # for more, nothing is kept
@@ -19,7 +19,7 @@ class Voice:
     def __init__(self, users: int) -> None:
         self.total: Floats = np.zeros(users if users <= MOST_USERS else 0)
 
-    def hear(self, plan: Plan, t: int, recall: Recall | None, everybody: float) -> None:
+    def hear(self, plan: RoundPlan, t: int, recall: Recall | None, everybody: float) -> None:
         """Add the weights of round t, before what is remembered changes by it."""
         if not len(self.total):
             return
@@ -30,7 +30,7 @@ class Voice:
             # Not mean(), which takes twice as long on so few numbers.
             self.total[group.users] += group.weights.sum(axis=0) / len(group.weights)
 
-    def _hear_with_memory(self, plan: Plan, t: int, recall: Recall, everybody: float) -> None:
+    def _hear_with_memory(self, plan: RoundPlan, t: int, recall: Recall, everybody: float) -> None:
         layers, remembered = len(recall.layers), np.array(recall.remembered, np.int64)
         new = np.zeros((layers, len(self.total)))
         for group in plan.groups:

@@ -131,26 +131,26 @@ class World(ABC):
         return unreached
 
     def waiting(self) -> "World":
-        """The same users when the server waits for all of them."""
+        """These users when the server waits for all of them."""
         return Finishing(self)
 
     def narrowed(self, width: float) -> "World":
-        """The same users when stragglers train a network of this width and so finish."""
+        """These users when stragglers train a network of this width and so finish."""
         return Finishing(self)
 
     def late(self, delay: int | None = None) -> "World":
-        """The same users when stragglers deliver `delay` * d rounds later, d being their depth."""
+        """These users when stragglers deliver `delay` * d rounds later, d being their depth."""
         raise SalfError(f"{type(self).__name__} does not say how late its stragglers deliver.")
 
     def buffered(self, size: int) -> "World":
-        """The same users when the server takes a step whenever `size` updates have arrived."""
+        """These users when the server takes a step whenever `size` updates have arrived."""
         raise SalfError(
             "a buffer of updates needs a clock that says when they arrive: set a fleet, such as "
             "fleet='phones'."
         )
 
     def timely(self, fastest: float, measured: bool, most: int) -> "World":
-        """The same users when each is given what fits into the time of the `fastest` part of them.
+        """These users when each is given what fits into the time of the `fastest` part of them.
 
         That is the time they are expected to need, or, if `measured`, the time they will need. No
         user does the planned local steps more than `most` times.

@@ -171,7 +171,7 @@ def given(probabilities: Sequence[float], users: int) -> PerUser:
 
 
 def fixed(depths: Sequence[int], layers: int) -> PerUser:
-    """The same depths in every round: a layer nobody reaches has p_l = 1 and is never updated."""
+    """Fixed depths in every round: a layer nobody reaches has p_l = 1 and is never updated."""
     if outside := [depth for depth in depths if not 1 <= depth <= layers + 1]:
         raise SalfError(f"depth {outside[0]} is outside 1..{layers + 1} ({layers} layers).")
     return PerUser(np.eye(layers + 1)[np.asarray(depths, np.int64) - 1])

@@ -21,7 +21,7 @@ RATE = 0.5
 def user_on_a_device(**more):
     model, backpropagation, device, loss = prepared(dtype=torch.float64)
     layers = backpropagation.layers
-    user = User("a", model, layers, lambda round, step: loss(), now=device.now, **more)
+    user = User("a", Problem(model, layers), lambda round, step: loss(), now=device.now, **more)
     return user, device, copy_of(model)
 
 
@@ -93,7 +93,7 @@ def test_running_statistics_of_layers_that_the_last_step_missed_are_those_of_the
     layers = Layers.of(model, ["0", "1", "2"])
     start = copy_of(model)
     inputs, targets = torch.randn(6, 4).double(), torch.tensor([0, 1, 2, 0, 1, 2])
-    user = User("a", model, layers, lambda *_: F.cross_entropy(model(inputs), targets))
+    user = User("a", Problem(model, layers), lambda *_: F.cross_entropy(model(inputs), targets))
 
     class Stops:
         """Backpropagation whose second step stops at depth 3."""

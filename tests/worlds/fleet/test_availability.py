@@ -50,7 +50,7 @@ def test_intervals_that_cannot_be_are_refused(wrong):
 
 
 def test_day_and_night_gives_every_device_its_share_of_each_day():
-    available, who = DayAndNight(share=0.25), np.arange(50)
+    available, who = DayAndNight(part=0.25), np.arange(50)
     for start in (0.0, 7.3 * DAY):
         np.testing.assert_allclose(available.active(who, start, DAY), 0.25 * DAY)
 

@@ -13,10 +13,12 @@ from torch.nn.functional import cross_entropy
 from salf.common.errors import SalfError
 from salf.core.compression import Compression, Sender
 from salf.core.layers import Layers
+from salf.engines.losses import Loss
 from salf.live.batches import OwnBatch
 from salf.live.task import Task
 from salf.live.user import User
 from salf.methods import Method
+from salf.problem import Problem
 from salf.worlds.fleet.cost import MOST
 
 RESIDUALS = "salf-residuals"  # where in the context's state what was not sent is kept
@@ -27,12 +29,12 @@ Batch = tuple[Tensor, Tensor]
 
 
 def train(
-    model: nn.Module,
+    model: nn.Module | Problem,
     batch: Batch | Callable[..., Batch],
     msg: Message,
     context: Context | None = None,
     *,
-    loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
+    loss: Loss = cross_entropy,
     steps: int | None = None,
     batch_size: int | None = None,
     samples: int | None = None,
@@ -48,10 +50,11 @@ def train(
 
     The deadline counts from this call. It includes loading the server's model, drawing the batch if
     `batch` is a function, the forward pass and the backward pass. `loss(outputs, targets)` is the
-    mean over the batch. `steps` is the number of local steps, by default the strategy's
-    `local_steps`; as many are run as fit. A function `batch` is called for each step. With
-    `batch_size`, it is called with the number of rows to use: `batch_size`, or with the strategy's
-    `equal_time` the size that suits this node, at most `samples`.
+    mean over the batch; a `salf.Problem` in place of the model has its own. `steps` is the number
+    of local steps, by default the strategy's `local_steps`; as many are run as fit. A function
+    `batch` is called for each step. With `batch_size`, it is called with the number of rows to use:
+    `batch_size`, or with the strategy's `equal_time` the size that suits this node, at most
+    `samples`.
 
     Flower starts a new process for each message. In the context, this node remembers how long its
     layers take and, with topk compression, what it has not sent yet. `seed` and `number` key the
@@ -59,6 +62,8 @@ def train(
     with salf.
     """
     start = time.perf_counter()
+    if isinstance(model, Problem):
+        loss, model = model.loss, model.model
     config, weights, states = _read(msg)
     named, round = cast(str, config["layers"]), cast(int, config["server-round"])
     deadline = cast(float | None, config.get("deadline"))
@@ -72,9 +77,9 @@ def train(
             inputs, targets = batch() if own is None else batch(own.rows)
         else:
             inputs, targets = batch
-        return loss(model(inputs), targets)
+        return loss(model(inputs), targets).mean()
 
-    user = User("", model, layers, value, steps=steps, batch=own, method=method)
+    user = User("", Problem(model, layers), value, steps=steps, batch=own, method=method)
     user.sender = _sender(cast(str, config.get("compress", "")), layers, seed, number, msg, context)
     _recall(user, context, named)
     left = None if deadline is None else deadline - (time.perf_counter() - start)

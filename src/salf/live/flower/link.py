@@ -50,7 +50,6 @@ class Question:
     compress: str = ""
     config: ConfigRecord = field(default_factory=ConfigRecord)  # more, for the ClientApp
     timeout: float = 3600.0  # of rounds without a deadline
-    keys: tuple[str, str] = ("arrays", "config")
 
     def to(self, task: Task, nodes: Mapping[int, str]) -> Sequence[Message]:
         """A message to every node, of which the user's name is given."""
@@ -66,14 +65,13 @@ class Question:
         }
         if task.deadline is not None:
             asked["deadline"] = task.deadline
-        arrays, config = self.keys
-        common = {arrays: ArrayRecord(dict(task.weights))}
+        common = {"arrays": ArrayRecord(dict(task.weights))}
         if task.server:
             common[SERVER_STATE] = ArrayRecord(dict(task.server))
 
         def content(user: str) -> RecordDict:
             own = ConfigRecord({**self.config, **asked, "used": task.used.get(user, 0)})
-            found = RecordDict({**common, config: own})
+            found = RecordDict({**common, "config": own})
             if user in task.users:
                 found[USER_STATE] = ArrayRecord(dict(task.users[user]))
             return found
@@ -106,12 +104,10 @@ class GridLink:
         self._round = self._most_bytes = 0
 
     def users(self) -> set[str]:
-        """Who takes part in the next round, of those the SuperLink hears from."""
         present = sorted(self._grid.get_node_ids())
         return {self._name(node) for node in self._choose(present, self._idle(present))}
 
     def free(self) -> set[str]:
-        """Nodes without a message that they may still reply to."""
         return {self._name(node) for node in self._idle(list(self._grid.get_node_ids()))}
 
     def send(self, task: Task, users: Collection[str]) -> None:
@@ -122,12 +118,10 @@ class GridLink:
         self._mail.send(self._question.to(task, asked), task.round)
 
     def awaited(self) -> set[str]:
-        """Nodes whose reply of this round may still come."""
         waiting = self._mail.unanswered()
         return {self._name(sent.node) for sent in waiting if sent.round == self._round}
 
     def receive(self, seconds: float) -> Sequence[Answer]:
-        """Replies of this round and of those before, as updates or as the reason why not."""
         return [self._answer(sent, reply) for sent, reply in self._mail.receive(seconds)]
 
     def _name(self, node: int) -> str:

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
@@ -37,65 +37,42 @@ Value = str | int | float | bool
 
 
 class LocalFederation:
-    """A SuperLink and SuperNodes, each with the given node config, while the block lasts.
+    """A SuperLink and so many SuperNodes, or with `simulation` Flower's simulated nodes.
 
-        with LocalFederation([{}, {}, {"slow": 8.0}]) as federation:
+        with LocalFederation(3) as federation:
             for line in federation.run(Path("examples/flower-mnist"), {"deadline": 2.0}):
                 print(line)
-
-    Every node config is completed with `partition-id` and `num-partitions`. With `simulation`,
-    the nodes are Flower's simulated ones instead, and what is in their configs beyond that is not
-    used.
 
     Ctrl-C and SIGTERM end the block in order. When this process is killed, SuperLink and SuperNodes
     end with it; what they have started for an app follows when it notices, within a second if the
     app calls `end_with_parent` as salf's own does, and else up to a minute later.
     """
 
-    def __init__(self, nodes: Sequence[Mapping[str, Value]], *, simulation: bool = False) -> None:
-        if not nodes:
-            raise SalfError("a federation needs at least one node.")
+    def __init__(self, nodes: int, *, simulation: bool = False) -> None:
         if sys.platform == "win32":
             raise SalfError("a local Flower federation needs Linux or macOS; on Windows use WSL.")
-        self._configs = nodes
-        self._simulation = simulation
+        self._nodes, self._simulation = nodes, simulation
         self._processes: dict[str, subprocess.Popen[str]] = {}
         self._runs = 0
-        self._open = ExitStack()  # what ends with the federation
 
     def __enter__(self) -> "LocalFederation":
-        self._open.enter_context(sigterm_as_exit())
-        self.home = self._open.enter_context(temporary_folder("salf-flower"))
-        self._open.enter_context(locked(self.home))
-        self._env = {
-            **os.environ,
-            # Own methods, data and models are found where this program finds them.
-            "PYTHONPATH": os.pathsep.join(str(Path(folder).absolute()) for folder in sys.path),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-            "FLWR_HOME": str(self.home),
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds; else 1
-            "RAY_ADDRESS": "local",  # a simulation has a Ray of its own, not one that is there
-            "RAY_worker_niceness": "1",  # else 15, which leaves nothing beside other programs
-            "OMP_NUM_THREADS": "1",  # each node a device of its own, not all of this machine
-            "PYTHONUNBUFFERED": "1",
-            VARIABLE: str(self.home),
-        }
-        if self._simulation:
-            folder = temporary_folder("salf-ray", short=True)
-            self._env["RAY_TMPDIR"] = str(self._open.enter_context(folder))
-        try:
+        with ExitStack() as stack:
+            stack.enter_context(sigterm_as_exit())
+            self.home = stack.enter_context(temporary_folder("salf-flower"))
+            stack.enter_context(locked(self.home))
+            self._env = {**os.environ, **self._environment()}
+            if self._simulation:
+                folder = temporary_folder("salf-ray", short=True)
+                self._env["RAY_TMPDIR"] = str(stack.enter_context(folder))
+            stack.callback(self._end_all)
             self._start_superlink()
             if not self._simulation:
                 self._start_supernodes()
-        except BaseException:
-            self.close()
-            raise
+            self._open = stack.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        self._open.close()
 
     def run(self, app: Path, config: Mapping[str, Value] | None = None) -> Iterator[str]:
         """Run the app in this folder with these changes to its run config; the lines of its log.
@@ -108,7 +85,7 @@ class LocalFederation:
         settings.write_text(tomli_w.dumps(config or {}), encoding="utf-8")
         command = ["run", str(app.resolve()), CONNECTION, "--stream", "--run-config", str(settings)]
         if self._simulation:
-            command += ["--federation-config", f"num-supernodes={len(self._configs)}"]
+            command += ["--federation-config", f"num-supernodes={self._nodes}"]
         last, process = "", self._flwr(*command)
         try:
             assert process.stdout is not None
@@ -130,25 +107,37 @@ class LocalFederation:
     def node_id(self, number: int) -> str:
         """What SuperNode `number` (0, 1, ...) is called as a user."""
         until = time.monotonic() + START
-        while not (found := re.search(r"SuperNode ID: (\d+)", self.log_of(_node(number)))):
+        while not (found := re.search(r"SuperNode ID: (\d+)", self._log_of(_node(number)))):
             self._check_alive(_node(number), until)
         return found[1]
 
-    def log_of(self, name: str) -> str:
-        """What `superlink` or `supernode-0`, ... has written so far."""
+    def _log_of(self, name: str) -> str:
         return (self.home / f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
-    def close(self) -> None:
-        """End all that was started, and delete what it wrote."""
+    def _environment(self) -> dict[str, str]:
+        return {
+            # Own methods, data and models are found where this program finds them.
+            "PYTHONPATH": os.pathsep.join(str(Path(folder).absolute()) for folder in sys.path),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+            "FLWR_HOME": str(self.home),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds; else 1
+            "RAY_ADDRESS": "local",  # a simulation has a Ray of its own, not one that is there
+            "RAY_worker_niceness": "1",  # else 15, which leaves nothing beside other programs
+            "OMP_NUM_THREADS": "1",  # each node a device of its own, not all of this machine
+            "PYTHONUNBUFFERED": "1",
+            VARIABLE: str(self.home),
+        }
+
+    def _end_all(self) -> None:
         with uninterrupted():
             for process in self._processes.values():
                 process.terminate()
             until = time.monotonic() + STOP
             for process in self._processes.values():
                 _end(process, until)
-            self._processes.clear()
             _end_those_with(f"FLWR_HOME={self.home}")
-        self._open.close()
 
     def _start_superlink(self) -> None:
         port = _free_port()
@@ -169,16 +158,15 @@ class LocalFederation:
             self._check_alive("superlink", until)
 
     def _start_supernodes(self) -> None:
-        for number, config in enumerate(self._configs):
-            own = {**config, "partition-id": number, "num-partitions": len(self._configs)}
+        for number in range(self._nodes):
             self._background(
                 _node(number),
                 "flower-supernode",
                 *("--insecure", "--superlink", self._address),
                 *("--host", LOOPBACK, "--port", str(_free_port())),
-                *("--node-config", " ".join(f"{k}={json.dumps(v)}" for k, v in own.items())),
+                *("--node-config", f"partition-id={number} num-partitions={self._nodes}"),
             )
-        for number in range(len(self._configs)):
+        for number in range(self._nodes):
             self.node_id(number)
 
     def _background(self, name: str, command: str, *arguments: str) -> None:
@@ -212,7 +200,7 @@ class LocalFederation:
         if self._processes[name].poll() is None and time.monotonic() < until:
             time.sleep(0.1)
             return
-        last = (self.log_of(name).strip().splitlines() or ["it wrote nothing"])[-1]
+        last = (self._log_of(name).strip().splitlines() or ["it wrote nothing"])[-1]
         raise SalfError(f"Flower's {name} did not start: {last}")
 
     def _check_last_run(self) -> None:

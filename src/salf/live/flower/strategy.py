@@ -19,15 +19,14 @@ from salf.core import rows as records
 from salf.core.layers import Layers, Prefixes
 from salf.core.rows import Row, with_metrics
 from salf.core.server import SGD, Schedule
-from salf.live.flower.link import GridLink, Question, grace_of, update_of
+from salf.live.flower.link import GridLink, Question, grace_of
 from salf.live.flower.mail import Mail
 from salf.live.rounds import Rounds
 from salf.live.server import LiveServer, ServerSettings
-from salf.live.tmax import TMax, check_deadline
-from salf.live.update import Rejected, size_of
+from salf.live.tmax import TMax
 from salf.problem import Problem
 from salf.worlds.fleet import deadlines
-from salf.worlds.fleet.deadlines import Auto, Deadline
+from salf.worlds.fleet.deadlines import Deadline
 
 log = logging.getLogger("flwr").log  # where all of Flower's own strategies write
 
@@ -50,7 +49,7 @@ class FlowerSettings(ServerSettings):
 
     @classmethod
     def given(cls, settings: dict[str, Any]) -> "FlowerSettings":
-        """Those among the settings of a strategy, from which they are taken out."""
+        """Take these settings out of those of a strategy."""
         names = [each.name for each in fields(cls) if each.name in settings]
         return cls(**{name: settings.pop(name) for name in names})
 
@@ -114,7 +113,6 @@ class SALF(FedAvg):
     ) -> None:
         if isinstance(deadline, str):
             deadline = deadlines.parse(deadlines.read(deadline))
-        check_deadline(deadline)
         given = FlowerSettings.given(settings)
         super().__init__(**settings)
         if isinstance(model, nn.Module):
@@ -126,19 +124,15 @@ class SALF(FedAvg):
         self.settings = given
         self.grace = grace_of(given.grace)
         self.server = LiveServer(model, lr, given.of_server(deadline))
+        TMax(self.server, deadline)  # says now what is wrong with it, not when nodes are there
         # With fewer there is no majority against a bad one, and no layer would ever move.
         self.min_available_nodes = max(self.min_available_nodes, self._needed())
-        waits = self.server.method.asks.waits
-        # Of `configure_train`, for those who carry the messages themselves.
-        self._t_max = TMax.of(None if waits else deadline, self.server.done_after)
 
     def _needed(self) -> int:
-        """How many nodes the robust rule needs."""
         robust = self.server.pipeline.stages.robust
         return 0 if robust is None else robust.needed
 
     def summary(self) -> None:
-        """Log summary configuration of the strategy."""
         names = [layer.name for layer in self.server.layers]
         waits = "none: every round waits for all nodes" if self.server.method.asks.waits else None
         grace = "learned from arrivals" if self.grace.fixed is None else f"{self.grace.fixed:g} s"
@@ -170,7 +164,8 @@ class SALF(FedAvg):
 
         `timeout` limits the rounds of methods that wait; the others have a deadline.
         """
-        question = self._question(train_config or ConfigRecord(), timeout)
+        compress, more = self.settings.compress, train_config or ConfigRecord()
+        question = Question(self.server.layers, self.grace, compress, more, timeout)
         link = GridLink(grid, question, self._choose)
         rounds = Rounds(
             self.server,
@@ -204,39 +199,6 @@ class SALF(FedAvg):
             log(INFO, "\t%s", line)
         return result
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Start a round, for callers that send the messages themselves. `start` does not use it."""
-        self._load(arrays)
-        present = sorted(grid.get_node_ids())
-        nodes = self._choose(present, present)
-        log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(nodes), len(present))
-        self._t_max.current = self.server.t_max
-        deadline = self._t_max.seconds(self.server.t + 1)
-        self.server.open([str(node) for node in nodes], None if self._t_max.trying else deadline)
-        fixed = not isinstance(self._t_max.deadline, Auto)
-        task = self.server.task(deadline, fixed)
-        return self._question(config).to(task, {node: str(node) for node in nodes})
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Close the round that `configure_train` began, with these replies."""
-        most_bytes = size_of(self.server.weights)
-        for reply in replies:
-            user = str(reply.metadata.src_node_id)
-            try:
-                update = update_of(user, self.server.t + 1, reply, most_bytes)
-            except Rejected as reason:
-                self.server.refuse(user, str(reason))
-            else:
-                self.server.take(user, update)
-        updates, row = self.server.round.updates, self.server.close()
-        self._t_max.learn(row, set(row.depths), updates)
-        self.server.t_max = self._t_max.current
-        return self._arrays(), _metrics(row)
-
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
@@ -246,11 +208,6 @@ class SALF(FedAvg):
             log(INFO, "configure_evaluate: skipped, because fewer than %d nodes are free", needed)
             return []
         return super().configure_evaluate(server_round, arrays, config, grid)
-
-    def _question(self, config: ConfigRecord, timeout: float = 3600.0) -> Question:
-        keys = self.arrayrecord_key, self.configrecord_key
-        compress = self.settings.compress
-        return Question(self.server.layers, self.grace, compress, config, timeout, keys)
 
     def _choose(self, present: Sequence[int], free: Sequence[int]) -> Sequence[int]:
         """All nodes; where only a part is wanted, a sample of those who can be asked."""

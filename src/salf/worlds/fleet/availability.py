@@ -69,7 +69,7 @@ class Availability(ABC):
         return Assigned(self, devices)
 
     def unknown(self, devices: int) -> list[int]:
-        """Those of so many devices of which nothing is known."""
+        """States of so many devices of which nothing is known."""
         return []
 
 
@@ -111,27 +111,27 @@ class Assigned(Availability):
 
 @dataclass(frozen=True)
 class DayAndNight(Availability):
-    """Once a period each device is available, for the same share of it, most of them at night.
+    """Once a period each device is available, for the same part of it, most of them at night.
 
-    A device's window is `share` of the `period` long. Its middle is at the time `middle` of the
+    A device's window is `part` of the `period` long. Its middle is at the time `middle` of the
     period, plus an own, normal part of standard deviation `spread`, the same every day.
     """
 
-    share: float = 1 / 3
+    part: float = 1 / 3
     period: float = DAY
     middle: float = 2 * 3600.0
     spread: float = 2 * 3600.0
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 < self.share < 1 or not self.period > 0 or not self.spread >= 0:
+        if not 0 < self.part < 1 or not self.period > 0 or not self.spread >= 0:
             raise SalfError(
-                "day-night needs a share in (0, 1), a period above 0 and a spread of at least "
-                f"0, not {self.share}, {self.period} and {self.spread}."
+                "day-night needs a part in (0, 1), a period above 0 and a spread of at least "
+                f"0, not {self.part}, {self.period} and {self.spread}."
             )
 
     def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
-        length = self.share * self.period
+        length = self.part * self.period
         u = Keyed(self.seed, 0).uniform(devices, Purpose.AVAILABLE, 2)
         opens = self.middle + self.spread * normal(u[:, 0], u[:, 1]) - length / 2
         # The first window that is not over: rounding must not give one that ends now.
@@ -234,19 +234,19 @@ def markov(on: float, off: float, seed: int = 0) -> OnAndOff:
 
 
 def sessions(
-    share: float = 0.095, median: float = 181.0, log_sd: float = 2.6, seed: int = 0
+    part: float = 0.095, median: float = 181.0, log_sd: float = 2.6, seed: int = 0
 ) -> OnAndOff:
-    """Log-normal sessions of this median, such that devices are available this share of the time.
+    """Log-normal sessions of this median, such that devices are available this part of the time.
 
     The defaults are a fit to phones (docs/fleets.md).
     """
-    if not 0 < share < 1 or not median > 0 or not log_sd > 0:
+    if not 0 < part < 1 or not median > 0 or not log_sd > 0:
         raise SalfError(
-            "sessions need a share in (0, 1), and a median and a log-sd above 0, not "
-            f"{share}, {median} and {log_sd}."
+            "sessions need a part of the time in (0, 1), and a median and a log-sd above 0, not "
+            f"{part}, {median} and {log_sd}."
         )
     on = median * float(np.exp(log_sd**2 / 2))
-    return OnAndOff(on, on * (1 / share - 1), log_sd, seed)
+    return OnAndOff(on, on * (1 / part - 1), log_sd, seed)
 
 
 class Intervals(Availability):

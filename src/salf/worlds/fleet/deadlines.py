@@ -29,7 +29,7 @@ class Deadline(ABC):
 
 @dataclass(frozen=True)
 class Constant(Deadline):
-    """The same T_max in every round."""
+    """One T_max for every round."""
 
     changes = False
     seconds: float

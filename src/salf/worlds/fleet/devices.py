@@ -172,7 +172,7 @@ class Fleet:
         )
 
     def available(self, availability: str | Availability, seed: int = 0) -> "Fleet":
-        """The same devices, available at the times of this law."""
+        """These devices, available at the times of this law."""
         if isinstance(availability, str):
             availability = availabilities.parse(availability, seed)
         if availability.always:
@@ -184,7 +184,7 @@ class Fleet:
         return Fleet.made(self.name, replace(self.devices, availability=availability))
 
     def paired(self, how: Pair, dominant: Ints | None = None, sizes: Ints | None = None) -> "Fleet":
-        """The same devices, assigned to users at random or by their data.
+        """These devices, assigned to users at random or by their data.
 
         `random`: user u has device u. Devices of named fleets are drawn at random.
         `labels`: users sorted by their most frequent label get devices sorted by speed, slowest
@@ -200,12 +200,12 @@ class Fleet:
         order[np.argsort(by, kind="stable")] = np.argsort(self.devices.speed, kind="stable")
         return Fleet.made(self.name, self.devices.of(order))
 
-    def slowest(self, share: float = 0.1) -> Ints:
+    def slowest(self, part: float = 0.1) -> Ints:
         """The users with the slowest devices, at least one.
 
         Where some devices are available less often than others, those come first.
         """
-        count = max(1, round(share * len(self)))
+        count = max(1, round(part * len(self)))
         available = self.devices.availability.time_available(np.arange(len(self)))
         return np.sort(np.lexsort((self.devices.speed, available))[:count])
 

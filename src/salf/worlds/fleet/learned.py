@@ -24,7 +24,7 @@ from salf.core.arrivals import Floats, Ints
 
 SPREADS = (0.05, 0.08, 0.12, 0.18, 0.27, 0.4, 0.6, 0.9, 1.4)  # of the log time of a whole round
 MEMORY = 0.99  # what an observation counts when its user's next one counts 1
-OUTLIERS = 0.02  # the share of observations that follow no law, such as hiccups
+OUTLIERS = 0.02  # the part of the observations that follow no law, such as hiccups
 MOST_USERS = 10_000
 AT_ONCE = 2**21  # chances that are computed at a time
 KEPT = 2**24  # chances of the last deadline that are kept, as long as they are not more
@@ -76,7 +76,7 @@ class LearnedReach:
         return np.zeros((self.hypotheses, len(self.nominal) if users is None else users))
 
     def learn(self, known: Floats, users: Ints, seconds: float, depths: Ints) -> Floats:
-        """What is known after these users had these depths at the deadline; `known` is left as is.
+        """The knowledge after these users had these depths at the deadline; `known` is left as is.
 
         With local steps, the depth is that of the first step.
         """
@@ -102,10 +102,6 @@ class LearnedReach:
             own = np.ascontiguousarray(posterior[:, users[part]].T)
             reach[:, part] = (by @ own[:, :, None])[:, :, 0].T
         return np.clip(reach[::-1], 0, 1)
-
-    def unreached(self, known: Floats, users: Ints, seconds: float) -> Floats:
-        """p_l: the chance that none of these users reaches the layer, if they are independent."""
-        return np.asarray((1 - self.reach(known, users, seconds)).prod(axis=1))
 
     def _posterior(self, known: Floats) -> Floats:
         """The weights of the hypotheses, [hypotheses, users]: one step of empirical Bayes.

@@ -114,7 +114,7 @@ def parse(spec: str, users: int, seed: int, available: str = "always") -> Fleet:
 
 
 def assumed(spec: str) -> str:
-    """What to know about times on a named fleet whose speed was not given; empty for others."""
+    """A caveat about times on a named fleet whose speed was not given; empty for others."""
     name, _, options = spec.partition(":")
     if name not in NAMED or "speed=" in options:
         return ""

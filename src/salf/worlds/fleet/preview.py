@@ -16,7 +16,7 @@ from salf.worlds.fleet import deadlines
 from salf.worlds.fleet.availability import DAY
 from salf.worlds.fleet.cost import Cost, equal_time
 from salf.worlds.fleet.devices import Fleet
-from salf.worlds.fleet.timing import Timing
+from salf.worlds.fleet.timing import KEPT, Timing
 from salf.worlds.fleet.world import deadline_for
 
 ROUNDS = 200  # that are drawn
@@ -141,22 +141,30 @@ def preview(
         float(timing.round(Keyed(0, t), asked(t), start).finish.max())
         for t, start in enumerate(np.resize(starts, rounds), 1)
     ]
-    several = max(len(starts), 1 if cohorts is None else COHORTS)
-    unreached = [
-        _unreached(timing, asked(t), start, seconds)
-        for t, start in enumerate(np.resize(starts, several), 1)
-    ]
     nominal = float(expected.max())
     last = max(float(np.percentile(slowest, 95)) if always else 1.5 * nominal, nominal, seconds)
     # Closer where most users finish: the slowest of very many is far away.
     usual = np.quantile(expected[np.isfinite(expected)], QUANTILES)
     offered = np.union1d(np.linspace(0, last, POINTS + 1)[1:], usual)
-    # One start after the other, because times that follow each other are found at once.
     looked_at = np.append(offered, seconds)
     reach = np.zeros((len(looked_at), timing.layers, len(users)))
-    for start in starts.tolist():
-        reach += timing.reach(users, start, looked_at) / len(starts)
+    missed = np.ones((len(starts), timing.layers))
+    # Some users after the others, of whom draws are kept; and one start after the other, because
+    # times that follow each other are found at once.
+    for some in np.array_split(np.arange(len(users)), -(-len(users) * timing.layers // KEPT)):
+        for k, start in enumerate(starts.tolist()):
+            own = timing.reach(users[some], start, looked_at)
+            reach[:, :, some] += own / len(starts)
+            missed[k] *= (1 - own[-1]).prod(axis=1)
     at = reach[:-1].mean(axis=2)
+    if cohorts is None and timing.nobody(users, 0.0, seconds) is None:
+        # Of very many users, each that is looked at stands for several.
+        unreached = [*missed ** (timing.users / len(users))]
+    else:
+        unreached = [
+            _unreached(timing, asked(t), start, seconds)
+            for t, start in enumerate(np.resize(starts, max(len(starts), COHORTS)), 1)
+        ]
     return Preview(
         fleet,
         timing.users,
@@ -175,7 +183,7 @@ def preview(
 
 
 def _unreached(timing: Timing, asked: Ints, start: float, seconds: float) -> Floats:
-    """p_l if these users are asked. Of very many, each that is looked at stands for several."""
+    """p_l if these users are asked."""
     some = evenly(asked, MOST_USERS)
     together = timing.nobody(some, start, seconds)
     if together is not None:
@@ -185,7 +193,7 @@ def _unreached(timing: Timing, asked: Ints, start: float, seconds: float) -> Flo
 
 
 def _one_round(timing: Timing, users: Ints, deadline: float) -> tuple[Span, ...]:
-    """What some users, from the fastest to the slowest, do in round 1 until the deadline."""
+    """Round 1 of some users until the deadline, from the fastest to the slowest."""
     some = evenly(users, LANES)
     times, spans = timing.round(Keyed(0, 1), np.sort(some), 0.0), []
     counts = times.reached(deadline).tolist()

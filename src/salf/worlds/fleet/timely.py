@@ -17,7 +17,7 @@ DRAWN = 64  # rounds of which the usual times are the mean
 
 
 class Timely(OnFleet):
-    """A round lasts as long as the `fastest` share of its users need; all are given what fits.
+    """A round lasts as long as the `fastest` part of its users need; all are given what fits.
 
     Users that can do the planned local steps several times in that time do, at most `most` times;
     the others do the steps, and of the last one the layers, that fit. What a user was given arrives
@@ -78,7 +78,7 @@ class Timely(OnFleet):
 
 
 def _only(times: Round, planned: Ints, given: Ints) -> Round:
-    """The same times, with no work after the milestones given."""
+    """These times, with no work after the milestones given."""
     within = np.arange(times.tasks.work.shape[1]) < given[:, None]
     work = np.where(within, times.tasks.work, 0.0)
     return replace(times, tasks=replace(times.tasks, planned=planned, work=work))

@@ -1,6 +1,6 @@
 """When every user is done with what: download, stages of backpropagation, upload."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 
@@ -41,7 +41,7 @@ class Timing:
         self._ahead_of: tuple[int, int] | None = None
         self._ahead = np.empty(0)
         self._drawn_of: bytes | None = None
-        self._drawn: list[Floats] = []
+        self._drawn = np.empty(0)  # sorted: [users, stages, draws]
         self._known_at: float | None = None
         self._known = np.empty(0)
 
@@ -166,16 +166,18 @@ class Timing:
 
     def _simulated(self, nominal: Floats, budgets: Floats, users: Ints) -> Floats:
         """The chances by drawing rounds, always the same ones: [budgets, users, stages]."""
-        drawn: Iterable[Floats] = self._drawn
-        if self._drawn_of != users.tobytes():
-            drawn = (self._some_rounds(nominal, users, k) for k in range(SIMULATED // AHEAD))
-            if nominal.size <= KEPT:
-                drawn = self._drawn = list(drawn)
-                self._drawn_of = users.tobytes()
+        drawn = (self._some_rounds(nominal, users, k) for k in range(SIMULATED // AHEAD))
         total = np.zeros(budgets.shape)
-        for complete in drawn:
-            for own, budget in zip(total, budgets, strict=True):
-                own += (complete <= budget[:, None]).sum(axis=1)
+        if nominal.size > KEPT:
+            for complete in drawn:
+                for own, budget in zip(total, budgets, strict=True):
+                    own += (complete <= budget[:, None]).sum(axis=1)
+        else:
+            if self._drawn_of != users.tobytes():
+                self._drawn_of = users.tobytes()
+                self._drawn = np.sort(np.concatenate([*drawn], axis=1).swapaxes(1, 2))
+            for at in np.ndindex(*nominal.shape):
+                total[:, *at] = np.searchsorted(self._drawn[at], budgets[:, *at], side="right")
         # Never quite 0 or 1, which so many draws cannot tell.
         return np.asarray((total + 0.5) / (SIMULATED + 1))
 
