@@ -1,4 +1,4 @@
-"""What of the paper holds, in a few lines: its claims by topic, with one verdict for each topic."""
+"""The paper's claims in brief: by topic, with one verdict for each topic."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

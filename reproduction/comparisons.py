@@ -23,21 +23,21 @@ FAR_APART = 0.2  # of seeds further apart than this, the mean says little
 
 
 @dataclass(frozen=True)
-class Measured:
+class Scores:
     """One number per seed of something with a name; None if one of its runs diverged."""
 
     name: str
     seeds: Sequence[float] | None
 
     @classmethod
-    def mean(cls, name: str, parts: Sequence[Sequence[float] | None]) -> "Measured":
+    def mean(cls, name: str, parts: Sequence[Sequence[float] | None]) -> "Scores":
         """The mean of several numbers, seed by seed."""
         known = [part for part in parts if part is not None]
         whole = bool(known) and len(known) == len(parts)
         return cls(name, [fmean(seed) for seed in zip(*known, strict=True)] if whole else None)
 
     def __str__(self) -> str:
-        """As in a sentence: `SALF 0.887 ±0.004`."""
+        """`SALF 0.887 ±0.004`, as in a sentence."""
         return f"{self.name} –" if self.seeds is None else f"{self.name} {interval(self.seeds)}"
 
 
@@ -55,7 +55,7 @@ def between(what: str, values: Sequence[float], least: float = -inf, most: float
 
 
 def as_good(
-    ours: Measured, theirs: Measured, where: str = "", *, margin: float = TIE, less: bool = False
+    ours: Scores, theirs: Scores, where: str = "", *, margin: float = TIE, less: bool = False
 ) -> Check:
     """Whether ours >= theirs - margin, in the mean over the seeds of their difference.
 
@@ -66,7 +66,7 @@ def as_good(
 
 
 def better(
-    ours: Measured, theirs: Measured, where: str = "", *, margin: float = 0.0, less: bool = False
+    ours: Scores, theirs: Scores, where: str = "", *, margin: float = 0.0, less: bool = False
 ) -> Check:
     """Whether ours > theirs + margin, in the mean over the seeds of their difference.
 
@@ -76,7 +76,7 @@ def better(
     return _compare(ours, theirs, where, nextafter(margin, inf), less=less)
 
 
-def within_the_interval(ours: Measured, theirs: Measured, where: str = "") -> Check:
+def within_the_interval(ours: Scores, theirs: Scores, where: str = "") -> Check:
     """Whether ours >= theirs, up to what the seeds can tell apart. One seed tells nothing."""
     if ours.seeds is None or theirs.seeds is None:
         return _diverged(ours, theirs, where)
@@ -99,7 +99,7 @@ def far_apart(name: str, seeds: Sequence[float]) -> str:
     return f"{name}: {listed}. More than {FAR_APART} apart: some seeds train far worse than others."
 
 
-def _compare(ours: Measured, theirs: Measured, where: str, least: float, *, less: bool) -> Check:
+def _compare(ours: Scores, theirs: Scores, where: str, least: float, *, less: bool) -> Check:
     if ours.seeds is None or theirs.seeds is None:
         return _diverged(ours, theirs, where)
     apart = paired(ours.seeds, theirs.seeds)
@@ -107,7 +107,7 @@ def _compare(ours: Measured, theirs: Measured, where: str, least: float, *, less
     return between(_beside(ours, theirs, where, interval(apart)), gains, least)
 
 
-def _diverged(ours: Measured, theirs: Measured, where: str) -> Check:
+def _diverged(ours: Scores, theirs: Scores, where: str) -> Check:
     """Training that diverged speaks against a method that is said to be good."""
     against_it = ours.seeds is None
     name = ours.name if against_it else theirs.name
@@ -115,7 +115,7 @@ def _diverged(ours: Measured, theirs: Measured, where: str) -> Check:
     return Check(f"{told}: training diverged", False if against_it else None)
 
 
-def _beside(ours: Measured, theirs: Measured, where: str, apart: Interval) -> str:
+def _beside(ours: Scores, theirs: Scores, where: str, apart: Interval) -> str:
     """Both means, and what is judged: their difference, seed by seed."""
     means = ", ".join(f"{each.name} {fmean(each.seeds or [0.0]):.3f}" for each in (ours, theirs))
     told = f"{means} ({apart.signed})" if apart.half is not None else means

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from reproduction import curves
-from reproduction.comparisons import HEADINGS, Measured, as_good, better, one_seed
+from reproduction.comparisons import HEADINGS, Scores, as_good, better, one_seed
 from reproduction.curves import Course
 from reproduction.item import Found, Outcome, Trained
 from reproduction.paper import published
@@ -30,7 +30,7 @@ class Convergence(Trained):
     model: str
 
     def configs(self, size: Size) -> Mapping[tuple[str, str], Sequence[Config]]:
-        """By way of averaging and method; the same runs as in Table I."""
+        """Runs by way of averaging and method, which are those of Table I."""
         return {
             (average, method): size.seeded(self.model, method, average, CURVES_AT)
             for average in AVERAGES
@@ -84,7 +84,7 @@ def findings(average: str, courses: Courses) -> list[Finding]:
     """The paper's order of the methods, for one way of averaging."""
     weak = [method for method in ("drop", "heterofl") if method in courses]
     scores = {
-        where: {m: Measured(names.method(m), of(seeds)) for m, seeds in courses.items()}
+        where: {m: Scores(names.method(m), of(seeds)) for m, seeds in courses.items()}
         for where, of in (("over all rounds", curves.profiles), ("at the end", curves.ends))
     }
     everywhere = scores.items()
@@ -109,17 +109,17 @@ def findings(average: str, courses: Courses) -> list[Finding]:
 
 
 def _nearest(
-    compare: Callable[..., Check], score: Mapping[str, Measured], others: Sequence[str], where: str
+    compare: Callable[..., Check], score: Mapping[str, Scores], others: Sequence[str], where: str
 ) -> list[Check]:
     """SALF's distance from FedAvg beside those of others."""
     ceiling = score["fedavg"].seeds
     if ceiling is None:
         return [Check(f"{where}: FedAvg: training diverged", None)]
 
-    def distance(method: str) -> Measured:
+    def distance(method: str) -> Scores:
         seeds = score[method].seeds
         apart = None if seeds is None else [abs(each) for each in paired(seeds, ceiling)]
-        return Measured(score[method].name, apart)
+        return Scores(score[method].name, apart)
 
     ours = distance("salf")
     return [compare(ours, distance(m), f"from FedAvg {where}", less=True) for m in others]

@@ -9,7 +9,7 @@ from typing import Any
 
 from reproduction.sizes import Size
 from reproduction.verdicts import Finding
-from salf.report.page import Block
+from salf.report.page import PageBlock
 from salf.report.style import Spec
 from salf.runs.config import Config
 from salf.runs.run import Result
@@ -36,10 +36,10 @@ class Measurement:
         return self.function(**self.arguments, progress=progress)
 
 
-Task = Config | Measurement
+ItemTask = Config | Measurement
 
 
-def label(task: Task) -> str:
+def label(task: ItemTask) -> str:
     """A unique name for a task, usable as a file name."""
     if isinstance(task, Config):
         about = f"{task.model}-{task.method}-{task.average}-{task.stragglers:.3g}-{task.seed}"
@@ -84,7 +84,7 @@ class Outcome:
     caption: str
     findings: Sequence[Finding]
     intro: str = ""  # what was run, in a sentence or two
-    blocks: Sequence[Block] = field(default_factory=tuple)  # tables and the like, after the figure
+    blocks: Sequence[PageBlock] = field(default_factory=tuple)  # after the figure
 
 
 class Item(ABC):
@@ -94,7 +94,7 @@ class Item(ABC):
     title: str
 
     @abstractmethod
-    def tasks(self, size: Size) -> Sequence[Task]:
+    def tasks(self, size: Size) -> Sequence[ItemTask]:
         """All the work to do. Lists it only."""
 
     @abstractmethod
@@ -109,6 +109,6 @@ class Trained(Item):
     def configs(self, size: Size) -> Mapping[Any, Sequence[Config]]:
         """The runs of each case, one per seed."""
 
-    def tasks(self, size: Size) -> Sequence[Task]:
+    def tasks(self, size: Size) -> Sequence[ItemTask]:
         """The runs of all cases."""
         return [config for seeds in self.configs(size).values() for config in seeds]

@@ -22,7 +22,7 @@ from reproduction.verdicts import noted
 from salf.common.intervals import interval, over_seeds
 from salf.report import names
 from salf.report.lines import Lines, Point, figure, method_lines
-from salf.report.page import Block
+from salf.report.page import PageBlock
 from salf.report.style import Axis, Spec
 from salf.report.tables import Table
 from salf.runs.config import Config
@@ -33,8 +33,8 @@ MAPPINGS = {
     "uniform": "As the paper maps it:\nstragglers' depths uniform",
     "timed": "Not in the paper:\ndepths by a simulated clock",
 }
-Key = tuple[str, str, str, float | None]  # mapping, average, method, deadline
-VANILLA: Key = ("", "", "fedavg", None)
+LatencyKey = tuple[str, str, str, float | None]  # mapping, average, method, deadline
+VANILLA: LatencyKey = ("", "", "fedavg", None)
 
 
 class Latency(Trained):
@@ -43,9 +43,9 @@ class Latency(Trained):
     name = "fig-latency"
     title = text("latency", "title")
 
-    def configs(self, size: Size) -> Mapping[Key, Sequence[Config]]:
+    def configs(self, size: Size) -> Mapping[LatencyKey, Sequence[Config]]:
         """All methods at all deadlines, in both mappings, averaged both ways."""
-        configs: dict[Key, Sequence[Config]] = {
+        configs: dict[LatencyKey, Sequence[Config]] = {
             VANILLA: size.seeded("cnn", "fedavg", "reached", 0.0)
         }
         for mapping, average in PLACES:
@@ -115,7 +115,7 @@ def _figure(size: Size, panels: Mapping[tuple[str, str], Panel]) -> Spec:
     return figure(chart, **heading("latency", **_told(size)))
 
 
-def _rows(found: Found, configs: Mapping[Key, Sequence[Config]]) -> list[dict[str, Any]]:
+def _rows(found: Found, configs: Mapping[LatencyKey, Sequence[Config]]) -> list[dict[str, Any]]:
     return [
         {
             **curves.run_columns(config),
@@ -129,7 +129,7 @@ def _rows(found: Found, configs: Mapping[Key, Sequence[Config]]) -> list[dict[st
     ]
 
 
-def _blocks(size: Size, panels: Mapping[tuple[str, str], Panel]) -> list[Block]:
+def _blocks(size: Size, panels: Mapping[tuple[str, str], Panel]) -> list[PageBlock]:
     tightest = min(size.deadlines)
     if tightest >= FULL_PASS:
         return []
@@ -149,7 +149,7 @@ def _blocks(size: Size, panels: Mapping[tuple[str, str], Panel]) -> list[Block]:
     ]
 
 
-def _far_apart(panels: Mapping[tuple[str, str], Panel], deadline: float) -> list[Block]:
+def _far_apart(panels: Mapping[tuple[str, str], Panel], deadline: float) -> list[PageBlock]:
     """One sentence for each accuracy behind the losses whose mean says little."""
     # By seeds, because Drop and HeteroFL do not depend on how deep stragglers get.
     names_of: dict[tuple[float, ...], str] = {}

@@ -1,9 +1,9 @@
-"""What the paper says about accuracy against the deadline, checked on our accuracies."""
+"""The paper's claims about accuracy against the deadline, checked on our accuracies."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from reproduction.comparisons import CONVENTIONS, Measured, as_good, better, between
+from reproduction.comparisons import CONVENTIONS, Scores, as_good, better, between
 from reproduction.deadlines import FULL_PASS, straggler_share
 from reproduction.paper import TABLE_1, VANILLA
 from reproduction.sizes import WITH_DEADLINE
@@ -43,18 +43,18 @@ class Panel:
         """The deadlines at which there are stragglers."""
         return [deadline for deadline in self.deadlines if deadline < FULL_PASS]
 
-    def at(self, method: str, deadline: float) -> Measured:
+    def at(self, method: str, deadline: float) -> Scores:
         """One point."""
         name = f"{names.method(method)} at {deadline:g} µs"
-        return Measured(name, self.accuracies.get((method, deadline)))
+        return Scores(name, self.accuracies.get((method, deadline)))
 
-    def over_tight(self, method: str) -> Measured:
+    def over_tight(self, method: str) -> Scores:
         """The mean over the deadlines at which there are stragglers, seed by seed."""
         parts = [self.accuracies.get((method, deadline)) for deadline in self.tight]
-        return Measured.mean(f"{names.method(method)} over all deadlines", parts)
+        return Scores.mean(f"{names.method(method)} over all deadlines", parts)
 
     def loss(self, method: str, deadline: float) -> list[float] | None:
-        """What is lost, as a share of FedAvg's accuracy, seed by seed; None if one diverged."""
+        """The loss, as a part of FedAvg's accuracy, seed by seed; None if one diverged."""
         ours = self.accuracies.get((method, deadline))
         if ours is None or self.vanilla is None:
             return None

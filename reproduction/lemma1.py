@@ -76,7 +76,7 @@ def measure(users: int, layers: int, draws: int, seed: int, progress: OnPart) ->
 
 
 def findings(measured: Sequence[Json], second: Sequence[Json]) -> list[Finding]:
-    """What the paper says about |U^l|. Tests that fail are repeated on the second draws."""
+    """The paper's claims about |U^l|. Tests that fail are repeated on the second draws."""
     tests = sum(one["layers"] for one in measured)
     level = (1 - CONFIDENCE) / tests
     binomial, repeated = [], []

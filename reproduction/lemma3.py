@@ -21,7 +21,7 @@ from salf.core.arrivals import Floats
 from salf.methods.salf import SALF
 from salf.report import names
 from salf.report.lines import Line, Lines, Point, figure
-from salf.report.page import Block
+from salf.report.page import PageBlock
 from salf.report.style import Axis, Spec, ordered
 from salf.report.tables import Table
 from salf.runs.watched import OnPart
@@ -280,7 +280,7 @@ def _powers(points: Points) -> str:
     return f"U^{min(exponents):.2f} to U^{max(exponents):.2f}"
 
 
-def _blocks(points: Points) -> list[Block]:
+def _blocks(points: Points) -> list[PageBlock]:
     users = min(points.users, key=lambda count: abs(count - 30))  # as in the experiments
     rows = []
     for start, layers in product(points.starts, points.layers):

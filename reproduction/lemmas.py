@@ -1,4 +1,4 @@
-"""What the lemmas are measured on: many rounds of depths, and real gradients of one round.
+"""Measurements for the lemmas: many rounds of depths, and real gradients of one round.
 
 A step is linear in the gradients, -eta sum_u c[l, u] g_u^l, and everything the lemmas say about
 it depends on them through the inner products <g_u^l, g_v^l> alone. So gradients are computed once
@@ -16,9 +16,8 @@ from torch import nn
 
 from reproduction.item import Json, Measurement
 from salf.core.arrivals import Arrivals, Floats
-from salf.core.backprop import backward_to
 from salf.core.draws import Unkeyed
-from salf.core.layers import Layers
+from salf.core.layers import Layers, backward_to
 from salf.data import DataSet, Samples, load, split
 from salf.data.sampling import places
 from salf.engines import cross_entropy
@@ -32,7 +31,7 @@ _AT_ONCE = 1000
 def rounds_of(
     law: DepthDistribution, draws: int, rng: np.random.Generator
 ) -> Iterator[list[Arrivals]]:
-    """As many rounds of depths, some at a time."""
+    """Rounds of depths, some at a time."""
     for start in range(0, draws, _AT_ONCE):
         yield [law.draw(Unkeyed(rng), law.everybody) for _ in range(min(_AT_ONCE, draws - start))]
 

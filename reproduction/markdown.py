@@ -1,6 +1,6 @@
 """A page as Markdown, with pictures in the place of charts."""
 
-from salf.report.page import Block, Code, Page, Statement, runs
+from salf.report.page import Code, Page, PageBlock, Statement, runs
 from salf.report.tables import Table
 
 
@@ -16,7 +16,7 @@ def markdown(page: Page) -> str:
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
-def _block(block: Block) -> str:
+def _block(block: PageBlock) -> str:
     if isinstance(block, str):
         return block
     if isinstance(block, Table):

@@ -11,11 +11,11 @@ import torch
 
 from reproduction.brief import topics
 from reproduction.item import Outcome
-from reproduction.sizes import Settings
+from reproduction.sizes import ItemSettings
 from reproduction.texts import TEXTS, text
 from reproduction.verdicts import LEVEL, Finding, Verdict
 from salf.report import names
-from salf.report.page import Block, Chart, Code, Mood, Page, Section, Statement
+from salf.report.page import Chart, Code, Mood, Page, PageBlock, Section, Statement
 from salf.report.tables import Table
 
 FIGURES = "figures"
@@ -36,7 +36,7 @@ class Made:
 
     title: str
     outcome: Outcome
-    settings: Settings
+    settings: ItemSettings
     diverged: Mapping[str, str] = field(default_factory=dict)  # why, by run
     # What each of its runs and measurements was made with, as far as it was noted.
     versions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -110,7 +110,7 @@ def _section(name: str, item: Made) -> Section:
         outcome.description,
         picture=f"{FIGURES}/{name}.svg",
     )
-    blocks: list[Block] = [f"Size {item.settings.size}. {outcome.intro}".rstrip()]
+    blocks: list[PageBlock] = [f"Size {item.settings.size}. {outcome.intro}".rstrip()]
     blocks += [statement(finding) for finding in outcome.findings]
     return Section(f"{item.title} ({name})", [*blocks, chart, *outcome.blocks])
 
@@ -133,12 +133,12 @@ def _again(made: Mapping[str, Made]) -> Section:
 
 
 def versions() -> dict[str, str]:
-    """Of the packages on which numbers depend, as a run's summary has them."""
+    """Versions of the packages on which numbers depend, as in a run's summary."""
     return {"salf": version("salf"), "torch": torch.__version__, "numpy": np.__version__}
 
 
 def _made_with(made: Mapping[str, Made]) -> str:
-    """Of every run, not of whoever puts the page together from them."""
+    """Versions of every run, not of whoever puts the page together from them."""
     by_run = {run: noted for item in made.values() for run, noted in item.versions.items()}
     counts = Counter(_listed(noted) for noted in by_run.values())
     here = _listed({**versions(), "scipy": version("scipy")})
@@ -152,7 +152,7 @@ def _listed(noted: Mapping[str, str]) -> str:
     return names.listed([f"{package} {number}" for package, number in noted.items()])
 
 
-def _command(items: Sequence[str], settings: Settings) -> str:
+def _command(items: Sequence[str], settings: ItemSettings) -> str:
     # The folder is the reader's own.
     place = ["--data-dir", "FOLDER-WITH-CIFAR-10"] if settings.data_dir else []
     chosen = [] if settings.seeds is None else ["--seeds", str(settings.seeds)]

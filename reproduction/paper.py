@@ -1,4 +1,4 @@
-"""What the paper reports, as data."""
+"""The paper's numbers, as data."""
 
 from collections.abc import Mapping
 

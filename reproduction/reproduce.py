@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from reproduction.item import Found, Item, Json, Measurement, Task, label
+from reproduction.item import Found, Item, ItemTask, Json, Measurement, label
 from reproduction.items import ITEMS
 from reproduction.markdown import markdown
 from reproduction.page import FIGURES, Made, page, versions
-from reproduction.sizes import SIZES, Settings, Size
+from reproduction.sizes import SIZES, ItemSettings, Size
 from salf.common.errors import SalfError, unknown
 from salf.common.files import csv_of, write_whole
 from salf.data import load
@@ -65,7 +65,7 @@ def reproduce(
     The page has everything the folder holds, also what other calls made there. `on_item` is
     called with each item as soon as it is made.
     """
-    items, settings = _chosen(what), Settings(size.name, seeds, data_dir)
+    items, settings = _chosen(what), ItemSettings(size.name, seeds, data_dir)
     sized = settings.applied_to(size)
     workshop = Workshop(out)
     with workshop.locked():
@@ -88,7 +88,7 @@ def reproduce(
 
 
 def _do_all(
-    tasks: Mapping[str, Sequence[Task]],
+    tasks: Mapping[str, Sequence[ItemTask]],
     workshop: "Workshop",
     workers: int | None,
     on_progress: OnProgress | None,
@@ -139,11 +139,11 @@ class Workshop:
         """Keep other processes out."""
         return RunFolder(self.path).locked()
 
-    def remembered(self) -> dict[str, Settings]:
+    def remembered(self) -> dict[str, ItemSettings]:
         """The items that were made here, and with what."""
         stored = _read(self.path / STATE) or {}
         try:
-            return {name: Settings(**stored[name]) for name in ITEMS if name in stored}
+            return {name: ItemSettings(**stored[name]) for name in ITEMS if name in stored}
         except TypeError as error:
             raise _unreadable(self.path / STATE, error) from None
 
@@ -167,7 +167,7 @@ class Workshop:
                 )
         return made
 
-    def put_together(self, item: Item, size: Size, settings: Settings, done: Finished) -> Made:
+    def put_together(self, item: Item, size: Size, settings: ItemSettings, done: Finished) -> Made:
         """An item from the results of its tasks."""
         tasks = {label(task): task for task in item.tasks(size)}
         noted = {name: self._versions(task) for name, task in tasks.items()}
@@ -179,7 +179,7 @@ class Workshop:
             versions={name: found for name, found in noted.items() if found},
         )
 
-    def done_before(self, tasks: Mapping[str, Task]) -> Finished:
+    def done_before(self, tasks: Mapping[str, ItemTask]) -> Finished:
         """The results that are in the folder, and the runs that diverged."""
         done = Finished()
         for name, task in tasks.items():
@@ -189,7 +189,7 @@ class Workshop:
                 done.failures[name] = str(noted["reason"])
         return done
 
-    def note_divergence(self, task: Task, reason: str) -> None:
+    def note_divergence(self, task: ItemTask, reason: str) -> None:
         """Remember that a run diverged: the same config would diverge again."""
         if isinstance(task, Config):
             write_whole(self._folder(task) / DIVERGED, json.dumps({"reason": reason}) + "\n")
@@ -213,20 +213,20 @@ class Workshop:
         write_whole(self.path / PAGE, made.html())
         write_whole(self.path / TEXT, markdown(made))
 
-    def job(self, task: Task) -> Job:
+    def job(self, task: ItemTask) -> Job:
         """A task as a job whose result stays in the folder."""
         if isinstance(task, Measurement):
             return Job(partial(_measure, task, self._file(task)), _work(task))
         return run_job(task, self._folder(task), _work(task))
 
-    def _result(self, task: Task) -> Any:
+    def _result(self, task: ItemTask) -> Any:
         if isinstance(task, Measurement):
             return (_read(self._file(task)) or {}).get("found")
         folder, config = RunFolder(self._folder(task)), complete(task)
         summary = folder.finished(config)
         return None if summary is None else Result(config, folder.history(summary), summary)
 
-    def _versions(self, task: Task) -> dict[str, str]:
+    def _versions(self, task: ItemTask) -> dict[str, str]:
         """The versions a task was done with, of the packages on which numbers depend."""
         path = self._file(task) if isinstance(task, Measurement) else self._folder(task) / SUMMARY
         noted = (_read(path) or {}).get("versions", {})
@@ -247,7 +247,7 @@ def _chosen(what: Sequence[str]) -> dict[str, Item]:
     return {name: item for name, item in ITEMS.items() if everything or name in what}
 
 
-def _without_data(tasks: Mapping[str, Sequence[Task]], report: Tell | None) -> dict[str, str]:
+def _without_data(tasks: Mapping[str, Sequence[ItemTask]], report: Tell | None) -> dict[str, str]:
     """The items whose data cannot be loaded, with the reason. Data are downloaded here, once."""
     reasons: dict[tuple[str, str], str] = {}
     skipped = {}
@@ -270,7 +270,7 @@ def _without_data(tasks: Mapping[str, Sequence[Task]], report: Tell | None) -> d
     return skipped
 
 
-def _work(task: Task) -> float:
+def _work(task: ItemTask) -> float:
     """In seconds, roughly."""
     if isinstance(task, Measurement):
         return task.work

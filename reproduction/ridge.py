@@ -47,7 +47,7 @@ class Ridge:
 
     @cached_property
     def hessians(self) -> Floats:
-        """Of every F_u, which is quadratic."""
+        """The Hessian of every F_u, which is quadratic."""
         features = self.inputs.shape[1]
         return self._moments[0][:, :, :features] + self.ridge * np.eye(features)
 

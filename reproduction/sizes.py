@@ -114,8 +114,8 @@ SIZES: Mapping[str, Size] = {size.name: size for size in (QUICK, MEDIUM, PAPER)}
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What an item was made with, as the folder remembers it."""
+class ItemSettings:
+    """The settings an item was made with, as the folder remembers them."""
 
     size: str
     seeds: int | None = None  # of all runs; None: those of the size

@@ -1,4 +1,4 @@
-"""What can be said of a few seeds about a claim: paired differences, and tests."""
+"""Statistics of a few seeds: paired differences, and tests."""
 
 from collections.abc import Sequence
 from math import inf, sqrt

@@ -7,12 +7,12 @@ from reproduction.comparisons import CONVENTIONS, HEADINGS, far_apart
 from reproduction.item import Found, Outcome, Trained
 from reproduction.paper import published
 from reproduction.sizes import AVERAGES, METHODS, RATIOS, Size
-from reproduction.table1_claims import CLOSE, MODELS, Cells, Key, beside, findings, place
+from reproduction.table1_claims import CLOSE, MODELS, Cells, TableKey, beside, findings, place
 from reproduction.texts import TEXTS, about, heading, text
 from salf.common.intervals import interval, over_seeds
 from salf.report import names
 from salf.report.lines import Lines, Point, figure, method_lines
-from salf.report.page import Block
+from salf.report.page import PageBlock
 from salf.report.style import Axis, Spec
 from salf.report.tables import Table, bold
 from salf.runs.config import Config
@@ -24,7 +24,7 @@ class Table1(Trained):
     name = "table1"
     title = text("table1", "title")
 
-    def configs(self, size: Size) -> Mapping[Key, Sequence[Config]]:
+    def configs(self, size: Size) -> Mapping[TableKey, Sequence[Config]]:
         """The runs of every cell."""
         return {
             (model, method, average, ratio): size.seeded(model, method, average, ratio)
@@ -69,9 +69,9 @@ def _shown_once(method: str, average: str, ratio: float) -> bool:
     return not names.waits(method) or (average, ratio) == (AVERAGES[0], RATIOS[0])
 
 
-def _tables(cells: Cells) -> list[Block]:
+def _tables(cells: Cells) -> list[PageBlock]:
     """One per model: for every method and ratio the paper's number and ours, both ways."""
-    tables: list[Block] = []
+    tables: list[PageBlock] = []
     for model in MODELS:
         far = {
             (method, ratio)
@@ -98,7 +98,7 @@ def _tables(cells: Cells) -> list[Block]:
     return tables
 
 
-def _far_apart(cells: Cells) -> list[Block]:
+def _far_apart(cells: Cells) -> list[PageBlock]:
     """One sentence for each cell whose mean says little."""
     told = []
     for (model, method, average, ratio), seeds in cells.values.items():
@@ -108,7 +108,7 @@ def _far_apart(cells: Cells) -> list[Block]:
     return [sentence for sentence in told if sentence]
 
 
-def _far_off(cells: Cells) -> list[Block]:
+def _far_off(cells: Cells) -> list[PageBlock]:
     """Say which numbers are far from the paper's, and why."""
     far = [
         (method, f"{place(model, ratio)} {ours:.3f} ({theirs:.2f})")
@@ -118,7 +118,7 @@ def _far_off(cells: Cells) -> list[Block]:
     ]
     if not far:
         return [text("table1", "near", close=CLOSE)]
-    blocks: list[Block] = [text("table1", "far", close=CLOSE)]
+    blocks: list[PageBlock] = [text("table1", "far", close=CLOSE)]
     for method in dict.fromkeys(method for method, _ in far):
         listed = "; ".join(told for name, told in far if name == method)
         why = TEXTS["table1"]["reasons"].get(method, "Nothing is known about why.")

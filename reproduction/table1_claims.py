@@ -1,4 +1,4 @@
-"""What the paper says about Table I, checked on our accuracies."""
+"""The paper's claims about Table I, checked on our accuracies."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from statistics import fmean
 
 from reproduction.comparisons import (
     TIE,
-    Measured,
+    Scores,
     as_good,
     better,
     within_the_interval,
@@ -31,7 +31,7 @@ MINOR_GAP = {
 }
 
 
-Key = tuple[str, str, str, float]  # model, method, way of averaging, ratio of stragglers
+TableKey = tuple[str, str, str, float]  # model, method, way of averaging, ratio of stragglers
 
 
 @dataclass(frozen=True)
@@ -41,39 +41,39 @@ class Cells:
     Cells with a run that diverged are missing.
     """
 
-    values: Mapping[Key, Sequence[float]]
+    values: Mapping[TableKey, Sequence[float]]
 
-    def get(self, model: str, method: str, average: str, ratio: float) -> Measured:
+    def get(self, model: str, method: str, average: str, ratio: float) -> Scores:
         """The seeds' accuracies, with the method's name."""
-        return Measured(names.method(method), self.values.get((model, method, average, ratio)))
+        return Scores(names.method(method), self.values.get((model, method, average, ratio)))
 
     def pair(
         self, model: str, other: str, average: str, ratio: float
-    ) -> tuple[Measured, Measured, str]:
+    ) -> tuple[Scores, Scores, str]:
         """SALF's and another method's accuracies, and where that is."""
         ours, theirs = (self.get(model, method, average, ratio) for method in ("salf", other))
         return ours, theirs, place(model, ratio)
 
-    def at(self, model: str, method: str, average: str, ratio: float) -> Measured:
-        """The same, named by its place in the table."""
+    def at(self, model: str, method: str, average: str, ratio: float) -> Scores:
+        """Accuracies named by their place in the table."""
         seeds = self.values.get((model, method, average, ratio))
-        return Measured(place(model, ratio, method), seeds)
+        return Scores(place(model, ratio, method), seeds)
 
-    def fall(self, model: str, method: str, average: str) -> Measured:
+    def fall(self, model: str, method: str, average: str) -> Scores:
         """From the fewest stragglers to the most, seed by seed."""
         few, many = (self.get(model, method, average, ratio).seeds for ratio in (FEW, MANY))
         if few is None or many is None:
-            return Measured(names.method(method), None)
-        return Measured(f"{names.method(method)} falls by", paired(few, many))
+            return Scores(names.method(method), None)
+        return Scores(f"{names.method(method)} falls by", paired(few, many))
 
-    def over_ratios(self, model: str, method: str, average: str) -> Measured:
+    def over_ratios(self, model: str, method: str, average: str) -> Scores:
         """The mean over the ratios, seed by seed."""
         cells = [self.get(model, method, average, ratio).seeds for ratio in RATIOS]
-        return Measured.mean(names.method(method), cells)
+        return Scores.mean(names.method(method), cells)
 
 
 def findings(cells: Cells) -> list[Finding]:
-    """What the paper says about the table, and what has to hold whatever it says."""
+    """The paper's claims about the table, and what has to hold whatever it says."""
     both = zip(*(_findings(cells, average) for average in AVERAGES), strict=True)
     return [
         *(_close(cells, model) for model in MODELS),
@@ -83,7 +83,7 @@ def findings(cells: Cells) -> list[Finding]:
 
 
 def _findings(cells: Cells, average: str) -> list[Finding]:
-    """What the paper says about the table, for one way of averaging."""
+    """The paper's claims about the table, for one way of averaging."""
     gap, origin = MINOR_GAP[average]
     claims = {
         "falls": _falls_with_stragglers(cells, average),
@@ -188,7 +188,7 @@ def _salf_falls_least(cells: Cells, average: str) -> list[Check]:
 
 
 def _others(model: str) -> list[str]:
-    """What SALF is compared with; the paper says nothing about HeteroFL on the MLP."""
+    """The methods that SALF is compared with; the paper says nothing about HeteroFL on the MLP."""
     return [m for m in WITH_DEADLINE if m != "salf" and published(model, m, FEW) is not None]
 
 

@@ -34,13 +34,13 @@ def text(item: str, key: str, **values: Any) -> str:
 
 
 def about(item: str, **values: Any) -> About:
-    """What the section of an item says about what was run, and its figure."""
+    """Words on what was run for an item, and on its figure."""
     intro, description, caption = (text(item, key, **values) for key in About.__annotations__)
     return {"intro": intro, "description": description, "caption": caption}
 
 
 def heading(item: str, **values: Any) -> Heading:
-    """What is written over an item's figure."""
+    """The heading of an item's figure."""
     figure, subtitle = (text(item, key, **values) for key in ("figure", "subtitle"))
     return {"title": figure, "subtitle": [subtitle]}
 

@@ -80,7 +80,7 @@ class Theorem(Item):
 
 
 def _told(size: Size) -> dict[str, Any]:
-    """What the texts about the item are filled in with."""
+    """Values for the texts about the item."""
     config, confidence = size.configs["mlp"], names.percent(CONFIDENCE)
     more = {"users": USERS, "layers": LAYERS, "features": PROBLEM["features"]}
     return {"size": size, "config": config, "confidence": confidence, **more}
@@ -129,14 +129,14 @@ def measure(
 
 
 def upper_end(gaps: Floats) -> Floats:
-    """Of the interval of the mean over the repeats, in every round."""
+    """The upper end of the interval of the mean over the repeats, in every round."""
     repeats = gaps.shape[1]
     t = stats.t.ppf((1 + CONFIDENCE) / 2, repeats - 1)
     return np.asarray(gaps.mean(1) + t * gaps.std(1, ddof=1) / np.sqrt(repeats))
 
 
 def slopes(gaps: Floats, gamma: float) -> Floats:
-    """Of log gap over log(gamma + t) in the later rounds, repeat by repeat."""
+    """Slopes of log gap over log(gamma + t) in the later rounds, repeat by repeat."""
     t = _spaced(LATE * len(gaps), len(gaps))
     return np.asarray(np.polyfit(np.log(gamma + t), np.log(gaps[t - 1]), 1)[0])
 

@@ -9,7 +9,7 @@ LEVEL = 0.025  # of all tests of a claim together: what a 95 % interval leaves o
 
 
 class Verdict(Enum):
-    """What became of a claim."""
+    """The verdict on a claim."""
 
     HOLDS = "holds"
     IN_PART = "holds in part"

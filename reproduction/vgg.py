@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from reproduction import curves
-from reproduction.comparisons import HEADINGS, Measured, as_good, better, one_seed
+from reproduction.comparisons import HEADINGS, Scores, as_good, better, one_seed
 from reproduction.curves import Course
 from reproduction.item import Found, Outcome, Trained
 from reproduction.sizes import AVERAGES, PAPER, Size
@@ -35,7 +35,7 @@ LEARNED = 0.5  # being near FedAvg says nothing before FedAvg itself is there
 _SHADES = {0.3: "#F0A56B", 0.5: "#D55E00", 0.7: "#7A2E00"}
 
 
-class Case(NamedTuple):
+class NetCase(NamedTuple):
     """A net trained by a method. FedAvg, which waits, has one case a net."""
 
     net: str
@@ -44,7 +44,7 @@ class Case(NamedTuple):
     stragglers: float
 
     @classmethod
-    def waiting(cls, net: str) -> "Case":
+    def waiting(cls, net: str) -> "NetCase":
         """The ceiling."""
         return cls(net, "fedavg", "", 0.0)
 
@@ -54,7 +54,7 @@ class Case(NamedTuple):
 
 
 # How each case went, one course per seed; None if one diverged.
-Courses = Mapping[Case, Sequence[Course] | None]
+NetCourses = Mapping[NetCase, Sequence[Course] | None]
 
 
 @dataclass(frozen=True)
@@ -67,15 +67,15 @@ class Vgg(Trained):
     stragglers: Sequence[float]
     nets: Callable[[Size], Sequence[str]]
     averages: Callable[[Size], Sequence[str]]
-    claims: Callable[[Courses, str, Sequence[str], int], list[Finding]]
+    claims: Callable[[NetCourses, str, Sequence[str], int], list[Finding]]
 
-    def configs(self, size: Size) -> Mapping[Case, Sequence[Config]]:
+    def configs(self, size: Size) -> Mapping[NetCase, Sequence[Config]]:
         """FedAvg and the others, net by net."""
         cases = []
         for net in self.nets(size):
-            cases.append(Case.waiting(net))
+            cases.append(NetCase.waiting(net))
             cases += [
-                Case(net, method, average, share)
+                NetCase(net, method, average, share)
                 for average in self.averages(size)
                 for method in self.methods
                 for share in self.stragglers
@@ -118,8 +118,8 @@ class Vgg(Trained):
             **about("vgg", **told),
         )
 
-    def _line(self, case: Case) -> Line:
-        """By method, or by share of stragglers where there are several."""
+    def _line(self, case: NetCase) -> Line:
+        """A line by method, or by ratio of stragglers where there are several."""
         (line,) = method_lines([case.method])
         if len(self.stragglers) == 1:
             return line
@@ -128,10 +128,10 @@ class Vgg(Trained):
         return replace(line, name=f"{line.name}, {share} stragglers", colour=colour, bold=False)
 
 
-def findings(courses: Courses, average: str, nets: Sequence[str], images: int) -> list[Finding]:
-    """What the paper says about SALF at 30, 50 and 70 %. `images` are those held out."""
-    cases = [Case(net, "salf", average, share) for net in nets for share in SHARES]
-    score = {share: _profile(courses, Case("vgg19", "salf", average, share)) for share in SHARES}
+def findings(courses: NetCourses, average: str, nets: Sequence[str], images: int) -> list[Finding]:
+    """The paper's claims about SALF at 30, 50 and 70 %. `images` are those held out."""
+    cases = [NetCase(net, "salf", average, share) for net in nets for share in SHARES]
+    score = {share: _profile(courses, NetCase("vgg19", "salf", average, share)) for share in SHARES}
     few, *more = SHARES
     converges = [_converges(case, courses, images) for case in cases]
     limits = {"above_chance": _above_chance(images), "below_best": BELOW_BEST}
@@ -144,15 +144,15 @@ def findings(courses: Courses, average: str, nets: Sequence[str], images: int) -
 
 
 def findings_at_90(
-    courses: Courses, average: str, nets: Sequence[str], images: int
+    courses: NetCourses, average: str, nets: Sequence[str], images: int
 ) -> list[Finding]:
-    """What the paper says about SALF and Drop at 90 %."""
+    """The paper's claims about SALF and Drop at 90 %."""
     above_drop: list[Check] = []
     near_fedavg: list[Check] = []
     for net in nets:
-        salf, drop = (Case(net, method, average, TIGHT) for method in ("salf", "drop"))
+        salf, drop = (NetCase(net, method, average, TIGHT) for method in ("salf", "drop"))
         for where, of in (("over all rounds", curves.profiles), ("at the end", curves.ends)):
-            ours, theirs = (Measured(str(case), of(courses.get(case))) for case in (salf, drop))
+            ours, theirs = (Scores(str(case), of(courses.get(case))) for case in (salf, drop))
             above_drop.append(better(ours, theirs, where))
         near_fedavg.append(_approaches(courses, salf))
     limits = {"near": NEAR_THE_CEILING, "learned": LEARNED}
@@ -188,9 +188,9 @@ def held_out_images(size: Size) -> int:
     return round(TRAINING_IMAGES * size.configs[size.nets[0]].validation)
 
 
-def _approaches(courses: Courses, salf: Case) -> Check:
-    ceiling = Case.waiting(salf.net)
-    ours, theirs = (Measured(str(c), curves.ends(courses.get(c))) for c in (salf, ceiling))
+def _approaches(courses: NetCourses, salf: NetCase) -> Check:
+    ceiling = NetCase.waiting(salf.net)
+    ours, theirs = (Scores(str(c), curves.ends(courses.get(c))) for c in (salf, ceiling))
     check = as_good(ours, theirs, "at the end", margin=NEAR_THE_CEILING)
     if ours.seeds and theirs.seeds and fmean(theirs.seeds) < LEARNED:
         return Check(f"{check.what} (too early)", None)
@@ -201,8 +201,8 @@ def _above_chance(images: int) -> float:
     return CHANCE + 3 * sqrt(CHANCE * (1 - CHANCE) / images)
 
 
-def _converges(case: Case, courses: Courses, images: int) -> Check:
-    seeds, ceiling = courses.get(case), courses.get(Case.waiting(case.net))
+def _converges(case: NetCase, courses: NetCourses, images: int) -> Check:
+    seeds, ceiling = courses.get(case), courses.get(NetCase.waiting(case.net))
     if seeds is None:
         return Check(f"{case}: training diverged", False)
     told, passed = [], True
@@ -219,25 +219,25 @@ def _converges(case: Case, courses: Courses, images: int) -> Check:
         if ceiling is not None:
             passed &= course.end - CHANCE >= HALF_WAY * (ceiling[i].end - CHANCE)
     if passed and ceiling is None:
-        return Check(f"{Case.waiting(case.net)}: training diverged", None)
+        return Check(f"{NetCase.waiting(case.net)}: training diverged", None)
     return Check(f"{case}: {' and '.join(told)}", passed)
 
 
-def _profile(courses: Courses, case: Case) -> Measured:
-    return Measured(str(case), curves.profiles(courses.get(case)))
+def _profile(courses: NetCourses, case: NetCase) -> Scores:
+    return Scores(str(case), curves.profiles(courses.get(case)))
 
 
 def _slower_when_deeper(
-    courses: Courses, average: str, nets: Sequence[str], shares: Sequence[float]
+    courses: NetCourses, average: str, nets: Sequence[str], shares: Sequence[float]
 ) -> Finding:
     """Whether SALF's mean accuracy over the rounds falls with depth, and whether FedAvg's does."""
-    waiting = {net: _profile(courses, Case.waiting(net)) for net in nets}
+    waiting = {net: _profile(courses, NetCase.waiting(net)) for net in nets}
     salf = [
-        {net: _profile(courses, Case(net, "salf", average, share)) for net in nets}
+        {net: _profile(courses, NetCase(net, "salf", average, share)) for net in nets}
         for share in shares
     ]
 
-    def slower(scores: Mapping[str, Measured]) -> list[Check]:
+    def slower(scores: Mapping[str, Scores]) -> list[Check]:
         return [better(scores[a], scores[b]) for a, b in pairwise(nets)]
 
     told = ""
@@ -255,7 +255,7 @@ def _slower_when_deeper(
             for net, top in waiting.items()
         }
         if all(costs.values()):
-            means = {net: Measured.mean("", cost).seeds or [] for net, cost in costs.items()}
+            means = {net: Scores.mean("", cost).seeds or [] for net, cost in costs.items()}
             listed = ", ".join(f"{_net(net)} {interval(mean)}" for net, mean in means.items())
             told += f" What the stragglers cost, FedAvg less SALF: {listed}."
     checks = [check for scores in salf for check in slower(scores)]
@@ -270,9 +270,9 @@ def _net(key: str) -> str:
     return f"VGG-{key.removeprefix('vgg')}"
 
 
-def _has_learned(courses: Courses, nets: Sequence[str]) -> bool:
+def _has_learned(courses: NetCourses, nets: Sequence[str]) -> bool:
     """Whether FedAvg got somewhere with every net, so that what was run can tell something."""
-    ends = [curves.ends(courses.get(Case.waiting(net))) for net in nets]
+    ends = [curves.ends(courses.get(NetCase.waiting(net))) for net in nets]
     return all(end is not None and fmean(end) >= LEARNED for end in ends)
 
 

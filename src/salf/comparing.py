@@ -13,7 +13,7 @@ from torch import nn
 
 from salf.common.bars import Bar, console
 from salf.common.errors import SalfError, TrainingDiverged
-from salf.common.files import write_whole
+from salf.common.files import csv_of, write_whole
 from salf.common.notebook import frame
 from salf.common.progress import Report
 from salf.data import DataSet, are_of_users, load
@@ -24,14 +24,11 @@ from salf.report.comparison import print_tables, write_report
 from salf.report.extra import check_extra
 from salf.report.tables import printed
 from salf.runs.compare import (
-    RESULTS,
     Case,
     Comparison,
     cases,
-    check_goal,
     check_options,
     own_options,
-    results_csv,
 )
 from salf.runs.config import Config
 from salf.runs.federation import load_data
@@ -69,8 +66,8 @@ class Compared(Comparison):
         """Write results.csv, a picture (PNG and SVG) and the page report.html into a folder."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / RESULTS, results_csv(self))
-        return [folder / RESULTS, *write_report(self, folder, command)]
+        write_whole(folder / "results.csv", csv_of(self.records()))
+        return [folder / "results.csv", *write_report(self, folder, command)]
 
     def to_pandas(self) -> Any:
         """A data frame with a row per case and seed, as in results.csv."""
@@ -157,7 +154,8 @@ class Sweep:
         methods = {each if isinstance(each, str) else named(each): each for each in given}
         usual = [base.split] if not are_of_users(own[1]) else {"own": base.split}
         splits = axes.pop("split", usual)
-        rules = splits if isinstance(splits, Mapping) else {str(each): each for each in splits}
+        if not isinstance(splits, Mapping):
+            splits = {each if isinstance(each, str) else "given": each for each in splits}
         averages = axes.pop("average", [])
         fleet = axes["fleet"][0] if "fleet" in axes else fixed.get("fleet", base.fleet)
         if fleet:
@@ -170,7 +168,7 @@ class Sweep:
                     {
                         "method": [name],
                         "average": averages or [average],
-                        "split": [*rules],
+                        "split": [*splits],
                         "stragglers": [base.stragglers],
                         "batches": [base.batches],
                         **axes,
@@ -181,8 +179,13 @@ class Sweep:
         seeds = range(seeds) if isinstance(seeds, int) else seeds
         if not (found and seeds):
             raise SalfError("there is nothing to compare: pass at least one method and one seed.")
-        check_goal(target, fleet)
-        sweep = cls(base, fixed, [*found], seeds, target, methods, rules, own)
+        if target is not None and not fleet:
+            raise SalfError(
+                "a target needs the simulated clock of a fleet, such as fleet='phones'."
+            )
+        if target is not None and not 0 < target <= 1:
+            raise SalfError(f"the target is an accuracy above 0 and at most 1, not {target}.")
+        sweep = cls(base, fixed, [*found], seeds, target, methods, splits, own)
         if not sweep.by_name:
             return sweep
         model, data, _ = own
@@ -225,12 +228,10 @@ class Sweep:
             for (case, seed), name in self.names.items()
         }
         interrupted, by_clock = False, "seconds" in self.settings or self.base.seconds
+        pooled = self.by_name and on_round is None
         with Bar("simulated seconds" if by_clock else "rounds", counted=not by_clock) as bar:
             try:
-                if self.by_name and on_round is None:
-                    done = run_all(jobs, workers, bar.update)
-                else:
-                    done = run_here(jobs, bar.update)
+                done = run_all(jobs, workers, bar.update) if pooled else run_here(jobs, bar.update)
             except Interrupted as error:
                 done, interrupted = error.done, True
         results: dict[Case, list[Result]] = {}
@@ -245,7 +246,7 @@ class Sweep:
         base = self.base if self.by_name else next(iter(done.results.values())).config
         compared = Compared(base, results, done.failures, self.target, interrupted)
         if folder is not None:
-            write_whole(folder / RESULTS, results_csv(compared))
+            write_whole(folder / "results.csv", csv_of(compared.records()))
         return compared
 
     def _checked(self, report: Report | None) -> Callable[..., Job]:

@@ -22,11 +22,10 @@ from salf.core.server import SGD, Optimiser, Schedule, Server
 from salf.data.sampling import ONE_STEP, Batches, Cohort, LocalWork
 from salf.engines import Engine, LocalSteps, RoundResult
 from salf.engines import engine as make_engine
-from salf.methods import Method, Plan
+from salf.methods import Method, RoundPlan
 from salf.problem import Problem
-from salf.stages.pipeline import Pipeline, Stages
+from salf.stages.pipeline import Pipeline, Stages, Voice
 from salf.stages.states import Progress
-from salf.stages.voice import Voice
 from salf.worlds.base import World
 
 ROUNDING = 1e-9  # of a sum of many times, relative to it
@@ -98,7 +97,7 @@ class Simulation:
         states = self.pipeline.states
         # For anything about its users, or beyond the round.
         self.asks = method.asks.about_users or (states or self.pipeline.recall) is not None
-        self._last: tuple[tuple[bytes, int], Plan, int] | None = None  # for what, when
+        self._last: tuple[tuple[bytes, int], RoundPlan, int] | None = None  # for what, when
         self.voice = Voice(len(data))
         self.memory = self.world.start()
         self.old: dict[int, dict[str, Tensor]] = {}  # models users still compute on, by round
@@ -183,7 +182,7 @@ class Simulation:
         self.memory, self.t = memory, t
         return Row(t, result.loss, result.reached, **timed(arrived, computing))
 
-    def _plan(self, t: int, arrived: Arrivals, unreached: Floats) -> Plan:
+    def _plan(self, t: int, arrived: Arrivals, unreached: Floats) -> RoundPlan:
         """What the engine computes: as in the last round, if all arrivals are as they were there.
 
         They are if nobody is a straggler, and, without a clock, in methods that wait. Small models
@@ -218,7 +217,7 @@ class Simulation:
         )
 
     def _local_steps(
-        self, plan: Plan, arrived: Arrivals, weights: Mapping[UserId, float]
+        self, plan: RoundPlan, arrived: Arrivals, weights: Mapping[UserId, float]
     ) -> LocalSteps:
         """How users take their local steps, and what they are given beside the model."""
         rate, states = self.server.local_rate, self.pipeline.states
@@ -230,7 +229,7 @@ class Simulation:
                 states.begin(user, Progress(gradients, rate(group.given), weights[user]))
         return LocalSteps(rate, rule, states.server, states.of)
 
-    def _towards_old_models(self, plan: Plan, t: int) -> dict[str, Tensor]:
+    def _towards_old_models(self, plan: RoundPlan, t: int) -> dict[str, Tensor]:
         """sum_u c[l, u] (w_old - w): what averaging old models adds to averaging differences."""
         shifts: dict[str, Tensor] = {}
         with torch.no_grad():

@@ -26,7 +26,7 @@ from reference import (
 from salf.common.errors import SalfError
 from salf.core.layers import Layers
 from salf.engines import FusedEngine, LoopEngine
-from salf.methods import Group, Plan
+from salf.methods import Group, RoundPlan
 from salf.models import build
 from salf.worlds.depth import Mixture
 
@@ -110,7 +110,7 @@ def plan_with(name, users, layers):
         return plan_of(name, depths, layers, [0.2 / n for n in range(1, layers + 1)])
     late = np.arange(users) % 2 == 1
     both = [np.tile(np.where(who, 1 / users, 0), (layers, 1)) for who in (~late, late)]
-    return Plan((group(both[0], 2), group(both[1], 1)))
+    return RoundPlan((group(both[0], 2), group(both[1], 1)))
 
 
 @pytest.mark.slow
@@ -181,7 +181,7 @@ def test_any_nested_weights_give_the_same_step(draws):
     chosen = np.array(draws.draw(st.permutations(range(7))))[:users]
     rows = rows_of(*data(7, 2, (3,), 2, seed=draws.draw(st.integers(0, 99))), 2)
     chunk_bytes = draws.draw(st.sampled_from([1, 2000, 2**28]))
-    plan = Plan((Group(chosen, c, 1),))
+    plan = RoundPlan((Group(chosen, c, 1),))
     fused, loop = steps(model, plan, rows, chunk_bytes=chunk_bytes)
     assert fused.reached == loop.reached
     assert_close(fused.step.values, loop.step.values, 1e-10)
@@ -207,7 +207,7 @@ def test_any_depths_and_shapes_give_the_same_salf_step_and_running_statistics(dr
 def test_running_statistics_are_weighed_like_their_layer():
     """Weights that differ between users, on a model with batch norm, several chunks."""
     c = np.array([[0.5, 0.0, 0.0, 0.3], [0.25, 0.75, 0.0, 0.3], [0.2, 0.3, 0.7, 0.1]])
-    plan = Plan((Group(np.arange(4), c, 1),))
+    plan = RoundPlan((Group(np.arange(4), c, 1),))
     rows = rows_of(*data(4, 3, (2, 4, 4)), 3)
     for chunk_bytes in (1, 2**28):
         fused, loop = steps(small_normed(), plan, rows, chunk_bytes=chunk_bytes)
@@ -356,10 +356,10 @@ def test_batches_of_different_sizes_are_gathered_chunk_by_chunk_with_the_same_st
         for size in (4, 3, 2, 1)
         for own in [sizes[whole.users] == size]
     )
-    loop = LoopEngine(model, Layers.of(model)).round(Plan(groups), 1, {}, Rows())
+    loop = LoopEngine(model, Layers.of(model)).round(RoundPlan(groups), 1, {}, Rows())
     fused = FusedEngine(model, Layers.of(model), chunk_bytes=3000)
     seen.clear()
-    found = fused.round(Plan(groups), 1, {}, Rows())
+    found = fused.round(RoundPlan(groups), 1, {}, Rows())
     assert len(seen) > 8
     assert max(seen) < 8
     assert found.reached == loop.reached
@@ -368,7 +368,7 @@ def test_batches_of_different_sizes_are_gathered_chunk_by_chunk_with_the_same_st
 
 def test_weights_that_are_not_nested_are_refused_by_fused_and_run_by_loop():
     model = small_mlp()
-    plan = Plan((Group(np.arange(2), np.array([[1.0, 0], [0, 1.0], [1.0, 1.0]]), 1),))
+    plan = RoundPlan((Group(np.arange(2), np.array([[1.0, 0], [0, 1.0], [1.0, 1.0]]), 1),))
     rows = rows_of(*data(2, 2, (4,)), 2)
     LoopEngine(model, Layers.of(model)).round(plan, 1, {}, rows)
     with pytest.raises(SalfError, match=r"nested.*engine 'loop'"):

@@ -23,7 +23,7 @@ from salf.core.layers import Layers
 from salf.data import Partitioned, Samples
 from salf.data.sampling import Cohort
 from salf.engines import ENGINES, GroupedEngine, LoopEngine, engine
-from salf.methods import METHODS, Group, Plan, method
+from salf.methods import METHODS, Group, RoundPlan, method
 from salf.problem import Problem
 from salf.simulation import Recipe, Simulation
 from salf.worlds.base import AtDeadline
@@ -111,7 +111,7 @@ def test_any_weights_give_the_same_step(name, draws):
         c[: depth - 1, user] = 0
     c = np.concatenate([c, c * rng.uniform(0.5, 2, 3)], axis=1)
     before = copy_of(model)
-    plan = Plan((Group(rng.permutation(USERS), c, 1),))
+    plan = RoundPlan((Group(rng.permutation(USERS), c, 1),))
     loop = LoopEngine(model, layers).round(plan, 1, {}, rows)
     for fast in {"grouped", kind}:
         chunk_bytes = draws.draw(st.sampled_from([1, ONE_PASS]))
@@ -131,11 +131,11 @@ def test_users_on_an_older_model_agree(name):
     rows = rows_of(*data(USERS, SIZE, shape), SIZE)
     layers = Layers.of(model, example=rows(np.arange(1))[0])
     now, late = np.full((len(layers), 3), 0.2), np.full((len(layers), USERS - 3), 0.1)
-    plan = Plan((Group(np.arange(3), now, 2), Group(np.arange(3, USERS), late, 1)))
+    plan = RoundPlan((Group(np.arange(3), now, 2), Group(np.arange(3, USERS), late, 1)))
     old = {1: {**dict(older.named_parameters()), **dict(older.named_buffers())}}
     before = copy_of(older)
     loop = LoopEngine(model, layers).round(plan, 2, old, rows)
-    only_now = LoopEngine(model, layers).round(Plan(plan.groups[:1]), 2, {}, rows)
+    only_now = LoopEngine(model, layers).round(RoundPlan(plan.groups[:1]), 2, {}, rows)
     for fast in {"grouped", kind}:
         found = ENGINES[fast](model, layers).round(plan, 2, old, rows)
         moved = {key: value for key, value in loop.step.values.items() if key != "places"}
@@ -159,7 +159,7 @@ def test_users_of_one_depth_are_one_pass_and_no_pass_is_more_than_a_user():
     assert sorted(seen[1:]) == [2, 3]  # the first looks at one user's size
     seen.clear()
     weights = np.random.default_rng(0).uniform(1, 2, (len(layers), USERS))
-    grouped.round(Plan((Group(np.arange(USERS), weights, 1),)), 1, {}, noting)
+    grouped.round(RoundPlan((Group(np.arange(USERS), weights, 1),)), 1, {}, noting)
     assert seen == [1] * USERS
 
 
@@ -167,7 +167,7 @@ def test_weights_that_are_not_nested_agree():
     model = make("gru")
     rows = rows_of(*data(3, SIZE, SEQUENCE), SIZE)
     layers = Layers.of(model, example=rows(np.arange(1))[0])
-    plan = Plan((Group(np.arange(3), np.array([[1.0, 0, 2.0], [0, 1.0, 0]]), 1),))
+    plan = RoundPlan((Group(np.arange(3), np.array([[1.0, 0, 2.0], [0, 1.0, 0]]), 1),))
     loop = LoopEngine(model, layers).round(plan, 1, {}, rows)
     found = GroupedEngine(model, layers).round(plan, 1, {}, rows)
     assert found.reached == loop.reached == (2, 1)

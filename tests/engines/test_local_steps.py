@@ -28,7 +28,7 @@ from salf.core.layers import Layers
 from salf.data import Partitioned, Samples
 from salf.data.sampling import Batches, LocalWork, places
 from salf.engines import LocalSteps, LoopEngine, StackedEngine, engine
-from salf.methods import Group, Plan, method
+from salf.methods import Group, RoundPlan, method
 from salf.models import build
 from salf.worlds.base import AtDeadline
 from salf.worlds.depth import Mixture, Uniform
@@ -103,7 +103,7 @@ def test_one_local_step_needs_no_rate_and_is_the_round_without_local_steps():
     rows = rows_of(*data(3, 2, (4,)), 2)
     arrived = Arrivals.at(np.array([1, 2, 3]))
     plan = method("salf").plan(1, arrived, np.zeros(3))
-    bare = Plan((Group(plan.groups[0].users, plan.groups[0].weights, 1),))
+    bare = RoundPlan((Group(plan.groups[0].users, plan.groups[0].weights, 1),))
     made = LoopEngine(model, Layers.of(model))
     with_rate = made.round(plan, 1, {}, rows, LocalSteps(lambda t: RATE)).step.values
     assert_same(with_rate, made.round(bare, 1, {}, rows).step.values)

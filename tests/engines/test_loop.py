@@ -9,7 +9,7 @@ from nets import small_normed
 from reference import assert_close, assert_same, copy_of, data, gradients, rows_of
 from salf.core.layers import Layers
 from salf.engines import LoopEngine
-from salf.methods import Group, Plan
+from salf.methods import Group, RoundPlan
 
 C = np.array([[0.5, 0.0, 0.0], [0.25, 0.75, 0.0], [0.2, 0.3, 0.7]])
 
@@ -32,7 +32,7 @@ def test_the_step_is_the_weighted_sum_of_the_users_gradients_and_statistics():
     layers = Layers.of(model)
     inputs, targets = data(3, 2, (2, 4, 4))
     before = copy_of(model)
-    plan = Plan((Group(np.arange(3), C, 1),))
+    plan = RoundPlan((Group(np.arange(3), C, 1),))
     result = LoopEngine(model, layers).round(plan, 1, {}, rows_of(inputs, targets, 2))
     assert_close(result.step.values, wanted_step(model, layers, inputs, targets, 2), 1e-13)
     assert result.reached == (1, 2, 3)
@@ -47,7 +47,7 @@ def test_a_users_loss_is_the_mean_over_its_rows_and_the_rounds_over_its_users():
         for u in range(3)
     ]
     model = small_normed()
-    plan = Plan((Group(np.arange(3), C, 1),))
+    plan = RoundPlan((Group(np.arange(3), C, 1),))
     result = LoopEngine(model, Layers.of(model)).round(plan, 1, {}, rows_of(inputs, targets, 2))
     assert result.loss == pytest.approx(sum(x.item() for x in losses) / 3, rel=1e-12)
 
@@ -57,7 +57,7 @@ def test_groups_on_old_models_use_those_models():
     layers = Layers.of(model)
     inputs, targets = data(3, 2, (2, 4, 4))
     kept = {**dict(old.named_parameters()), **dict(old.named_buffers())}
-    plan = Plan((Group(np.arange(3), C, 1),))
+    plan = RoundPlan((Group(np.arange(3), C, 1),))
     before = copy_of(old)
     result = LoopEngine(model, layers).round(plan, 2, {1: kept}, rows_of(inputs, targets, 2))
     assert_close(result.step.values, wanted_step(old, layers, inputs, targets, 2), 1e-13)
@@ -83,7 +83,7 @@ def test_any_module_runs_and_layers_below_a_users_depth_get_nothing_of_it():
     model = Residual().double()
     inputs, targets = data(3, 2, (4,))
     layers = Layers.of(model, example=inputs[:1])
-    plan = Plan((Group(np.arange(3), C, 1),))
+    plan = RoundPlan((Group(np.arange(3), C, 1),))
     result = LoopEngine(model, layers).round(plan, 1, {}, rows_of(inputs, targets, 2))
     assert_close(result.step.values, wanted_step(model, layers, inputs, targets, 2), 1e-13)
 
@@ -91,7 +91,7 @@ def test_any_module_runs_and_layers_below_a_users_depth_get_nothing_of_it():
 def test_a_model_left_in_evaluation_mode_is_trained_in_training_mode():
     model = small_normed().eval()
     inputs, targets = data(3, 2, (2, 4, 4))
-    plan = Plan((Group(np.arange(3), C, 1),))
+    plan = RoundPlan((Group(np.arange(3), C, 1),))
     result = LoopEngine(model, Layers.of(model)).round(plan, 1, {}, rows_of(inputs, targets, 2))
     twin = small_normed()
     wanted = wanted_step(twin, Layers.of(twin), inputs, targets, 2)
@@ -103,7 +103,7 @@ def test_statistics_in_front_of_the_first_layer_are_put_back_after_every_user():
     torch.manual_seed(0)
     model = nn.Sequential(nn.BatchNorm1d(4, affine=False), nn.Linear(4, 3)).double()
     before = copy_of(model)
-    plan = Plan((Group(np.arange(3), C[2:], 1),))
+    plan = RoundPlan((Group(np.arange(3), C[2:], 1),))
     LoopEngine(model, Layers.of(model)).round(plan, 1, {}, rows_of(*data(3, 2, (4,)), 2))
     assert_same(copy_of(model), before)
 
@@ -127,7 +127,7 @@ def test_buffers_of_no_layer_and_flags_are_left_as_they_are():
     inputs, targets = data(3, 2, (4,))
     inputs = inputs.float()
     layers = Layers.of(model, ["first", "last"])
-    plan = Plan((Group(np.arange(3), np.full((2, 3), 1 / 3), 1),))
+    plan = RoundPlan((Group(np.arange(3), np.full((2, 3), 1 / 3), 1),))
     result = LoopEngine(model, layers).round(plan, 1, {}, rows_of(inputs, targets, 2))
     assert model.calls == 0  # not handed on from one user to the next
     assert model.last.mask.all()
@@ -141,7 +141,9 @@ def test_statistics_move_no_further_than_users_moved_them_where_p_stretches_the_
     rows = rows_of(inputs, targets, 2)
     mean, stretched = np.full((3, 3), 1 / 3), np.full((3, 3), 1 / 3 / (1 - 0.75))
     once, more = (
-        LoopEngine(model, layers).round(Plan((Group(np.arange(3), c, 1),)), 1, {}, rows).step.values
+        LoopEngine(model, layers)
+        .round(RoundPlan((Group(np.arange(3), c, 1),)), 1, {}, rows)
+        .step.values
         for c in (mean, stretched)
     )
     buffers = {name for name, _ in model.named_buffers()}
@@ -159,7 +161,7 @@ def test_a_mask_of_minus_infinity_does_not_look_like_divergence():
 
     model = nn.Sequential(Masked())
     step = LoopEngine(model, Layers.of(model)).round(
-        Plan((Group(np.arange(1), np.ones((1, 1)), 1),)),
+        RoundPlan((Group(np.arange(1), np.ones((1, 1)), 1),)),
         1,
         {},
         lambda users, step: (torch.ones(2, 4), torch.zeros(2, dtype=torch.int64)),

@@ -14,7 +14,7 @@ from salf.common.errors import SalfError
 from salf.core.layers import Layers
 from salf.engines import FusedEngine, LoopEngine, RowLoss, cross_entropy
 from salf.engines.losses import checked
-from salf.methods import Group, Plan
+from salf.methods import Group, RoundPlan
 from salf.worlds.depth import fixed
 
 CLASSES = 3
@@ -100,7 +100,7 @@ def test_a_single_value_is_computed_from_one_users_rows(points, name, engine):
     inputs, labels = points
     model, loss, users = small_mlp(), PER_USER[name], 3
     batches = [(inputs[10 * u : 10 * u + 5], labels[10 * u : 10 * u + 5]) for u in range(users)]
-    plan = Plan((Group(np.arange(users), np.full((3, users), 1 / users), 1),))
+    plan = RoundPlan((Group(np.arange(users), np.full((3, users), 1 / users), 1),))
 
     def rows(chosen, step=1):
         return tuple(torch.cat([batches[u][part] for u in chosen]) for part in (0, 1))

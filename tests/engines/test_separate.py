@@ -10,7 +10,7 @@ from reference import assert_close, copy_of, data, plan_of, rows_of
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.layers import Layers
 from salf.engines import FusedEngine, GroupedEngine, LoopEngine, separate
-from salf.methods import Group, Plan
+from salf.methods import Group, RoundPlan
 from salf.models import build
 
 
@@ -55,7 +55,7 @@ def of_depths(depths, layers, users=None):
     reach = depths <= np.arange(1, layers + 1)[:, None]
     weights = reach * np.linspace(0.1, 0.7, len(depths))
     users = np.arange(len(depths)) if users is None else np.array(users)
-    return Plan((Group(users, weights, 1),))
+    return RoundPlan((Group(users, weights, 1),))
 
 
 NETS = {
@@ -146,7 +146,7 @@ def test_users_with_unequal_batches_and_on_old_models_agree():
             return inputs[index], targets[index]
 
     weights = np.array([[0.0, 0.1, 0.0], [0.2, 0.3, 0.0], [0.1, 0.2, 0.3]])
-    plan = Plan(
+    plan = RoundPlan(
         (
             Group(np.arange(3), weights, 2, rows=2),
             Group(np.array([4, 3]), weights[:, :2], 2, rows=3),

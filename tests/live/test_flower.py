@@ -238,21 +238,6 @@ def test_a_pull_that_fails_before_it_finds_anything_loses_nothing(monkeypatch, t
     assert records.read(tmp_path / "rounds")[0].rejected == ()
 
 
-def test_p_l_is_learned_where_it_is_not_given():
-    salf_ = salf(unreached=None, deadline=10.0)
-    result = start(salf_, FakeGrid({1: sends(2, 1), 2: sends(3, 2)}), rounds=1)  # nobody in layer 1
-    assert_same(result.arrays, stepped([gradients(2, 1), gradients(3, 2)]))
-    p = salf_.server.reach.unreached()
-    assert p[0] > 0
-    assert p[1] == p[2] == 0
-    before = result.arrays.to_torch_state_dict()
-    arrays = salf_.start(FakeGrid({1: sends(1, 1)}), result.arrays, 2).arrays
-    layers, sent = salf_.server.layers, gradients(1, 1)
-    for name, tensor in arrays.to_torch_state_dict().items():
-        step = sent[name] / (1 - p[layers.index_of[name]])
-        torch.testing.assert_close(tensor, before[name] - LR * step)
-
-
 def test_how_reach_is_found_is_a_setting_of_the_strategy_and_of_the_command(tmp_path):
     schedule = tmp_path / "deadlines.csv"
     schedule.write_text("deadline\n1.0\n2.0\n")
@@ -488,15 +473,6 @@ def test_a_round_does_not_wait_for_nodes_at_work_on_earlier_ones():
     assert [metrics[t]["users"] for t in (1, 2)] == [2, 2]
 
 
-@pytest.mark.slow
-def test_the_grace_period_learns_from_late_replies():
-    slow = FakeGrid({node: sends(1) for node in range(1, 10)}, dict.fromkeys(range(1, 10), 0.25))
-    salf_ = salf(deadline=0.05, grace=None)
-    salf_.grace.first = 0.05  # too short for anybody
-    start(salf_, slow, rounds=8)  # by then some replies have come, however busy the machine is
-    assert salf_.grace.seconds > 0.3
-
-
 def test_messages_live_as_long_as_their_reply_is_of_use():
     grid = FakeGrid({1: sends()})
     start(salf(deadline=0.3, grace=0.2), grid)
@@ -519,11 +495,6 @@ def test_a_method_that_waits_gives_messages_the_whole_timeout():
     assert grid.pushed[0].metadata.ttl == 70.0
     assert "deadline" not in grid.pushed[0].content["config"]
     assert_same(result.arrays, stepped([gradients(1, 1), gradients(1, 2)]))
-
-
-def test_a_method_that_does_not_wait_needs_a_deadline():
-    with pytest.raises(SalfError, match="salf needs a deadline"):
-        start(salf(deadline=None), FakeGrid({1: sends()}))
 
 
 def test_a_deadline_that_is_none_is_refused_at_once():
@@ -611,20 +582,14 @@ def full_gradients():
 
 
 def test_a_node_with_time_sends_all_gradients():
-    sent = travelled(train(network(), batch(), the_message(salf(deadline=60.0)), context()))
-    assert sent.content["metrics"]["depth"] == 1
-    assert sent.content["metrics"]["server-round"] == 1
-    assert sent.content["metrics"]["seconds"] > 0
-    for name, gradient in sent.content["arrays"].to_torch_state_dict().items():
-        torch.testing.assert_close(gradient, full_gradients()[name])
-
-
-def test_the_servers_model_is_the_one_that_is_trained():
     other = network()
     with torch.no_grad():
         for parameter in other.parameters():
-            parameter.add_(1.0)
-    sent = train(other, batch, the_message(salf(deadline=60.0)))
+            parameter.add_(1.0)  # the server's model is trained, not this
+    sent = travelled(train(other, batch, the_message(salf(deadline=60.0)), context()))
+    assert sent.content["metrics"]["depth"] == 1
+    assert sent.content["metrics"]["server-round"] == 1
+    assert sent.content["metrics"]["seconds"] > 0
     for name, gradient in sent.content["arrays"].to_torch_state_dict().items():
         torch.testing.assert_close(gradient, full_gradients()[name])
 
@@ -872,27 +837,16 @@ def evaluating(metrics):
     return node
 
 
-def test_federated_evaluation_is_flowers_own():
-    grid = FakeGrid(
-        {
-            1: evaluating({"num-examples": 1, "loss": 1.0}),
-            2: evaluating({"num-examples": 3, "loss": 5.0}),
-        }
-    )
-    result = start(salf(fraction_evaluate=1.0), grid)
-    assert result.evaluate_metrics_clientapp[1]["loss"] == 4.0
-
-
 def test_federated_evaluation_holds_nothing_up():
     nodes = {
         1: evaluating({"num-examples": 1, "loss": 1.0}),
-        2: evaluating({"num-examples": 1, "loss": 3.0}),
+        2: evaluating({"num-examples": 3, "loss": 5.0}),
         3: evaluating(HANGS),
     }
     began = time.monotonic()
     result = start(salf(fraction_evaluate=1.0, evaluate_timeout=0.3), FakeGrid(nodes), rounds=2)
     assert time.monotonic() - began < 15.0
-    assert [result.evaluate_metrics_clientapp[t]["loss"] for t in (1, 2)] == [2.0, 2.0]
+    assert [result.evaluate_metrics_clientapp[t]["loss"] for t in (1, 2)] == [4.0, 4.0]
 
 
 def test_federated_evaluation_that_makes_no_sense_is_left_out(caplog):

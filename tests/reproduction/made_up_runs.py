@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from reproduction.item import Found, Task, label
+from reproduction.item import Found, ItemTask, label
 from salf.core.rows import Row
 from salf.runs.config import Config
 from salf.runs.run import Result
@@ -19,7 +19,9 @@ def result(config: Config, accuracies: Sequence[float], losses: Sequence[float] 
     return Result(config, History(rows, {"accuracy": accuracies[-1]}), {})
 
 
-def found(tasks: Sequence[Task], accuracies: Callable[[Config], Sequence[float] | None]) -> Found:
+def found(
+    tasks: Sequence[ItemTask], accuracies: Callable[[Config], Sequence[float] | None]
+) -> Found:
     """What these tasks gave; a run without accuracies diverged."""
     runs = {label(task): task for task in tasks if isinstance(task, Config)}
     given = {name: accuracies(config) for name, config in runs.items()}

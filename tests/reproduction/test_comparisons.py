@@ -4,7 +4,7 @@ import pytest
 from scipy import stats
 
 from reproduction.comparisons import (
-    Measured,
+    Scores,
     as_good,
     better,
     between,
@@ -17,11 +17,11 @@ WIDE = (-0.1, 0.0, 0.1)
 
 
 def ours(*seeds):
-    return Measured("SALF", seeds)
+    return Scores("SALF", seeds)
 
 
 def theirs(*seeds):
-    return Measured("Drop", seeds)
+    return Scores("Drop", seeds)
 
 
 def verdict(*checks):
@@ -66,7 +66,7 @@ def test_of_a_loss_less_is_better_and_the_method_said_to_be_good_comes_first():
     assert better(*losses, less=True).passed is True
     assert verdict(better(*losses)) is Verdict.FAILS
     assert "SALF 0.100, Drop 0.200 (−0.100 ±0.004)" in better(*losses, less=True).what
-    assert better(Measured("SALF", None), losses[1], less=True).passed is False
+    assert better(Scores("SALF", None), losses[1], less=True).passed is False
 
 
 @pytest.mark.parametrize("compare", [as_good, better, within_the_interval])
@@ -115,7 +115,7 @@ def test_two_seeds_that_happen_to_agree_tell_nothing_unless_nothing_differs():
 
 
 def test_training_that_diverged_speaks_against_the_method_said_to_be_good_only():
-    gone = Measured("SALF", None)
+    gone = Scores("SALF", None)
     for compare in (as_good, better, within_the_interval):
         assert compare(gone, theirs(0.5, 0.6), "at the end").passed is False
         assert compare(theirs(0.5, 0.6), gone).passed is None

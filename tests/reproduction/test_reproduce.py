@@ -15,7 +15,7 @@ import torch
 
 from reproduction.items import ITEMS
 from reproduction.reproduce import PAGE, STATE, TEXT, reproduce
-from reproduction.sizes import QUICK, Settings
+from reproduction.sizes import QUICK, ItemSettings
 from reproduction.verdicts import Verdict
 from salf.common.errors import SalfError
 from salf.runs.config import Config
@@ -277,9 +277,9 @@ def test_the_overview_counts_every_verdict_and_so_does_the_sentence(done):
 
 
 def test_seeds_that_are_asked_for_are_those_of_every_run(tiny):
-    sized = Settings("tiny", 4).applied_to(tiny)
+    sized = ItemSettings("tiny", 4).applied_to(tiny)
     assert (sized.seeds, sized.vgg_seeds) == (4, 4)
-    assert Settings("tiny").applied_to(tiny) == tiny
+    assert ItemSettings("tiny").applied_to(tiny) == tiny
 
 
 def test_a_data_folder_is_for_the_data_that_are_in_it(tiny, tmp_path):
@@ -288,7 +288,7 @@ def test_a_data_folder_is_for_the_data_that_are_in_it(tiny, tmp_path):
         "vgg11": replace(tiny.configs["vgg11"], data="cifar10"),
     }
     (tmp_path / "cifar-10-binary.tar.gz").write_bytes(b"")
-    sized = Settings("x", data_dir=str(tmp_path)).applied_to(replace(tiny, configs=configs))
+    sized = ItemSettings("x", data_dir=str(tmp_path)).applied_to(replace(tiny, configs=configs))
     assert sized.configs["mlp"].data_dir == ""  # whose runs stay the same ones
     assert sized.configs["vgg11"].data_dir == str(tmp_path)
 

@@ -12,7 +12,7 @@ from reproduction.vgg import (
     AT_90,
     BY_SHARE,
     SHARES,
-    Case,
+    NetCase,
     findings,
     findings_at_90,
 )
@@ -33,12 +33,12 @@ def like_the_paper(changes=None, noise=NOISE):
     """Slower with depth, and with VGG-19 better for more stragglers."""
     cases = {}
     for i, net in enumerate(NETS):
-        cases[Case.waiting(net)] = 0.95 - 0.12 * i
+        cases[NetCase.waiting(net)] = 0.95 - 0.12 * i
         for j, share in enumerate(SHARES):
             gain = 0.08 * j - 0.16 if net == "vgg19" else -0.01 * j
-            cases[Case(net, "salf", "reached", share)] = 0.92 - 0.12 * i + gain
-        cases[Case(net, "salf", "reached", 0.9)] = 0.91 - 0.12 * i
-        cases[Case(net, "drop", "reached", 0.9)] = 0.3
+            cases[NetCase(net, "salf", "reached", share)] = 0.92 - 0.12 * i + gain
+        cases[NetCase(net, "salf", "reached", 0.9)] = 0.91 - 0.12 * i
+        cases[NetCase(net, "drop", "reached", 0.9)] = 0.3
     cases |= changes or {}
     return {
         case: value
@@ -49,7 +49,7 @@ def like_the_paper(changes=None, noise=NOISE):
 
 
 def salf(net, share):
-    return Case(net, "salf", "reached", share)
+    return NetCase(net, "salf", "reached", share)
 
 
 def by_share(changes=None, nets=NETS, noise=NOISE):
@@ -85,7 +85,7 @@ def test_a_training_that_does_not_converge_is_found(bad):
 def test_converging_is_next_to_fedavg_of_the_same_net():
     """At 0.3 all are above chance, settled and still learning; FedAvg is at 0.9, or at 0.4."""
     slow = {salf(net, share): 0.3 for net in NETS for share in SHARES}
-    high, low = ({Case.waiting(net): end for net in NETS} for end in (0.9, 0.4))
+    high, low = ({NetCase.waiting(net): end for net in NETS} for end in (0.9, 0.4))
     assert by_share(slow | high)[0].verdict is FAILS
     assert by_share(slow | low)[0].verdict is HOLDS
     assert "0.299 at the end (FedAvg 0.899)" in by_share(slow | high)[0].reason
@@ -96,7 +96,7 @@ def test_slower_with_depth_says_whether_fedavg_is_too():
     slower = by_share()[1]
     assert "For FedAvg, without any deadline, the same holds: VGG-11 FedAvg" in slower.reason
     assert "FedAvg less SALF: VGG-11 0.020 ±0.000, VGG-13 0.020 ±0.000" in slower.reason
-    rising = {Case.waiting(net): 0.8 + 0.01 * i for i, net in enumerate(NETS)}
+    rising = {NetCase.waiting(net): 0.8 + 0.01 * i for i, net in enumerate(NETS)}
     slower = by_share(rising)[1]
     assert slower.verdict is HOLDS
     assert "For FedAvg, without any deadline, the same does not hold" in slower.reason
@@ -143,7 +143,7 @@ def test_salf_has_to_be_above_drop_by_more_than_the_seeds_differ():
     assert at_90(worse)[0].verdict is FAILS
     assert "on i.i.d. data these represent all" in at_90(worse)[0].reason
     a_little = [course(0.2, end) for end in (0.95, 0.88, 0.885)]
-    found_a_little = at_90({Case("vgg11", "drop", "reached", 0.9): a_little})[0]
+    found_a_little = at_90({NetCase("vgg11", "drop", "reached", 0.9): a_little})[0]
     assert found_a_little.verdict is IN_PART
     assert "6 of 8 checks passed. Inconclusive" in found_a_little.reason
     assert "at the end: VGG-11 SALF (90 %) 0.910, VGG-11 Drop (90 %) 0.905" in found_a_little.reason
@@ -158,7 +158,7 @@ def test_approaching_fedavg_is_within_0_05():
 
 
 def test_being_near_a_fedavg_that_has_learned_little_says_nothing():
-    early = {case: 0.2 for net in NETS for case in (Case.waiting(net), salf(net, 0.9))}
+    early = {case: 0.2 for net in NETS for case in (NetCase.waiting(net), salf(net, 0.9))}
     near = at_90(early)[1]
     assert near.verdict is UNDECIDED
     assert "(too early)" in near.reason
@@ -169,7 +169,7 @@ def test_training_that_diverged_does_not_converge():
     assert converges.verdict is IN_PART
     assert "VGG-13 SALF (50 %): training diverged" in converges.reason
     assert slower.verdict is IN_PART
-    above, near, _ = at_90({Case.waiting("vgg11"): None, salf("vgg13", 0.9): None})
+    above, near, _ = at_90({NetCase.waiting("vgg11"): None, salf("vgg13", 0.9): None})
     assert "Inconclusive: at the end: VGG-11 FedAvg: training diverged" in near.reason
     assert "Failed: over all rounds: VGG-13 SALF (90 %): training diverged" in above.reason
     nothing = dict.fromkeys(like_the_paper())

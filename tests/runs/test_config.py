@@ -5,16 +5,6 @@ from salf.runs.config import Config
 from salf.runs.presets import PRESETS, load_config
 
 
-def test_a_config_written_as_toml_is_read_back_the_same(tmp_path):
-    config = Config(
-        data="synthetic", method="heterofl", options={"width": 0.25}, lr="cosine:0.1", seed=7
-    )
-    path = tmp_path / "config.toml"
-    path.write_text(config.to_toml())
-    assert load_config(str(path)) == config
-    assert "batch-size" in config.to_toml()
-
-
 def test_presets_are_the_papers_settings():
     mlp, cnn, vgg = (PRESETS[name] for name in ("mnist-mlp", "mnist-cnn", "cifar-vgg16"))
     assert (mlp.model, mlp.rounds, mlp.lr) == ("mlp", 250, 0.05)

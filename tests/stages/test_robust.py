@@ -14,7 +14,6 @@ from salf.cli.attacks import TABLE, try_attacks
 from salf.common.errors import SalfError
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.layers import Layer, Layers
-from salf.runs.compare import RESULTS
 from salf.runs.config import Config
 from salf.runs.presets import PRESETS
 from salf.runs.run import run
@@ -369,7 +368,7 @@ def test_the_command_makes_a_table_of_attacks_and_goes_on_where_it_stopped(tmp_p
     assert lines[0] == "| 50% stragglers | none | trimmed |"
     assert [line.split(" | ")[0] for line in lines[2:]] == ["| no attack", "| flip"]
     assert all(0 < float(cell) < 1 for cell in lines[2].strip("| ").split(" | ")[1:])
-    assert len((tmp_path / RESULTS).read_text().splitlines()) == 1 + 8
+    assert len((tmp_path / "results.csv").read_text().splitlines()) == 1 + 8
     for folder in (tmp_path / "runs").iterdir():  # finished runs are not run again
         (folder / "metrics.csv").touch()
     assert try_attacks(*asked) == found

@@ -147,7 +147,7 @@ def lists_of(base: Config, given: Mapping[str, list[str]]) -> GivenSettings:
 def _are_values(base: Config, name: str, parts: list[str]) -> bool:
     try:
         values = [typed(Config, name, part) for part in parts]
-        if all(isinstance(value, str) for value in values):
+        if any(isinstance(value, str) for value in values):  # numbers are refused as themselves
             for value in values:
                 base.changed(**{name: value})
     except SalfError:

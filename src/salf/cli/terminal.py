@@ -4,18 +4,11 @@ import re
 from collections.abc import Callable
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TransferSpeedColumn,
-)
 
+from salf.common.bars import Bar
 from salf.common.bars import console as console
 from salf.common.errors import SalfError
-from salf.common.progress import Reporter
+from salf.common.progress import Reporter, megabytes
 from salf.runs.config import Config
 from salf.runs.live_config import LiveConfig
 from salf.runs.settings import key, names_of
@@ -49,25 +42,16 @@ class Downloads(Reporter):
 
     def __init__(self, say: Callable[[str], None] = say) -> None:
         super().__init__(say)
-        self._bar: Progress | None = None
-        self._task = TaskID(0)
+        self._bar: Bar | None = None
 
     def show(self, title: str, done: int, total: int | None) -> None:
-        """Move the bar."""
         if not console.is_terminal:
             super().show(title, done, total)
             return
-        if self._bar is None:
-            columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn())
-            self._bar = Progress(
-                TextColumn("{task.description}"), *columns, console=console, transient=True
-            )
-            self._task = self._bar.add_task(title, total=total)
-            self._bar.start()
-        self._bar.update(self._task, completed=done)
+        self._bar = self._bar or Bar(title, total, patience=0)
+        self._bar.update(done, total, state=megabytes(done))
 
     def hide(self) -> None:
-        """Take the bar away."""
         super().hide()
         if self._bar is not None:
             self._bar.stop()

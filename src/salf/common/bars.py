@@ -27,7 +27,13 @@ class Bar:
     """
 
     def __init__(
-        self, what: str, total: float | None = None, *, counted: bool = False, memory: float = 30.0
+        self,
+        what: str,
+        total: float | None = None,
+        *,
+        counted: bool = False,
+        memory: float = 30.0,
+        patience: float = PATIENCE,
     ) -> None:
         self.progress = Progress(
             TextColumn("{task.description}"),
@@ -43,12 +49,16 @@ class Bar:
         )
         self.visible = console.is_terminal or console.is_jupyter
         self.task = self.progress.add_task(what, total=total, state="")
-        self._from = monotonic() + PATIENCE
+        self._from = monotonic() + patience
 
     def __enter__(self) -> "Bar":
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Take the bar away."""
         if self.progress.live.is_started:
             self.progress.stop()
 

@@ -12,14 +12,13 @@ from torch.func import functional_call
 
 from salf.core.aggregate import Changing, Held, LayerwiseAggregate, PerLayer, Step, UserId
 from salf.core.arrivals import Ints
-from salf.core.backprop import backward_to
-from salf.core.layers import Layers, is_sent
+from salf.core.layers import Layers, backward_to, is_sent
 from salf.core.local import Local, Passed, changed, local_update
 from salf.core.narrow import SubNetwork, subnetwork
 from salf.core.rules import LocalRule, State, Tensors
 from salf.core.server import Schedule
 from salf.engines.losses import Loss, cross_entropy, user_losses
-from salf.methods import Group, Plan
+from salf.methods import Group, RoundPlan
 
 Weights = Mapping[str, Tensor]
 
@@ -111,7 +110,7 @@ class Engine(ABC):
 
     def round(
         self,
-        plan: Plan,
+        plan: RoundPlan,
         t: int,
         old: Mapping[int, Weights],
         rows: Rows,
@@ -219,7 +218,9 @@ class Engine(ABC):
         A user's loss is the mean over its local steps.
         """
 
-    def _network(self, plan: Plan, group: Group, weights: Weights, local: LocalSteps) -> Network:
+    def _network(
+        self, plan: RoundPlan, group: Group, weights: Weights, local: LocalSteps
+    ) -> Network:
         rate = local.rate(group.given)
         if group.width == 1:
             return Network(weights, weights is not self.weights, None, rate, local)

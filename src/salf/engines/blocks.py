@@ -28,7 +28,7 @@ CHUNK_BYTES = 64 * 2**20
 CHUNK_PER_PARAMETER_BYTE = 4
 
 
-class Block:
+class LayerBlock:
     """Modules run one after the other, with batch norm at any depth inside them per user.
 
     The stand-ins take their places in the model for the time of a pass only.
@@ -103,22 +103,22 @@ def _stand_ins_inside(
 
 
 @dataclass(frozen=True)
-class Parts:
+class RowParts:
     """Rows of users whose batches differ in size, each a part of its user."""
 
     share: Floats  # of its user's batch
     first: Bools  # whether it is its user's first
 
     @classmethod
-    def of(cls, groups: Sequence[Group]) -> tuple[Floats, "Parts"]:
+    def of(cls, groups: Sequence[Group]) -> tuple[Floats, "RowParts"]:
         """The weights c[l, row], user by user in the order of the groups, and what the rows are."""
         weights = [np.repeat(group.weights / group.rows, group.rows, axis=1) for group in groups]
         share = [np.full(len(group.users) * group.rows, 1 / group.rows) for group in groups]
         first = [np.tile(np.arange(group.rows) == 0, len(group.users)) for group in groups]
         return np.concatenate(weights, axis=1), cls(np.concatenate(share), np.concatenate(first))
 
-    def of_columns(self, some: Ints) -> "Parts":
-        return Parts(self.share[some], self.first[some])
+    def of_columns(self, some: Ints) -> "RowParts":
+        return RowParts(self.share[some], self.first[some])
 
     def reached(self, c: Floats) -> Ints:
         """How many users have a weight in each layer."""
@@ -136,7 +136,7 @@ class BlockEngine(Engine):
         chunk_bytes: int | None = None,
     ) -> None:
         super().__init__(model, layers, loss)
-        self._blocks = [Block(modules, self.weights) for modules in self._modules()]
+        self._blocks = [LayerBlock(modules, self.weights) for modules in self._modules()]
         self._parameter_bytes = sum(parameter.nbytes for parameter in model.parameters())
         self.chunk_bytes = chunk_bytes or max(
             self._least_chunk_bytes(), CHUNK_PER_PARAMETER_BYTE * self._parameter_bytes
@@ -167,7 +167,7 @@ class BlockEngine(Engine):
         inputs: Tensor,
         targets: Tensor,
         aggregate: LayerwiseAggregate,
-        parts: "Parts | None" = None,
+        parts: "RowParts | None" = None,
     ) -> float:
         """Add the updates of some users of one set; return the sum of their losses.
 
@@ -208,7 +208,7 @@ class BlockEngine(Engine):
     ) -> float:
         if len(groups) < 2 or not isinstance(rows(groups[0].users[:1])[0], Tensor):
             return super()._compute_together(groups, network, rows, aggregate)
-        weights, parts = Parts.of(groups)
+        weights, parts = RowParts.of(groups)
         total, chunk = 0.0, max(1, self.chunk_bytes // self._row_bytes(groups[0], rows))
         for columns in self._sets(weights):
             for start in range(0, len(columns), chunk):

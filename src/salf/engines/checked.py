@@ -11,7 +11,7 @@ from salf.engines.base import ONE_STEP, Engine, LocalSteps, Network, RoundResult
 from salf.engines.fused import FusedEngine, is_nested
 from salf.engines.loop import LoopEngine
 from salf.engines.mixing import tolerance, trial
-from salf.methods import Group, Plan
+from salf.methods import Group, RoundPlan
 
 NEGLIGIBLE = 1e-3  # a layer whose gradients are smaller, relative to the largest, is all rounding
 
@@ -52,7 +52,7 @@ class CheckedEngine(Engine):
 
     def round(
         self,
-        plan: Plan,
+        plan: RoundPlan,
         t: int,
         old: Mapping[int, Weights],
         rows: Rows,
@@ -76,7 +76,7 @@ class CheckedEngine(Engine):
 
     def _difference(
         self,
-        plan: Plan,
+        plan: RoundPlan,
         t: int,
         old: Mapping[int, Weights],
         rows: Rows,

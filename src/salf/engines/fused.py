@@ -25,11 +25,10 @@ from torch import Tensor, nn
 from salf.common.errors import SalfError
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.arrivals import Floats, Ints
-from salf.core.backprop import backward_to
-from salf.core.layers import Layers, flatten, is_sequential
+from salf.core.layers import Layers, backward_to, flatten, is_sequential
 from salf.core.narrow import BATCH_NORMS
 from salf.engines.base import Network, Rows, Weights
-from salf.engines.blocks import BlockEngine, Parts
+from salf.engines.blocks import BlockEngine, RowParts
 from salf.engines.losses import total_and_objective
 from salf.engines.separate import SeparateBlock
 from salf.methods import Group
@@ -146,7 +145,7 @@ class FusedEngine(BlockEngine):
         inputs: Tensor,
         targets: Tensor,
         aggregate: LayerwiseAggregate,
-        parts: Parts | None = None,
+        parts: RowParts | None = None,
     ) -> float:
         signals = _signals(len(c), c.tobytes())
         outputs = self._outputs(signals, network.forward_weights(), inputs)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.arrivals import Floats, Ints
-from salf.core.backprop import backward_to
+from salf.core.layers import backward_to
 from salf.engines.base import Network
-from salf.engines.blocks import BlockEngine, Parts
+from salf.engines.blocks import BlockEngine, RowParts
 from salf.engines.losses import total_and_objective
 
 
@@ -38,7 +38,7 @@ class GroupedEngine(BlockEngine):
         inputs: Tensor,
         targets: Tensor,
         aggregate: LayerwiseAggregate,
-        parts: Parts | None = None,
+        parts: RowParts | None = None,
     ) -> float:
         scale, users = c.max(1), c.shape[1]
         depth = 1 + int(np.argmax(scale > 0))

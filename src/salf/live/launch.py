@@ -6,7 +6,7 @@ depths.
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from salf.problem import Problem
 from salf.runs.federation import problem_of
 from salf.runs.folder import LOG, RunFolder
 from salf.runs.live_config import LiveConfig
-from salf.runs.run import Result, complete
+from salf.runs.run import Result, in_folder
 from salf.runs.training import OnRound
 from salf.stages.robust import Robust
 
@@ -77,15 +77,12 @@ def run(
     if config.backend == "flower" and on_round is not None:
         raise SalfError("on_round is for Ray: with Flower the model is in another process.")
     config = trusting(config, joining, watcher.say)
-    if out is None:
-        return _run(complete(config), None, joining, on_round, watcher)
-    folder = RunFolder(out)
-    with folder.locked():
-        config = complete(folder.claim(complete(config, here=False), resume))
-        if (summary := folder.finished(config)) is not None:
-            return Result(config, folder.history(summary), summary)
-        with _log_into(folder.path / LOG):
+
+    def go(config: LiveConfig, folder: RunFolder | None) -> Result:
+        with nullcontext() if folder is None else _log_into(folder.path / LOG):
             return _run(config, folder, joining, on_round, watcher)
+
+    return in_folder(config, out, resume, go)
 
 
 def trusting(config: LiveConfig, joining: Joining, say: Say) -> LiveConfig:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +12,10 @@ from torch.nn.utils import parameters_to_vector
 
 from salf.common.errors import SalfError
 from salf.core import rows as records
-from salf.core.arrivals import Arrivals, Ints
+from salf.core.arrivals import Ints
 from salf.core.rows import Row
 from salf.data.sampling import Batches
 from salf.live.users import user_name
-from salf.runs.config import Config
 from salf.runs.federation import from_config
 from salf.runs.folder import CONFIG, MODEL, ROUNDS
 from salf.runs.presets import load_config
@@ -47,11 +46,7 @@ def replay(folder: Path | str, on_round: OnRound | None = None) -> Replay:
     rows = recorded(folder)
     config = load_config(str(folder / CONFIG)).simulated()
     numbers = {user_name(number): number - 1 for number in range(1, config.users + 1)}
-    world = _world(rows, numbers)
-    one_step = config.local_steps == 1 and not config.local_epochs
-    if one_step and not _is_nested(config, world):  # which the fused engine needs
-        config = config.changed(engine="loop")
-    training = from_config(config, world=world)
+    training = from_config(config, world=_world(rows, numbers))
     simulation = training.simulation
     seen: set[str] = set()  # users that were asked so far
 
@@ -100,21 +95,6 @@ def _world(rows: Sequence[Row], numbers: Mapping[str, int]) -> Recorded:
             for row, names in asked
         ],
     )
-
-
-def _is_nested(config: Config, world: Recorded) -> bool:
-    """Whether the method counts everybody who counts in a layer in all later ones too."""
-    method = config.make_method()
-    ones = np.ones((world.layers, 1))
-    counts = (
-        method.checked_share(
-            replace(Arrivals.at(depths), chance=ones * (depths > 0), intervals=ones * (depths > 0)),
-            world.layers,
-        )
-        > 0
-        for depths in world.depths
-    )
-    return all((each[:-1] <= each[1:]).all() for each in counts)
 
 
 def _distance(model: nn.Module, stored: Path) -> float | None:

@@ -18,7 +18,7 @@ from salf.live.server import LiveServer
 from salf.live.task import Task
 from salf.live.tmax import TMax
 from salf.live.update import Rejected, Update
-from salf.worlds.fleet.deadlines import Auto, Deadline
+from salf.worlds.fleet.deadlines import Deadline
 
 log = logging.getLogger("salf.live")
 
@@ -115,12 +115,8 @@ class Rounds:
         on_wait: Callable[[str], None] | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        if deadline is None and not server.method.asks.waits:
-            raise SalfError(
-                f"{server.method.name} needs a deadline, the time that a round may take."
-            )
         self.server, self.link = server, link
-        self.t_max = TMax.of(None if server.method.asks.waits else deadline, server.done_after)
+        self.t_max = TMax(server, deadline)
         self.deadline: float | None = None  # of the round
         self.grace = grace or Grace()
         self.cohort, self.seed = cohort, seed
@@ -137,7 +133,6 @@ class Rounds:
         """Run one round, from asking to the new model."""
         late = self._wait_for_somebody()
         users = self._choose()
-        self.t_max.current = self.server.t_max  # which may have been restored
         self.deadline, trying = self.t_max.seconds(self.server.t + 1), self.t_max.trying
         t = self.server.open(users, None if trying else self.deadline)
         began = self._began[t] = self._now()
@@ -148,8 +143,7 @@ class Rounds:
         # The step is part of the round, so answers are taken until it has to be begun; but T_max
         # is the users', whatever a step took.
         until = began + limit - min(self._usual_closing(), grace)
-        fixed = not isinstance(self.t_max.deadline, Auto)
-        self.link.send(self.server.task(self.deadline, fixed), users)
+        self.link.send(self.server.task(self.deadline, not self.t_max.adapts), users)
         asked = set(self.link.awaited())  # not those who are still busy with another round
         for answers, arrived in late:
             self._take(answers, arrived)
@@ -157,7 +151,6 @@ class Rounds:
         round = self.server.round
         row = replace(self.server.close(), deadline=self.deadline, arrived=self._arrived)
         self.t_max.learn(row, asked, round.updates)
-        self.server.t_max = self.t_max.current
         closed = self._now()
         self._closing.append(closed - heard)
         self._slow_down_if_all_failed(row, asked, round.failed)
@@ -215,7 +208,7 @@ class Rounds:
             self._say_empty = SAY_EMPTY
         elif self._empty == self._say_empty and self.deadline is not None and not self._failures:
             self._say_empty *= 10
-            if isinstance(self.t_max.deadline, Auto):
+            if self.t_max.adapts:
                 about = f"the deadline is now {self.deadline:g} s and growing."
             else:
                 about = f"is a deadline of {self.deadline:g} s too short?"

@@ -1,14 +1,13 @@
 """T_max of live rounds: given in advance, or found and adapted while the run goes on."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from math import ceil, inf, isfinite
 
 import numpy as np
 
 from salf.common.errors import SalfError
-from salf.core.arrivals import Floats
 from salf.core.rows import Row
+from salf.live.server import LiveServer
 from salf.live.update import Update
 from salf.worlds.fleet.deadlines import Auto, Constant, Deadline
 
@@ -18,42 +17,39 @@ PATIENCE = 4.0  # times the slowest user's last round: what the other trials may
 SHORTEST, LONGEST = 1e-3, 600.0  # seconds; an adapted T_max stays between them
 
 
-def check_deadline(seconds: float | Deadline | None) -> None:
-    """Refuse what is no duration, with a sentence. None is no deadline."""
-    if isinstance(seconds, Deadline) or seconds is None:
-        return
-    if not (isinstance(seconds, int | float) and 0 < seconds < inf):
-        raise SalfError(f"the deadline must be a positive time in seconds, not {seconds!r}.")
-
-
-@dataclass
 class TMax:
     """T_max of the next round.
 
     `Auto` starts with `TRIALS` rounds in which users have ample time, and takes from them the T_max
     at which users would have reached as many of their layers as it aims for. From then on it is
-    adapted after each round (`Auto.after`).
+    adapted after each round (`Auto.after`). The server keeps what it is at.
     """
 
-    deadline: Deadline | None
-    done_after: Floats  # the part of a round's work that is done when each layer is complete
-    current: float = 0.0  # what a deadline that is adapted is at; 0 until it is found
-    _fastest: dict[str, float] = field(default_factory=dict)  # seconds of a step, of each user
-    _slowest: float = 0.0  # user in the last trial
-    _trials: int = 0
-
-    @classmethod
-    def of(cls, deadline: float | Deadline | None, done_after: Floats) -> "TMax":
-        """A number is a constant deadline."""
-        check_deadline(deadline)
+    def __init__(self, server: LiveServer, deadline: float | Deadline | None) -> None:
         if deadline is not None and not isinstance(deadline, Deadline):
+            if not (isinstance(deadline, int | float) and 0 < deadline < inf):
+                raise SalfError(
+                    f"the deadline must be a positive time in seconds, not {deadline!r}."
+                )
             deadline = Constant(float(deadline))
-        return cls(deadline, done_after)
+        waits = server.method.asks.waits
+        if deadline is None and not waits:
+            raise SalfError(
+                f"{server.method.name} needs a deadline, the time that a round may take."
+            )
+        self.server, self.deadline = server, None if waits else deadline
+        self._fastest: dict[str, float] = {}  # seconds of a step, of each user
+        self._slowest = 0.0  # user in the last trial
+        self._trials = 0
+
+    @property
+    def adapts(self) -> bool:
+        return isinstance(self.deadline, Auto)
 
     @property
     def trying(self) -> bool:
         """Whether the next round is a trial, in which all users have the time they need."""
-        return isinstance(self.deadline, Auto) and not self.current
+        return self.adapts and not self.server.t_max
 
     def seconds(self, t: int) -> float | None:
         """T_max of round t, which is the next one; None if rounds wait for everybody."""
@@ -61,7 +57,7 @@ class TMax:
             return None
         if self.trying:
             return min(FIRST, max(1.0, PATIENCE * self._slowest)) if self._slowest else FIRST
-        return self.deadline.of(t, self.current)
+        return self.deadline.of(t, self.server.t_max)
 
     def learn(self, row: Row, asked: Collection[str], updates: Mapping[str, Update]) -> None:
         """Take in a round: its row, the users who got its question, and the updates used.
@@ -84,7 +80,7 @@ class TMax:
             for user in counted
         ]
         done = sum(reached) / (layers * len(counted))
-        self.current = min(max(self.deadline.after(self.current, done), SHORTEST), LONGEST)
+        self._set(self.deadline.after(self.server.t_max, done))
 
     def _try(self, users: Collection[str], updates: Mapping[str, Update]) -> None:
         assert isinstance(self.deadline, Auto)
@@ -97,11 +93,14 @@ class TMax:
             (u.seconds for user, u in updates.items() if user in users), default=self._slowest
         )
         self._trials += 1
-        times = np.outer(list(self._fastest.values()), self.done_after).ravel()
+        times = np.outer(list(self._fastest.values()), self.server.done_after).ravel()
         known = times[np.isfinite(times)]
         if self._trials < TRIALS or not len(known):
             return
         at = float(np.sort(times)[ceil(self.deadline.reach * len(times)) - 1])
         # If too many users did not finish, T_max starts beyond all that did.
         start = at if isfinite(at) else 2 * float(known.max())
-        self.current = min(max(start, SHORTEST), LONGEST)
+        self._set(start)
+
+    def _set(self, seconds: float) -> None:
+        self.server.t_max = min(max(seconds, SHORTEST), LONGEST)

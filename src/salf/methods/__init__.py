@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from salf.common import registry
 from salf.common.errors import SalfError
 from salf.methods.asks import Asks
-from salf.methods.base import Average, Group, Method, Narrow, Plan, Recalled, make
+from salf.methods.base import Average, Group, Method, Narrow, Recalled, RoundPlan, make
 
 
 def _discover() -> dict[str, type[Method]]:
@@ -99,8 +99,8 @@ __all__ = [
     "Group",
     "Method",
     "Narrow",
-    "Plan",
     "Recalled",
+    "RoundPlan",
     "asks",
     "find",
     "from_wire",

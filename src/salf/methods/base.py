@@ -65,7 +65,7 @@ class Narrow:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RoundPlan:
     """One round: who computes what, and how it is put together.
 
     With `average_models`, users on older models contribute those models themselves, not only the
@@ -77,7 +77,7 @@ class Plan:
     narrow: Narrow = field(default_factory=Narrow)
     average_models: bool = False
 
-    def later(self, rounds: int) -> "Plan":
+    def later(self, rounds: int) -> "RoundPlan":
         """This plan, so many rounds later."""
         if not rounds:
             return self
@@ -261,7 +261,9 @@ class Method(ABC):
         )
         return share, closing
 
-    def plan(self, t: int, arrived: Arrivals, unreached: Floats, rows: Ints | None = None) -> Plan:
+    def plan(
+        self, t: int, arrived: Arrivals, unreached: Floats, rows: Ints | None = None
+    ) -> RoundPlan:
         """Round t for an engine: users grouped by their network and the `rows` of their batches.
 
         Users with no weight in any layer compute nothing.
@@ -277,7 +279,7 @@ class Method(ABC):
         takes_part: list[bool] = (weights.max(axis=0) > 0).tolist()
         if networks and all(takes_part) and networks.count(networks[0]) == len(networks):
             everybody = Group(arrived.user, weights, *networks[0], gradients)
-            return Plan((everybody,), closing, narrow, self.average_models)
+            return RoundPlan((everybody,), closing, narrow, self.average_models)
         alike: dict[tuple[int, float, int], list[int]] = {}
         for user, network in enumerate(networks):
             if takes_part[user]:
@@ -296,7 +298,7 @@ class Method(ABC):
                     gradients[:, some],
                 )
             )
-        return Plan(tuple(groups), closing, narrow, self.average_models)
+        return RoundPlan(tuple(groups), closing, narrow, self.average_models)
 
     def checked_share(self, arrived: Arrivals, layers: int) -> Floats:
         """`share`, or an error that says what is wrong with it."""

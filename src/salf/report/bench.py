@@ -11,7 +11,7 @@ from salf.bench.suite import POINTS, REFERENCE, BenchCell, Suite
 from salf.common.intervals import Interval, over_seeds
 from salf.report import names
 from salf.report.lines import Line, Lines, Point, figure
-from salf.report.page import Block, Chart, Page, Section, again, made_with
+from salf.report.page import Chart, Page, PageBlock, Section, again, made_with
 from salf.report.style import Axis, Spec, write
 from salf.report.tables import Table, best, bold, tell
 from salf.runs.clocked import SHARE
@@ -243,8 +243,8 @@ def curves(suite: Suite, rows: Sequence[BenchRow], data: str) -> Spec:
     return figure(Lines(points, lines, x, y, height=170, wrap=3))
 
 
-def _scenarios(suite: Suite) -> list[Block]:
-    found: list[Block] = []
+def _scenarios(suite: Suite) -> list[PageBlock]:
+    found: list[PageBlock] = []
     for scenario in suite.scenarios:
         budget = f"{scenario.rounds} rounds"
         if scenario.clocked:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from salf.report import charts, names, seconds
 from salf.report.measured import methods, ratios, seeds, test_accuracy
-from salf.report.page import Block, Chart, Page, Section, again, made_with
+from salf.report.page import Chart, Page, PageBlock, Section, again, made_with
 from salf.report.style import pictures, write
 from salf.report.tables import Table, best, bold, tell
 from salf.runs.compare import Case, Comparison
@@ -165,7 +165,7 @@ def _table(comparison: Comparison, cases: Sequence[Case], caption: str) -> Table
 
 
 def _accuracy_section(comparison: Comparison) -> Section:
-    blocks: list[Block] = [_told(comparison), *tables(comparison)]
+    blocks: list[PageBlock] = [_told(comparison), *tables(comparison)]
     measured = any(test_accuracy(comparison, case) is not None for case in comparison.results)
     if measured and has_ratio(comparison.base.depth) and len(ratios(comparison)) > 1:
         caption = f"Test accuracy over the ratio of stragglers{_spread(comparison, 'line')}."
@@ -185,7 +185,7 @@ def _curves_section(comparison: Comparison, over: charts.Over) -> Section:
     )
     if not clocked:
         return Section(title, [chart])
-    said: list[Block] = [*seconds.sentences(comparison), *tables(comparison), _told(comparison)]
+    said: list[PageBlock] = [*seconds.sentences(comparison), *tables(comparison), _told(comparison)]
     return Section(title, [chart, *said])
 
 

@@ -1,4 +1,4 @@
-"""What was measured in a comparison, over its seeds."""
+"""Results of a comparison over its seeds."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> "Spread | None":
-        """The interval of the values that were measured; None if none was."""
+        """The spread of the values that were measured; None if none was."""
         known = [value for value in values if value is not None]
         if not known:
             return None
@@ -27,17 +27,17 @@ class Spread:
         return cls(fmean(known), sd, min(known), max(known), len(known))
 
     def __str__(self) -> str:
-        """As in a table: `0.8964 ±0.0021`, and without the spread for a single value."""
+        """`0.8964 ±0.0021`, without the spread for a single value."""
         return f"{self.mean:.4f}" + (f" ±{self.sd:.4f}" if self.count > 1 else "")
 
 
 def test_accuracy(comparison: Comparison, case: Case) -> Spread | None:
-    """Accuracy of the model at the end; None if the case was not run, or has no accuracy."""
+    """The accuracy at the end; None if the case was not run, or has none."""
     return Spread.of(result.history.test_accuracy for result in comparison.results.get(case, []))
 
 
 def methods(comparison: Comparison) -> list[str]:
-    """In the order they were asked for."""
+    """The methods in the order they were asked for."""
     return list(dict.fromkeys(case.method for case in comparison.results))
 
 
@@ -47,7 +47,7 @@ def lines(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def ratios(comparison: Comparison) -> list[float]:
-    """Ratios of stragglers, from the lowest."""
+    """The ratios of stragglers, from the lowest."""
     return sorted({case.stragglers for case in comparison.results})
 
 

@@ -109,7 +109,7 @@ def deadline(value: float | str | None) -> str:
 
 
 def who_is_slow(config: Config) -> str:
-    """What keeps the users of a run from finishing."""
+    """The reason why users of a run do not finish."""
     if waits(config.method):
         return f"waiting for all users{f' of {config.fleet}' if config.fleet else ''}"
     if config.fleet and not config.make_method().asks.deadline:

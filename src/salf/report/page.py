@@ -43,7 +43,7 @@ class Statement:
 
 
 # A paragraph is a string.
-Block = str | Table | Chart | Code | Statement
+PageBlock = str | Table | Chart | Code | Statement
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Section:
     """Blocks under a heading, in reading order. Consecutive tables stand side by side."""
 
     heading: str
-    blocks: Sequence[Block]
+    blocks: Sequence[PageBlock]
 
 
 @dataclass(frozen=True)
@@ -84,12 +84,12 @@ class Page:
 def again(
     command: Sequence[str],
     config: str,
-    *more: Block,
+    *more: PageBlock,
     about: str = "The config",
     heading: str = "Reproduce this page",
 ) -> Section:
     """The last section: the arguments of `salf` that make the page again, and the config."""
-    how: Block = Code(join(["salf", *command])) if command else "Created in Python."
+    how: PageBlock = Code(join(["salf", *command])) if command else "Created in Python."
     return Section(heading, [how, *([Code(config, about)] if config else []), *more])
 
 
@@ -99,7 +99,7 @@ def made_with(packages: Iterable[tuple[str, str]]) -> list[str]:
     return [f"Made with {names.listed(found)}."] if found else []
 
 
-def runs(blocks: Sequence[Block]) -> list[tuple[str, list[Block]]]:
+def runs(blocks: Sequence[PageBlock]) -> list[tuple[str, list[PageBlock]]]:
     """Blocks with those of one kind that follow each other together, named by kind."""
     runs = groupby(blocks, lambda block: type(block).__name__)
     return [(kind, list(run)) for kind, run in runs]

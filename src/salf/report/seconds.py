@@ -207,7 +207,7 @@ def _number(value: float, digits: int = 3) -> str:
 
 
 def _mean_to_target(runs: Sequence[Clocked]) -> float | None:
-    """Over the seeds; None unless all of them reached it."""
+    """The mean over the seeds; None unless all of them reached it."""
     times = [run.to_target for run in runs]
     return None if None in times else fmean(time for time in times if time is not None)
 

@@ -93,7 +93,7 @@ def tell(console: Console, *shown: str | Table) -> None:
 
 
 def printed(show: Callable[[Console], None]) -> str:
-    """What is shown on a console, as plain text."""
+    """The plain text of what `show` prints on a console."""
     console = Console(width=10_000, color_system=None)
     with console.capture() as text:
         show(console)

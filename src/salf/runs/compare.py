@@ -5,15 +5,13 @@ from dataclasses import dataclass, field, fields
 from itertools import product
 from typing import Any
 
-from salf.common.errors import SalfError, unknown
-from salf.common.files import csv_of, folder_name
+from salf.common.errors import unknown
+from salf.common.files import folder_name
 from salf.methods import Method, asks, find
 from salf.runs.clocked import SHARE, Clocked
 from salf.runs.config import Config
 from salf.runs.run import Result
 from salf.runs.settings import key
-
-RESULTS = "results.csv"
 
 
 @dataclass(frozen=True)
@@ -126,9 +124,8 @@ class Comparison:
         return {"batches": case.batches, "fleet": here["fleet"], "deadline": deadline}
 
     def _clocked_records(self, case: Case) -> list[dict[str, float | None]]:
-        if not self.base.fleet:
-            return [{} for _ in self.results[case]]
-        return [clocked.record() for clocked in self.clocked(case)]
+        clocked = self.clocked(case) if self.base.fleet else []
+        return [each.record() for each in clocked] or [{} for _ in self.results[case]]
 
 
 def cases(axes: Mapping[str, Sequence[Any]], devices: bool = False) -> list[Case]:
@@ -152,21 +149,6 @@ def variants(method: str, batches: Sequence[str], devices: bool = False) -> list
     auto = "equal-time" if devices and asks(name).stands_in else "equal"
     chosen = [auto if each == "auto" else each for each in ([own] if plus else batches)]
     return [(name, each) for each in dict.fromkeys(chosen)]
-
-
-def check_goal(goal: float | None, fleet: object) -> None:
-    """Refuse an accuracy to reach that is none, or that no clock measures."""
-    if goal is None:
-        return
-    if not fleet:
-        raise SalfError("a target needs the simulated clock of a fleet, such as fleet='phones'.")
-    if not 0 < goal <= 1:
-        raise SalfError(f"the target is an accuracy above 0 and at most 1, not {goal}.")
-
-
-def results_csv(comparison: Comparison) -> str:
-    """One line per case and seed."""
-    return csv_of(comparison.records())
 
 
 def check_options(options: Mapping[str, Any], wanted: Sequence[Case]) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 from salf.common.errors import SalfError
 from salf.runs.settings import Settings, Unset, setting
 from salf.worlds import base as worlds
-from salf.worlds.fleet import deadlines
+from salf.worlds.fleet import availability, deadlines
 from salf.worlds.fleet import named as fleets
 
 CURVE = 60  # points of a curve over the simulated time, unless a run says otherwise
@@ -103,6 +103,8 @@ class Config(Settings):
         """Settings that need a clock."""
         if self.fleet:
             fleets.check(self.fleet)
+            if not self.availability.endswith(".csv"):
+                availability.parse(self.availability)
             if self.deadline is not None:
                 deadlines.parse(self.deadline)
         if self.eval_every and self.eval_seconds:

@@ -77,17 +77,30 @@ def run_made(
     how: How,
 ) -> Result:
     """Run the federation that `make` makes of a config, as `run` does."""
+
+    def go(config: Config, folder: RunFolder | None) -> Result:
+        if resume and folder is not None and how.report and not folder.checkpoint.exists():
+            how.report(f"{out} has no checkpoint yet: the run starts from the beginning.")
+        return _run(config, make, folder, how)
+
+    return in_folder(config, out, resume, go)
+
+
+def in_folder(
+    config: Kind,
+    out: Path | str | None,
+    resume: bool,
+    go: Callable[[Kind, RunFolder | None], Result],
+) -> Result:
+    """Run a config once it is complete, in a folder of its own if there is one."""
     if out is None:
-        return _run(complete(config), make, None, how)
+        return go(complete(config), None)
     folder = RunFolder(out)
     with folder.locked():
         config = complete(folder.claim(complete(config, here=False), resume))
-        summary = folder.finished(config)
-        if summary is not None:
+        if (summary := folder.finished(config)) is not None:
             return Result(config, folder.history(summary), summary)
-        if resume and how.report is not None and not folder.checkpoint.exists():
-            how.report(f"{out} has no checkpoint yet: the run starts from the beginning.")
-        return _run(config, make, folder, how)
+        return go(config, folder)
 
 
 def cores() -> int:

@@ -22,7 +22,7 @@ than 2f + 1 users have ever sent a layer, it does not move. Buffers are combined
 and counters as always.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -52,6 +52,10 @@ class Sent:
     weight: float
     values: Mapping[str, Tensor]
     partial: bool = False
+
+    def changed(self, change: Callable[[str, Tensor], Tensor]) -> "Sent":
+        """This user's, with other values."""
+        return replace(self, values={name: change(name, v) for name, v in self.values.items()})
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ class Votes:
         # In the order of the users, which a replay has too, unlike that in which updates came.
         newest = sorted(now, key=lambda user: (len(str(user)), user))[: self.rule.votes]
         # Copies, because an engine may use the memory of its gradients again.
-        votes = {user: _copied(now[user]) for user in newest} | dict(old)
+        votes = {u: now[u].changed(lambda _, value: value.clone()) for u in newest} | dict(old)
         self.kept[index] = dict(islice(votes.items(), self.rule.votes))
 
     def state(self) -> tuple[list[list[Any]], dict[str, Tensor]]:
@@ -230,17 +234,11 @@ class RobustAggregate(LayerwiseAggregate):
             for name in votes[0].values
             if not is_counter(votes[0].values[name])
         }
-        return [
-            replace(
-                each,
-                values={
-                    name: value.where(held[name], torch.nan) if name in held else value
-                    for name, value in each.values.items()
-                },
-                partial=True,
-            )
-            for each in votes
-        ]
+
+        def enough(name: str, value: Tensor) -> Tensor:
+            return value.where(held[name], torch.nan) if name in held else value
+
+        return [replace(each.changed(enough), partial=True) for each in votes]
 
     def _combine(
         self,
@@ -338,13 +336,14 @@ def _clipped(sent: Sequence[Sent], names: Sequence[str]) -> list[Sent]:
     """Every update, its values of these names scaled down to the median norm."""
     norms = torch.tensor([_norm(each, names) for each in sent])
     bound = float(norms.quantile(0.5))
-    factors = [bound / norm if norm > bound else 1.0 for norm in norms.tolist()]
-    return [
-        replace(each, values={**each.values, **_scaled(each, names, factor)})
-        if factor < 1
-        else each
-        for each, factor in zip(sent, factors, strict=True)
-    ]
+
+    def clipped(each: Sent, norm: float) -> Sent:
+        if not norm > bound:
+            return each
+        factor = bound / norm
+        return each.changed(lambda n, v: v if is_counter(v) or n not in names else v * factor)
+
+    return [clipped(*pair) for pair in zip(sent, norms.tolist(), strict=True)]
 
 
 def _norm(sent: Sent, names: Sequence[str]) -> float:
@@ -357,25 +356,13 @@ def _norm(sent: Sent, names: Sequence[str]) -> float:
     return float(sum(squares) ** 0.5)
 
 
-def _scaled(sent: Sent, names: Sequence[str], factor: float) -> dict[str, Tensor]:
-    return {
-        name: sent.values[name] if is_counter(sent.values[name]) else sent.values[name] * factor
-        for name in names
-        if name in sent.values
-    }
-
-
 def _merged(one: Sent, other: Sent) -> Sent:
     """Two updates of one user in one round: one voice, with the weight of both."""
     weight = one.weight + other.weight
-    values = {
-        name: torch.maximum(value, other.values[name])
-        if is_counter(value)
-        else (value * one.weight + other.values[name] * other.weight) / weight
-        for name, value in one.values.items()
-    }
-    return replace(one, weight=weight, values=values)
 
+    def mean(name: str, value: Tensor) -> Tensor:
+        if is_counter(value):
+            return torch.maximum(value, other.values[name])
+        return (value * one.weight + other.values[name] * other.weight) / weight
 
-def _copied(sent: Sent) -> Sent:
-    return replace(sent, values={name: value.clone() for name, value in sent.values.items()})
+    return replace(one.changed(mean), weight=weight)

@@ -12,7 +12,6 @@ from logging import WARNING
 from pathlib import Path
 from typing import Any
 
-import tomli_w
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -40,26 +39,19 @@ log = logging.getLogger("salf.live")
 client = ClientApp()
 server = ServerApp()
 
-_PYPROJECT = {
-    "project": {
-        "name": "salf-live",
-        "version": "1.0.0",
-        "description": "A salf config on Flower.",
-        "license": "Apache-2.0",
-    },
-    "tool": {
-        "flwr": {
-            "app": {
-                "publisher": "salf",
-                "components": {
-                    "serverapp": f"{__name__}:server",
-                    "clientapp": f"{__name__}:client",
-                },
-                "config": {"config": "", "folder": "", "names": ""},
-            }
-        }
-    },
-}
+_PYPROJECT = f"""
+[project]
+name = "salf-live"
+version = "1.0.0"
+description = "A salf config on Flower."
+license = "Apache-2.0"
+[tool.flwr.app]
+publisher = "salf"
+config = {{ config = "", folder = "", names = "" }}
+[tool.flwr.app.components]
+serverapp = "{__name__}:server"
+clientapp = "{__name__}:client"
+"""
 
 
 def run_here(config: LiveConfig, folder: RunFolder, watcher: Watcher) -> dict[str, Any]:
@@ -69,7 +61,7 @@ def run_here(config: LiveConfig, folder: RunFolder, watcher: Watcher) -> dict[st
         temporary_folder("salf-app") as app,
         LocalFederation(config.users) as federation,
     ):
-        write_whole(app / "pyproject.toml", tomli_w.dumps(_PYPROJECT))
+        write_whole(app / "pyproject.toml", _PYPROJECT)
         names = {federation.node_id(n): user_name(n + 1) for n in range(config.users)}
         settings = {
             "config": config.to_toml(),

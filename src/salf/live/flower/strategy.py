@@ -23,7 +23,7 @@ from salf.live.flower.link import GridLink, Question, grace_of
 from salf.live.flower.mail import Mail
 from salf.live.rounds import Rounds
 from salf.live.server import LiveServer, ServerSettings
-from salf.live.tmax import check_deadline
+from salf.live.tmax import TMax
 from salf.problem import Problem
 from salf.worlds.fleet import deadlines
 from salf.worlds.fleet.deadlines import Deadline
@@ -113,7 +113,6 @@ class SALF(FedAvg):
     ) -> None:
         if isinstance(deadline, str):
             deadline = deadlines.parse(deadlines.read(deadline))
-        check_deadline(deadline)
         given = FlowerSettings.given(settings)
         super().__init__(**settings)
         if isinstance(model, nn.Module):
@@ -125,6 +124,7 @@ class SALF(FedAvg):
         self.settings = given
         self.grace = grace_of(given.grace)
         self.server = LiveServer(model, lr, given.of_server(deadline))
+        TMax(self.server, deadline)  # says now what is wrong with it, not when nodes are there
         # With fewer there is no majority against a bad one, and no layer would ever move.
         self.min_available_nodes = max(self.min_available_nodes, self._needed())
 

@@ -9,7 +9,7 @@ from salf.report import names
 from salf.report.charts import MEASURES, Measure
 from salf.report.live import charts
 from salf.report.live.run import LiveRun, answers, unused
-from salf.report.page import Block, Chart, Page, Section, again
+from salf.report.page import Chart, Page, PageBlock, Section, again
 from salf.report.tables import Table
 
 PAGE = "live.html"
@@ -153,7 +153,7 @@ def _users_section(run: LiveRun) -> Section:
 
 def _unused_section(run: LiveRun) -> Section:
     found = unused(run)
-    blocks: list[Block] = []
+    blocks: list[PageBlock] = []
     if late := sum(done.late for done in run.records):
         came = "update came" if late == 1 else "updates came"
         blocks.append(f"{late:,} {came} after the round had closed, too late to be used.")

@@ -1,4 +1,4 @@
-"""What was measured in a live run, as far as it got."""
+"""The records of a live run, as far as it got."""
 
 import re
 from collections import Counter
