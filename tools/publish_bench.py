@@ -47,8 +47,7 @@ def publish(suite: Suite, out: Path, names: Sequence[str]) -> None:
     known = results.read_all(folder)
     for row in (made[name] for name in names if name in made):
         print(f"published {results.write(folder, merged(row, known.get(row.name)))}")
-    rows = results.usable(results.read_all(folder), suite, print)
-    write_docs(suite, results.shown(suite, list(rows.values())))
+    write_docs(suite, results.shown(suite, list(results.published(suite, print).values())))
 
 
 def merged(row: BenchRow, older: BenchRow | None) -> BenchRow:

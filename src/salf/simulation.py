@@ -24,9 +24,8 @@ from salf.engines import Engine, LocalSteps, RoundResult
 from salf.engines import engine as make_engine
 from salf.methods import Method, RoundPlan
 from salf.problem import Problem
-from salf.stages.pipeline import Pipeline, Stages
+from salf.stages.pipeline import Pipeline, Stages, Voice
 from salf.stages.states import Progress
-from salf.stages.voice import Voice
 from salf.worlds.base import World
 
 ROUNDING = 1e-9  # of a sum of many times, relative to it

@@ -29,7 +29,7 @@ def searched(by_bound):
     tried = {offers["theorem"].deadline: (0.5, 0.6), offers["sharp"].deadline: (0.55, 0.6)}
     tried = {0.2: (0.1, None), **tried, 2 * offers["theorem"].deadline: (0.8, 0.7)}
     ordered = [Tried(deadline, tried[deadline]) for deadline in sorted(tried)]
-    return replace(by_bound, tried=ordered, followed=Tried(None, (0.4, 0.4)))
+    return replace(by_bound, tried=ordered, followed=Tried(0.0, (0.4, 0.4)))
 
 
 def rows(found):

@@ -5,7 +5,7 @@ import pytest
 
 from nets import small_mlp
 from reference import Scripted, data, equal_shares, simulate
-from salf.stages.voice import MOST_USERS, Voice
+from salf.stages.pipeline import MOST_USERS, Voice
 from salf.worlds.depth import Mixture
 
 # Two users, three layers: user 0 always finishes, user 1 reaches layer 3 in round 1 only.

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from importlib.resources import files
@@ -17,6 +17,7 @@ from salf.bench.suite import POINTS, REFERENCE, BenchCell, Entrant, Suite
 from salf.common.errors import SalfError
 from salf.common.files import csv_of, write_whole
 from salf.common.intervals import Interval, interval
+from salf.common.progress import Report
 from salf.runs.clocked import SHARE, seconds_to
 
 
@@ -77,10 +78,8 @@ def cell_result(
 
 def _with_target(run: BenchRun, final: float | None) -> BenchRun:
     """The run without its curve, and when it reached the target."""
-    if final is None:
-        return replace(run, curve=())
-    target = round(SHARE * final, 5)
-    to_target = seconds_to([(at, accuracy) for at, accuracy in run.curve], target)
+    target = None if final is None else round(SHARE * final, 5)
+    to_target = None if target is None else seconds_to(run.curve, target)
     return replace(run, curve=(), target=target, to_target=to_target)
 
 
@@ -161,10 +160,9 @@ def published_folder() -> Path:
     return Path(str(files("salf.bench") / "results"))
 
 
-def usable(
-    rows: Mapping[str, BenchRow], suite: Suite, say: Callable[[str], None]
-) -> dict[str, BenchRow]:
-    """The rows of this version of the suite; `say` gets a line about each of the others."""
+def published(suite: Suite, say: Report) -> dict[str, BenchRow]:
+    """The published rows of this version of the suite; `say` gets a line about each other."""
+    rows = read_all(published_folder())
     for row in rows.values():
         if row.version != suite.version:
             say(

@@ -37,7 +37,7 @@ class BenchRun:
     lost_work: float | None = None  # fractions of all that was done and sent
     lost_bytes: float | None = None
     failed: str = ""  # it diverged, or no round ended in time: the worst result there is
-    curve: Sequence[Sequence[float]] = ()  # (time, accuracy on held-out data)
+    curve: Sequence[tuple[float, float]] = ()  # (time, accuracy on held-out data)
     refused: str = ""  # the method cannot run here: no result
 
     @property

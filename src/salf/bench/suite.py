@@ -63,12 +63,11 @@ class Scenario:
 
     @property
     def clocked(self) -> bool:
-        """Whether the budget is in simulated seconds; else it is in rounds."""
         return "fleet" in self.settings
 
     @property
     def budget(self) -> float:
-        """In simulated seconds, or in rounds."""
+        """In simulated seconds with a clock, else in rounds."""
         return self.rounds * (self.settings["deadline"] if self.clocked else 1)
 
 
@@ -85,7 +84,6 @@ class BenchCell:
 
     @property
     def key(self) -> str:
-        """As in `mnist/phones`."""
         return f"{self.data}/{self.scenario.key}"
 
     def config(self, entrant: Entrant, seed: int, lr: float) -> Config:

@@ -84,9 +84,7 @@ def bench(
 
     chosen = load(suite).only(parse_list(scenario))
     entrants = _entrants(chosen, methods, parse_options(options) or {}, settings)
-    published = {}
-    if not suite.endswith(".toml"):
-        published = kept.usable(kept.read_all(kept.published_folder()), chosen, say)
+    published = {} if suite.endswith(".toml") else kept.published(chosen, say)
     drawn = can_draw(check_extra)
     rows = [*published.values()]
     if entrants:

@@ -95,7 +95,7 @@ def table(planned: Planned) -> Table:
     plan = offer.schedule
     cells = [_range(offer), str(plan.rounds), str(offer.batch_size), "", f"{plan.bound:.3g}"]
     rows.append([f"{BOUNDS[planned.form]}, schedule", *cells, _accuracy(planned.followed)])
-    if best is not None and best.deadline is not None:
+    if best is not None:
         T, bound = best.deadline, offer.problem.bound_at(best.deadline)
         rows.append(constant("Search by simulation", T, planned.rounds(T), bound))
     return Table(columns, [row[: len(columns)] for row in rows])
@@ -120,7 +120,7 @@ def notes(planned: Planned) -> list[str]:
 def disagreement(planned: Planned) -> list[str]:
     """How far bound and simulation disagree; nothing without a search."""
     best = planned.best
-    if best is None or best.deadline is None:
+    if best is None:
         return []
     found, seeds = [], len(best.accuracies)
     for form, offer in planned.offers.items():
@@ -177,12 +177,12 @@ def figure(planned: Planned, titled: bool = False) -> Spec:
     charts = [draw(bounds, y=y, marks=chosen)]
     if best is not None:
         tried = [
-            Point(SEARCH, each.deadline or 0.0, each.mean, min(each.known), max(each.known))
+            Point(SEARCH, each.deadline, each.mean, min(each.known), max(each.known))
             for each in planned.tried
             if each.known
         ]
         marks = [replace(mark, y=None) for mark in chosen]
-        marks.append(Mark(best.deadline or 0.0, line=SEARCH, y=best.mean))
+        marks.append(Mark(best.deadline, line=SEARCH, y=best.mean))
         y = Axis("Accuracy at the budget")
         charts.append(draw(tried, y=y, interval="bar", marks=marks))
     if not titled:

@@ -95,7 +95,7 @@ class Planned:
         for each in self.tried:
             off, error = lost(best or each, each)
             if each is best or (each.known and off <= error):
-                found.append(float(each.deadline or 0))
+                found.append(each.deadline)
         return found
 
     def at(self, deadline: float) -> Tried | None:
@@ -106,7 +106,7 @@ class Planned:
         """Spearman's, of a low bound and a high accuracy over the deadlines; NaN if one is flat."""
         from scipy.stats import spearmanr  # takes half a second
 
-        low = [-self.offers[form].problem.bound_at(each.deadline or 0) for each in self.tried]
+        low = [-self.offers[form].problem.bound_at(each.deadline) for each in self.tried]
         accuracies = [each.mean for each in self.tried]
         if min(len(set(low)), len(set(accuracies))) < 2:
             return float("nan")
@@ -115,7 +115,7 @@ class Planned:
     def curve(self) -> list[dict[str, Any]]:
         """The trade-off: a record per deadline, those of the search with their accuracies."""
         offered = [offer.deadline for offer in self.offers.values()]
-        ends = [*(float(each.deadline or 0) for each in self.tried), *offered]
+        ends = [*(each.deadline for each in self.tried), *offered]
         shortest = min(offer.problem.trade.deadlines[0] for offer in self.offers.values())
         first = min(*ends, max(shortest, min(offered) / 4))
         last = min(self.budget, max(*ends, 4 * max(offered)))
@@ -125,22 +125,21 @@ class Planned:
 
     def _record(self, deadline: float) -> dict[str, Any]:
         counts, reach = self.law.at(deadline)
-        bounds = {form: each.problem.bound_at(deadline) for form, each in self.offers.items()}
         found = self.at(deadline)
         accuracies = found.known if found else []
-        return {
+        record: dict[str, Any] = {
             "deadline": deadline,
             "rounds": self.rounds(deadline),
             "reach": reach,
             "p_1": float(counts[0, 0]),
-            **{
-                f"bound_{form}": bound if isfinite(bound) else None
-                for form, bound in bounds.items()
-            },
-            "accuracy": float(np.mean(accuracies)) if accuracies else None,
-            "lowest": min(accuracies, default=None),
-            "highest": max(accuracies, default=None),
         }
+        for form, offer in self.offers.items():
+            bound = offer.problem.bound_at(deadline)
+            record[f"bound_{form}"] = bound if isfinite(bound) else None
+        record["accuracy"] = float(np.mean(accuracies)) if accuracies else None
+        record["lowest"] = min(accuracies, default=None)
+        record["highest"] = max(accuracies, default=None)
+        return record
 
     def schedule_csv(self) -> str:
         """plan.csv, for `--deadline plan.csv`."""
@@ -190,18 +189,16 @@ def plan(
     grid = list(options.deadlines) or search_grid(law, budget, options.points)
     # What the bounds offer is tried too, to know what following them costs.
     grid = sorted({*grid, *(offer.deadline for offer in offers.values())})
-    trials: dict[float | None, tuple[Config, float]] = {
-        T: (base.changed(deadline=T), planned.rounds(T)) for T in grid
-    }
+    trials = {T: (base.changed(deadline=T), planned.rounds(T)) for T in grid}
     measure = partial(
         accuracy_at_end, partial(_training, problem_of, replace(given, fleet=fleet)), keep
     )
     with temporary_folder("plan") as folder:
         write_whole(file := folder / "plan.csv", planned.schedule_csv())
         follow = base.changed(deadline=str(file), batch_size=planned.offer.batch_size)
-        trials[None] = follow, len(planned.schedule)
-        tried = search(trials, options.seeds, measure, run)
-    return replace(planned, followed=tried.pop(None), tried=list(tried.values()))
+        trials[0.0] = follow, len(planned.schedule)
+        *tried, followed = search(trials, options.seeds, measure, run)
+    return replace(planned, followed=followed, tried=tried)
 
 
 def _budget(config: Config, method: Method, deadlines: Sequence[float]) -> float:

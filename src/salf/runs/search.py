@@ -32,12 +32,11 @@ FEWEST_ROUNDS = 5  # of a run of the search
 class Tried:
     """The accuracies of runs with one deadline, one per seed, None where training diverged."""
 
-    deadline: float | None  # None for the schedule
+    deadline: float  # 0 for the schedule
     accuracies: tuple[float | None, ...]
 
     @property
     def known(self) -> list[float]:
-        """The accuracies of the runs that did not diverge."""
         return [each for each in self.accuracies if each is not None]
 
     @property
@@ -67,20 +66,19 @@ def search_grid(law: FleetLaw, budget: float, points: int) -> list[float]:
 
 
 def search(
-    trials: Mapping[float | None, tuple[Config, float]],
+    trials: Mapping[float, tuple[Config, float]],
     seeds: int,
     measure: Callable[[Config, OnPart], float],
     run: Callable[[Mapping[str, Job]], Finished],
-) -> dict[float | None, Tried]:
-    """Run every trial (a config and its work) with every seed."""
+) -> list[Tried]:
+    """Run the trial of every deadline, a config and its work, with every seed."""
     jobs = {
-        f"{T or 'schedule'}-{seed}": Job(partial(measure, config.changed(seed=seed)), work)
+        f"{T}-{seed}": Job(partial(measure, config.changed(seed=seed)), work)
         for T, (config, work) in trials.items()
         for seed in range(seeds)
     }
     found = run(jobs).results
-    names = {T: [f"{T or 'schedule'}-{seed}" for seed in range(seeds)] for T in trials}
-    return {T: Tried(T, tuple(map(found.get, each))) for T, each in names.items()}
+    return [Tried(T, tuple(found.get(f"{T}-{seed}") for seed in range(seeds))) for T in trials]
 
 
 def accuracy_at_end(make: Make, keep: Path | None, config: Config, progress: OnPart) -> float:

@@ -54,7 +54,7 @@ class Sent:
     partial: bool = False
 
     def changed(self, change: Callable[[str, Tensor], Tensor]) -> "Sent":
-        """The same user's, with other values."""
+        """This user's, with other values."""
         return replace(self, values={name: change(name, v) for name, v in self.values.items()})
 
 
