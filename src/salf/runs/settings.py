@@ -239,8 +239,7 @@ class Settings:
         from salf.core.server import make_optimiser
 
         settings = {name: getattr(self, name) for name in ("beta1", "beta2", "epsilon")}
-        default = next(each.default for each in fields(self) if each.name == "momentum")
-        if self.server == "sgd" or self.momentum != default:
+        if self.server == "sgd" or self.momentum != Settings.momentum:
             settings["momentum"] = self.momentum
         return make_optimiser(self.server, settings)
 
