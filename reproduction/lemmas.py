@@ -16,9 +16,8 @@ from torch import nn
 
 from reproduction.item import Json, Measurement
 from salf.core.arrivals import Arrivals, Floats
-from salf.core.backprop import backward_to
 from salf.core.draws import Unkeyed
-from salf.core.layers import Layers
+from salf.core.layers import Layers, backward_to
 from salf.data import DataSet, Samples, load, split
 from salf.data.sampling import places
 from salf.engines import cross_entropy

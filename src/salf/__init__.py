@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from salf.comparing import Compared, compare
     from salf.core.aggregate import LayerwiseAggregate, Step
     from salf.core.arrivals import Arrivals, Closing
-    from salf.core.backprop import backward_to
     from salf.core.deadline import Backpropagation, Partial
-    from salf.core.layers import Layer, Layers
+    from salf.core.layers import Layer, Layers, backward_to
     from salf.core.rows import Row
     from salf.core.rules import Done, LocalRule, LocalStep
     from salf.data import DataSet, Samples, from_tensors, load
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 _HOMES = {
     "salf.core.aggregate": ("LayerwiseAggregate", "Step"),
     "salf.core.arrivals": ("Arrivals", "Closing"),
-    "salf.core.backprop": ("backward_to",),
     "salf.comparing": ("Compared", "compare"),
     "salf.core.deadline": ("Backpropagation", "Partial"),
     "salf.data": ("DataSet", "Samples", "from_tensors", "load"),
@@ -47,7 +45,7 @@ _HOMES = {
     "salf.runs.own": ("train",),
     "salf.runs.training": ("History", "StopTraining"),
     "salf.worlds.fleet.devices": ("Fleet",),
-    "salf.core.layers": ("Layer", "Layers"),
+    "salf.core.layers": ("Layer", "Layers", "backward_to"),
     "salf.core.rules": ("Done", "LocalRule", "LocalStep"),
     "salf.methods": ("METHODS", "Method", "method"),
     "salf.planning": ("DeadlinePlan", "plan"),

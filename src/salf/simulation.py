@@ -24,9 +24,8 @@ from salf.engines import Engine, LocalSteps, RoundResult
 from salf.engines import engine as make_engine
 from salf.methods import Method, RoundPlan
 from salf.problem import Problem
-from salf.stages.pipeline import Pipeline, Stages
+from salf.stages.pipeline import Pipeline, Stages, Voice
 from salf.stages.states import Progress
-from salf.stages.voice import Voice
 from salf.worlds.base import World
 
 ROUNDING = 1e-9  # of a sum of many times, relative to it
@@ -184,7 +183,7 @@ class Simulation:
         return Row(t, result.loss, result.reached, **timed(arrived, computing))
 
     def _plan(self, t: int, arrived: Arrivals, unreached: Floats) -> RoundPlan:
-        """What the engine computes: as in the last round, if all arrivals are as they were there.
+        """The work of the engine: as in the last round if all arrivals are as they were there.
 
         They are if nobody is a straggler, and, without a clock, in methods that wait. Small models
         feel it.

@@ -7,8 +7,7 @@ from torch import nn
 from nets import Twice, small_mlp, small_normed
 from reference import data, gradients
 from salf.common.errors import SalfError
-from salf.core.backprop import backward_to
-from salf.core.layers import Layers
+from salf.core.layers import Layers, backward_to
 from salf.engines import cross_entropy
 
 

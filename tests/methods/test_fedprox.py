@@ -7,7 +7,6 @@ import pytest
 import torch
 from quadratic import after, half_square, network, recorded, simulation
 
-from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals
 from salf.live.task import Task
 from salf.live.user import User
@@ -91,8 +90,3 @@ def test_a_live_user_adds_the_term_and_sends_whole_steps():
     sent = user.train(task)
     assert (sent.steps, sent.planned, sent.depth) == (2, 3, 1)
     assert sent.tensors["0.weight"].item() == pytest.approx(-1.25, abs=1e-15)
-
-
-def test_mu_must_not_be_negative():
-    with pytest.raises(SalfError, match="mu of FedProx must be at least 0"):
-        method("fedprox", mu=-1)

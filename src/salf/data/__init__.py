@@ -1,18 +1,19 @@
 """Data sets, and how their samples are shared out among users."""
 
-from salf.data.generated import synthetic
-from salf.data.loading import example, load, placed
+from salf.data.loading import example, load, placed, synthetic
 from salf.data.samples import DataSet, Samples, from_tensors
-from salf.data.splits import given, holdout, split
 from salf.data.users_data import (
     OwnData,
     Partition,
     Partitioned,
     UsersData,
     are_of_users,
+    given,
+    holdout,
     joined,
     of_users,
     some,
+    split,
 )
 
 __all__ = [

@@ -1,6 +1,7 @@
 """The idx format of MNIST and its kin: a magic number, the dimensions, then the bytes."""
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -69,11 +70,10 @@ def find_parts(folder: Path) -> dict[str, Path]:
 
 
 def _part(name: str) -> str | None:
-    if name.startswith(".") or "idx" not in name:
+    found = re.match(".*(train|t10k|test).*(images|labels)", name)
+    if not found or name.startswith(".") or "idx" not in name:
         return None
-    half = "train" if "train" in name else "t10k" if "t10k" in name or "test" in name else None
-    kind = "images" if "images" in name else "labels" if "labels" in name else None
-    return f"{half}-{kind}" if half and kind else None
+    return f"{found[1].replace('test', 't10k')}-{found[2]}"
 
 
 def parse_idx(content: Bytes, name: str) -> Tensor:

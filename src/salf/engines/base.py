@@ -12,8 +12,7 @@ from torch.func import functional_call
 
 from salf.core.aggregate import Changing, Held, LayerwiseAggregate, PerLayer, Step, UserId
 from salf.core.arrivals import Ints
-from salf.core.backprop import backward_to
-from salf.core.layers import Layers, is_sent
+from salf.core.layers import Layers, backward_to, is_sent
 from salf.core.local import Local, Passed, changed, local_update
 from salf.core.narrow import SubNetwork, subnetwork
 from salf.core.rules import LocalRule, State, Tensors

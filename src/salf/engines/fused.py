@@ -25,8 +25,7 @@ from torch import Tensor, nn
 from salf.common.errors import SalfError
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.arrivals import Floats, Ints
-from salf.core.backprop import backward_to
-from salf.core.layers import Layers, flatten, is_sequential
+from salf.core.layers import Layers, backward_to, flatten, is_sequential
 from salf.core.narrow import BATCH_NORMS
 from salf.engines.base import Network, Rows, Weights
 from salf.engines.blocks import BlockEngine, RowParts

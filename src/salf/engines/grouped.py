@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.arrivals import Floats, Ints
-from salf.core.backprop import backward_to
+from salf.core.layers import backward_to
 from salf.engines.base import Network
 from salf.engines.blocks import BlockEngine, RowParts
 from salf.engines.losses import total_and_objective

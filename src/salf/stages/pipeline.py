@@ -25,8 +25,8 @@ from salf.core.arrivals import Bools, Floats, Ints
 from salf.core.compression import Compression, unpacked
 from salf.core.layers import Layers
 from salf.core.rules import Tensors
-from salf.methods import Method
-from salf.methods.watch import Watch
+from salf.methods import Method, RoundPlan
+from salf.methods.asks import Watch
 from salf.stages.attacks import Attacked, Attackers
 from salf.stages.compressed import Compressed, Residuals
 from salf.stages.participation import Participation
@@ -156,12 +156,12 @@ class Pipeline:
 
     @property
     def server_state(self) -> Mapping[str, Tensor]:
-        """What the method keeps at the server."""
+        """The method's state of the server."""
         return {} if self.states is None else self.states.server
 
     @property
     def kept(self) -> dict[str, Kept]:
-        """What is kept of the users, by name."""
+        """The parts that are kept of the users, by name."""
         kept: dict[str, Kept | None] = {
             "participation": self.participation,
             "recall": self.recall,
@@ -173,7 +173,7 @@ class Pipeline:
 
 
 def state_of(kept: Mapping[str, Kept]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """What is kept, for a checkpoint: groups of tensors, and plain values."""
+    """A checkpoint of these: groups of tensors, and plain values."""
     states = {name: each.state() for name, each in kept.items()}
     plain = {name: values for name, (values, _) in states.items()}
     return {name: tensors for name, (_, tensors) in states.items()}, plain
@@ -185,3 +185,59 @@ def load_state(
     """Continue with another one's state, whose groups are taken out of `groups`."""
     for name, each in kept.items():
         each.load_state(plain[name], groups.pop(name, {}))
+
+
+MOST_USERS = 10_000  # for more, no voice is kept
+
+
+class Voice:
+    """The weights of every user's gradients, new and remembered, summed over rounds and layers.
+
+    If users are heard as their data ask for, their shares of it are those of the data. A method
+    that hears whoever is there gives fast users more: it shows which classes are not learned.
+    """
+
+    def __init__(self, users: int) -> None:
+        self.total: Floats = np.zeros(users if users <= MOST_USERS else 0)
+
+    def hear(self, plan: RoundPlan, t: int, recall: Recall | None, everybody: float) -> None:
+        """Add the weights of round t, before what is remembered changes by it."""
+        if not len(self.total):
+            return
+        if recall is not None:
+            self._hear_with_memory(plan, t, recall, everybody)
+            return
+        for group in plan.groups:
+            # Not mean(), which takes twice as long on so few numbers.
+            self.total[group.users] += group.weights.sum(axis=0) / len(group.weights)
+
+    def _hear_with_memory(self, plan: RoundPlan, t: int, recall: Recall, everybody: float) -> None:
+        layers, remembered = len(recall.layers), np.array(recall.remembered, np.int64)
+        new = np.zeros((layers, len(self.total)))
+        for group in plan.groups:
+            new[:, group.users] = group.weights
+        here = [np.flatnonzero(each).tolist() for each in new]
+        nobody: list[list[int]] = [[] for _ in new]
+        left = [
+            recall.absent(t, layer, there)[: len(remembered)]
+            for layer, there in enumerate(here if recall.rule.stands_in else nobody)
+        ]
+        old = np.zeros_like(new)
+        if recall.rule.stands_in:
+            # All together weigh 1: who arrived by number, who did not by what is left.
+            for layer, absent in enumerate(left):
+                total = len(here[layer]) + absent.sum()
+                if total > 0:
+                    new[layer] *= len(here[layer]) / total
+                    old[layer, remembered] = absent / total
+        else:
+            # What arrives takes the place of what is remembered of its user.
+            counts = recall.left(t, remembered.tolist()).T * recall.rule.beta
+            new[:, remembered] *= 1 - counts
+            old[:, remembered] = np.array(left) * recall.rule.beta / everybody
+        self.total += (new + old).mean(axis=0)
+
+    def parts(self) -> Floats:
+        """Each user's part, which sum to 1; empty if nothing was heard or kept."""
+        total = self.total.sum()
+        return np.asarray(self.total / total) if total > 0 else np.empty(0)

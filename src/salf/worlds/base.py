@@ -7,7 +7,7 @@ are the world.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -264,27 +264,25 @@ def _all_or_nothing(arrived: Arrivals, planned: Ints) -> Arrivals:
     return replace(arrived, steps=np.where(arrived.depth == 1, planned, 1), planned=planned)
 
 
+@dataclass(eq=False)
 class Recorded(World):
-    """Arrivals that were written down: who was asked, their depths and local steps, and p_l."""
+    """Arrivals that were written down, round by round. Without `steps`, everybody did one."""
+
+    users: int
+    asked: Sequence[Ints]
+    depths: Sequence[Ints]
+    chances: Sequence[Floats]  # p_l
+    steps: Sequence[Ints] | None = None
+    recorded_reach: Sequence[Floats] | None = None
 
     counts_steps = True
 
-    def __init__(
-        self,
-        users: int,
-        asked: Sequence[Ints],
-        depths: Sequence[Ints],
-        chances: Sequence[Floats],
-        steps: Sequence[Ints] | None = None,
-        reach: Sequence[Floats] | None = None,
-    ) -> None:
-        self.recorded_reach = reach
-        self.users, self.asked, self.depths, self.chances = users, asked, depths, chances
-        self.steps = [np.ones_like(depth) for depth in depths] if steps is None else steps
-        self.layers = len(chances[0])
+    def __post_init__(self) -> None:
+        self.layers = len(self.chances[0])
 
     def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
-        depths, steps = self.depths[t - 1], self.steps[t - 1]
+        depths = self.depths[t - 1]
+        steps = np.ones_like(depths) if self.steps is None else self.steps[t - 1]
         return Arrivals.at(depths, user=self.asked[t - 1], steps=steps, planned=steps), memory
 
     def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:

@@ -173,6 +173,9 @@ def test_a_time_limit_replaces_the_number_of_rounds():
     assert Config(**given).rounds == 250
     assert Config(**given, seconds=5.0).rounds == 0
     assert Config(**given, seconds=5.0, rounds=250).rounds == 250
+    text = 'data = "digits"\nfleet = "phones"\ndeadline = 0.1\nseconds = 600.0\n'
+    assert read_toml(text).rounds == 0
+    assert read_toml(text + "rounds = 7\n").rounds == 7
 
 
 def test_a_method_without_a_deadline_says_what_is_missing_before_data_are_looked_for():
@@ -300,12 +303,6 @@ def test_files_of_a_fleet_are_found_from_anywhere(tmp_path, monkeypatch):
     monkeypatch.chdir("/")
     again = salf.run(load_config(str(tmp_path / "r" / "config.toml")))
     assert len(again.history.rows) == 2
-
-
-def test_a_config_file_with_a_time_has_no_limit_of_rounds():
-    text = 'data = "digits"\nfleet = "phones"\ndeadline = 0.1\nseconds = 600.0\n'
-    assert read_toml(text).rounds == 0
-    assert read_toml(text + "rounds = 7\n").rounds == 7
 
 
 def test_an_epoch_takes_what_its_samples_take():

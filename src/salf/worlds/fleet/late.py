@@ -9,9 +9,9 @@ import numpy as np
 from salf.common.errors import SalfError
 from salf.core.arrivals import Ints, Spent
 from salf.core.draws import Draws, Purpose
-from salf.worlds.base import Arrived, Memory
+from salf.worlds.base import DUE, GIVEN, Arrived, Memory
 from salf.worlds.fleet.timing import Timing
-from salf.worlds.fleet.world import CLOCK, DUE, GIVEN, TMAX, OnFleet, finite
+from salf.worlds.fleet.world import CLOCK, TMAX, OnFleet, finite
 
 
 class Delayed(OnFleet):

@@ -22,7 +22,6 @@ from salf.worlds.fleet.timing import Timing
 # every user at work on an update, the round it was given its model and when it will deliver. Where
 # reach is learned, what is known of each user follows below.
 CLOCK, TMAX = (0, 0), (1, 0)
-GIVEN, DUE = 0, 1
 LEARNED = 2
 
 
