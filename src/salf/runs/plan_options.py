@@ -10,11 +10,10 @@ from salf.runs.settings import names_of, read_fields, setting
 CONSTANTS = ("rho_c", "rho_s", "sigma2", "g2", "gap", "distance2")
 
 
-def _durations(value: Any) -> Any:
-    """Seconds from a text such as 0.5s,1s,2s; what is no text stays as it is."""
-    if not isinstance(value, str):
-        return tuple(value)
-    return tuple(duration(part) for part in value.split(",") if part.strip())
+def _durations(value: Any) -> tuple[float, ...]:
+    """Seconds, also from a text such as 0.5s,1s,2s."""
+    parts = value.split(",") if isinstance(value, str) else value
+    return tuple(float(duration(part)) for part in parts)
 
 
 @dataclass(frozen=True)
