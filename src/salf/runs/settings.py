@@ -93,8 +93,8 @@ class Settings:
     )
     compress: str = setting(
         "",
-        "How users compress the layers they send: fp16 | qsgd:BITS | topk:SHARE (what is not sent "
-        "is added to the next update). Default: no compression.",
+        "How users compress the layers they send: fp16 | qsgd:BITS | topk:FRACTION (the "
+        "rest is added to the next update). Default: no compression.",
     )
     robust: Literal["auto", "none", "trimmed", "median", "clip"] = setting(
         "auto",
