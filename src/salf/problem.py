@@ -25,7 +25,7 @@ OURS = ("loss", "accuracy")
 # eq=False: comparing tensors element by element has no single truth value.
 @dataclass(eq=False)
 class Problem:
-    """What a federation learns: simulator, live server and live users take the same object.
+    """The task of a federation: simulator, live server and live users take the same object.
 
     A live user's problem has its own data only, and the server's needs none. `example` are inputs
     for trying the model, such as those that an engine is chosen by.

@@ -183,7 +183,7 @@ class Simulation:
         return Row(t, result.loss, result.reached, **timed(arrived, computing))
 
     def _plan(self, t: int, arrived: Arrivals, unreached: Floats) -> RoundPlan:
-        """What the engine computes: as in the last round, if all arrivals are as they were there.
+        """The work of the engine: as in the last round if all arrivals are as they were there.
 
         They are if nobody is a straggler, and, without a clock, in methods that wait. Small models
         feel it.

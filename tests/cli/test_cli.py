@@ -217,15 +217,6 @@ def test_without_the_report_extra_compare_says_so_and_leaves_results(
     assert not (tmp_path / "c" / "report.html").exists()
 
 
-def test_bound_prints_the_constants_asked_for_and_their_neighbours(tmp_path):
-    done = salf("bound", "--users", "2", "--layers", "1", "--g2", "3", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "40" in done.stdout  # C = 3 * 4*2*1/1 * (5/4)/(3/4)
-    refused = salf("bound", "--rho-c", "2", "--rho-s", "1", cwd=tmp_path)
-    assert refused.returncode == 2
-    assert refused.stderr.startswith("salf: the theorem needs 0 < rho_c <= rho_s")
-
-
 @pytest.mark.parametrize(
     ("command", "says"),
     [("run", "mnist-mlp, mnist-cnn"), ("live", "mnist-mlp, mnist-cnn"), ("replay", "its --out")],

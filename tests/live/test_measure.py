@@ -21,27 +21,14 @@ from salf.worlds.fleet.jitter import Traces
 from salf.worlds.fleet.timing import Timing
 from salf.worlds.fleet.world import OnFleet
 
-LAYERS = 2
 
-
-def row(t, stages, arrived, seconds, deadline=1.0, limit=1.5, silent=(), **more):
+def row(t, stages, arrived, seconds, deadline=1.0, limit=1.5, silent=(), layers=2, **more):
     """A live round of users who completed these stages."""
-    depths = {user: LAYERS + 1 - len(own) for user, own in stages.items()}
-    depths |= dict.fromkeys(silent, LAYERS + 1)
-    reached = tuple(sum(d <= layer for d in depths.values()) for layer in (1, 2))
-    return Row(
-        t,
-        1.0,
-        reached,
-        seconds=seconds,
-        limit=limit,
-        deadline=deadline,
-        depths=depths,
-        silent=silent,
-        stages=stages,
-        arrived=arrived,
-        **more,
-    )
+    depths = {user: layers + 1 - len(own) for user, own in stages.items()}
+    depths |= dict.fromkeys(silent, layers + 1)
+    reached = tuple(sum(d <= layer for d in depths.values()) for layer in range(1, layers + 1))
+    times = {"seconds": seconds, "limit": limit, "deadline": deadline, "arrived": arrived}
+    return Row(t, 1.0, reached, depths=depths, silent=silent, stages=stages, **times, **more)
 
 
 def test_stages_and_overhead_of_rounds_by_hand():
@@ -102,7 +89,7 @@ def test_larger_batches_take_longer_in_proportion(tmp_path):
         assert done[0, -1] == pytest.approx(seconds)
 
 
-def live_rounds(rounds, deadline, seed=0):
+def live_rounds(rounds, deadline, seed=0, parts=(0.6, 0.4)):
     """Rounds of users who stop before the stage that does not fit, some of whom never start."""
     rng = np.random.default_rng(seed)
     speeds = {"user-1": 0.3, "user-2": 0.7, "user-10": 2.4, "user-11": 6.0}
@@ -111,12 +98,13 @@ def live_rounds(rounds, deadline, seed=0):
         busy = np.exp(0.2 * rng.normal())  # of the machine that all of them share
         stages, arrived = {}, {}
         for user, seconds in speeds.items():
-            times = seconds * busy * np.exp(0.1 * rng.normal()) * np.array([0.6, 0.4])
+            times = seconds * busy * np.exp(0.1 * rng.normal()) * np.array(parts)
             fit = int((times.cumsum() <= deadline).sum())
             stages[user] = tuple(times[:fit])
             worked = float(times[:fit].sum()) if fit else deadline  # in vain
             arrived[user] = worked + 0.1 * np.exp(0.3 * rng.normal())
-        rows.append(row(t, stages, arrived, max(arrived.values()) + 0.02, deadline))
+        seconds = max(arrived.values()) + 0.02
+        rows.append(row(t, stages, arrived, seconds, deadline, layers=len(parts)))
     return rows
 
 
@@ -161,38 +149,15 @@ def test_a_record_without_times_is_refused_with_the_way_out():
 def test_a_folder_is_measured_and_its_fleet_runs(tmp_path):
     config = LiveConfig(data="digits", users=4, deadline=1.0, batch_size=16, model="mlp")
     (tmp_path / CONFIG).write_text(config.to_toml())
-    layers = 3
-    for each in live_rounds(20, 1.0):
-        stages = {
-            user: (*own, 0.01)[: 3 if len(own) == 2 else 1]
-            for user, own in each.stages.items()
-            if own
-        }
-        depths = {user: layers + 1 - len(stages.get(user, ())) for user in each.depths}
-        names = {user: f"user-{n}" for n, user in enumerate(each.depths, 1)}
-        append(
-            tmp_path / ROUNDS,
-            Row(
-                each.round, 1.0, (1, 1, 1), seconds=each.seconds, limit=1.5, deadline=1.0,
-                depths={names[user]: depth for user, depth in depths.items()},
-                stages={names[user]: own for user, own in stages.items()},
-                arrived={names[user]: when for user, when in each.arrived.items()},
-            ),
-        )  # fmt: skip
+    for each in live_rounds(20, 1.0, parts=(0.5, 0.4, 0.1)):
+        append(tmp_path / ROUNDS, each)
     assert read(tmp_path / ROUNDS)[0].stages["user-1"]
     measured, found = measure(tmp_path)
     measured.write(tmp_path / "fleet.csv")
     assert found.variation.mean() < 0.15
-    history = salf.run(
-        Config(
-            data="digits",
-            users=4,
-            rounds=5,
-            deadline=1.0,
-            fleet=str(tmp_path / "fleet.csv"),
-            threads=1,
-        )
-    ).history
+    fleet = str(tmp_path / "fleet.csv")
+    simulated = Config(data="digits", users=4, rounds=5, deadline=1.0, fleet=fleet, threads=1)
+    history = salf.run(simulated).history
     assert history.rows[-1].clock == pytest.approx(5 * found.live_seconds, rel=0.5)
 
 

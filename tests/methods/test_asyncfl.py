@@ -15,7 +15,6 @@ from reference import (
     gradients,
     simulate,
 )
-from salf.common.errors import SalfError
 from salf.core.draws import Keyed
 from salf.methods import method
 from salf.worlds.base import AtDeadline
@@ -252,17 +251,3 @@ def test_when_everybody_is_busy_nothing_moves(engine):
         assert np.isnan(sim.step().train_loss)
         assert all(torch.equal(value, start[name]) for name, value in copy_of(net).items())
     assert sim.step().reached == (4, 4, 4)
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"delay": 0}, "delay >= 1"),
-        ({"discount": -1.0}, "discount >= 0"),
-        ({"stale": "weights"}, "option stale of asyncfl 'weights'.*difference, model"),
-        ({"average": "none"}, "value of average 'none'"),
-    ],
-)
-def test_impossible_options_are_refused(options, says):
-    with pytest.raises(SalfError, match=says):
-        method("asyncfl", **options)

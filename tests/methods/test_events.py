@@ -32,11 +32,6 @@ def test_fedbuffs_users_step_with_their_rate_and_the_server_with_its_own():
     assert after(sim, 1) == pytest.approx([0.525], abs=1e-15)
 
 
-def test_fedbuffs_defaults_are_the_papers():
-    found = method("fedbuff")
-    assert (found.buffer, found.discount) == (10, 0.5)
-
-
 def test_ca2fl_corrects_what_it_remembers_with_what_is_new():
     """Rate 1/2, three users, buffer 2, as above. With gradients g = w - a of the model given:
 
@@ -105,20 +100,3 @@ def test_users_weighed_by_their_samples_keep_alpha():
 def test_without_a_fleet_they_say_what_they_need(name):
     with pytest.raises(SalfError, match="needs a clock"):
         simulation(name, [1.0], recorded([1], [1]), 0.5)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "says"),
-    [
-        ("fedbuff", {"buffer": 0}, "buffer >= 1"),
-        ("fedbuff", {"discount": -1}, "discount >= 0"),
-        ("ca2fl", {"fade": -2}, "fade >= 0"),
-        ("fedasync", {"alpha": 0}, r"alpha of FedAsync must be in \(0, 1\]"),
-        ("fedasync", {"power": -1}, "power of FedAsync must be at least 0"),
-        ("fedasync", {"average": "all"}, "average must be 'reached'"),
-        ("fedasync", {"staleness": "exponential"}, "constant, hinge, polynomial"),
-    ],
-)
-def test_impossible_options_are_refused(name, options, says):
-    with pytest.raises(SalfError, match=says):
-        method(name, **options)

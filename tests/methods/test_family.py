@@ -216,21 +216,6 @@ def test_normalised_weights_sum_to_one():
     assert found.sum(axis=1) == pytest.approx([1.0, 1.0])
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("inverse", {"floor": 0.0}),
-        ("fedstale", {"recall": 1.5}),
-        ("mifa", {"fade": -1.0}),
-        ("mifa", {"remember": 0}),
-        ("fedau", {"cutoff": 0}),
-    ],
-)
-def test_options_out_of_range_are_refused(name, options):
-    with pytest.raises(SalfError, match=name):
-        method(name, **options)
-
-
 def test_without_knowing_the_reach_inverse_probability_says_so():
     with pytest.raises(SalfError, match="how likely"):
         method("inverse").share(Arrivals.at(np.array([1])), 2)

@@ -22,7 +22,6 @@ from reference import (
     simulate,
     tensors,
 )
-from salf.common.errors import SalfError
 from salf.core.draws import Keyed
 from salf.core.layers import Layers
 from salf.engines import ENGINES
@@ -217,16 +216,6 @@ def test_a_lucky_straggler_still_trains_the_narrow_network():
         ([0], 1.0),
         ([1, 2], 0.5),
     ]
-
-
-@pytest.mark.parametrize("width", [0, -0.5, 1.5, float("nan")])
-def test_impossible_widths_are_refused(width):
-    with pytest.raises(SalfError, match=r"width of (HeteroFL|heterofl) must be"):
-        method("heterofl", width=width)
-
-
-def test_the_paper_runs_it_with_half_the_width():
-    assert method("heterofl").width == 0.5
 
 
 @pytest.mark.parametrize("engine", ANY_MODEL)

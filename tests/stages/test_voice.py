@@ -16,7 +16,7 @@ def shares(name, depth, rounds=2, **options):
     sim = simulate(small_mlp(), name, depth, data(2, 2, (4,)), equal_shares(2, 2), options=options)
     for _ in range(rounds):
         sim.step()
-    return sim.voice.shares()
+    return sim.voice.parts()
 
 
 def test_a_method_that_waits_hears_all_alike():
@@ -47,7 +47,7 @@ def test_stand_ins_have_a_voice():
 def test_shares_are_of_the_sum():
     voice = Voice(3)
     voice.total = np.array([1.0, 2.0, 1.0])
-    assert voice.shares().tolist() == [0.25, 0.5, 0.25]
+    assert voice.parts().tolist() == [0.25, 0.5, 0.25]
 
 
 def test_nothing_heard_is_no_voice():

@@ -96,7 +96,7 @@ def _mean_curve(runs: Sequence[BenchRun], budget: float) -> list[float | None]:
 
 
 def made_with() -> dict[str, str]:
-    """The versions of what computes."""
+    """The versions of the packages that compute."""
     return {"salf": version("salf"), "torch": torch.__version__, "numpy": np.__version__}
 
 

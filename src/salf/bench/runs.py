@@ -44,8 +44,7 @@ class BenchRun:
     def late_accuracy(self) -> float | None:
         """The mean on held-out data over the last quarter of the evaluations.
 
-        A learning rate is chosen by it, because at one that is too high the last evaluation alone
-        is a matter of luck.
+        With a learning rate that is too high, the last evaluation alone is a matter of luck.
         """
         late = [accuracy for _, accuracy in self.curve][-max(1, len(self.curve) // 4) :]
         return fmean(late) if late else None

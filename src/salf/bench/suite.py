@@ -87,7 +87,6 @@ class BenchCell:
         return f"{self.data}/{self.scenario.key}"
 
     def config(self, entrant: Entrant, seed: int, lr: float) -> Config:
-        """A run of a method."""
         scenario = self.scenario
         settings = {**self.common, **scenario.settings}
         own = {**entrant.settings, "method": entrant.method, "options": dict(entrant.options)}
@@ -199,5 +198,4 @@ def load(name: str) -> Suite:
 
 
 def _named(table: Mapping[str, Any]) -> dict[str, Any]:
-    """With the names that Python has for kebab-case keys."""
     return {key.replace("-", "_"): value for key, value in table.items()}

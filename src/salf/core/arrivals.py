@@ -157,6 +157,10 @@ class Closing:
     def asked(self) -> Floats:
         return np.full(len(self.shares), float(self.users))
 
+    def over(self, average: str) -> Floats:
+        """What makes a mean: of those with a share, or with "all" of all users asked."""
+        return self.asked if average == "all" else self.weight
+
     @property
     def weight(self) -> Floats:
         """The sum of the shares, to divide by: 1 in a layer in which nobody has one."""

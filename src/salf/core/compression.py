@@ -6,7 +6,7 @@ All gradients of a layer are one vector v of n numbers. Sent are
 - qsgd:BITS (Alistarh et al., "QSGD", 2017): with s = 2^(BITS-1) - 1 levels, sign(v_i) q_i and the
   largest |v|, where q_i is s |v_i| / max |v| rounded up or down at random such that the mean is
   right: unbiased,
-- topk:SHARE: the largest of them and their places. What was not sent is added to the user's next
+- topk:FRACTION: the largest of them and their places. What was not sent is added to the user's next
   gradient of the layer (error feedback: Seide et al., 2014; Stich et al., 2018).
 
 Buffers are sent as they are.
@@ -29,11 +29,11 @@ _LARGEST = torch.finfo(torch.float16).max
 
 @dataclass(frozen=True)
 class Compression:
-    """How updates are compressed: `fp16`, `qsgd` with so many bits, or `topk` with a share."""
+    """How updates are compressed: `fp16`, `qsgd` with so many bits, or `topk` with a fraction."""
 
     kind: str
     bits: int = 0
-    share: float = 0.0
+    fraction: float = 0.0
 
     @classmethod
     def parse(cls, text: str) -> "Compression | None":
@@ -47,15 +47,15 @@ class Compression:
             if kind == "qsgd" and 2 <= int(value) <= 8:
                 return cls(kind, bits=int(value))
             if kind == "topk" and 0 < float(value) <= 1:
-                return cls(kind, share=float(value))
+                return cls(kind, fraction=float(value))
         except ValueError:
             pass
         raise SalfError(
-            f"compress must be fp16, qsgd:BITS (2 to 8) or topk:SHARE (at most 1), not {text!r}."
+            f"compress must be fp16, qsgd:BITS (2 to 8) or topk:FRACTION (at most 1), not {text!r}."
         )
 
     def bytes(self, n: int, of_each: int) -> int:
-        """What n numbers take, of so many bytes each before."""
+        """The bytes of n compressed numbers, of so many bytes each before."""
         if self.kind == "fp16":
             return 2 * n
         if self.kind == "qsgd":
@@ -68,7 +68,7 @@ class Compression:
         return self.kind == "topk"
 
     def _largest(self, n: int) -> int:
-        return max(1, round(self.share * n)) if n else 0
+        return max(1, round(self.fraction * n)) if n else 0
 
     def pack(self, vector: Tensor, draws: Keyed, user: int, layer: int) -> dict[str, Tensor]:
         """A vector as it is sent by user `user` of layer `layer`, both from 0."""
@@ -156,7 +156,7 @@ def _key(index: int, part: str) -> str:
 def unpacked(
     sent: Tensors, compression: Compression, layers: Layers, like: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """What was compressed, as an update again; ValueError if it is none.
+    """An update, decompressed; ValueError if it is none.
 
     `like` has the shapes of the gradients that are compressed.
     """

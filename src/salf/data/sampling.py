@@ -40,7 +40,7 @@ class Cohort:
 
 @dataclass(frozen=True)
 class LocalWork:
-    """What every user does in a round: local steps, or epochs through its part.
+    """The work of every user in a round: local steps, or epochs through its part.
 
     `rate` is the users' own learning rate; by default they use the server's.
     """

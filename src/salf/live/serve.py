@@ -129,7 +129,7 @@ def wait_for(users: int, present: Callable[[], Collection[str]], say: Say) -> No
 
 
 def _counted(config: LiveConfig, rows: Sequence[Row]) -> dict[str, Any]:
-    """What only live runs have: how far users came, and how rounds kept their limit."""
+    """Counts of live runs: how far users came, and how rounds kept their limit."""
     answers = [(row, user) for row in rows for user in row.depths]
     asked = max(1, len(answers))
     finished = sum(row.finished(user) for row, user in answers)

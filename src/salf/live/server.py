@@ -180,7 +180,7 @@ class LiveServer:
         return self.t + 1
 
     def task(self, deadline: float | None, fixed: bool = True) -> Task:
-        """What users are asked in the next round; `fixed` if the deadline is not adapted."""
+        """The task of users in the next round; `fixed` if the deadline is not adapted."""
         t = self.t + 1
         # If both followed each other, users would end with batches of one row.
         step_seconds = self.step_seconds(deadline if fixed else None)
@@ -194,7 +194,7 @@ class LiveServer:
         return replace(task, server=states.server, users=users)
 
     def step_seconds(self, deadline: float | None) -> float:
-        """What a step is to take users who choose their batches; 0 if that is unknown."""
+        """The seconds of a step for users who choose their batches; 0 if unknown."""
         if self.equal_time is None:
             return 0.0
         return common_time(self.paces, self.equal_time, deadline, self.local_steps)

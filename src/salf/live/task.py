@@ -1,4 +1,4 @@
-"""What a server asks of its users in a round."""
+"""The task that a server gives its users in a round."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

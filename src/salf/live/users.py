@@ -22,7 +22,7 @@ from salf.simulation import seeded
 
 
 def user_name(number: int) -> str:
-    """What user 1..U of a config is called."""
+    """The name of user 1..U of a config."""
     return f"user-{number}"
 
 

@@ -1,7 +1,7 @@
 """AsyncFL: stragglers finish late, on the model they were given, and are averaged when they do."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals, Closing, Floats
@@ -30,8 +30,6 @@ class AsyncFL(Method):
     discount: float = 0.0
     buffer: int | None = None
 
-    name: ClassVar[str] = "asyncfl"
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.delay is not None and self.delay < 1) or self.discount < 0:
@@ -56,6 +54,4 @@ class AsyncFL(Method):
 
     def divisor(self, closing: Closing) -> Floats:
         """The mean over who arrived, or over all users."""
-        if self.average == "all":
-            return closing.asked
-        return closing.weight
+        return closing.over(self.average)

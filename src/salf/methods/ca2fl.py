@@ -24,7 +24,6 @@ class CA2FL(Buffering):
     Update Calibration", ICLR 2024.
     """
 
-    buffer: int = 10
     fade: float | None = None
     remember: int = 1000
 
@@ -32,16 +31,10 @@ class CA2FL(Buffering):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.buffer < 1 or self.remember < 1 or (self.fade or 0) < 0:
+        if self.remember < 1 or (self.fade or 0) < 0:
             raise SalfError(
-                "CA2FL needs buffer >= 1, remember >= 1 and fade >= 0, not "
-                f"{self.buffer}, {self.remember}, {self.fade}."
+                f"CA2FL needs remember >= 1 and fade >= 0, not {self.remember} and {self.fade}."
             )
-
-    @property
-    def size(self) -> int:
-        """K."""
-        return self.buffer
 
     def memory(self) -> Recalled:
         """The last update of every user."""

@@ -1,7 +1,7 @@
 """Drop-stragglers: only users that finished before the deadline count."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -21,8 +21,6 @@ class Drop(Method):
 
     lucky: Lucky = "dropped"
 
-    name: ClassVar[str] = "drop"
-
     def share(self, arrived: Arrivals, layers: int) -> Floats:
         """1 for the users that met the deadline, in every layer."""
         in_time = arrived.finished if self.lucky == "kept" else ~arrived.straggler
@@ -30,5 +28,4 @@ class Drop(Method):
 
     def divisor(self, closing: Closing) -> Floats:
         """[fl_updateStr]: c[l, u] = 1[u in U_t] / |U_t|, U_t the users that met the deadline."""
-        everybody = closing.asked
-        return everybody if self.average == "all" else closing.weight
+        return closing.over(self.average)

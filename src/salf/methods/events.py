@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals, Floats, Ints
 from salf.methods.base import Method
 from salf.worlds.base import World
@@ -11,19 +12,21 @@ from salf.worlds.base import World
 
 @dataclass(frozen=True)
 class Buffering(Method):
-    """The server takes a step after `size` updates, each computed on the model its user was given.
+    """The server takes a step after `buffer` updates, each on the model its user was given.
 
     The clock determines the order in which updates arrive.
     """
 
-    @property
-    def size(self) -> int:
-        """The number of updates per step."""
-        return 1
+    buffer: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.buffer < 1:
+            raise SalfError(f"the buffer of {type(self).__name__} must be at least 1.")
 
     def world(self, world: World) -> World:
         """Users deliver when they are done."""
-        return world.buffered(self.size)
+        return world.buffered(self.buffer)
 
 
 def polynomial(age: Ints, power: float) -> Floats:

@@ -8,14 +8,15 @@ import numpy as np
 from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals, Closing, Floats
 from salf.core.rules import LocalRule, Proximal
-from salf.methods.base import Average
-from salf.methods.events import Buffering, hinge, of_whole_updates, polynomial
+from salf.methods.base import Average, Method
+from salf.methods.events import hinge, of_whole_updates, polynomial
+from salf.worlds.base import World
 
 Staleness = Literal["constant", "polynomial", "hinge"]
 
 
 @dataclass(frozen=True)
-class FedAsync(Buffering):
+class FedAsync(Method):
     """w <- (1 - a) w + a w_u for every user's model w_u, with a = alpha s(tau).
 
     s(tau) is 1 (`staleness="constant"`), (1 + tau)^-`power` ("polynomial"), or 1 if
@@ -47,6 +48,10 @@ class FedAsync(Buffering):
     def average_models(self) -> bool:
         """Models are mixed, not differences."""
         return True
+
+    def world(self, world: World) -> World:
+        """A step for every update."""
+        return world.buffered(1)
 
     def local_rule(self, steps: int) -> LocalRule | None:
         """The term rho (w - w_t), which is 0 in the first step."""

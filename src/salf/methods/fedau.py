@@ -1,7 +1,6 @@
 """FedAU: inverse probability, learned from how long users stay away (Wang and Ji, 2024)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals, Closing, Floats
@@ -17,8 +16,6 @@ class FedAU(PerLayerOrWhole):
     """
 
     cutoff: int = 50
-
-    name: ClassVar[str] = "fedau"
 
     def __post_init__(self) -> None:
         super().__post_init__()

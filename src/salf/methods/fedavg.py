@@ -1,7 +1,6 @@
 """FedAvg without a deadline: the server waits for all users. The reference for other methods."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from salf.core.arrivals import Closing, Floats
 from salf.methods.base import Method
@@ -11,8 +10,6 @@ from salf.worlds.base import World
 @dataclass(frozen=True)
 class FedAvg(Method):
     """The mean over all users [FedAvg_update]."""
-
-    name: ClassVar[str] = "fedavg"
 
     def world(self, world: World) -> World:
         """The server waits for everybody."""

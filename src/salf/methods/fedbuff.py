@@ -21,20 +21,12 @@ class FedBuff(Buffering):
     Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022.
     """
 
-    buffer: int = 10
     discount: float = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.buffer < 1 or not self.discount >= 0:
-            raise SalfError(
-                f"FedBuff needs buffer >= 1 and discount >= 0, not {self.buffer}, {self.discount}."
-            )
-
-    @property
-    def size(self) -> int:
-        """K."""
-        return self.buffer
+        if not self.discount >= 0:
+            raise SalfError(f"the discount of FedBuff must be at least 0, not {self.discount}.")
 
     def share(self, arrived: Arrivals, layers: int) -> Floats:
         """s(tau)."""

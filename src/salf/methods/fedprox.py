@@ -39,6 +39,4 @@ class FedProx(Method):
 
     def divisor(self, closing: Closing) -> Floats:
         """c[l, u] = 1 / |{users with a complete step}|, or 1/U."""
-        if self.average == "all":
-            return closing.asked
-        return closing.weight
+        return closing.over(self.average)

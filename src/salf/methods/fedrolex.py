@@ -1,7 +1,6 @@
 """FedRolex: HeteroFL whose stragglers train different units in every round, so none is left out."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from salf.methods.base import Narrow
 from salf.methods.heterofl import HeteroFL
@@ -17,8 +16,6 @@ class FedRolex(HeteroFL):
     Alam et al., "FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model
     Extraction", NeurIPS 2022.
     """
-
-    name: ClassVar[str] = "fedrolex"
 
     def narrow(self, t: int) -> Narrow:
         """The units from number t - 1 on."""

@@ -1,7 +1,6 @@
 """FedStale: inverse probability and memory together (Rodio and Neglia, 2024)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals, Closing, Floats
@@ -18,8 +17,6 @@ class FedStale(WithMemory):
 
     recall: float = 0.5
     floor: float = 0.05
-
-    name: ClassVar[str] = "fedstale"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,7 +1,6 @@
 """FedVARP: new updates correct the mean of remembered ones (Jhunjhunwala et al., 2022)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from salf.core.arrivals import Closing, Floats
 from salf.methods.family import WithMemory
@@ -14,8 +13,6 @@ class FedVARP(WithMemory):
     If all users arrive with equal probability, this is unbiased and has less variance than the mean
     of those that arrived.
     """
-
-    name: ClassVar[str] = "fedvarp"
 
     def divisor(self, closing: Closing) -> Floats:
         """Users who arrived."""

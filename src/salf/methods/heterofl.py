@@ -1,7 +1,6 @@
 """HeteroFL: stragglers train a narrower network and finish in time."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -21,8 +20,6 @@ class HeteroFL(Method):
     """
 
     width: float = 0.5
-
-    name: ClassVar[str] = "heterofl"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,7 +1,6 @@
 """MIFA: absent users are represented by their last update (Gu et al., 2021)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -12,8 +11,6 @@ from salf.methods.family import WithMemory
 @dataclass(frozen=True)
 class MIFA(WithMemory):
     """The mean over all users of their latest updates."""
-
-    name: ClassVar[str] = "mifa"
 
     def divisor(self, closing: Closing) -> Floats:
         """All users, asked or not."""

@@ -1,7 +1,6 @@
 """SALF: every layer is averaged over the users whose backpropagation reached it."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -12,8 +11,6 @@ from salf.methods.base import Method
 @dataclass(frozen=True)
 class SALF(Method):
     """The layer-wise average of the paper [salf_update_rule]."""
-
-    name: ClassVar[str] = "salf"
 
     def divisor(self, closing: Closing) -> Floats:
         """[salf_update_rule]: c[l, u] = 1[d_u <= l] / (|U^l| (1 - p_l))."""

@@ -45,6 +45,4 @@ class TimelyFL(Method):
 
     def divisor(self, closing: Closing) -> Floats:
         """The mean over the users that trained a layer, or over all users."""
-        if self.average == "all":
-            return closing.asked
-        return closing.weight
+        return closing.over(self.average)

@@ -29,7 +29,7 @@ KAPPA = 10.0  # rho_s / rho_c, which gradients at one point do not tell
 
 @dataclass(frozen=True, eq=False)
 class Estimates:
-    """What the gradients of some users at w_1 say; `given` are constants that are known."""
+    """Estimates from gradients of some users at w_1; `given` are constants that are known."""
 
     rho_s: float
     squares: Floats  # |grad F_u|^2 of each of the users
@@ -51,10 +51,9 @@ class Estimates:
         return self.given.get("distance2", 2 * max(self.loss, 0.0) / self.rho[0])
 
     def constants(self, rows: Ints, scale: float = 1.0) -> Constants:
-        """The constants for users with batches of so many rows.
+        """The constants for users with batches of so many rows, `scale` times the full ones.
 
-        Known values of sigma^2 and G^2 are of the full batches: with batches of `scale` times the
-        size, sigma^2 is 1/scale times as large.
+        Known values of sigma^2 and G^2 are of the full batches; sigma^2 grows as 1/scale.
         """
         per_batch = float((1 / rows).mean())
         sigma2 = float(self.variances.mean()) * per_batch
@@ -83,8 +82,6 @@ def estimate(problem: Problem, batches: Batches, given: Mapping[str, float]) -> 
 
 
 class _Gradients:
-    """Stochastic gradients of users at the model as it is."""
-
     def __init__(self, problem: Problem, batches: Batches) -> None:
         self.problem, self.batches = problem, batches
         self.parameters = [each for each in problem.model.parameters() if each.requires_grad]
@@ -103,8 +100,7 @@ class _Gradients:
     def smoothness(self, users: Ints, first: Tensor) -> float:
         """The largest curvature of the users' mean loss, whose gradient is `first`.
 
-        Power iteration: a Hessian times a vector is the difference of gradients at two close
-        points, for any module.
+        Power iteration: a Hessian times a vector is a difference of gradients, for any module.
         """
         start = [each.detach().clone() for each in self.parameters]
         norm = float(sum(each.double().square().sum() for each in start)) ** 0.5

@@ -1,4 +1,4 @@
-"""What identifies a Python object in place of a setting, so that only its own run continues."""
+"""Digests of Python objects in place of settings, so that only their own run continues."""
 
 import hashlib
 import pickle
@@ -17,7 +17,7 @@ from salf.worlds.fleet.devices import Fleet
 
 
 def fingerprints(parts: Mapping[str, Any]) -> dict[str, str]:
-    """What identifies each object that a setting cannot name, so that no other run continues."""
+    """The digest of each object that a setting cannot name."""
     return {
         name: fingerprint(value)
         for name, value in parts.items()
@@ -60,7 +60,7 @@ def _parts(value: Any) -> Iterator[bytes]:
 
 
 def _code(code: CodeType) -> Iterator[bytes]:
-    """What a function does, as far as it is in the function itself."""
+    """The instructions of a function, as far as they are in the function itself."""
     yield code.co_code
     yield repr(code.co_names).encode()
     for constant in code.co_consts:

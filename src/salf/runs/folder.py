@@ -224,7 +224,7 @@ def of_simulation(config: Config, history: History, simulation: Simulation) -> d
 
 def _voice(simulation: Simulation) -> dict[str, Any] | None:
     """Each user's share of the applied weight, and each class's beside its share of the data."""
-    shares = simulation.voice.shares()
+    shares = simulation.voice.parts()
     if not len(shares) or len(shares) > MOST_VOICES:
         return None
     found: dict[str, Any] = {"users": [round(share, 6) for share in shares.tolist()]}

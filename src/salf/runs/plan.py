@@ -72,7 +72,6 @@ class Planned:
 
     @property
     def constants(self) -> Constants:
-        """The bound's constants, for the batches of the config."""
         return self.offer.problem.constants
 
     @property
@@ -99,7 +98,6 @@ class Planned:
         return found
 
     def at(self, deadline: float) -> Tried | None:
-        """The runs with this deadline."""
         return next((each for each in self.tried if each.deadline == deadline), None)
 
     def rank_correlation(self, form: str) -> float:
@@ -142,12 +140,11 @@ class Planned:
         return record
 
     def schedule_csv(self) -> str:
-        """plan.csv, for `--deadline plan.csv`."""
+        """The schedule, for `--deadline plan.csv`."""
         lines = (f"{t},{deadline!r}\n" for t, deadline in enumerate(self.schedule, 1))
         return "round,deadline\n" + "".join(lines)
 
     def curve_csv(self) -> str:
-        """curve.csv: the trade-off."""
         return csv_of(self.curve())
 
 

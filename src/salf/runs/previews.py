@@ -1,4 +1,4 @@
-"""What a run would do on its fleet, without training it."""
+"""The preview of a run on its fleet, without training it."""
 
 import numpy as np
 

@@ -93,8 +93,8 @@ class Settings:
     )
     compress: str = setting(
         "",
-        "How users compress the layers they send: fp16 | qsgd:BITS | topk:SHARE (what is not sent "
-        "is added to the next update). Default: no compression.",
+        "How users compress the layers they send: fp16 | qsgd:BITS | topk:FRACTION (the "
+        "rest is added to the next update). Default: no compression.",
     )
     robust: Literal["auto", "none", "trimmed", "median", "clip"] = setting(
         "auto",
@@ -239,8 +239,7 @@ class Settings:
         from salf.core.server import make_optimiser
 
         settings = {name: getattr(self, name) for name in ("beta1", "beta2", "epsilon")}
-        default = next(each.default for each in fields(self) if each.name == "momentum")
-        if self.server == "sgd" or self.momentum != default:
+        if self.server == "sgd" or self.momentum != Settings.momentum:
             settings["momentum"] = self.momentum
         return make_optimiser(self.server, settings)
 

@@ -1,1 +1,1 @@
-"""What happens to an update on its way: compression, memory, robust averages."""
+"""Stages that an update passes on its way: compression, memory, robust averages."""

@@ -25,7 +25,7 @@ STRENGTH: Mapping[str, float] = {"flip": 45.0, "random": 45.0, "constant": 45.0,
 
 @dataclass(frozen=True)
 class Attack:
-    """What attackers send: `strength` times their gradient's norm in every layer.
+    """An attack: attackers send `strength` times their gradient's norm in every layer.
 
     flip: the gradient backwards. random: a new direction in every round. constant: the same number
     in all entries. large-first: the gradient itself, too large in round 1 and honest after that.
@@ -52,7 +52,7 @@ class Attack:
         return cls(kind, found, seed)
 
     def sent(self, update: Tensors, layers: Layers, t: int, number: int) -> dict[str, Tensor]:
-        """What user `number` (from 0) sends in round t in place of this update."""
+        """The tensors that user `number` (from 0) sends in round t in place of this update."""
         sent = dict(update)
         if self.kind == "large-first" and t > 1:
             return sent

@@ -21,7 +21,7 @@ _ARRAYS = ("asked", "part", "away", "ended", "length")
 
 
 class Participation:
-    """What is known of every user that was ever asked, by its number (live, its name).
+    """The record of every user that was ever asked, by its number (live, its name).
 
     `reach` estimates P(user u takes part in layer l), shrunk towards the mean of all users.
     `intervals` is FedAU's estimate of 1/P: the mean number of rounds from one time a user takes

@@ -156,12 +156,12 @@ class Pipeline:
 
     @property
     def server_state(self) -> Mapping[str, Tensor]:
-        """What the method keeps at the server."""
+        """The method's state of the server."""
         return {} if self.states is None else self.states.server
 
     @property
     def kept(self) -> dict[str, Kept]:
-        """What is kept of the users, by name."""
+        """The parts that are kept of the users, by name."""
         kept: dict[str, Kept | None] = {
             "participation": self.participation,
             "recall": self.recall,
@@ -173,7 +173,7 @@ class Pipeline:
 
 
 def state_of(kept: Mapping[str, Kept]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """What is kept, for a checkpoint: groups of tensors, and plain values."""
+    """A checkpoint of these: groups of tensors, and plain values."""
     states = {name: each.state() for name, each in kept.items()}
     plain = {name: values for name, (values, _) in states.items()}
     return {name: tensors for name, (_, tensors) in states.items()}, plain
@@ -237,7 +237,7 @@ class Voice:
             old[:, remembered] = np.array(left) * recall.rule.beta / everybody
         self.total += (new + old).mean(axis=0)
 
-    def shares(self) -> Floats:
-        """Each user's share, which sum to 1; empty if nothing was heard or kept."""
+    def parts(self) -> Floats:
+        """Each user's part, which sum to 1; empty if nothing was heard or kept."""
         total = self.total.sum()
         return np.asarray(self.total / total) if total > 0 else np.empty(0)

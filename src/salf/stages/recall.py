@@ -1,4 +1,4 @@
-"""What the server remembers of each user's last update, and steps that use it.
+"""The server's memory of each user's last update, and steps that use it.
 
 With a share a[l, u], a scale s[l] and a recall beta, the step of layer l is
 
@@ -71,7 +71,7 @@ class Recall:
         return self._values[name][row] * float(self._left(np.array(t - last)))
 
     def left(self, t: int, users: Sequence[UserId]) -> Floats:
-        """What is left in round t of what each user sent last, [users, L]; 0 if nothing was."""
+        """The part left in round t of each user's last update, [users, L]; 0 if nothing was."""
         rows = np.array([self._row.get(user, -1) for user in users], np.int64)
         last = np.concatenate(
             [self._last, np.zeros_like(self._last[:1], shape=(1, len(self.layers)))]
@@ -84,14 +84,14 @@ class Recall:
         return sorted(self._row, key=self._row.__getitem__)
 
     def absent(self, t: int, layer: int, here: Iterable[UserId]) -> Floats:
-        """What the rows of those who are not here count in round t, in a layer (from 0)."""
+        """The weights in round t of the rows of absent users, in a layer (from 0)."""
         last = self._last[:, layer]
         counts = np.where(last > 0, self._left(t - last), 0.0) * self._weight
         counts[[self._row[user] for user in here if user in self._row]] = 0.0
         return counts
 
     def rows(self, layer: int) -> dict[str, Tensor]:
-        """What is remembered of a layer (from 0), [rows, ...], by name."""
+        """The memory of a layer (from 0), [rows, ...], by name."""
         names = self.layers[layer].parameters
         return {name: self._values[name] for name in names if name in self._values}
 
@@ -188,7 +188,7 @@ class _WithRecall(Changing):
 
     @abstractmethod
     def _new(self, user: UserId, counts: Tensors) -> Tensors:
-        """What is added of a user's gradients."""
+        """The part of a user's gradients that is added."""
 
 
 class Remembering(_WithRecall):

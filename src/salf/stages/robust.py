@@ -44,7 +44,7 @@ LARGE = 3.0  # times the median norm: an update that is not just of a larger bat
 
 @dataclass(frozen=True)
 class Sent:
-    """What one user sent of a layer, with its weight in the step of its round.
+    """One user's update of a layer, with its weight in the step of its round.
 
     Where `partial`, entries that the user's narrower network does not hold are NaN.
     """
@@ -54,7 +54,7 @@ class Sent:
     partial: bool = False
 
     def changed(self, change: Callable[[str, Tensor], Tensor]) -> "Sent":
-        """This user's, with other values."""
+        """This update with other values."""
         return replace(self, values={name: change(name, v) for name, v in self.values.items()})
 
 

@@ -1,4 +1,4 @@
-"""What a method keeps between rounds: a state of the server, and one of every user.
+"""The states of a method between rounds: one of the server, and one of every user.
 
 Both are made anew for every run. Users' new states count from the next round on, and only if their
 updates were used. Live, a method may leave users' states on their devices; then only the server's
@@ -66,7 +66,7 @@ class States:
         self._new[user] = after(self._method, done)
 
     def hear(self, user: UserId, done: Done) -> None:
-        """What the server's state learns from it."""
+        """Add a user's round to what the server's state learns."""
         weight = self._progress[user].weight
         for name, value in state_of(self._method, "heard", self._method.heard(done)).items():
             known = self._heard.get(name)

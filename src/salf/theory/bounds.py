@@ -41,7 +41,7 @@ class Federation:
 
 @dataclass(frozen=True)
 class Constants:
-    """What the theorem assumes of the problem (AS1 to AS3)."""
+    """The theorem's assumptions about the problem, as numbers (AS1 to AS3)."""
 
     rho_c: float
     rho_s: float

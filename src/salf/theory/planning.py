@@ -77,7 +77,7 @@ def sharp_spread(law: Floats) -> float:
 
 @dataclass(frozen=True, eq=False)
 class TradeOff:
-    """What a longer deadline buys: at each, the mean seconds of a round and C / G^2."""
+    """The price and worth of a deadline: at each, the mean seconds of a round and C / G^2."""
 
     deadlines: Floats  # increasing, as are the seconds
     seconds: Floats

@@ -39,7 +39,7 @@ def grace_of(seconds: float | None) -> Grace:
 
 @dataclass
 class Question:
-    """What nodes are asked in a round, as Flower's messages.
+    """The task of a round as Flower's messages to nodes.
 
     A message lives as long as a reply can be of use, if only to learn the grace period from it. A
     node that is dead or hangs is asked again after that.
