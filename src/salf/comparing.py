@@ -160,6 +160,10 @@ class Sweep:
         fleet = axes["fleet"][0] if "fleet" in axes else fixed.get("fleet", base.fleet)
         if fleet:
             refuse_with_fleet(settings)
+        if not all(axes.get("fleet", [True])):
+            raise SalfError(
+                "without a fleet a run has no clock: name one in every value of fleet=."
+            )
         found: dict[Case, None] = {}
         for name, each in methods.items():
             average = each.average if isinstance(each, Method) else base.average
