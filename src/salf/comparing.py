@@ -160,6 +160,10 @@ class Sweep:
         fleet = axes["fleet"][0] if "fleet" in axes else fixed.get("fleet", base.fleet)
         if fleet:
             refuse_with_fleet(settings)
+        if not all(axes.get("fleet", [True])):
+            raise SalfError(
+                "without a fleet a run has no clock: name one in every value of fleet=."
+            )
         found: dict[Case, None] = {}
         for name, each in methods.items():
             average = each.average if isinstance(each, Method) else base.average
@@ -287,7 +291,8 @@ class Sweep:
     def _method(self, case: Case, options: Mapping[str, Any]) -> Method:
         given = self.methods.get(case.method, case.method)
         if isinstance(given, Method):
-            return replace(given, average=case.average_used)  # type: ignore[arg-type]
+            averaged = {"average": case.average_used} if case.averages else {}
+            return replace(given, **averaged)  # type: ignore[arg-type]
         return make_method(given, average=case.average_used, **own_options(options, case.method))
 
     def _own_runs(
@@ -299,8 +304,9 @@ class Sweep:
         data = load(data) if isinstance(data, str) else data
         if test is None and not isinstance(data, DataSet):
             raise SalfError("a comparison needs test data: pass test=(inputs, labels).")
-        defaults = Config().table()
-        base = {n: each for n, each in self.base.table().items() if each != defaults[n]}
+        defaults, named = Config().table(), ("model", "data", "data_dir", "options")
+        table = {n: each for n, each in self.base.table().items() if n not in named}
+        base = {n: each for n, each in table.items() if each != defaults[n]}
 
         def job(case: Case, seed: int, folder: Path | None, on_round: OnRound | None) -> Job:
             own = isinstance(self.methods.get(case.method), Method)

@@ -208,3 +208,10 @@ def test_every_method_of_the_benchmark_gives_numbers_with_a_clock(tmp_path, entr
     assert found["digits/phones"].runs[0].target == 0.475
     mixture = found["digits/mixture"]
     assert mixture.runs or "clock" in mixture.refused
+
+
+@pytest.mark.parametrize("method", ["ownstate:Leans", "scaffold"])
+def test_methods_that_keep_a_state_have_rows(tmp_path, method):
+    entrant = Entrant(method, {}, {"momentum": 0.0, "local_steps": 2})
+    _, row = bench(PHONES, [entrant], tmp_path, {})
+    assert all(0 < each.accuracy <= 1 for each in row.cells[CELL.key].runs)

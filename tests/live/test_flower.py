@@ -341,10 +341,6 @@ def promising(shape):
 BAD = {
     "another shape": (put("4.bias", Array(np.zeros(3, np.float32))), "has shape (3,)"),
     "NaN": (put("4.bias", Array(np.full(2, np.nan, np.float32))), "not finite"),
-    "layers it did not reach": (
-        with_arrays(lambda arrays: [arrays.pop(k) for k in ("2.weight", "2.bias")]),
-        "is missing",
-    ),
     "an old round": (sends(changed={"server-round": 0}), "for round 0, in reply to round 1"),
     "a round to come": (sends(changed={"server-round": 2}), "for round 2, in reply to round 1"),
     "a depth that is a list": (sends(changed={"depth": [1]}), "its depth is not"),

@@ -77,6 +77,9 @@ def test_a_live_user_adds_the_term_and_sends_whole_steps():
     sent = user.train(task)
     assert (sent.steps, sent.depth) == (3, 1)
     assert sent.tensors["0.weight"].item() == pytest.approx(-1.3125, abs=1e-15)
+    # Another server asks for other options: -1 - 0.5 - 0.25.
+    sent = user.train(replace(task, method=to_wire(method("fedprox", mu=0.0))))
+    assert sent.tensors["0.weight"].item() == pytest.approx(-1.75, abs=1e-15)
 
     class Stops:
         layers, real, calls = user.backpropagation.layers, user.backpropagation, 0

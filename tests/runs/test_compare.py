@@ -128,6 +128,7 @@ def test_if_all_diverge_it_says_which_and_why(tiny, no_processes):
         ({"method": []}, "nothing to compare"),
         ({"lr": []}, "nothing to compare"),
         ({"lrr": [0.1, 0.2]}, "Did you mean 'lr'"),
+        ({"fleet": ["phones", ""], "deadline": 1}, "a run has no clock"),
         ({"lr": [0.1, "fast"]}, "cannot read the learning rate"),
         ({"method": ["salf", "heterofl"], "options": {"widht": 0.5}}, "Did you mean 'width'"),
         (

@@ -132,3 +132,16 @@ def test_users_own_data_are_not_called_iid_in_a_comparison():
     found = salf.compare(nn.Linear(4, 3), own, own[0], methods=["salf"], seeds=1, rounds=1)
     assert "users' own data, averaged" in str(found)
     assert {case.split for case in found.results} == {"own"}
+
+
+@pytest.mark.parametrize("name", ["drop", "fedau", "scaffold", "salf-recall"])
+def test_a_method_by_name_and_as_an_object_are_one(points, name):
+    """Some have no average to choose, and some a state."""
+
+    def losses(method):
+        more = {**SETTINGS, "momentum": 0, "stragglers": 0.25}
+        compared = salf.compare(net, *points, methods=[method], seeds=1, **more)
+        ((result,),) = compared.results.values()
+        return [row.train_loss for row in result.history.rows]
+
+    assert losses(name) == losses(salf.method(name))

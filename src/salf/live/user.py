@@ -110,9 +110,11 @@ class User:
             self.batch.fit(task.step_seconds, self.backpropagation)
         layers = self.backpropagation.layers
         device = _AgainstTheClock(self, task, start)
-        local = self._local(task, planned)
+        method = (self._method or from_wire(task.method)) if task.method else None
+        local = self._local(task, planned, method)
         done = local_update(device, layers, planned, local)
-        self._keep(task, done, planned, local)
+        if method is not None and method.users_keep == "device" and local.own:
+            self._keep(method, task, done, planned, local)
         return Update(
             self.name,
             task.round,
@@ -127,11 +129,10 @@ class User:
             device.stages,
         )
 
-    def _local(self, task: Task, planned: int) -> Local:
+    def _local(self, task: Task, planned: int, method: Method | None) -> Local:
         """How the method wants local steps to be taken."""
-        if not task.method:
+        if method is None:
             return Local(task.rate)
-        method = self._method = self._method or from_wire(task.method)
         if method.users_keep == "device":
             trained = {n: p.detach() for n, p in self.model.named_parameters() if p.requires_grad}
             own = self.kept.at(task.used.get(self.name, 0), method.user_state(trained))
@@ -140,11 +141,10 @@ class User:
         whole = method.takes_whole_steps(len(self.backpropagation.layers))
         return Local(task.rate, method.local_rule(planned), task.server, own, whole)
 
-    def _keep(self, task: Task, done: LocalUpdate, planned: int, local: Local) -> None:
+    def _keep(
+        self, method: Method, task: Task, done: LocalUpdate, planned: int, local: Local
+    ) -> None:
         """Note the state that the user has once the server has used this update."""
-        method = self._method
-        if not task.method or method is None or method.users_keep != "device" or not local.own:
-            return
         layers = self.backpropagation.layers
         depth, steps, plan = (np.array([n]) for n in (done.depth, done.steps, planned))
         arrived = Arrivals.at(depth, steps=steps, planned=plan)

@@ -31,12 +31,10 @@ class Asks:
 
     @property
     def waits(self) -> bool:
-        """Whether every round waits for all its users."""
         return "waiting" in self.variants
 
     @property
     def narrows(self) -> bool:
-        """Whether stragglers train a narrower network."""
         return "narrowed" in self.variants
 
     @property
@@ -46,12 +44,10 @@ class Asks:
 
     @property
     def deadline(self) -> bool:
-        """Whether its rounds end at a deadline."""
         return not (self.waits or self.clock)
 
     @property
     def more_steps(self) -> bool:
-        """Whether users may take more local steps than planned."""
         return "timely" in self.variants
 
     @property
@@ -236,10 +232,10 @@ def keeps_itself(method: "Method", name: str) -> SalfError:
 
 def _attributes(method: "Method") -> dict[str, Any]:
     """What could change, as bytes; nothing of methods that come with salf."""
-    found: dict[str, Any] = {}
     own = [cls for cls in type(method).__mro__ if not cls.__module__.startswith("salf.")]
     if len(own) < 2:  # object is one
-        return found
+        return {}
+    found: dict[str, Any] = {}
     for cls in own[:-1]:
         found |= {n: v for n, v in vars(cls).items() if not isinstance(v, _NO_STATE)}
     classes = type(method).__mro__

@@ -82,7 +82,7 @@ def curves(
     ]
     last = max((point.x for point in points), default=1)
     if over == "clock" and comparison.base.seconds:
-        last = comparison.base.seconds
+        last = max(last, comparison.base.seconds)
     chart = Lines(
         points,
         _lines(comparison),

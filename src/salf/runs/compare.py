@@ -28,8 +28,12 @@ class Case:
     @property
     def average_used(self) -> str:
         """The average of its runs: "reached" where the method leaves no choice."""
-        chosen = any(option.name == "average" for option in fields(find(self.method)))
-        return self.average if chosen and not asks(self.method).waits else "reached"
+        return self.average if self.averages and not asks(self.method).waits else "reached"
+
+    @property
+    def averages(self) -> bool:
+        """Whether its method has a choice of averages."""
+        return any(option.name == "average" for option in fields(find(self.method)))
 
     def settings(self, seed: int, method: Method, fleet: bool) -> dict[str, Any]:
         """The settings of its run with a seed, with this method object."""

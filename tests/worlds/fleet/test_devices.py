@@ -94,6 +94,7 @@ def test_a_fleet_from_a_file_and_users_in_turn(tmp_path):
     path = tmp_path / "fleet.csv"
     path.write_text("name,speed,up,jitter\na,1e6,1000,0.1\nb,2e6,,0\n")
     fleet = salf.Fleet.csv(path, users=5)
+    assert fleet.name == "fleet"
     assert fleet.devices.speed.tolist() == [1e6, 2e6, 1e6, 2e6, 1e6]
     assert fleet.devices.up.tolist() == [1000, np.inf, 1000, np.inf, 1000]
     factors = fleet.devices.jitter.factor(Keyed(0, 1), np.arange(5))

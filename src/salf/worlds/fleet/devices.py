@@ -159,7 +159,7 @@ class Fleet:
             )
         if users is not None and users != len(devices.speed):
             devices = devices.of(np.arange(users) % len(devices.speed))
-        return cls.made(str(path), devices).available(availability)
+        return cls.made(Path(path).stem, devices).available(availability)
 
     def __len__(self) -> int:
         return len(self.devices.speed)
