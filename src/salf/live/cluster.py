@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from salf.common.errors import ClusterLost, SalfError, in_one_line
-from salf.common.files import temporary_folder
+from salf.common.files import short_place, temporary_folder
 from salf.common.process import TERMINATED, sigterm_as_exit, uninterrupted
 
 FEDERATION = "salf"  # the namespace in which users are looked for
@@ -66,7 +66,7 @@ def cluster(address: str | None = None, federation: str = FEDERATION) -> Iterato
         else:
             _keep_to_ourselves()
             # Only for this account, and gone afterwards; Ray's own folder is neither.
-            folder = stack.enter_context(temporary_folder("salf-ray", short=True))
+            folder = stack.enter_context(temporary_folder("salf-ray", short_place()))
             settings |= {
                 "include_dashboard": False,
                 "num_cpus": os.cpu_count(),

@@ -24,7 +24,7 @@ from urllib.request import urlopen
 import tomli_w
 
 from salf.common.errors import SalfError
-from salf.common.files import locked, temporary_folder
+from salf.common.files import locked, short_place, temporary_folder
 from salf.common.process import sigterm_as_exit, uninterrupted
 from salf.live.flower.parent import VARIABLE
 
@@ -62,7 +62,7 @@ class LocalFederation:
             stack.enter_context(locked(self.home))
             self._env = {**os.environ, **self._environment()}
             if self._simulation:
-                folder = temporary_folder("salf-ray", short=True)
+                folder = temporary_folder("salf-ray", short_place())
                 self._env["RAY_TMPDIR"] = str(stack.enter_context(folder))
             stack.callback(self._end_all)
             self._start_superlink()
