@@ -115,7 +115,18 @@ def compare(
     base = simulated(config) if isinstance(config, str) else config or Config()
     lists = {"method": methods, "split": splits, "average": averages}
     settings |= {name: each for name, each in lists.items() if each is not None}
-    sweep = Sweep.of(base, settings, seeds, target, (model, data, test))
+    own = {"model": model, "data": data}
+    if _are_names(data) or isinstance(model, list | tuple):
+        if not all(
+            each is None or isinstance(each, str) or _are_names(each) for each in own.values()
+        ):
+            raise SalfError(
+                "several models or data sets are compared by their names: pass both as names, such "
+                "as model=['mlp', 'cnn'], data='digits'."
+            )
+        settings |= {name: each for name, each in own.items() if each is not None}
+        own = {"model": None, "data": None}
+    sweep = Sweep.of(base, settings, seeds, target, (own["model"], own["data"], test))
     compared = sweep.run(out, workers, on_round)
     if out is not None:
         compared.save(out)
@@ -151,9 +162,15 @@ class Sweep:
         own: tuple[Model | None, Data | None, Any] = (None, None, None),
     ) -> "Sweep":
         """All combinations of the values of settings that are lists, with every seed."""
+        if "seed" in settings:
+            raise SalfError("every case is run with several seeds: pass seeds=[1, 2], not seed=.")
         axes, fixed = _axes(settings)
         given = axes.pop("method", ["fedavg", "drop", base.method])
-        methods = {each if isinstance(each, str) else named(each): each for each in given}
+        methods: dict[str, str | Method] = {}
+        for each in given:
+            name = each if isinstance(each, str) else named(each)
+            if type(methods.setdefault(name, each)) is not type(each):
+                raise SalfError(f"there are two methods called {name}: rename one of the classes.")
         apart = isinstance(own[0], Problem) or are_of_users(own[1])
         usual = {"own": base.split} if apart else [base.split]
         splits = axes.pop("split", usual)
@@ -212,7 +229,8 @@ class Sweep:
     @cached_property
     def fleet(self) -> str:
         """The name of the fleet, if there is one."""
-        fleet = self.settings.get("fleet", self.base.fleet)
+        swept = dict(self.cases[0].more).get("fleet", self.base.fleet)
+        fleet = self.settings.get("fleet", swept)
         return fleet if isinstance(fleet, str) else GIVEN
 
     @cached_property
@@ -355,15 +373,25 @@ def _fresh(model: Model, data: Any, seed: int) -> nn.Module | Problem:
         return model()
 
 
+def _are_names(value: object) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and isinstance(value[0], str)
+
+
+def _is_indices(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and not isinstance(value[0], str)
+
+
 def _axes(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The settings to compare, each with its values, and those that all runs have in common."""
     axes: dict[str, Any] = {}
     fixed: dict[str, Any] = {}
     for name, value in settings.items():
         if name in NAMES:
-            indices = name == "split" and isinstance(value, list) and not isinstance(value[0], str)
+            indices = name == "split" and _is_indices(value)
             single = isinstance(value, str | Method) or indices
             axes[name] = [value] if single else value
+        elif isinstance(value, list | tuple) and name in ("loss", "metrics", "options"):
+            raise SalfError(f"{name}= cannot be compared: call compare once for each.")
         elif isinstance(value, list | tuple | range) and name != "layers":
             axes[name] = [typed(Config, name, each) for each in value]
         elif name in CASE:

@@ -107,9 +107,10 @@ def live(
 
 
 def _live_config(source: str, settings: GivenSettings, options: list[str] | None) -> LiveConfig:
-    config = load_config(source).changed(method=settings.get("method"))
+    config = load_config(source)
     users = {"users": USERS} if source in PRESETS else {}
-    made = made_live(config, **{**users, **settings, "options": joined_options(config, options)})
+    joined = joined_options(config, options, settings.get("method"))
+    made = made_live(config, **{**users, **settings, "options": joined})
     if "deadline" in settings:
         refuse_deadline(made.make_method())
     return made

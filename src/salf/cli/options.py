@@ -12,7 +12,14 @@ import typer
 from salf.common.errors import SalfError
 from salf.methods import METHODS
 from salf.runs.config import Config
-from salf.runs.settings import Settings, key, refuse_deadline, refuse_with_fleet, typed
+from salf.runs.settings import (
+    Settings,
+    key,
+    refuse_attackers,
+    refuse_deadline,
+    refuse_with_fleet,
+    typed,
+)
 
 
 def option(*names: str, help: str, **more: Any) -> Any:
@@ -139,6 +146,11 @@ def lists_of(base: Config, given: Mapping[str, list[str]]) -> GivenSettings:
         parts = parse_list(once[name])
         if _are_values(base, name, parts):
             found[name] = parts
+        elif name == "lr" and not _are_values(base, name, [once[name]]):
+            raise SalfError(
+                f"cannot read the learning rate {once[name]!r}: to compare values that have "
+                "commas, repeat --lr."
+            )
         if name == "fleet":
             base = base.changed(fleet=found.get("fleet", [once["fleet"]])[0])
     return {**once, **found}
@@ -175,16 +187,20 @@ def parse_options(given: list[str] | None) -> dict[str, Any] | None:
 
 def with_options(config: Config, settings: GivenSettings, options: list[str] | None) -> Config:
     """The config with what the command line says; options are those of the method it names."""
-    config = config.changed(method=settings.get("method"))
     if settings.get("fleet", config.fleet):
         refuse_with_fleet(settings)
-    made = config.changed(**settings, options=joined_options(config, options))
+    refuse_attackers(settings, config.attack)
+    joined = joined_options(config, options, settings.get("method"))
+    made = config.changed(**settings, options=joined)
     if "deadline" in settings:
         refuse_deadline(made.make_method())
     return made
 
 
-def joined_options(config: Settings, given: list[str] | None) -> dict[str, Any] | None:
-    """The options of a config's method with those that were given; None if none were."""
+def joined_options(
+    config: Settings, given: list[str] | None, method: str | None = None
+) -> dict[str, Any] | None:
+    """The options of a config's method, or another, with those given; None if none were."""
     more = parse_options(given)
-    return None if more is None else {**config.options, **more}
+    kept = config.options if method in (None, config.method) else {}
+    return None if more is None else {**kept, **more}

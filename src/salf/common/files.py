@@ -71,10 +71,10 @@ def read_numbers(path: Path | str, *columns: str) -> list[tuple[float, ...]]:
     try:
         with Path(path).open(encoding="utf-8", newline="") as stream:
             return [tuple(float(line[name]) for name in columns) for line in csv.DictReader(stream)]
-    except (OSError, KeyError, ValueError, TypeError, UnicodeDecodeError) as error:
+    except (OSError, KeyError, ValueError, TypeError) as error:
+        why = f"there is no column {error.args[0]}" if isinstance(error, KeyError) else error
         raise SalfError(
-            f"cannot read {path}: it must have numbers in the columns {', '.join(columns)} "
-            f"({type(error).__name__}: {error})."
+            f"cannot read {path}: it must have numbers in the columns {', '.join(columns)} ({why})."
         ) from None
 
 

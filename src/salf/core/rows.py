@@ -122,7 +122,7 @@ def _number(value: float | None) -> float:
 
 def columns(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """A record per round of what every run knows, by column."""
-    timed: Sequence[str] = TIMED if rows[0].clock is not None else ()
+    timed: Sequence[str] = TIMED if rows and rows[0].clock is not None else ()
     if not timed and any(row.bytes for row in rows):  # of a live run
         timed = ("bytes",)
     names = list(dict.fromkeys(name for row in rows for name in row.metrics))

@@ -221,7 +221,13 @@ def of_users(data: Any, users: int | None = None) -> UsersData | None:
 
 def are_of_users(data: Any) -> bool:
     """Whether data are the users' own already."""
-    if isinstance(data, list) and data:
+    if isinstance(data, list):
+        kinds = {_is_pair(each): _is_pair(each) or _is_set(each) for each in data}
+        if not data or (len(kinds) == 2 and all(kinds.values())):
+            raise SalfError(
+                "users' own data are a list with an (inputs, labels) tuple for each user, or with "
+                "a torch.utils.data.Dataset for each user: it must not be empty nor have both."
+            )
         return all(map(_is_pair, data)) or all(map(_is_set, data))
     return callable(data) and not _is_set(data)
 

@@ -64,8 +64,11 @@ def named(method: Method) -> str:
         if getattr(method, option.name) != option.default
     ]
     name = type(method).__name__ + (f"({', '.join(changed)})" if changed else "")
-    if type(_OBJECTS.setdefault(name, method)) is not type(method):
+    known, ours = type(_OBJECTS.get(name, method)), type(method)
+    if (known.__module__, known.__qualname__) != (ours.__module__, ours.__qualname__):
         raise SalfError(f"there are two methods called {name}: rename one of the classes.")
+    if known is not ours or name not in _OBJECTS:  # a class may be defined anew in a notebook
+        _OBJECTS[name] = method
     return name
 
 

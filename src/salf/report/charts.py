@@ -96,7 +96,7 @@ def curves(
     base, count = comparison.base, seeds(comparison)
     spread = f"mean of {count} seeds, band from the lowest to the highest"
     subtitle = "; ".join([*panels.shared(), spread if count > 1 else "one seed"])
-    title = f"{base.model} on {names.data(base.data)}, {names.users(base)}"
+    title = f"{base.given.get('model', base.model)} on {names.data(base.data)}, {names.users(base)}"
     return figure(chart, title=title, subtitle=[subtitle])
 
 

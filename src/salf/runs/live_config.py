@@ -73,13 +73,14 @@ def live(config: Settings, **settings: Any) -> LiveConfig:
     """A federation with real users; settings that are None stay as they are."""
     given = {name: value for name, value in settings.items() if value is not None}
     check_names(given, LiveConfig)
-    config = config.changed(method=given.get("method"))  # which has options of its own
     if isinstance(config, LiveConfig):
         return config.changed(**given)
     for name in ("fleet", "weigh", "cohort_by", "attack"):  # what reality cannot be asked for
         if (value := getattr(config, name)) != getattr(Config, name):
             raise SalfError(f"{name} {value} is for simulated users only: leave it out.")
     shared = {name: getattr(config, name) for name in names_of(Settings)}
+    if given.get("method", config.method) != config.method:
+        shared["options"] = {}  # they were another method's
     return LiveConfig(**{**shared, **given})
 
 

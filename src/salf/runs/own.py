@@ -21,8 +21,8 @@ from salf.runs.config import Config
 from salf.runs.federation import Given, Parts, make_problem, training_of
 from salf.runs.fingerprint import fingerprint, fingerprints
 from salf.runs.folder import MODEL
-from salf.runs.run import How, Result, run_made
-from salf.runs.settings import check_names, refuse_deadline
+from salf.runs.run import How, Result, check_resume, run_made
+from salf.runs.settings import check_names, refuse_attackers, refuse_deadline
 from salf.runs.training import History, OnRound, Training
 from salf.runs.watched import watched
 from salf.worlds.base import World
@@ -82,6 +82,8 @@ def train(
     if settings.get("deadline") is not None and isinstance(method, str | Method):
         options = settings.get("options", {})
         refuse_deadline(make_method(method, **options) if isinstance(method, str) else method)
+    check_resume(resume, out)
+    refuse_attackers(settings)
     parts = {
         "data": data,
         "test": test,

@@ -181,4 +181,4 @@ def _do(name: str, job: Job) -> Any:
 
 def _run(config: Config, out: Path | None, on_round: OnRound | None, progress: OnPart) -> Result:
     after = counted(config.rounds, config.seconds, progress, on_round)
-    return run(config, out, resume=True, on_round=after)
+    return run(config, out, resume=out is not None, on_round=after)

@@ -8,7 +8,7 @@ from pathlib import Path
 from salf.common.errors import SalfError, unknown
 from salf.runs.config import Config
 from salf.runs.live_config import LiveConfig
-from salf.runs.settings import key, names_of
+from salf.runs.settings import key, names_of, public_names
 
 _CIFAR = Config(data="cifar10", model="vgg11", rounds=1500, lr=0.05, validation=0.2, eval_every=50)
 # The paper's settings, and those of the data set that is part of the package.
@@ -51,15 +51,19 @@ def load_config(source: str) -> Config | LiveConfig:
 
 
 def read_toml(text: str) -> Config | LiveConfig:
-    """What `to_toml` wrote, or a person: a `LiveConfig` if a setting is of live runs only."""
-    kinds = {kind: {key(name): name for name in names_of(kind)} for kind in (Config, LiveConfig)}
-    table = tomllib.loads(text)
-    live = any(name in kinds[LiveConfig] and name not in kinds[Config] for name in table)
-    kind: type[Config | LiveConfig] = LiveConfig if live else Config
+    """What `to_toml` wrote, or a person: a `LiveConfig` if a setting is of live runs only.
+
+    So is a deadline without a fleet, if all settings are those of live runs.
+    """
+    table = {name.replace("-", "_"): value for name, value in tomllib.loads(text).items()}
+    simulated, live = names_of(Config), names_of(LiveConfig)
+    is_live = not table.keys().isdisjoint({*live} - {*simulated})
+    is_live |= "deadline" in table and table.keys() <= {*live}
+    kind: type[Config | LiveConfig] = LiveConfig if is_live else Config
     for name in table:
-        if name not in kinds[kind]:
-            raise unknown("setting", name, kinds[kind])
-    return kind(**{kinds[kind][name]: value for name, value in table.items()})
+        if name not in names_of(kind):
+            raise unknown("setting", key(name), map(key, public_names(kind)))
+    return kind(**table)
 
 
 def simulated(source: str) -> Config:

@@ -54,9 +54,16 @@ def run(
     raise `StopTraining` to end the run. `report` receives a line when data are downloaded, or when
     there is nothing to continue.
     """
+    check_resume(resume, out)
     config.check_deadline()  # before data are fetched
     how = How(checkpoint_every, on_round, report)
     return run_made(config, lambda config: from_config(config, report), out, resume, how)
+
+
+def check_resume(resume: bool, out: Path | str | None) -> None:
+    """Refuse to continue a run that is in no folder."""
+    if resume and out is None:
+        raise SalfError("resume=True needs out=, the folder of the run to continue.")
 
 
 @dataclass(frozen=True)
@@ -164,8 +171,11 @@ def _run(
             folder.begin(config)
             begun = True
         rows.append(row)
-        if how.on_round is not None:
-            how.on_round(row, model)
+        try:
+            if how.on_round is not None:
+                how.on_round(row, model)
+        except KeyboardInterrupt:  # here the model and the metrics agree
+            raise Stopped from None
         if folder is not None and monotonic() - saved >= how.checkpoint_every:
             save(folder, training.simulation, rows)
             saved = monotonic()
@@ -179,7 +189,7 @@ def _run(
         if folder is not None and rows:
             save(folder, training.simulation, rows)
             folder.save_model(training.simulation.model)
-        if how.keep_interrupted and isinstance(error, Stopped) and held == [signal.SIGINT]:
+        if how.keep_interrupted and isinstance(error, Stopped) and signal.SIGTERM not in held:
             return Result(config, history_of(training, rows, stopped=True), {})
         if held:
             signal.raise_signal(held[0])

@@ -175,6 +175,11 @@ class Settings:
         object.__setattr__(self, "options", typed)
         self.check_reach(made)
         particular = type(made).refuses is not Method.refuses or made.average_models
+        if self.make_robust() is not None and type(made).heard is not Method.heard:
+            raise SalfError(
+                f"the server of {made.name} keeps a sum over all users, which robust "
+                f"{self.robust} does not protect: set robust='none'."
+            )
         if particular and (why := made.refuses(self.make_optimiser())):
             raise SalfError(f"{made.name} {why}.")
 
@@ -267,6 +272,8 @@ class Settings:
         """All settings, as a file that the command line takes."""
         table = {key(name): value for name, value in self.table().items() if name not in TABLES}
         # TOML has no null: a setting that is None is left out, an option is written as text.
+        if "model" in self.given:  # which is there
+            del table["model"]
         options = {name: "none" if v is None else v for name, v in self.options.items()}
         known = {name: value for name, value in table.items() if value is not None}
         more = {name: each for name in ("given", "files") if (each := getattr(self, name))}
@@ -340,11 +347,16 @@ def names_of(kind: type[Any]) -> list[str]:
     return [each.name for each in fields(kind)]
 
 
+def public_names(kind: type[Any]) -> list[str]:
+    """The settings that people give."""
+    return [name for name in names_of(kind) if name not in ("given", "files")]
+
+
 def check_names(settings: Iterable[str], kind: type[Settings]) -> None:
     """Refuse a setting that this kind of config does not have."""
     for name in settings:
         if name not in names_of(kind):
-            raise unknown("setting", name, names_of(kind))
+            raise unknown("setting", name, public_names(kind))
 
 
 def refuse_with_fleet(given: Iterable[str]) -> None:
@@ -354,6 +366,12 @@ def refuse_with_fleet(given: Iterable[str]) -> None:
             raise SalfError(
                 f"the fleet and the deadline determine how far users get: leave out {name}=."
             )
+
+
+def refuse_attackers(given: Mapping[str, Any], attack: str = "") -> None:
+    """Refuse a number of attackers that attack in no way."""
+    if "attackers" in given and not given.get("attack", attack):
+        raise SalfError("attackers= needs an attack, such as attack='flip'.")
 
 
 def refuse_deadline(method: Method) -> None:

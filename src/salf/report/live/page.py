@@ -51,8 +51,9 @@ def _what(run: LiveRun) -> str:
         time = f"with T_max set by --deadline {config.deadline}: {last} in the last rounds"
     elif config.deadline is not None and not names.waits(config.method):
         time = f"with T_max = {names.duration(config.deadline)} per round"
+    model = config.given.get("model", config.model)
     return (
-        f"{names.method(config.method)} trains the model {config.model} on "
+        f"{names.method(config.method)} trains the model {model} on "
         f"{names.data(config.data)} with {_count(config.users, 'user')}, {time}."
     )
 
