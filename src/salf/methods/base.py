@@ -200,6 +200,11 @@ class Method(ABC):
         )
 
     @property
+    def keeps_users(self) -> bool:
+        """Whether anything is kept of each user."""
+        return type(self).user_state is not Method.user_state
+
+    @property
     def has_state(self) -> bool:
         """Whether anything is kept between rounds."""
         cls = type(self)

@@ -82,6 +82,11 @@ class Pipeline:
         self.states: States | None = None
         if method.has_state:
             self.states = States(method, layers, weights)
+            if method.users_keep == "device" and method.keeps_users and asks.about_users:
+                raise SalfError(
+                    f"{method.name}.share depends on what only the server knows of users, so their "
+                    "states cannot stay on their devices: set users_keep to 'server'."
+                )
             if stages.robust is not None and type(method).heard is not Method.heard:
                 raise SalfError(
                     f"the server of {method.name} keeps a sum over all users, which a robust rule "
