@@ -20,6 +20,7 @@ from salf.data import DataSet, are_of_users, load
 from salf.methods import Method, named
 from salf.methods import method as make_method
 from salf.models import build
+from salf.problem import Problem
 from salf.report.comparison import print_tables, write_report
 from salf.report.extra import check_extra
 from salf.report.tables import printed
@@ -43,7 +44,7 @@ from salf.worlds.depth import has_ratio
 from salf.worlds.fleet.deadlines import missing
 from salf.worlds.fleet.named import GIVEN
 
-Model = nn.Module | Callable[[], nn.Module] | str
+Model = nn.Module | Problem | Callable[[], nn.Module] | str
 Data = DataSet | tuple[Any, Any] | Sequence[Any] | Callable[[int], Any] | str
 SplitRule = str | Sequence[Sequence[int]]
 # Python objects that a run may be given, besides model, data and method.
@@ -100,13 +101,14 @@ def compare(
     methods may be objects, which keep their own average, and splits a dictionary of named rules or
     lists of each user's indices. `config` is a config, a preset or a file to begin with.
 
-    `model` is a module, which is copied for every run, or a function that returns one, called with
-    torch seeded by the run's seed. If everything has a name (`model="mlp", data="digits"`), runs
-    are computed by `workers` processes, one per core by default; otherwise, or with `on_round`,
-    which is called as by `salf.train`, one after the other in this process. With a `fleet`, runs
-    have a simulated clock instead of `stragglers`, and `target` is the accuracy to reach (by
-    default 95 % of waiting FedAvg's). With `out`, every run is saved there, and results.csv, a
-    picture and the page report.html at the end; repeat an interrupted call to continue it.
+    `model` is a module or a `salf.Problem`, which is copied for every run, or a function that
+    returns a module, called with torch seeded by the run's seed. If everything has a name
+    (`model="mlp", data="digits"`), runs are computed by `workers` processes, one per core by
+    default; otherwise, or with `on_round`, which is called as by `salf.train`, one after the other
+    in this process. With a `fleet`, runs have a simulated clock instead of `stragglers`, and
+    `target` is the accuracy to reach (by default 95 % of waiting FedAvg's). With `out`, every run
+    is saved there, and results.csv, a picture and the page report.html at the end; repeat an
+    interrupted call to continue it.
     """
     if out is not None:
         check_extra()  # now, not after hours of training
@@ -152,7 +154,8 @@ class Sweep:
         axes, fixed = _axes(settings)
         given = axes.pop("method", ["fedavg", "drop", base.method])
         methods = {each if isinstance(each, str) else named(each): each for each in given}
-        usual = [base.split] if not are_of_users(own[1]) else {"own": base.split}
+        apart = isinstance(own[0], Problem) or are_of_users(own[1])
+        usual = {"own": base.split} if apart else [base.split]
         splits = axes.pop("split", usual)
         if not isinstance(splits, Mapping):
             splits = {each if isinstance(each, str) else "given": each for each in splits}
@@ -299,7 +302,9 @@ class Sweep:
         self, methods: Mapping[Case, Method], options: Mapping[str, Any]
     ) -> Callable[..., Job]:
         model, data, test = self.own
-        if model is None or data is None:
+        if isinstance(model, Problem):
+            test = model.test
+        elif model is None or data is None:
             raise SalfError("some of what is compared has no name: pass model= and data=, too.")
         data = load(data) if isinstance(data, str) else data
         if test is None and not isinstance(data, DataSet):
@@ -325,7 +330,7 @@ class Sweep:
             def do(progress: OnPart) -> Result:
                 return run_own(
                     _fresh(model, data, seed),
-                    {"data": data, "test": test, **parts},
+                    {"data": data, "test": None if data is None else test, **parts},
                     settings,
                     folder,
                     resume=True,
@@ -337,8 +342,10 @@ class Sweep:
         return job
 
 
-def _fresh(model: Model, data: Any, seed: int) -> nn.Module:
+def _fresh(model: Model, data: Any, seed: int) -> nn.Module | Problem:
     """The model of a run before its first round."""
+    if isinstance(model, Problem):
+        return replace(model, model=deepcopy(model.model))
     if isinstance(model, nn.Module):
         return deepcopy(model)
     if isinstance(model, str):

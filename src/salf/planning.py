@@ -36,7 +36,7 @@ class DeadlinePlan(Planned):
 
 
 def plan(
-    model: nn.Module,
+    model: nn.Module | Problem,
     data: DataSet | tuple[Any, Any] | Sequence[Any] | Callable[[int], Any],
     test: tuple[Any, Any] | None = None,
     *,
@@ -61,6 +61,8 @@ def plan(
     )
 
     def problem_of(config: Config) -> Problem:
-        return make_problem(config, replace(parts, model=deepcopy(model)))
+        if isinstance(parts, Problem):
+            return replace(parts, model=deepcopy(parts.model))
+        return make_problem(config, replace(parts, model=deepcopy(parts.model)))
 
     return DeadlinePlan(**vars(make_plan(config, problem_of, options, given)))

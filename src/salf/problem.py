@@ -43,7 +43,10 @@ class Problem:
 
     @classmethod
     def of(cls, model: nn.Module, users: UsersData | None = None, **more: Any) -> "Problem":
-        """A problem of a model with the layers that it has by default."""
+        """A problem of a model with the layers that it has by default.
+
+        problem = salf.Problem.of(net, salf.data.of_users(pairs), test=salf.Samples(x, y))
+        """
         return cls(model, Layers.of(model, example=more.get("example")), users, **more)
 
     @property

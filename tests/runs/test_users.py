@@ -11,6 +11,7 @@ from torch.utils.data import TensorDataset
 import salf
 from nets import mlp
 from reference import ANY_WORLD
+from salf.data import of_users
 from salf.runs.federation import from_config
 from salf.runs.live_config import live
 
@@ -133,3 +134,44 @@ def test_a_live_server_refuses_what_needs_the_users_numbers_of_samples():
     for settings in ({"weigh": "samples"}, {"cohort": 3, "cohort_by": "samples"}):
         with pytest.raises(salf.SalfError, match="is for simulated users only"):
             live(salf.Config(**settings), deadline=1.0)
+
+
+def problem(**more):
+    test = salf.Samples(*pairs()[4])
+    return salf.Problem.of(net(), of_users(pairs(), None), test=test, source="clinics", **more)
+
+
+def test_a_problem_takes_the_place_of_model_and_data(tmp_path):
+    history, wanted = trained(pairs(), test=pairs()[4])
+    found = problem()
+    again = salf.train(found, **SMALL, out=tmp_path)
+    weights = torch.cat([each.detach().flatten() for each in found.model.parameters()])
+    assert torch.equal(weights, wanted)
+    assert again.test == history.test
+    assert again.curve == history.curve
+    assert salf.train(problem(), **SMALL, out=tmp_path, resume=True).test == history.test
+    assert 'data = "clinics"' in (tmp_path / "config.toml").read_text()
+
+
+def test_a_problem_is_copied_for_every_run_of_a_comparison():
+    given = problem()
+    before = {name: each.clone() for name, each in given.model.state_dict().items()}
+    compared = salf.compare(
+        given,
+        methods=["fedavg", "salf"],
+        seeds=2,
+        lr=[0.1, 0.2],
+        **{name: each for name, each in SMALL.items() if name != "lr"},
+    )
+    assert len(compared.to_pandas()) == 8
+    assert set(compared.to_pandas()["split"]) == {"own"}
+    for name, each in given.model.state_dict().items():
+        assert torch.equal(each, before[name])
+
+
+@pytest.mark.parametrize(
+    ("more", "name"), [({"data": pairs()}, "data"), ({"split": "shards:2"}, "split")]
+)
+def test_what_a_problem_has_is_not_given_twice(more, name):
+    with pytest.raises(salf.SalfError, match=f"a problem has its own {name}: leave out {name}="):
+        salf.train(problem(), **SMALL, **more)

@@ -201,7 +201,7 @@ class OwnData(UsersData):
         return data
 
 
-def of_users(data: Any, users: int | None) -> UsersData | None:
+def of_users(data: Any, users: int | None = None) -> UsersData | None:
     """The data of each user; None if they are one data set, to be split among the users.
 
     Users' data are a list with an entry per user, or a function of the user's number.

@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from salf.core.inputs import Inputs
-from salf.data import DataSet
+from salf.data import DataSet, Partitioned
 from salf.engines import cross_entropy
 from salf.worlds.fleet.devices import Fleet
 
@@ -41,6 +41,8 @@ def fingerprint(value: Any) -> str:
 def _parts(value: Any) -> Iterator[bytes]:
     if isinstance(value, DataSet):
         value = (value.train.inputs, value.train.labels, value.test.inputs, value.test.labels)
+    if isinstance(value, Partitioned):
+        value = (value.samples.inputs, value.samples.labels, *value.parts)
     if isinstance(value, Inputs):
         value = value.parts
     if isinstance(value, dict):

@@ -1,6 +1,7 @@
 """Your own model, data, loss and method, from Python: one run, with a folder or without."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from salf.data import DataSet, Partitioned, UsersData, from_tensors, of_users, s
 from salf.engines import Loss, cross_entropy
 from salf.methods import Method
 from salf.methods import method as make_method
-from salf.problem import Metric
+from salf.problem import Metric, Problem
 from salf.runs.config import Config
 from salf.runs.federation import Given, Parts, make_problem, training_of
 from salf.runs.fingerprint import fingerprint, fingerprints
@@ -38,8 +39,8 @@ _KINDS = {
 
 
 def train(
-    model: nn.Module,
-    data: DataSet | tuple[Any, Any] | Sequence[Any] | Callable[[int], Any],
+    model: nn.Module | Problem,
+    data: DataSet | tuple[Any, Any] | Sequence[Any] | Callable[[int], Any] | None = None,
     test: tuple[Any, Any] | None = None,
     *,
     method: str | Method = "salf",
@@ -61,7 +62,7 @@ def train(
     be the users' own data: a list with an (inputs, labels) tuple or a `torch.utils.data.Dataset`
     per user, or a function that returns one of these for user 0, 1, ... (with `users=`). With
     indices or users' own data, no validation data are held out, and the curve is measured on the
-    test data.
+    test data. A `salf.Problem` takes the place of model, data, layers, loss and metrics.
 
     `layers` names the layers from input to output, if the default is not what you want. `depth` is
     a rule (`mixture`, `uniform`, ...), a distribution or a world of `salf.worlds`.
@@ -100,7 +101,7 @@ def train(
 
 
 def run_own(
-    model: nn.Module,
+    model: nn.Module | Problem,
     parts: Mapping[str, Any],
     settings: Mapping[str, Any],
     out: Path | str | None = None,
@@ -112,21 +113,24 @@ def run_own(
     given = dict(config.given)
     if out is not None:
         lr = settings.get("lr")
-        given |= fingerprints({**parts, "lr": lr if callable(lr) else None})
+        own = {"data": model.users} if isinstance(model, Problem) else {}
+        given |= fingerprints({**parts, **own, "lr": lr if callable(lr) else None})
     config = config.changed(threads=config.threads or torch.get_num_threads(), given=given)
 
     def make(config: Config) -> Training:
-        return training_of(config, make_problem(config, made), objects)
+        problem = made if isinstance(made, Problem) else make_problem(config, made)
+        return training_of(config, problem, objects)
 
     result = run_made(config, make, out, resume, how or How())
     if out is not None:  # a finished run is read from its folder
-        load_model(model, str(Path(out) / MODEL))
+        trained = model.model if isinstance(model, Problem) else model
+        load_model(trained, str(Path(out) / MODEL))
     return result
 
 
 def own_federation(
-    model: nn.Module,
-    data: DataSet | tuple[Any, Any] | Sequence[Any] | Callable[[int], Any],
+    model: nn.Module | Problem,
+    data: DataSet | tuple[Any, Any] | Sequence[Any] | Callable[[int], Any] | None = None,
     test: tuple[Any, Any] | None = None,
     *,
     method: str | Method = "salf",
@@ -138,9 +142,22 @@ def own_federation(
     loss: Loss = cross_entropy,
     metrics: Mapping[str, Metric] | None = None,
     **settings: Any,
-) -> tuple[Config, Parts, Given]:
+) -> tuple[Config, Parts | Problem, Given]:
     """The config of a federation of Python objects, and these objects; see `salf.train`."""
-    made, users_data, tested = _of_data(data, test, split, settings.get("users"))
+    problem: Problem | None = None
+    users_data: UsersData | None
+    if isinstance(model, Problem):
+        own: dict[str, Any] = {"data": data, "test": test, "layers": layers, "metrics": metrics}
+        own["split"] = None if split == "iid" else split
+        own["loss"] = None if loss is cross_entropy else loss
+        if twice := [name for name, value in own.items() if value is not None]:
+            raise SalfError(f"a problem has its own {twice[0]}: leave out {twice[0]}=.")
+        problem = _completed(model)
+        name, users_data, tested = model.source or "own data", model.users, model.test is not None
+        model = model.model
+    else:
+        made, users_data, tested = _of_data(data, test, split, settings.get("users"))
+        name = made.name
     if users_data is not None:
         settings["users"] = len(users_data)
     _check_kinds(method=method, depth=depth, fleet=fleet)
@@ -151,7 +168,7 @@ def own_federation(
         )
     texts = {"method": method, "split": split, "depth": depth, "layers": layers, "fleet": fleet}
     named: dict[str, Any] = {n: value for n, value in texts.items() if isinstance(value, str)}
-    named |= {"data": made.name, "given": {"model": type(model).__qualname__}}
+    named |= {"data": name, "given": {"model": type(model).__qualname__}}
     if lr is not None and not callable(lr):
         named["lr"] = lr
     if users_data is not None:
@@ -177,6 +194,14 @@ def own_federation(
         if config.average not in ("reached", method.average):
             raise SalfError(f"the method given has average={method.average!r}; set it there.")
         config.check_reach(method)
+    given = Given(
+        method if isinstance(method, Method) else None,
+        None if isinstance(depth, str) else depth,
+        None if isinstance(fleet, str) else fleet,
+        lr if callable(lr) else None,
+    )
+    if problem is not None:
+        return config, problem, given
     parts = Parts(
         model,
         type(model).__name__,
@@ -188,13 +213,15 @@ def own_federation(
         metrics or {},
         tested,
     )
-    given = Given(
-        method if isinstance(method, Method) else None,
-        None if isinstance(depth, str) else depth,
-        None if isinstance(fleet, str) else fleet,
-        lr if callable(lr) else None,
-    )
     return config, parts, given
+
+
+def _completed(problem: Problem) -> Problem:
+    """The problem with an example of its data, and with data to measure the curve on."""
+    example = problem.example
+    if example is None:
+        example, _ = some(problem.users_data, 8).rows()
+    return replace(problem, example=example, validation=problem.validation or problem.test)
 
 
 def _of_data(

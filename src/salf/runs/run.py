@@ -193,7 +193,8 @@ def _run(
     summary |= of_simulation(config, history, training.simulation)
     result = Result(config, history, summary)
     if folder is not None:
-        folder.begin(config)  # also if a run that is extended has no time for another round
+        if not begun:  # a run that is extended may have no time for another round
+            folder.begin(config)
         save(folder, training.simulation, rows)
         folder.finish(training.simulation.model, rows, result.summary)
     if held:  # during the last evaluation
