@@ -15,6 +15,7 @@ from salf.engines import ENGINES
 from salf.live.server import LiveServer, ServerSettings
 from salf.live.user import User
 from salf.methods import method
+from salf.methods.base import make
 from salf.problem import Problem
 from salf.simulation import Recipe, Simulation
 from salf.worlds.base import Recorded
@@ -290,3 +291,91 @@ class ByChance(OnDevice):
 def test_states_on_devices_need_a_share_that_devices_know():
     with pytest.raises(SalfError, match="set users_keep to 'server'"):
         kept(ByChance(users_first={"seen": 0}))
+
+
+class Hooked(salf.Method):
+    def divisor(self, closing):
+        return np.maximum(closing.shares, 1)
+
+
+@pytest.mark.parametrize(
+    ("hook", "state"),
+    [("learned", "server_state"), ("heard", "server_state"), ("after", "user_state")],
+)
+def test_a_hook_that_would_never_be_called_is_refused(hook, state):
+    cls = type("Mine", (Hooked,), {hook: lambda self, *_: {}})
+    with pytest.raises(SalfError, match=f"Mine defines {hook}, which needs {state}"):
+        kept(cls())
+
+
+class Changes(salf.LocalRule):
+    """Changes gradients in a way that a test chooses."""
+
+    n = 0
+
+    def __init__(self, how):
+        self.how = how
+
+    def gradient(self, gradients, step):
+        match self.how:
+            case "if":
+                return (
+                    gradients if step.own["seen"] > 0 else {n: 2 * g for n, g in gradients.items()}
+                )
+            case "random":
+                return {n: g + 0.1 * torch.randn_like(g) for n, g in gradients.items()}
+            case "counts":
+                self.n += 1
+                return gradients
+            case "none":
+                return None
+            case "some":
+                return dict(list(gradients.items())[:1])
+            case "shape":
+                return {n: g.sum() for n, g in gradients.items()}
+        return gradients
+
+
+class WithRule(Hooked):
+    def __init__(self, how):
+        super().__init__()
+        object.__setattr__(self, "how", how)
+
+    def user_state(self, weights):
+        return {"seen": 0}
+
+    def after(self, done):
+        return {"seen": done.own["seen"] + 1}
+
+    def local_rule(self, steps):
+        return Changes(self.how)
+
+
+@pytest.mark.parametrize("how", ["if", "random"])
+def test_a_rule_that_cannot_be_stacked_runs_in_the_loop_which_says_why(how):
+    history = kept(WithRule(how), local_steps=2)
+    assert history.engine == "loop"
+    assert "Changes cannot run on stacked users (" in history.why
+    with pytest.raises(SalfError, match=r"Changes.gradient cannot.*: use engine 'loop'\."):
+        kept(WithRule(how), local_steps=2, engine="stacked")
+    assert kept(WithRule("nothing"), local_steps=2).engine == "stacked"
+
+
+@pytest.mark.parametrize("more", [{}, {"local_steps": 2}, {"local_steps": 2, "engine": "stacked"}])
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("none", "Changes.gradient must return a dict with all names"),
+        ("some", "Changes.gradient must return a dict with all names"),
+        ("shape", r"Changes.gradient must return '0\.\w+' as a tensor of shape"),
+        ("counts", r"Changes changes its own 'n'.*user_state.*after.*step\.own\['n'\]"),
+    ],
+)
+def test_what_a_rule_must_not_do_is_one_sentence(how, message, more):
+    with pytest.raises(SalfError, match=message):
+        kept(WithRule(how), **more)
+
+
+def test_a_method_with_an_init_of_its_own_is_refused_by_name():
+    with pytest.raises(SalfError, match=r"WithRule cannot be made .*dataclass\(frozen=True\)"):
+        make(WithRule, {})

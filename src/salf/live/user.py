@@ -24,6 +24,7 @@ from salf.live.batches import OwnBatch
 from salf.live.task import Task
 from salf.live.update import Update
 from salf.methods import Method, from_wire
+from salf.methods.asks import Watch
 from salf.methods.base import state_of
 from salf.problem import Problem
 from salf.stages.states import after
@@ -113,7 +114,10 @@ class User:
         device = _AgainstTheClock(self, task, start)
         method = (self._method or from_wire(task.method)) if task.method else None
         local = self._local(task, planned, method)
+        watch = None if local.rule is None else Watch(local.rule)
         done = local_update(device, layers, planned, local)
+        if watch is not None:
+            watch.check()
         if method is not None and method.users_keep == "device" and method.keeps_users:
             self._keep(method, task, done, planned, local)
         return Update(

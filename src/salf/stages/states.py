@@ -38,7 +38,7 @@ class States:
         trained = {name: w.detach() for name, w in weights.items() if w.requires_grad}
         self._trained = trained.keys() & layers.index_of.keys()
         self.server = state_of(method, "server_state", method.server_state(trained))
-        self._fresh = state_of(method, "user_state", method.user_state(trained))
+        self.fresh = state_of(method, "user_state", method.user_state(trained))
         self._users: dict[UserId, State] = {}
         self.used: dict[str, int] = {}  # live, the last round in which each user's update was
         self._progress: dict[UserId, Progress] = {}  # in the open round
@@ -46,7 +46,7 @@ class States:
         self._heard: dict[str, Tensor] = {}
 
     def of(self, user: UserId) -> State:
-        return self._users.get(user, self._fresh)
+        return self._users.get(user, self.fresh)
 
     def begin(self, user: UserId, progress: Progress) -> None:
         """An update of this user is coming."""
@@ -93,7 +93,7 @@ class States:
     def state(self) -> tuple[list[Any], dict[str, Tensor]]:
         """The users of whom something is kept, whose were used, and tensors with a row for each."""
         kept = {f"server {name}": value for name, value in self.server.items()}
-        for name in self._fresh if self._users else ():
+        for name in self.fresh if self._users else ():
             kept[f"users {name}"] = torch.stack([own[name] for own in self._users.values()])
         return [list(self._users), self.used], kept
 
@@ -101,7 +101,7 @@ class States:
         users, used = plain
         self.used = dict(used)
         self.server = {n: kept[f"server {n}"].to(value) for n, value in self.server.items()}
-        columns = {n: kept[f"users {n}"].to(like) for n, like in self._fresh.items() if users}
+        columns = {n: kept[f"users {n}"].to(like) for n, like in self.fresh.items() if users}
         self._users = {
             user: {name: column[row].clone() for name, column in columns.items()}
             for row, user in enumerate(users)
