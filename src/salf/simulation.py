@@ -20,7 +20,7 @@ from salf.core.draws import Keyed
 from salf.core.rows import Row, timed
 from salf.core.server import SGD, Optimiser, Schedule, Server
 from salf.data.sampling import ONE_STEP, Batches, Cohort, LocalWork
-from salf.engines import Engine, LocalSteps, RoundResult
+from salf.engines import Engine, LocalSteps, RoundResult, under_rule
 from salf.engines import engine as make_engine
 from salf.methods import Method, RoundPlan
 from salf.problem import Problem
@@ -90,6 +90,9 @@ class Simulation:
         self.t = 0  # rounds done
         self.stages = stages or Stages()
         self.pipeline = Pipeline(self.stages, method, engine.layers, engine.weights, seed)
+        if recipe.engine == "auto" and more_steps and (rule := method.local_rule(2)) is not None:
+            server, own = self.pipeline.begins_with
+            self.engine = under_rule(engine, rule, server, own)
         # The weight of all users, asked or not, which only methods with memory ask for.
         self.everybody = float(len(data))
         if recipe.by_samples and (self.pipeline.recall or self.pipeline.states) is not None:
@@ -157,6 +160,8 @@ class Simulation:
             aggregate = self.pipeline.open(t, self.everybody, weights)
             local = self._local_steps(plan, arrived, weights)
             result = self.engine.round(plan, t, self.old, rows, local, aggregate)
+        if self.pipeline.rule_watch is not None:
+            self.pipeline.rule_watch.check()
         if self.pipeline.states is not None:
             assert plan.closing is not None
             step = self.pipeline.states.close(result.step, plan.closing, self.server.local_rate(t))
@@ -221,7 +226,7 @@ class Simulation:
     ) -> LocalSteps:
         """How users take their local steps, and what they are given beside the model."""
         rate, states = self.server.local_rate, self.pipeline.states
-        rule = self.method.local_rule(int(arrived.planned.max(initial=1)))
+        rule = self.pipeline.local_rule(int(arrived.planned.max(initial=1)))
         if states is None:
             return LocalSteps(rate, rule)
         for group in plan.groups:

@@ -15,6 +15,7 @@ from salf.engines import ENGINES
 from salf.live.server import LiveServer, ServerSettings
 from salf.live.user import User
 from salf.methods import method
+from salf.methods.base import make
 from salf.problem import Problem
 from salf.simulation import Recipe, Simulation
 from salf.worlds.base import Recorded
@@ -192,3 +193,189 @@ def test_feddyn_refuses_what_is_not_plain_sgd():
 def test_a_robust_rule_does_not_protect_what_a_server_sums():
     with pytest.raises(SalfError, match="which a robust rule does not protect"):
         LiveServer(Problem.of(model()), ETA, ServerSettings("scaffold", robust="median"))
+
+
+class Keeps(salf.Method):
+    """One of a state each, which tests make go wrong."""
+
+    def __init__(self, first=None, later=None, users_first=None, users_later=None, change=None):
+        super().__init__()
+        found = first or {}, later or {}, users_first or {}, users_later or {}, change
+        object.__setattr__(self, "_all", found)
+
+    def server_state(self, weights):
+        return self._all[0]
+
+    def learned(self, server, heard, closing):
+        return self._all[1]
+
+    def user_state(self, weights):
+        return self._all[2]
+
+    def after(self, done):
+        return self._all[3]
+
+    def step(self, step, server, rate):
+        return step if self._all[4] is None else self._all[4]
+
+    def divisor(self, closing):
+        return np.maximum(closing.shares, 1)
+
+
+def kept(method, **more):
+    torch.manual_seed(0)
+    inputs = torch.randn(60, 4)
+    net = nn.Sequential(nn.Linear(4, 2))
+    data = inputs, (inputs[:, 0] > 0).long()
+    return salf.train(net, data, method=method, users=3, rounds=3, **more)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"later": {"x": 1}}, r"Keeps.learned returned 'x', which server_state does not declare"),
+        ({"users_later": {"x": 1}}, "Keeps.after returned 'x', which user_state does not declare"),
+        ({"users_first": {"n": 0}, "users_later": {"n": torch.ones(2)}}, r"'n' of shape \(2,\)"),
+        (
+            {"first": {"n": torch.zeros(2)}, "later": {"n": torch.zeros(2, dtype=torch.int64)}},
+            "'n' as torch.int64, which server_state declares as torch.float32",
+        ),
+        ({"first": {"n": torch.tensor(0)}, "later": {"n": 0.5}}, "declares as torch.int64"),
+        ({"change": {"x": torch.ones(2)}}, "Keeps.step must return tensors by the names in `step`"),
+        ({"change": {"0.bias": torch.ones(1)}}, r"not '0.bias' of shape \(1,\)"),
+    ],
+)
+def test_a_state_unlike_the_first_one_is_refused(more, message):
+    with pytest.raises(SalfError, match=message):
+        kept(Keeps(**more))
+
+
+def test_a_number_becomes_what_was_declared():
+    assert kept(Keeps({"n": torch.tensor(0)}, {"n": 3}, {"m": 0}, {"m": 2})).engine
+
+
+class OnDevice(Keeps):
+    """Nobody counts in the first layer."""
+
+    users_keep = "device"
+
+    def after(self, done):
+        return {"seen": done.own["seen"] + len(done.total)}
+
+    def share(self, arrived, layers):
+        share = super().share(arrived, layers)
+        share[0] = 0
+        return share
+
+
+def test_a_device_keeps_what_counts_and_no_more():
+    net, rule = model(), OnDevice(users_first={"seen": 0})
+    server = LiveServer(Problem.of(net), ETA, ServerSettings(rule))
+    own, targets = model(), torch.from_numpy(TARGETS)
+    user = User(
+        "0",
+        Problem.of(own),
+        lambda *_: half_square(own(torch.from_numpy(INPUTS)), targets).mean(),
+        method=rule,
+    )
+    server.open(["0"])
+    user.train(server.task(None).of("0"))
+    assert {name: float(value) for name, value in user.kept.states[1].items()} == {"seen": 1}
+
+
+class ByChance(OnDevice):
+    def share(self, arrived, layers):
+        return arrived.reach(layers) / arrived.chance
+
+
+def test_states_on_devices_need_a_share_that_devices_know():
+    with pytest.raises(SalfError, match="set users_keep to 'server'"):
+        kept(ByChance(users_first={"seen": 0}))
+
+
+class Hooked(salf.Method):
+    def divisor(self, closing):
+        return np.maximum(closing.shares, 1)
+
+
+@pytest.mark.parametrize(
+    ("hook", "state"),
+    [("learned", "server_state"), ("heard", "server_state"), ("after", "user_state")],
+)
+def test_a_hook_that_would_never_be_called_is_refused(hook, state):
+    cls = type("Mine", (Hooked,), {hook: lambda self, *_: {}})
+    with pytest.raises(SalfError, match=f"Mine defines {hook}, which needs {state}"):
+        kept(cls())
+
+
+class Changes(salf.LocalRule):
+    """Changes gradients in a way that a test chooses."""
+
+    n = 0
+
+    def __init__(self, how):
+        self.how = how
+
+    def gradient(self, gradients, step):
+        match self.how:
+            case "if":
+                return (
+                    gradients if step.own["seen"] > 0 else {n: 2 * g for n, g in gradients.items()}
+                )
+            case "random":
+                return {n: g + 0.1 * torch.randn_like(g) for n, g in gradients.items()}
+            case "counts":
+                self.n += 1
+                return gradients
+            case "none":
+                return None
+            case "some":
+                return dict(list(gradients.items())[:1])
+            case "shape":
+                return {n: g.sum() for n, g in gradients.items()}
+        return gradients
+
+
+class WithRule(Hooked):
+    def __init__(self, how):
+        super().__init__()
+        object.__setattr__(self, "how", how)
+
+    def user_state(self, weights):
+        return {"seen": 0}
+
+    def after(self, done):
+        return {"seen": done.own["seen"] + 1}
+
+    def local_rule(self, steps):
+        return Changes(self.how)
+
+
+@pytest.mark.parametrize("how", ["if", "random"])
+def test_a_rule_that_cannot_be_stacked_runs_in_the_loop_which_says_why(how):
+    history = kept(WithRule(how), local_steps=2)
+    assert history.engine == "loop"
+    assert "Changes cannot run on stacked users (" in history.why
+    with pytest.raises(SalfError, match=r"Changes.gradient cannot.*: use engine 'loop'\."):
+        kept(WithRule(how), local_steps=2, engine="stacked")
+    assert kept(WithRule("nothing"), local_steps=2).engine == "stacked"
+
+
+@pytest.mark.parametrize("more", [{}, {"local_steps": 2}, {"local_steps": 2, "engine": "stacked"}])
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("none", "Changes.gradient must return a dict with all names"),
+        ("some", "Changes.gradient must return a dict with all names"),
+        ("shape", r"Changes.gradient must return '0\.\w+' as a tensor of shape"),
+        ("counts", r"Changes changes its own 'n'.*user_state.*after.*step\.own\['n'\]"),
+    ],
+)
+def test_what_a_rule_must_not_do_is_one_sentence(how, message, more):
+    with pytest.raises(SalfError, match=message):
+        kept(WithRule(how), **more)
+
+
+def test_a_method_with_an_init_of_its_own_is_refused_by_name():
+    with pytest.raises(SalfError, match=r"WithRule cannot be made .*dataclass\(frozen=True\)"):
+        make(WithRule, {})

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 from salf.core.layers import Layers
-from salf.core.rules import LocalRule, LocalStep, State, Tensors
+from salf.core.rules import LocalRule, LocalStep, State, Tensors, checked
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def changed(
     if number == 1:
         total = {name: gradient.new_zeros(gradient.shape) for name, gradient in gradients.items()}
     step = LocalStep(number, local.rate, total, local.server, local.own)
-    return dict(local.rule.gradient(gradients, step))
+    return dict(checked(local.rule, gradients, local.rule.gradient(gradients, step)))
 
 
 def moved(after: Tensor, before: Tensor) -> Tensor:

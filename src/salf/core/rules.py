@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from salf.common.errors import SalfError, in_one_line
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -47,10 +49,34 @@ class LocalRule(ABC):
         import torch
 
         def one(gradients: Tensors, total: Tensors, own: State) -> Tensors:
-            return self.gradient(gradients, replace(step, total=total, own=own))
+            step_of_one = replace(step, total=total, own=own)
+            return checked(self, gradients, self.gradient(gradients, step_of_one))
 
-        changed: Tensors = torch.vmap(one)(dict(gradients), dict(step.total), dict(step.own))
+        changed: Tensors
+        try:
+            changed = torch.vmap(one)(dict(gradients), dict(step.total), dict(step.own))
+        except RuntimeError as error:  # an `if` on a tensor, say, or random numbers
+            raise SalfError(
+                f"{type(self).__name__}.gradient cannot run on stacked users "
+                f"({in_one_line(error)}): use engine 'loop'."
+            ) from error
         return changed
+
+
+def checked(rule: LocalRule, gradients: Tensors, changed: Tensors) -> Tensors:
+    """What a rule returned, or an error that says what is wrong with it."""
+    if not isinstance(changed, Mapping) or changed.keys() != gradients.keys():
+        raise SalfError(
+            f"{type(rule).__name__}.gradient must return a dict with all names in `gradients`, "
+            "and no others."
+        )
+    for name, gradient in gradients.items():
+        if (shape := getattr(changed[name], "shape", None)) != gradient.shape:
+            raise SalfError(
+                f"{type(rule).__name__}.gradient must return {name!r} as a tensor of shape "
+                f"{tuple(gradient.shape)}, not {shape if shape is None else tuple(shape)}."
+            )
+    return changed
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from salf.common import registry
 from salf.common.errors import SalfError
 from salf.core.layers import Layers, is_sequential
+from salf.core.rules import LocalRule, State
 from salf.engines import stacked
 from salf.engines.base import Engine, LocalSteps, RoundResult, Rows, Weights
 from salf.engines.checked import CheckedEngine
@@ -92,6 +93,16 @@ def _for_local_steps(
     return _loop(model, layers, loss, reason or "there are no example inputs to try the model on")
 
 
+def under_rule(engine: Engine, rule: LocalRule, server: State, own: State) -> Engine:
+    """The engine that `auto` chose, or the loop engine if the local rule needs it."""
+    if engine.name != StackedEngine.name or type(rule).of_many is not LocalRule.of_many:
+        return engine
+    reason = stacked.reason_against(engine, rule, server, own)
+    if reason is None:
+        return engine
+    return _loop(engine.model, engine.layers, engine.loss, reason)
+
+
 def _loop(model: nn.Module, layers: Layers, loss: Loss, reason: str) -> LoopEngine:
     loop = LoopEngine(model, layers, loss)
     loop.why = f"{reason}, so users are computed one at a time"
@@ -114,4 +125,5 @@ __all__ = [
     "cross_entropy",
     "engine",
     "find",
+    "under_rule",
 ]

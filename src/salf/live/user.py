@@ -24,6 +24,8 @@ from salf.live.batches import OwnBatch
 from salf.live.task import Task
 from salf.live.update import Update
 from salf.methods import Method, from_wire
+from salf.methods.asks import Watch
+from salf.methods.base import state_of
 from salf.problem import Problem
 from salf.stages.states import after
 
@@ -112,8 +114,11 @@ class User:
         device = _AgainstTheClock(self, task, start)
         method = (self._method or from_wire(task.method)) if task.method else None
         local = self._local(task, planned, method)
+        watch = None if local.rule is None else Watch(local.rule)
         done = local_update(device, layers, planned, local)
-        if method is not None and method.users_keep == "device" and local.own:
+        if watch is not None:
+            watch.check()
+        if method is not None and method.users_keep == "device" and method.keeps_users:
             self._keep(method, task, done, planned, local)
         return Update(
             self.name,
@@ -135,7 +140,8 @@ class User:
             return Local(task.rate)
         if method.users_keep == "device":
             trained = {n: p.detach() for n, p in self.model.named_parameters() if p.requires_grad}
-            own = self.kept.at(task.used.get(self.name, 0), method.user_state(trained))
+            fresh = state_of(method, "user_state", method.user_state(trained))
+            own = self.kept.at(task.used.get(self.name, 0), fresh)
         else:
             own = task.users.get(self.name, {})
         whole = method.takes_whole_steps(len(self.backpropagation.layers))
@@ -148,9 +154,9 @@ class User:
         layers = self.backpropagation.layers
         depth, steps, plan = (np.array([n]) for n in (done.depth, done.steps, planned))
         arrived = Arrivals.at(depth, steps=steps, planned=plan)
-        gradients = np.where(
-            method.counts(arrived, len(layers)), method.gradients(arrived, len(layers)), 0
-        )[:, 0]
+        arrived = replace(arrived, round=task.round, server=task.server)
+        share = method.checked_share(arrived, len(layers))
+        gradients = np.where(share > 0, method.gradients(arrived, len(layers)), 0)[:, 0]
         trained = {name for name, p in self.model.named_parameters() if p.requires_grad}
         counts = {n: int(gradients[layers.index_of[n]]) for n in done.tensors if n in trained}
         total = {name: done.tensors[name] for name, count in counts.items() if count}

@@ -10,6 +10,7 @@ import numpy as np
 
 from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals, Closing, Floats
+from salf.core.rules import LocalRule
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -80,6 +81,7 @@ class Asks:
 
 def asks_of(method: "Method") -> Asks:
     """Try a method on users of all depths, steps and ages, and note what it asks for."""
+    _check_hooks(method)
     world, noted, watch = _World(), _Noted(), Watch(method)
     depth = np.array([1, 2, 3, 4, 1, 2])
     plain: dict[str, Any] = {
@@ -127,6 +129,20 @@ def asks_of(method: "Method") -> Asks:
         frozenset(world.variants),
         memory is not None and memory.stands_in,
     )
+
+
+def _check_hooks(method: "Method") -> None:
+    """Refuse hooks that would never be called."""
+    from salf.methods.base import Method
+
+    cls = type(method)
+    needs = {"learned": "server_state", "heard": "server_state", "after": "user_state"}
+    own = {
+        name for name in (*needs, *needs.values()) if getattr(cls, name) is not vars(Method)[name]
+    }
+    for hook in needs.keys() & own:
+        if (state := needs[hook]) not in own:
+            raise SalfError(f"{cls.__name__} defines {hook}, which needs {state}: define both.")
 
 
 def tensors(state: Any) -> "dict[str, Tensor]":
@@ -204,43 +220,52 @@ _NO_STATE = (FunctionType, classmethod, staticmethod, property, cached_property)
 
 
 class Watch:
-    """The attributes of a method of one's own, which must stay as they are."""
+    """The attributes of a method, or rule, of one's own, which must stay as they are."""
 
-    def __init__(self, method: "Method") -> None:
-        self._method, self._calls = method, 0
-        self._before = _attributes(method)
+    def __init__(self, watched: "Method | LocalRule") -> None:
+        self._watched, self._calls = watched, 0
+        self._before = _attributes(watched)
 
     def check(self) -> None:
-        """Refuse a method that changed. Called after every round."""
+        """Refuse one that changed. Called after every round."""
         self._calls += 1
         if not self._before or (self._calls > FIRST and self._calls & (self._calls - 1)):
             return
-        now = _attributes(self._method)
+        now = _attributes(self._watched)
         for name in self._before.keys() | now.keys():
             if self._before.get(name) != now.get(name):
-                raise keeps_itself(self._method, name)
+                raise keeps_itself(self._watched, name)
 
 
-def keeps_itself(method: "Method", name: str) -> SalfError:
-    """The way out for a method that writes to itself."""
+def keeps_itself(watched: "Method | LocalRule", name: str) -> SalfError:
+    """The way out for a method or a rule that writes to itself."""
+    changes = f"{type(watched).__name__} changes its own {name!r}, which no checkpoint keeps"
+    if isinstance(watched, LocalRule):
+        return SalfError(
+            f"{changes}: let the method return it from user_state(weights), its new value from "
+            f"after(done), and read it as step.own[{name!r}]."
+        )
+    number = type(getattr(watched, name, None)) in (int, float)
+    example = f", as {{{name!r}: 0}}" if number else ""
     return SalfError(
-        f"{type(method).__name__} changes its own {name!r}, which no checkpoint keeps and the next "
-        f"run would begin with: return it from server_state(weights), as {{{name!r}: 0}}, its new "
-        f"value from learned(server, heard, closing), and read it as closing.server[{name!r}]."
+        f"{changes} and the next run would begin with: return it from server_state(weights)"
+        f"{example}, its new value from learned(server, heard, closing), and read it as "
+        f"arrived.server[{name!r}] in share and closing.server[{name!r}] in divisor; what belongs "
+        "to one user goes into user_state(weights) and after(done)."
     )
 
 
-def _attributes(method: "Method") -> dict[str, Any]:
-    """What could change, as bytes; nothing of methods that come with salf."""
-    own = [cls for cls in type(method).__mro__ if not cls.__module__.startswith("salf.")]
+def _attributes(watched: object) -> dict[str, Any]:
+    """What could change, as bytes; nothing of what comes with salf."""
+    own = [cls for cls in type(watched).__mro__ if not cls.__module__.startswith("salf.")]
     if len(own) < 2:  # object is one
         return {}
     found: dict[str, Any] = {}
     for cls in own[:-1]:
         found |= {n: v for n, v in vars(cls).items() if not isinstance(v, _NO_STATE)}
-    classes = type(method).__mro__
+    classes = type(watched).__mro__
     cached = {n for cls in classes for n, v in vars(cls).items() if isinstance(v, cached_property)}
-    found |= {name: value for name, value in vars(method).items() if name not in cached}
+    found |= {name: value for name, value in vars(watched).items() if name not in cached}
     kept = {n: v for n, v in found.items() if not (n.startswith("__") or n.startswith("_abc"))}
     return {name: _frozen(value) for name, value in kept.items()}
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
 
 import numpy as np
 
-from salf.common.errors import SalfError, unknown
+from salf.common.errors import SalfError, in_one_line, unknown
 from salf.common.registry import converted
 from salf.core.arrivals import Arrivals, Bools, Closing, Floats, Ints
 from salf.core.rules import Done, LocalRule, State, Tensors
@@ -200,6 +200,11 @@ class Method(ABC):
         )
 
     @property
+    def keeps_users(self) -> bool:
+        """Whether anything is kept of each user."""
+        return type(self).user_state is not Method.user_state
+
+    @property
     def has_state(self) -> bool:
         """Whether anything is kept between rounds."""
         cls = type(self)
@@ -371,4 +376,10 @@ def make(cls: type[Method], options: Mapping[str, object]) -> Method:
         if name not in known:
             own = [option for option in known if option != "average"]
             raise unknown(f"option of {cls.name}", name, own)
-    return cls(**{known[name]: value for name, value in given.items()})  # type: ignore[arg-type]
+    try:
+        return cls(**{known[n]: value for n, value in given.items()})  # type: ignore[arg-type]
+    except TypeError as error:
+        raise SalfError(
+            f"{cls.__name__} cannot be made from its options ({in_one_line(error)}): these are the "
+            "fields of a @dataclass(frozen=True) without an __init__ of its own."
+        ) from error

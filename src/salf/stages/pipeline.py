@@ -24,7 +24,7 @@ from salf.core.aggregate import LayerwiseAggregate, UserId
 from salf.core.arrivals import Bools, Floats, Ints
 from salf.core.compression import Compression, unpacked
 from salf.core.layers import Layers
-from salf.core.rules import Tensors
+from salf.core.rules import LocalRule, State, Tensors
 from salf.methods import Method, RoundPlan
 from salf.methods.asks import Watch
 from salf.stages.attacks import Attacked, Attackers
@@ -82,12 +82,18 @@ class Pipeline:
         self.states: States | None = None
         if method.has_state:
             self.states = States(method, layers, weights)
+            if method.users_keep == "device" and method.keeps_users and asks.about_users:
+                raise SalfError(
+                    f"{method.name}.share depends on what only the server knows of users, so their "
+                    "states cannot stay on their devices: set users_keep to 'server'."
+                )
             if stages.robust is not None and type(method).heard is not Method.heard:
                 raise SalfError(
                     f"the server of {method.name} keeps a sum over all users, which a robust rule "
                     "does not protect: set robust to 'none'."
                 )
         self.watch = Watch(method)
+        self.rule_watch: Watch | None = None
         if not asks.simulated_only:
             method.check_shares_are_own(len(layers), self.server_state)
         self.votes = None if stages.robust is None else Votes(stages.robust)
@@ -126,6 +132,12 @@ class Pipeline:
             found = Attacked(found, self.stages.attackers, layers, t)
         return found
 
+    def local_rule(self, steps: int) -> LocalRule | None:
+        """The method's rule for a round, which must not keep anything in itself."""
+        rule = self.method.local_rule(steps)
+        self.rule_watch = None if rule is None else Watch(rule)
+        return rule
+
     def received(self, sent: Tensors) -> Tensors:
         """A live user's update, decompressed; ValueError if it cannot be."""
         assert self.stages.compression is not None
@@ -153,6 +165,11 @@ class Pipeline:
         if self.participation is None or self.method.asks.cutoff is None:
             return None
         return self.participation.intervals(users)
+
+    @property
+    def begins_with(self) -> tuple[State, State]:
+        """The method's state of the server, and of a user that was not there before."""
+        return ({}, {}) if self.states is None else (self.states.server, self.states.fresh)
 
     @property
     def server_state(self) -> Mapping[str, Tensor]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from salf.common.errors import SalfError
 from salf.core.aggregate import Changing, LayerwiseAggregate, PerLayer, Step, UserId
 from salf.core.arrivals import Closing, Ints
 from salf.core.layers import Layers
@@ -37,7 +38,7 @@ class States:
         trained = {name: w.detach() for name, w in weights.items() if w.requires_grad}
         self._trained = trained.keys() & layers.index_of.keys()
         self.server = state_of(method, "server_state", method.server_state(trained))
-        self._fresh = state_of(method, "user_state", method.user_state(trained))
+        self.fresh = state_of(method, "user_state", method.user_state(trained))
         self._users: dict[UserId, State] = {}
         self.used: dict[str, int] = {}  # live, the last round in which each user's update was
         self._progress: dict[UserId, Progress] = {}  # in the open round
@@ -45,7 +46,7 @@ class States:
         self._heard: dict[str, Tensor] = {}
 
     def of(self, user: UserId) -> State:
-        return self._users.get(user, self._fresh)
+        return self._users.get(user, self.fresh)
 
     def begin(self, user: UserId, progress: Progress) -> None:
         """An update of this user is coming."""
@@ -75,17 +76,24 @@ class States:
     def close(self, step: Step, closing: Closing, rate: float) -> Step:
         """End the round, and return the step as the method changes it."""
         learned = self._method.learned(self.server, self._heard, closing)
-        self.server = {**self.server, **state_of(self._method, "learned", learned)}
+        new = state_of(self._method, "learned", learned)
+        self.server = {**self.server, **as_declared(self._method, "learned", new, self.server)}
         self._users |= self._new
         self._new, self._heard, self._progress = {}, {}, {}
         mean = {name: value for name, value in step.values.items() if name in self._trained}
         changed = state_of(self._method, "step", self._method.step(mean, self.server, rate))
+        for name, value in changed.items():
+            if name not in mean or value.shape != mean[name].shape:
+                raise SalfError(
+                    f"{type(self._method).__name__}.step must return tensors by the names in "
+                    f"`step`, of the same shape: not {name!r} of shape {tuple(value.shape)}."
+                )
         return Step({**step.values, **changed}, step.held)
 
     def state(self) -> tuple[list[Any], dict[str, Tensor]]:
         """The users of whom something is kept, whose were used, and tensors with a row for each."""
         kept = {f"server {name}": value for name, value in self.server.items()}
-        for name in self._fresh if self._users else ():
+        for name in self.fresh if self._users else ():
             kept[f"users {name}"] = torch.stack([own[name] for own in self._users.values()])
         return [list(self._users), self.used], kept
 
@@ -93,7 +101,7 @@ class States:
         users, used = plain
         self.used = dict(used)
         self.server = {n: kept[f"server {n}"].to(value) for n, value in self.server.items()}
-        columns = {n: kept[f"users {n}"].to(like) for n, like in self._fresh.items() if users}
+        columns = {n: kept[f"users {n}"].to(like) for n, like in self.fresh.items() if users}
         self._users = {
             user: {name: column[row].clone() for name, column in columns.items()}
             for row, user in enumerate(users)
@@ -101,11 +109,10 @@ class States:
 
     def around(self, inner: LayerwiseAggregate, place: Keeper) -> LayerwiseAggregate:
         """An aggregate from which the states that are kept at this place learn."""
-        cls = type(self._method)
         learns: list[Learn] = []
-        if place == self._method.users_keep and cls.user_state is not Method.user_state:
+        if place == self._method.users_keep and self._method.keeps_users:
             learns.append(self.keep)
-        if place == "server" and cls.heard is not Method.heard:
+        if place == "server" and type(self._method).heard is not Method.heard:
             learns.append(self.hear)
         return _Noting(inner, self, learns) if learns else inner
 
@@ -129,5 +136,30 @@ class _Noting(Changing):
 
 def after(method: Method, done: Done) -> State:
     """A user's state after its round."""
-    new = state_of(method, "after", method.after(done))
+    new = as_declared(method, "after", state_of(method, "after", method.after(done)), done.own)
     return {name: value.clone() for name, value in {**done.own, **new}.items()}
+
+
+def as_declared(method: Method, hook: str, new: State, declared: State) -> State:
+    """A new state, which a checkpoint can keep only if it is like the first one."""
+    return {name: _like(method, hook, name, value, declared) for name, value in new.items()}
+
+
+def _like(method: Method, hook: str, name: str, value: Tensor, declared: State) -> Tensor:
+    cls, first = type(method).__name__, "server_state" if hook == "learned" else "user_state"
+    if (like := declared.get(name)) is None:
+        raise SalfError(f"{cls}.{hook} returned {name!r}, which {first} does not declare.")
+    if value.shape != like.shape:
+        raise SalfError(
+            f"{cls}.{hook} returned {name!r} of shape {tuple(value.shape)}, which {first} declares "
+            f"with shape {tuple(like.shape)}."
+        )
+    if value.dtype == like.dtype:
+        return value
+    number = value.to(like)  # of a state that is a number, Python's own may come
+    if value.ndim or not (like.is_floating_point() or number == value):
+        raise SalfError(
+            f"{cls}.{hook} returned {name!r} as {value.dtype}, which {first} declares as "
+            f"{like.dtype}."
+        )
+    return number
