@@ -115,7 +115,7 @@ def compare(
     base = simulated(config) if isinstance(config, str) else config or Config()
     lists = {"method": methods, "split": splits, "average": averages}
     settings |= {name: each for name, each in lists.items() if each is not None}
-    own = {"model": model, "data": data}
+    own: dict[str, Any] = {"model": model, "data": data}
     if _are_names(data) or isinstance(model, list | tuple):
         if not all(
             each is None or isinstance(each, str) or _are_names(each) for each in own.values()

@@ -252,9 +252,8 @@ def _measured(comparison: Comparison) -> str:
 def _notes(comparison: Comparison, *, bold: bool = True) -> list[str]:
     others = [setting_key(name) for name, _ in next(iter(comparison.results)).more]
     notes = [f"Compared by {names.listed(others)}, too."] if others else []
-    if said := [
-        name for name in others if name in ("data", "fleet", "deadline", "seconds", "rounds")
-    ]:
+    headed = ("data", "model", "users", "fleet", "depth", "deadline", "seconds", "rounds")
+    if said := [name for name in others if name in headed]:
         notes[0] += f" What is said of {names.listed(said)} is of the first value."
     if comparison.base.fleet:
         best = ["Bold: the best method."] * (bold and len(comparison.results) > 1)
