@@ -24,7 +24,7 @@ from urllib.request import urlopen
 import tomli_w
 
 from salf.common.errors import SalfError
-from salf.common.files import locked, short_place, temporary_folder
+from salf.common.files import short_place, temporary_folder
 from salf.common.process import sigterm_as_exit, uninterrupted
 from salf.live.flower.parent import VARIABLE
 
@@ -59,7 +59,6 @@ class LocalFederation:
         with ExitStack() as stack:
             stack.enter_context(sigterm_as_exit())
             self.home = stack.enter_context(temporary_folder("salf-flower"))
-            stack.enter_context(locked(self.home))
             self._env = {**os.environ, **self._environment()}
             if self._simulation:
                 folder = temporary_folder("salf-ray", short_place())
