@@ -77,6 +77,9 @@ def test_models_and_data_sets_are_compared_by_name():
     settings = {**QUICK, "methods": ["salf"], "seeds": 1, "workers": 1}
     found = salf.compare("mlp", ["digits", "synthetic:5"], **settings)
     assert {dict(case.more)["data"] for case in found.results} == {"digits", "synthetic:5"}
+    assert "on several data sets after 2 rounds" in str(found)
+    rounds = salf.compare("mlp", "digits", **{**settings, "rounds": [1, 2]})
+    assert "after several numbers of rounds" in str(rounds)
     with pytest.raises(salf.SalfError, match="by their names"):
         salf.compare([linear(), linear()], POINTS, POINTS, **settings)
 
@@ -133,3 +136,17 @@ def test_a_missing_column_is_named(tmp_path):
     (tmp_path / "times.csv").write_text("start,end\n1,2\n")
     with pytest.raises(salf.SalfError, match="no column device"):
         salf.worlds.fleet.availability.Intervals.csv(tmp_path / "times.csv")
+
+
+def test_robust_auto_on_flower_is_refused_before_anything_starts():
+    from salf.live.launch import Joining, trusting
+
+    config = LiveConfig(method="scaffold", deadline=5.0, backend="flower")
+    with pytest.raises(salf.SalfError, match="robust='none'"):
+        trusting(config, Joining(), print)
+
+
+@pytest.mark.parametrize("name", ["mifa", "scaffold"])
+def test_method_objects_without_a_choice_of_average_are_compared(name):
+    found = salf.compare(linear(), POINTS, POINTS, methods=[salf.method(name)], seeds=1, **QUICK)
+    assert len(found.results) == 1

@@ -10,7 +10,7 @@ import numpy as np
 from salf.report import names
 from salf.report.extra import alt
 from salf.report.lines import Line, Lines, Point, figure, method_lines
-from salf.report.measured import Spread, lines, ratios, seeds, test_accuracy
+from salf.report.measured import Spread, data, lines, ratios, seeds, test_accuracy
 from salf.report.style import INK, Axis, Records, Spec, coloured, of, thinned, tips
 from salf.runs.compare import Case, Comparison
 from salf.runs.run import Result
@@ -96,7 +96,7 @@ def curves(
     base, count = comparison.base, seeds(comparison)
     spread = f"mean of {count} seeds, band from the lowest to the highest"
     subtitle = "; ".join([*panels.shared(), spread if count > 1 else "one seed"])
-    title = f"{base.given.get('model', base.model)} on {names.data(base.data)}, {names.users(base)}"
+    title = f"{base.given.get('model', base.model)} on {data(comparison)}, {names.users(base)}"
     return figure(chart, title=title, subtitle=[subtitle])
 
 

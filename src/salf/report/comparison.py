@@ -7,7 +7,7 @@ import numpy as np
 from rich.console import Console
 
 from salf.report import charts, names, seconds
-from salf.report.measured import methods, ratios, seeds, test_accuracy
+from salf.report.measured import data, methods, ratios, seeds, test_accuracy
 from salf.report.page import Chart, Page, PageBlock, Section, again, made_with
 from salf.report.style import pictures, write
 from salf.report.tables import Table, best, bold, tell
@@ -97,7 +97,7 @@ def page(comparison: Comparison, command: Sequence[str]) -> Page:
     base, compared = comparison.base, names.listed(_methods(comparison))
     what = (
         f"{compared} train the model {base.given.get('model', base.model)} on "
-        f"{names.data(base.data)} with {names.users(base)} for {seconds.budget(comparison)}, "
+        f"{data(comparison)} with {names.users(base)} for {seconds.budget(comparison)}, "
         f"{_seeds(comparison)}."
     )
     ceilings = [
@@ -115,7 +115,7 @@ def page(comparison: Comparison, command: Sequence[str]) -> Page:
         about="Config shared by all runs, except for what is compared",
     )
     return Page(
-        title=f"{compared} on {names.data(base.data)}",
+        title=f"{compared} on {data(comparison)}",
         intro=[f"{what} {_stragglers(comparison)}", *ceilings],
         sections=[*sections(comparison), how],
     )
@@ -243,7 +243,7 @@ def _measured(comparison: Comparison) -> str:
     what = "loss" if base.fleet and not seconds.classifies(comparison) else "accuracy"
     by = " by ratio of stragglers" * has_ratio(base.depth)
     return (
-        f"Test {what} on {names.data(base.data)} after {seconds.budget(comparison)}"
+        f"Test {what} on {data(comparison)} after {seconds.budget(comparison)}"
         f"{f' with {names.fleet(base)}' if base.fleet else by}, "
         f"{'mean ± standard deviation over ' * several}{_seeds(comparison)}."
     )
@@ -252,7 +252,7 @@ def _measured(comparison: Comparison) -> str:
 def _notes(comparison: Comparison, *, bold: bool = True) -> list[str]:
     others = [setting_key(name) for name, _ in next(iter(comparison.results)).more]
     notes = [f"Compared by {names.listed(others)}, too."] if others else []
-    headed = ("data", "model", "users", "fleet", "depth", "deadline", "seconds", "rounds")
+    headed = ("model", "users", "fleet", "depth", "deadline")
     if said := [name for name in others if name in headed]:
         notes[0] += f" What is said of {names.listed(said)} is of the first value."
     if comparison.base.fleet:

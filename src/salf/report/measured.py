@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
+from salf.report import names
 from salf.runs.compare import Case, Comparison
 
 
@@ -44,6 +45,17 @@ def methods(comparison: Comparison) -> list[str]:
 def lines(comparison: Comparison) -> list[tuple[str, str]]:
     """(method, batches), in the order they were asked for: a line of a chart, a row of a table."""
     return list(dict.fromkeys((case.method, case.batches) for case in comparison.results))
+
+
+def data(comparison: Comparison) -> str:
+    """The data set of all runs."""
+    several = "data" in swept(comparison)
+    return "several data sets" if several else names.data(comparison.base.data)
+
+
+def swept(comparison: Comparison) -> set[str]:
+    """The settings with several values, besides those that every case has."""
+    return {name for case in comparison.results for name, _ in case.more}
 
 
 def ratios(comparison: Comparison) -> list[float]:

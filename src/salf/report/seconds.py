@@ -6,7 +6,7 @@ from statistics import fmean
 
 from salf.report import names
 from salf.report.charts import heading
-from salf.report.measured import Spread, test_accuracy
+from salf.report.measured import Spread, swept, test_accuracy
 from salf.report.tables import Table, best, bold
 from salf.runs.clocked import NOBODY, SHARE, Clocked, nobody_is_cut_off
 from salf.runs.compare import Case, Comparison
@@ -220,8 +220,10 @@ def _spread(spread: Spread | None) -> str:
 
 def budget(comparison: Comparison) -> str:
     """When runs ended."""
-    base = comparison.base
+    base, several = comparison.base, swept(comparison)
+    if "seconds" in several:
+        return "several simulated times"
     if base.seconds is None:
-        return f"{base.rounds} rounds"
+        return "several numbers of rounds" if "rounds" in several else f"{base.rounds} rounds"
     most = f" or {base.rounds} rounds" if base.rounds else ""
     return f"{base.seconds:,g} s of simulated time{most}"
