@@ -294,18 +294,22 @@ class Sweep:
                 raise missing()
         if not self.by_name:
             return self._own_runs(methods, options)
-        for data in {dict(case.more).get("data", self.base.data) for case in self.cases}:
-            # Here, so that data are fetched once and what is wrong with them is said once.
-            load_data(self.base.changed(data=data), report)
 
-        def job(case: Case, seed: int, folder: Path | None, on_round: OnRound | None) -> Job:
-            config = self.base.changed(
+        def config_of(case: Case, seed: int) -> Config:
+            return self.base.changed(
                 method=case.method,
                 options=own_options(options, case.method),
                 threads=self.base.threads or 1,
                 **case.settings(seed, methods[case], bool(self.fleet)),
             )
-            return run_job(config, folder, on_round=on_round)
+
+        # Here, so that data are fetched once, what is wrong with them is said once, and what is
+        # wrong with a setting before they are fetched.
+        for data in {config_of(case, self.seeds[0]).data for case in self.cases}:
+            load_data(self.base.changed(data=data), report)
+
+        def job(case: Case, seed: int, folder: Path | None, on_round: OnRound | None) -> Job:
+            return run_job(config_of(case, seed), folder, on_round=on_round)
 
         return job
 
