@@ -193,18 +193,18 @@ class Simulation:
         They are if nobody is a straggler, and, without a clock, in methods that wait. Small models
         feel it.
         """
-        arrived = replace(arrived, round=t)
         rows = self.batches.sizes(arrived.user)
         whole = type(self.method).plan is Method.plan and arrived.spent is None
         if (
             not whole or self.asks or self.method.asks.narrows or "round" in self.method.asks.read
         ):  # then it may depend on more
-            return self.method.plan(t, arrived, unreached, rows)
+            return self.method.plan(t, replace(arrived, round=t), unreached, rows)
         who = [arrived.user, arrived.depth, arrived.straggler, arrived.age, arrived.weight]
         what = [arrived.steps, arrived.planned, unreached, rows]
         like = b"".join([each.tobytes() for each in who + what]), arrived.asked
         if self._last is None or self._last[0] != like:
-            self._last = like, self.method.plan(t, arrived, unreached, rows), t
+            plan = self.method.plan(t, replace(arrived, round=t), unreached, rows)
+            self._last = like, plan, t
         return self._last[1].later(t - self._last[2])
 
     def _with_what_is_known(self, t: int, arrived: Arrivals) -> Arrivals:
@@ -218,7 +218,12 @@ class Simulation:
         intervals = self.pipeline.intervals(users)
         server = self.pipeline.server_state
         return replace(
-            arrived, chance=chance, intervals=intervals, everybody=self.everybody, server=server
+            arrived,
+            round=t,
+            chance=chance,
+            intervals=intervals,
+            everybody=self.everybody,
+            server=server,
         )
 
     def _local_steps(

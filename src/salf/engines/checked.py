@@ -8,7 +8,7 @@ from torch import Tensor
 from salf.common.errors import in_one_line
 from salf.core.aggregate import LayerwiseAggregate
 from salf.engines.base import ONE_STEP, Engine, LocalSteps, Network, RoundResult, Rows, Weights
-from salf.engines.fused import FusedEngine, is_nested
+from salf.engines.fused import NotNested
 from salf.engines.loop import LoopEngine
 from salf.engines.mixing import tolerance, trial
 from salf.methods import Group, RoundPlan
@@ -65,11 +65,12 @@ class CheckedEngine(Engine):
             if reason := self._difference(plan, t, old, rows, local, separate):
                 self.settle("loop", f"{reason}, so users are computed one at a time")
             self._checked = True
-        together = isinstance(self._chosen, FusedEngine) and not (aggregate and aggregate.separate)
-        if together and not all(is_nested(group.weights) for group in plan.groups):
+        try:
+            return self._chosen.round(plan, t, old, rows, local, aggregate)
+        except NotNested:
             why = "a user may count in a layer and not in later ones"
             self.settle("loop", f"{why}, so users are computed one at a time")
-        return self._chosen.round(plan, t, old, rows, local, aggregate)
+            return self._chosen.round(plan, t, old, rows, local, aggregate)
 
     def predict(self, inputs: Tensor) -> Tensor:
         return self._chosen.predict(inputs)

@@ -14,7 +14,7 @@ The round then costs what the devices computed. Rows of different users must not
 norm keeps each user's own statistics, at any depth inside a block.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -104,10 +104,8 @@ def _is_safe(module: nn.Module) -> bool:
     return type(module) in BATCH_NORMS
 
 
-def is_nested(weights: Floats) -> bool:
-    """Whether every user that counts in a layer counts in all later ones, c[l, u]."""
-    reach = weights > 0
-    return not (reach[:-1] & ~reach[1:]).any()
+class NotNested(SalfError):
+    """A user counts in a layer and not in all later ones."""
 
 
 class FusedEngine(BlockEngine):
@@ -126,16 +124,21 @@ class FusedEngine(BlockEngine):
             inputs = block.sequence(inputs)
         return inputs
 
+    def _together(self, groups: Sequence[Group]) -> Iterable[Sequence[Group]]:
+        for group in groups:  # before anything is added
+            reach = group.weights > 0
+            if (reach[:-1] & ~reach[1:]).any():
+                raise NotNested(
+                    "the fused engine needs nested weights: a user that counts in a layer must "
+                    "count in all later ones. Use engine 'loop'."
+                )
+        return super()._together(groups)
+
     def _sets(self, weights: Floats) -> list[Ints]:
         """All users; who got furthest comes first, so that every U^l is the first rows."""
         reach = weights > 0
         if reach.all():
             return [np.arange(reach.shape[1])]
-        if not is_nested(weights):
-            raise SalfError(
-                "the fused engine needs nested weights: a user that counts in a layer must count "
-                "in all later ones. Use engine 'loop'."
-            )
         return [np.argsort(np.argmax(reach, axis=0), kind="stable")]
 
     def _one_pass(
