@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from salf.core.rules import Done, LocalRule, LocalStep
     from salf.data import DataSet, Samples, from_tensors, load
     from salf.methods import METHODS, Method, method
-    from salf.planning import DeadlinePlan, plan
+    from salf.planning import Plan, plan
     from salf.problem import Problem
     from salf.runs.config import Config
     from salf.runs.own import train
@@ -48,7 +48,7 @@ _HOMES = {
     "salf.core.layers": ("Layer", "Layers", "backward_to"),
     "salf.core.rules": ("Done", "LocalRule", "LocalStep"),
     "salf.methods": ("METHODS", "Method", "method"),
-    "salf.planning": ("DeadlinePlan", "plan"),
+    "salf.planning": ("Plan", "plan"),
     "salf.problem": ("Problem",),
     "salf.core.rows": ("Row",),
     "salf.simulation": ("Simulation",),
@@ -65,7 +65,6 @@ __all__ = [
     "Compared",
     "Config",
     "DataSet",
-    "DeadlinePlan",
     "Done",
     "Fleet",
     "History",
@@ -76,6 +75,7 @@ __all__ = [
     "LocalStep",
     "Method",
     "Partial",
+    "Plan",
     "Problem",
     "Result",
     "Row",
