@@ -85,8 +85,9 @@ def compare(
     asked |= {"options": parse_options(options)} if options else {}
     drawn = out is not None and can_draw(check_extra)
     compared = Sweep.of(base, asked, seeds, target).run(out, workers, report=Downloads())
-    print_tables(compared, results)
-    if out is not None and drawn:
+    if compared.results:
+        print_tables(compared, results)
+    if out is not None and drawn and compared.results:
         for path in write_report(compared, out, command=sys.argv[1:]):
             tell(f"wrote {path}")
     end(compared)

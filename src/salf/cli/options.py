@@ -15,7 +15,6 @@ from salf.runs.config import Config
 from salf.runs.settings import (
     Settings,
     key,
-    refuse_attackers,
     refuse_deadline,
     refuse_with_fleet,
     typed,
@@ -189,7 +188,6 @@ def with_options(config: Config, settings: GivenSettings, options: list[str] | N
     """The config with what the command line says; options are those of the method it names."""
     if settings.get("fleet", config.fleet):
         refuse_with_fleet(settings)
-    refuse_attackers(settings, config.attack)
     joined = joined_options(config, options, settings.get("method"))
     made = config.changed(**settings, options=joined)
     if "deadline" in settings:

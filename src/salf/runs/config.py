@@ -55,7 +55,7 @@ class Config(Settings):
         "large-first: 100 times).",
     )
     attackers: int = setting(
-        1, "Number of users that attack, with --attack; these are the last users."
+        Unset(1), "Number of users that attack, with --attack; these are the last users."
     )
     seconds: float | None = setting(
         None,
@@ -89,6 +89,8 @@ class Config(Settings):
             raise SalfError("cohort_by needs a cohort, such as cohort=100.")
         self._check_clock()
         worlds.check(self.depth, self.users, self.stragglers)
+        if not self.attack and type(self.attackers) is not Unset:
+            raise SalfError("attackers needs an attack, such as attack='flip'.")
         if self.attack:
             from salf.stages.attacks import Attack, Attackers
 

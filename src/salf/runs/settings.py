@@ -6,6 +6,7 @@ for torch: what needs torch to be checked is imported when it is.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, Self, get_type_hints
 
 import tomli_w
@@ -275,7 +276,7 @@ class Settings:
         if "model" in self.given:  # which is there
             del table["model"]
         options = {name: "none" if v is None else v for name, v in self.options.items()}
-        known = {name: value for name, value in table.items() if value is not None}
+        known = {n: value for n, value in table.items() if type(value) not in (NoneType, Unset)}
         more = {name: each for name in ("given", "files") if (each := getattr(self, name))}
         return tomli_w.dumps({**known, "options": options, **more})
 
@@ -366,12 +367,6 @@ def refuse_with_fleet(given: Iterable[str]) -> None:
             raise SalfError(
                 f"the fleet and the deadline determine how far users get: leave out {name}=."
             )
-
-
-def refuse_attackers(given: Mapping[str, Any], attack: str = "") -> None:
-    """Refuse a number of attackers that attack in no way."""
-    if "attackers" in given and not given.get("attack", attack):
-        raise SalfError("attackers= needs an attack, such as attack='flip'.")
 
 
 def refuse_deadline(method: Method) -> None:
