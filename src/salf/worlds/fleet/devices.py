@@ -203,10 +203,9 @@ class Fleet:
     ) -> "Fleet":
         """A fleet from a file with a line per device.
 
-        The column `speed` is required; `up`, `down`, `latency` and `jitter` are optional. A file
-        with the columns `device`, `round`, `stage` and `seconds` contains recorded times instead,
-        as written by `salf fleet measure`. If there are more `users` than devices, devices are
-        reused in turn. Fewer users are an error, since it is unclear which devices they have.
+        The column `speed` is required; `up`, `down`, `latency` and `jitter` are optional. If
+        there are more `users` than devices, devices are reused in turn. Fewer users are an error,
+        since it is unclear which devices they have.
         """
         from salf.worlds.fleet.files import read
 
