@@ -77,7 +77,9 @@ def layers(
             f"{cost.bytes:,}",
             f"{cost.forward.multiply_adds // rows:,}",
             f"{cost.backward.multiply_adds // rows:,}",
-            f"{(cost.forward.multiply_adds + cost.backward.multiply_adds) / total:.1%}" if total else "",
+            f"{(cost.forward.multiply_adds + cost.backward.multiply_adds) / total:.1%}"
+            if total
+            else "",
         )
     results.print(table, markup=False)
     if sizes:

@@ -81,11 +81,11 @@ def _pass(products: Sequence[Product]) -> Pass:
     )
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the matrix products and convolutions that are computed."""
 
     def __init__(self, done: list[Product]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._done = done
 
     def __torch_dispatch__(

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from salf.core.arrivals import Floats, Ints
 from salf.core.compression import Compression, upload_bytes
 from salf.core.layers import Layers
-from salf.core.work import Pass, work
+from salf.core.work import work
 from salf.worlds.fleet.devices import Devices
 
 MOST = 4  # times the batch size is the largest batch
@@ -48,8 +48,10 @@ class Cost:
             passes = [each.forward for each in found], [each.backward for each in found]
             return np.array([[getattr(p, name) for p in each] for each in passes], np.float64)
 
+        forward, backward = both("multiply_adds") / rows
         return cls(
-            *both("multiply_adds") / rows,
+            forward,
+            backward,
             np.array([each.bytes for each in found], np.float64),
             sent,
             both("depthwise") / rows,
@@ -99,4 +101,4 @@ def equal_time(
         link = down / devices.down + up / devices.up + 2 * devices.latency
         time = np.minimum(time, np.maximum(seconds - link, 0))
     rows = np.rint((time * devices.speed - fixed[devices.kind]) / row[devices.kind])
-    return np.clip(rows, 1, MOST * batch_size).astype(np.int64)
+    return np.asarray(np.clip(rows, 1, MOST * batch_size), np.int64)
