@@ -113,8 +113,10 @@ class Arrivals:
     def chance(self) -> Floats:
         """The probability that each user takes part in a layer, [L, users]."""
         if self.chances is None:
-            raise SalfError("how likely users are to arrive is known only to methods that read arrived.chance in "
-                "every round.")
+            raise SalfError(
+                "how likely users are to arrive is known only to methods that read "
+                "arrived.chance in every round."
+            )
         return self.chances
 
     def interval(self, cutoff: int) -> Floats:
