@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 USERS = 8
 TABLE = "attacks.md"
 # Just below the live server's bound, and as large as an honest gradient.
-ATTACKS = ("none", "flip", "flip:1", "random", "constant", "constant:1", "large-first")
+ATTACKS = ("", "flip", "flip:1", "random", "constant", "constant:1", "large-first")
 RULES = ("none", "trimmed", "median", "clip")
 
 
@@ -62,10 +62,10 @@ def attacks(
         salf attacks mnist-cnn --fleet phones --deadline 2s    (the same users are always slow)
     """
     users = {"users": USERS} if source in PRESETS else {}
-    base = simulated(source).changed(**{**users, **settings, "attack": "none"})
+    base = simulated(source).changed(**{**users, **settings})
     if base.fleet and stragglers is not None:
         raise SalfError("the devices of a fleet decide who is slow: leave out --stragglers.")
-    named = parse_list(kinds) or ATTACKS
+    named = ["" if kind == "none" else kind for kind in parse_list(kinds)] or ATTACKS
     ratios = () if base.fleet else parse_list(stragglers or "0.5,1")
     tell(try_attacks(base, named, parse_list(rules) or RULES, ratios, seeds, out, workers))
     if out is not None:
@@ -101,8 +101,7 @@ def try_attacks(
                 if case.stragglers == ratio
                 and {"attack": attack, "robust": rule}.items() >= set(case.more)
             ]
-            named = "no attack" if attack == "none" else attack
-            lines.append(f"| {named} | {' | '.join(cells)} |")
+            lines.append(f"| {attack or 'no attack'} | {' | '.join(cells)} |")
         lines.append("")
     if out is not None:
         write_whole(out / TABLE, "\n".join(lines))

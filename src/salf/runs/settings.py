@@ -187,9 +187,11 @@ class Settings:
         self.check_reach(made)
         if (rule := self.make_robust()) is not None:
             self._check_robust(rule, made)
-        own_server = self.server != "sgd" or {self.beta1, self.beta2, self.epsilon} != {None}
-        optimiser = self.make_optimiser() if own_server or _particular(made) else None
-        if optimiser is not None and (why := made.refuses(optimiser)):
+        settled = self.server == "sgd" and {self.beta1, self.beta2, self.epsilon} == {None}
+        # It takes torch to be made.
+        if settled and not made.defines("refuses") and not made.average_models:
+            return
+        if why := made.refuses(self.make_optimiser()):
             raise SalfError(f"{made.name} {why}.")
 
     def _check_robust(self, rule: "Robust", method: Method) -> None:
@@ -199,7 +201,7 @@ class Settings:
                 f"to tolerate {self.tolerate} of its users, robust={self.robust!r} needs at least "
                 f"{rule.needed}, not {self.users}."
             )
-        if type(method).heard is not Method.heard:
+        if method.defines("heard"):
             raise SalfError(
                 f"the server of {method.name} keeps a sum over all users, which robust "
                 f"{self.robust} does not protect: set robust='none'."
@@ -309,11 +311,6 @@ class Settings:
     def table(self) -> dict[str, Any]:
         """All settings by name."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
-
-
-def _particular(method: Method) -> bool:
-    """Whether a method may refuse an optimiser, which takes torch to be made."""
-    return type(method).refuses is not Method.refuses or method.average_models
 
 
 def read_fields(given: Any) -> None:

@@ -38,7 +38,7 @@ class Attack:
     @classmethod
     def parse(cls, text: str, seed: int = 0) -> "Attack | None":
         """`flip`, or `flip:2` for another strength; None for no attack."""
-        if text in ("", "none"):
+        if not text:
             return None
         kind, colon, strength = text.partition(":")
         if kind not in STRENGTH:
