@@ -24,7 +24,6 @@ from salf.worlds.fleet.availability import markov
 from salf.worlds.fleet.cost import Cost
 from salf.worlds.fleet.deadlines import DeadlineSchedule
 from salf.worlds.fleet.devices import Fleet
-from salf.worlds.fleet.jitter import Traces
 from salf.worlds.fleet.timing import Timing
 
 TINY = Config(
@@ -330,14 +329,3 @@ def test_equal_time_batches_have_a_constant_plan_because_they_fit_the_first_dead
     found = plan(TINY.changed(batches="equal-time"), seeds=0, rates="run")
     assert len(set(found.schedule)) == 1
     assert len(set(plan(seeds=0, rates="run").schedule)) > 1
-
-
-def test_users_recorded_together_are_planned_together():
-    """All have the fast round or the slow one: p_l is 1/2, and not 1/2 for each of the users."""
-    record = np.tile([[0.1], [1.0]], 3)
-    together = Traces((record,) * 4, (np.array([0.0, 0.0]),) * 4)
-    found = law(Fleet.of([1.0] * 4, jitter=together, counted="layers"))
-    middle = float(np.sqrt(0.3 * 3.0)) * 3 / 1.65  # batches stretch the record to the nominal 3 s
-    counts, reach = found.at(middle)
-    assert reach == pytest.approx(0.5)
-    assert counts[:, [0, 4]].tolist() == [[0.5, 0.5]] * 3

@@ -157,7 +157,7 @@ def preview(
             reach[:, :, some] += own / len(starts)
             missed[k] *= (1 - own[-1]).prod(axis=1)
     at = reach[:-1].mean(axis=2)
-    if cohorts is None and timing.nobody(users, 0.0, seconds) is None:
+    if cohorts is None:
         # Of very many users, each that is looked at stands for several.
         unreached = [*missed ** (timing.users / len(users))]
     else:
@@ -185,9 +185,6 @@ def preview(
 def _unreached(timing: Timing, asked: Ints, start: float, seconds: float) -> Floats:
     """p_l if these users are asked."""
     some = evenly(asked, MOST_USERS)
-    together = timing.nobody(some, start, seconds)
-    if together is not None:
-        return together
     missed = 1 - timing.reach(some, start, seconds)
     return np.asarray(missed.prod(axis=1) ** (len(asked) / len(some)))
 
