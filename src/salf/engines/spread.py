@@ -30,8 +30,7 @@ from salf.core.arrivals import Ints
 from salf.core.draws import Keyed
 from salf.core.narrow import SubNetwork
 from salf.core.rules import LocalRule, State
-from salf.engines.base import Engine, LocalSteps, Network, Rows, Weights
-from salf.engines.loop import LoopEngine
+from salf.engines.base import Engine, LocalSteps, LoopEngine, Network, Rows, Weights
 from salf.methods import Group, RoundPlan
 
 WORTH = 0.05  # seconds of a round from which on workers pay
