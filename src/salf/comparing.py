@@ -317,7 +317,7 @@ class Sweep:
         given = self.methods.get(case.method, case.method)
         if isinstance(given, Method):
             averaged = {"average": case.average_used} if case.averages else {}
-            return replace(given, **averaged)  # type: ignore[arg-type]
+            return replace(given, **averaged)
         return make_method(given, average=case.average_used, **own_options(options, case.method))
 
     def _own_runs(

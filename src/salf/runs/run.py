@@ -218,10 +218,9 @@ def save(folder: RunFolder, simulation: Simulation, rows: list[Row]) -> None:
     groups |= {f"old-{given}": weights for given, weights in simulation.old.items()}
     groups["world"] = {"memory": torch.from_numpy(simulation.memory)}
     groups["voice"] = {"total": torch.from_numpy(simulation.voice.total)}
-    engine = {"name": simulation.engine.name, "why": simulation.engine.why}
     kept, plain = state_of(simulation.pipeline.kept)
     groups |= kept
-    state = {"rows": [to_table(row) for row in rows], "engine": engine, "kept": plain}
+    state = {"rows": [to_table(row) for row in rows], "kept": plain}
     checkpoint.write(folder.checkpoint, groups, state)
     folder.write_metrics(rows)
 
@@ -247,7 +246,6 @@ def restore(folder: RunFolder, training: Training) -> list[Row]:
                 old = simulation.old[int(group.removeprefix("old-"))] = snapshot(weights)
                 for name, tensor in tensors.items():
                     old[name].copy_(tensor)
-        simulation.engine.settle(**state["engine"])
         simulation.t = rows[-1].round
     except (KeyError, ValueError, IndexError, TypeError, RuntimeError) as error:
         raise checkpoint.unreadable(folder.checkpoint, error) from None

@@ -174,8 +174,8 @@ class Settings:
         typed = {name: getattr(made, name.replace("-", "_")) for name in self.options}
         object.__setattr__(self, "options", typed)
         self.check_reach(made)
-        particular = type(made).refuses is not Method.refuses or made.average_models
-        if self.make_robust() is not None and type(made).heard is not Method.heard:
+        particular = made.defines("refuses") or made.average_models
+        if self.make_robust() is not None and made.defines("heard"):
             raise SalfError(
                 f"the server of {made.name} keeps a sum over all users, which robust "
                 f"{self.robust} does not protect: set robust='none'."

@@ -13,6 +13,7 @@ from salf.core.draws import Keyed
 from salf.core.layers import Layers
 from salf.worlds.fleet.availability import markov
 from salf.worlds.fleet.cost import Cost
+from salf.worlds.fleet.devices import LAYERS, MULTIPLY_ADDS
 from salf.worlds.fleet.jitter import ExponentialLayers, Steady
 from salf.worlds.fleet.named import parse
 
@@ -189,7 +190,7 @@ def test_the_slowest_tenth_is_somebody():
 
 def test_slow_classes_count_layers_and_go_by_label():
     devices = salf.Fleet("slow-classes", users=5).devices
-    assert (devices.counted, devices.pair) == ("layers", "labels")
+    assert (devices.kinds, devices.pair) == ((LAYERS,), "labels")
     assert isinstance(devices.jitter, ExponentialLayers)
 
 
@@ -213,12 +214,10 @@ def test_a_model_without_products_is_refused():
             return x * self.weight
 
     net, example = Scale(), torch.ones(2, 3)
-    with pytest.raises(SalfError, match="no multiply-adds are counted"):
-        Cost.of(net, Layers.of(net, ["weight"], example), example).counted_as(
-            salf.Fleet.of([1.0]).devices
-        )
     cost = Cost.of(net, Layers.of(net, ["weight"], example), example)
-    assert cost.counted_as(salf.Fleet.of([1.0], counted="layers").devices).backward.sum() > 0
+    with pytest.raises(SalfError, match="no multiply-adds are counted"):
+        MULTIPLY_ADDS.seconds(cost)
+    assert LAYERS.seconds(cost)[1].sum() > 0
 
 
 def test_a_million_devices_are_made_and_one_is_looked_at():
