@@ -107,8 +107,9 @@ def preview(
     """
     users = evenly(np.arange(timing.users), MOST_USERS)
     found = deadlines.Auto() if deadline is None else deadlines.parse(deadlines.read(deadline))
-    auto = isinstance(found, deadlines.Auto)
-    seconds = deadline_for(timing, found.reach) if auto else found.of(1, 0.0)
+    seconds = found.of(1, 0.0)  # which `auto` has not found yet
+    if isinstance(found, deadlines.Auto):
+        seconds = deadline_for(timing, found.reach)
     available = timing.devices.availability
     always = available.always
     # As close together as is enough for devices to be independent of what they did before.
@@ -179,12 +180,14 @@ def of_model(
     if cohort is not None and not 1 <= cohort <= len(fleet):
         raise SalfError(f"cohort must be a number of users from 1 to {len(fleet)}, not {cohort}.")
     first = next((m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)), None)
-    if example is None and not isinstance(first, nn.Linear):
+    if example is None and isinstance(first, nn.Linear):
+        example = torch.zeros(2, first.in_features)
+    if example is None:
         raise SalfError(
             "how large are the model's inputs? Pass a batch of them as example=, such as "
             "example=torch.zeros(2, 3, 32, 32)."
         )
-    example = torch.zeros(2, first.in_features) if example is None else as_one(example)
+    example = as_one(example)
     takes_several(model, example)
     seen_as = Layers.of(model, layers, example)
     cost, rows = Cost.of(model, seen_as, example), np.full(len(fleet), batch_size)
