@@ -220,7 +220,7 @@ class Simulation:
         return replace(
             arrived,
             round=t,
-            chance=chance,
+            chances=chance,
             intervals=intervals,
             everybody=self.everybody,
             server=server,

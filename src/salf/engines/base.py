@@ -1,6 +1,5 @@
-"""Who computes a round: an engine turns a plan into a step."""
+"""Who computes a round: an engine turns a plan into a step; here, the loop engine, the oracle."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -85,8 +84,11 @@ class Network:
         return replace(self, leaves={**self.leaves, **moved}, foreign=True)
 
 
-class Engine(ABC):
-    """Computes plans on one model. The model's own tensors are this round's weights."""
+class Engine:
+    """Computes plans on one model. The model's own tensors are this round's weights.
+
+    By default users are computed one at a time.
+    """
 
     name: str  # that of the class in lower case, unless it says otherwise
     why = "requested"  # the reason for choosing this engine
@@ -153,9 +155,6 @@ class Engine(ABC):
         with torch.inference_mode():
             return self._forward(inputs)
 
-    def settle(self, name: str, why: str) -> None:  # noqa: B027
-        """Continue a run that the engine of this name began; most engines have no choice."""
-
     def _forward(self, inputs: Tensor) -> Tensor:
         return self.model(inputs)  # type: ignore[no-any-return]
 
@@ -170,8 +169,17 @@ class Engine(ABC):
         rows: Rows,
         aggregate: LayerwiseAggregate,
     ) -> float:
-        """Add the updates of groups that have one network; return the sum of the users' losses."""
+        """Add the updates of groups that have one network; return the sum of the users' losses.
+
+        A user's loss is the mean over its local steps.
+        """
         return sum(self._compute(group, network, rows, aggregate) for group in groups)
+
+    def _compute(
+        self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
+    ) -> float:
+        """Add the updates of one group; return the sum of its users' losses."""
+        return self._separately(group, network, rows, aggregate)
 
     def _separately(
         self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
@@ -209,15 +217,6 @@ class Engine(ABC):
             outputs = functional_call(self.model, dict(forward), (inputs,))
         return user_losses(self.loss, outputs, targets, users=1).sum()
 
-    @abstractmethod
-    def _compute(
-        self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
-    ) -> float:
-        """Add the group's updates to the aggregate and return the sum of its users' losses.
-
-        A user's loss is the mean over its local steps.
-        """
-
     def _network(
         self, plan: RoundPlan, group: Group, weights: Weights, local: LocalSteps
     ) -> Network:
@@ -230,6 +229,13 @@ class Engine(ABC):
         if not shift:
             self._narrow[group.width] = narrow
         return Network(narrow.leaves(weights), True, narrow, rate, local)
+
+
+class LoopEngine(Engine):
+    """One user at a time, any module. Slow, obvious, and the oracle."""
+
+    name = "loop"
+    local_steps = True
 
 
 class ByRule(Changing):
