@@ -169,9 +169,7 @@ class _Pool:
         # The model's own tensors stay with the parent; workers read a copy of them.
         self._engine = weakref.ref(engine)
         self._weights = _Shared(engine.weights)
-        self._slots = [
-            tuple(_Shared(engine.weights) for _ in range(SLOTS)) for _ in range(workers)
-        ]
+        self._slots = [tuple(_Shared(engine.weights) for _ in range(SLOTS)) for _ in range(workers)]
         self._workers: list[_Worker] = []
         self._starts = 0
         for slots in self._slots:
