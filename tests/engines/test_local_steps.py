@@ -338,9 +338,9 @@ def test_the_stacked_engine_refuses_running_statistics():
     ("settings", "says"),
     [
         ({"local_steps": 0}, "local_steps must be at least 1"),
-        ({"local_epochs": -1}, "local_epochs must not be negative"),
+        ({"local_epochs": -1}, "local_epochs must be at least 0"),
         ({"local_steps": 2, "local_epochs": 1}, "cannot be combined"),
-        ({"client_lr": 0}, "client_lr must be positive"),
+        ({"client_lr": 0}, "client_lr must be above 0"),
         ({"server": "adamw"}, "unknown server optimiser 'adamw'. Did you mean 'adam'"),
         ({"server": "adam", "momentum": 0.9}, "momentum is not a setting of server 'adam'"),
         ({"beta1": 0.9}, "beta1 is not a setting of server 'sgd'"),
