@@ -27,8 +27,6 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -158,12 +156,11 @@ class RobustAggregate(LayerwiseAggregate):
             self._reached[index] += 1
 
     def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
-        return self._combined(divisor, np.zeros(len(self._layers)), entrywise=False)
+        return self._combined(divisor, entrywise=False)
 
-    def average(self, unreached: PerLayer | None = None) -> Step:
+    def average(self) -> Step:
         """A mean of each entry over the users who hold it."""
-        p = np.zeros(len(self._layers)) if unreached is None else np.asarray(unreached)
-        return self._combined(None, p, entrywise=True)
+        return self._combined(None, entrywise=True)
 
     def sum_of(self, rows: Mapping[str, Tensor], weights: PerLayer) -> dict[str, Tensor]:
         """The sum over users of what is remembered of them, combined by the rule."""
@@ -171,23 +168,21 @@ class RobustAggregate(LayerwiseAggregate):
         sent = [Sent(float(weights[u]), {n: v[u] for n, v in rows.items()}) for u in users]
         if sent:
             rule = self._robust
-            self._combine(step, _capped(sent), rule.rule, rule.needed, 1.0, entrywise=False)
+            self._combine(step, _capped(sent), rule.rule, rule.needed, entrywise=False)
         return step.values
 
-    def _combined(
-        self, divisor: PerLayer | None, p: npt.NDArray[np.float64], entrywise: bool
-    ) -> Step:
+    def _combined(self, divisor: PerLayer | None, entrywise: bool) -> Step:
         step, robust = Step({}), self._robust
         for index, sent in self._sent.items():
             by = 1.0 if divisor is None else float(divisor[index])
             now = {u: replace(each, weight=each.weight / by) for u, each in sent.items()}
             old = {u: each for u, each in self._votes.kept.get(index, {}).items() if u not in now}
             self._votes.keep(index, now, old)
-            fresh, reached = _capped(list(now.values())), float(1 - p[index])
+            fresh = _capped(list(now.values()))
             if len(fresh) >= robust.needed:
-                self._combine(step, fresh, robust.rule, robust.needed, reached, entrywise)
+                self._combine(step, fresh, robust.rule, robust.needed, entrywise)
             elif plausible := self._plausible(fresh, list(old.values())):
-                self._combine(step, plausible, "mean", 1, reached, entrywise)
+                self._combine(step, plausible, "mean", 1, entrywise)
         return step
 
     def _plausible(self, fresh: Sequence[Sent], old: Sequence[Sent]) -> list[Sent]:
@@ -246,7 +241,6 @@ class RobustAggregate(LayerwiseAggregate):
         sent: Sequence[Sent],
         rule: str,
         needed: int,
-        reached: float,
         entrywise: bool,
     ) -> None:
         """Put what users sent of a layer into the step, where there are enough of them."""
@@ -264,7 +258,7 @@ class RobustAggregate(LayerwiseAggregate):
             mean, of_all = _located(values, weights, rule, self._robust.attackers), weights.sum(0)
             is_buffer = not self._like[name].requires_grad
             scale = torch.ones_like(of_all) if entrywise else of_all
-            scale = scale.clamp(max=1.0) if is_buffer else scale / reached
+            scale = scale.clamp(max=1.0) if is_buffer else scale
             step.values[name] = (mean * scale).where(enough, 0.0)
             if not bool(enough.all()):
                 step.held[name] = enough.expand_as(mean)
