@@ -159,7 +159,7 @@ def test_layers_of_a_module_are_its_blocks_or_as_given_and_what_is_frozen_is_sho
         (["run", *TINY, "--resume"], "--resume needs --out"),
         (["run", "broken.toml"], "broken.toml"),
         (["rnu"], "unknown command 'rnu'. Did you mean 'run'?"),
-        (["foo"], "unknown command 'foo'. Allowed: attacks, bench, bound"),
+        (["foo"], "unknown command 'foo'. Allowed: bench, bound"),
         (["data"], "Missing argument 'NAME': mnist | fashion-mnist"),
         (["replay"], "Missing argument 'FOLDER': The folder of a live run"),
         (["run", "one", "two"], "run --help"),
