@@ -11,7 +11,7 @@ from command import salf
 from salf.core.rows import Row, append
 from salf.live.agreement import Agreement, measure
 from salf.report.agreement import figure, page
-from salf.report.live.run import LiveRun
+from salf.report.live import LiveRun
 from salf.runs.folder import CONFIG, ROUNDS
 from salf.runs.live_config import LiveConfig
 

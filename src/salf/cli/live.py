@@ -210,7 +210,7 @@ def page(folder: Folder) -> None:
 
         salf page runs/live
     """
-    from salf.report.live.page import write_live_page
+    from salf.report.live import write_live_page
 
     tell(f"wrote {write_live_page(folder)}")
 

@@ -12,7 +12,7 @@ from salf.report import names, style
 from salf.report.extra import alt
 from salf.report.lines import Line, Lines, Mark, Point
 from salf.report.lines import figure as figure_of
-from salf.report.live.run import LiveRun
+from salf.report.live import LiveRun
 from salf.report.page import Chart, Page, Section, again
 from salf.report.tables import Table
 
