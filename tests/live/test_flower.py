@@ -38,11 +38,10 @@ from salf.core import rows as records
 from salf.flower import SALF, train
 from salf.live.flower import app as flower_app
 from salf.live.flower import link, mail
-from salf.live.flower.app import Added
 from salf.live.flower.client import RESIDUALS, TIMES
 from salf.live.flower.link import Question, update_of
-from salf.live.serve import Nobody
-from salf.live.server import saved_round
+from salf.live.launch import Nobody
+from salf.live.reach import UserReach
 from salf.live.tmax import FIRST
 from salf.live.update import Rejected, size_of
 from salf.runs.folder import RunFolder
@@ -249,8 +248,8 @@ def test_how_reach_is_found_is_a_setting_of_the_strategy_and_of_the_command(tmp_
     }
     for (deadline, reach), wanted in learns.items():
         made = salf(unreached=None, deadline=deadline, reach=reach)
-        assert (made.server.user_reach is not None) == wanted
-    from salf.live.serve import make_server
+        assert isinstance(made.server.reach, UserReach) == wanted
+    from salf.live.launch import make_server
     from salf.runs.federation import problem_of
     from salf.runs.live_config import LiveConfig
 
@@ -258,7 +257,7 @@ def test_how_reach_is_found_is_a_setting_of_the_strategy_and_of_the_command(tmp_
         settings = {"data": "digits", "users": 3, "deadline": 1.0, "backend": "flower"}
         config = LiveConfig(**settings, reach=reach)
         made = make_server(config, problem_of(config))
-        assert (made.user_reach is not None) == (reach == "learned")
+        assert isinstance(made.reach, UserReach) == (reach == "learned")
 
 
 @pytest.mark.slow
@@ -796,30 +795,6 @@ def test_evaluation_at_the_server_is_in_result_and_record(tmp_path):
     assert_same(ArrayRecord(seen[1][1]), stepped([gradients(1, 1)]))
     assert result.evaluate_metrics_serverapp[2]["accuracy"] == 0.5
     assert [row.accuracy for row in records.read(tmp_path / "rounds")] == [0.25, 0.5]
-
-
-def test_only_rounds_that_are_added_are_shown(tmp_path):
-    path, shown = tmp_path / "rounds", []
-    start(salf(record=path), FakeGrid({1: sends()}), rounds=2)
-    added = Added(path, 2)
-    for t in (3, 4):
-        records.append(path, _renumbered(path, t))
-        for _ in range(3):
-            added.show(shown.append)
-        assert [row.round for row in shown] == list(range(3, t + 1))
-
-
-def test_a_round_that_is_run_again_after_a_kill_is_shown(tmp_path):
-    path, shown = tmp_path / "rounds", []
-    start(salf(record=path, state=tmp_path / "state", deadline=10.0), FakeGrid({1: sends()}), 2)
-    assert saved_round(tmp_path / "state") == 2
-    assert saved_round(tmp_path / "nothing") == saved_round(path) == 0
-    records.append(path, _renumbered(path, 3))  # a third, of which the state was not saved
-    added = Added(path, saved_round(tmp_path / "state"))
-    records.resume(path, 2)
-    records.append(path, _renumbered(path, 3))
-    added.show(shown.append)
-    assert [row.round for row in shown] == [3]
 
 
 def evaluating(metrics):

@@ -382,7 +382,7 @@ def test_a_run_that_is_stopped_says_how_to_see_it(tmp_path, monkeypatch, capsys)
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("salf.live.launch._run", stop)
+    monkeypatch.setattr("salf.live.launch._on_ray", stop)
     assert salf(monkeypatch, *command) == 130
     assert f"salf page {tmp_path} creates a page from the rounds so far." in capsys.readouterr().err
     (tmp_path / ROUNDS).unlink()

@@ -21,8 +21,7 @@ from salf.core.layers import is_sent
 from salf.core.local import Local, LocalUpdate, Passed, local_update
 from salf.core.rules import Done, State, Tensors
 from salf.live.batches import OwnBatch
-from salf.live.task import Task
-from salf.live.update import Update
+from salf.live.update import Task, Update
 from salf.methods import Method, from_wire
 from salf.methods.asks import Watch
 from salf.methods.base import state_of

@@ -44,7 +44,7 @@ def figure(agreement: Agreement, run: LiveRun) -> style.Spec:
 
 def page(agreement: Agreement, run: LiveRun, folder: str, command: Sequence[str]) -> Page:
     """The comparison as a page."""
-    layers, shown = run.depth, len(_shown(agreement))
+    layers, shown = len(run.layers), len(_shown(agreement))
     steps = int(agreement.stages.max()) // layers
     counted = f"the {layers} layers" + (f" of each of up to {steps} local steps" * (steps > 1))
     some = "" if shown == len(agreement.users) else f" {shown} evenly spaced users are shown."

@@ -269,9 +269,7 @@ def _durations_section(run: LiveRun) -> Section:
     kept = "No round had a limit."
     if limited:
         in_time = sum(not _over(row) for row in limited)
-        kept = (
-            f"{in_time:,} of {len(limited):,} rounds closed within T_max plus the grace period."
-        )
+        kept = f"{in_time:,} of {len(limited):,} rounds closed within T_max plus the grace period."
     caption = "Time from sending the requests to the new model, on a logarithmic axis."
     if len(run.records) > MOST_ROUNDS:
         caption += " A dot is the slowest of several consecutive rounds, or a round over its limit."
@@ -287,7 +285,9 @@ def _users_section(run: LiveRun) -> Section:
     for user, label in run.users.items():
         its = Counter(_outcome(row, user) for row in run.records if user in row.depths)
         lines.append([label, f"{its.total():,}", *(f"{its[each]:,}" for each in OUTCOMES)])
-    return Section("How each user's rounds went", [what, Table(["User", "Asked", *OUTCOMES], lines)])
+    return Section(
+        "How each user's rounds went", [what, Table(["User", "Asked", *OUTCOMES], lines)]
+    )
 
 
 def _outcome(row: Row, user: str) -> str:
