@@ -411,7 +411,7 @@ def test_what_was_not_used_is_in_the_log_of_the_run(tmp_path, monkeypatch):
 
 
 def batches_of(number):
-    return UserBatches.of(SMALL, problem_of_user(SMALL, number - 1), number)
+    return UserBatches(SMALL, problem_of_user(SMALL, number - 1), number)
 
 
 def test_users_have_shares_of_their_own_and_the_simulators_batches():

@@ -373,18 +373,3 @@ def finished(path):
     folder_of(path, [row(1)], CONFIG_OF_ALL.changed(rounds=1, robust="none"), summary=summary)
     RunFolder(path).write_metrics([row(1)])
     return ["live", path / CONFIG, "--users", 3, "--out", path, "--resume"]
-
-
-def test_a_run_that_is_stopped_says_how_to_see_it(tmp_path, monkeypatch, capsys):
-    command = finished(tmp_path)
-    (tmp_path / SUMMARY).unlink()  # not finished, after all
-
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("salf.live.launch._on_ray", stop)
-    assert salf(monkeypatch, *command) == 130
-    assert f"salf page {tmp_path} creates a page from the rounds so far." in capsys.readouterr().err
-    (tmp_path / ROUNDS).unlink()
-    assert salf(monkeypatch, *command) == 130
-    assert "salf page" not in capsys.readouterr().err

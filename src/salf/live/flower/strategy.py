@@ -119,19 +119,13 @@ class SALF(FedAvg):
         self.min_available_nodes = max(self.min_available_nodes, self._needed)
 
     def summary(self) -> None:
-        names = [layer.name for layer in self.server.layers]
-        deadline = self.deadline
-        if isinstance(deadline, float | int):
-            deadline = f"{deadline:g} s"  # type: ignore[assignment]
-        waits = "none: every round waits for all nodes" if self.server.method.asks.waits else None
-        grace = "learned from arrivals" if self.grace.fixed is None else f"{self.grace.fixed:g} s"
+        names = ", ".join(layer.name for layer in self.server.layers)
         robust = self.server.pipeline.stages.robust or "none: all nodes are trusted"
         log(INFO, "\t├──> Rounds:")
         log(INFO, "\t│\t├──Method: %s", self.server.method.name)
-        log(INFO, "\t│\t├──Deadline: %s", waits or f"{deadline} | grace period: {grace}")
+        log(INFO, "\t│\t├──Deadline: %s", self.deadline)
         log(INFO, "\t│\t├──Robust: %s", robust)
-        log(INFO, "\t│\t├──Layers: %d (%s)", len(names), ", ".join(names))
-        log(INFO, "\t│\t└──State: %s", self.state or "not kept")
+        log(INFO, "\t│\t└──Layers: %d (%s)", len(self.server.layers), names)
         super().summary()
 
     def start(
