@@ -13,7 +13,7 @@ from salf.data.sampling import Batches
 from salf.problem import Problem, evaluate
 from salf.runs.config import Config
 from salf.runs.constants import KAPPA, estimate
-from salf.runs.federation import from_config, problem_of
+from salf.runs.federation import Given, from_config, problem_of
 from salf.runs.fleet_law import FleetLaw
 from salf.runs.plan import plan as make_plan
 from salf.runs.plan_options import PlanOptions
@@ -24,7 +24,6 @@ from salf.worlds.fleet.availability import markov
 from salf.worlds.fleet.cost import Cost
 from salf.worlds.fleet.deadlines import DeadlineSchedule
 from salf.worlds.fleet.devices import Fleet
-from salf.worlds.fleet.jitter import Traces
 from salf.worlds.fleet.timing import Timing
 
 TINY = Config(
@@ -190,7 +189,7 @@ def test_the_search_is_reproducible_and_measures_what_a_run_reaches(searched):
     again = plan(seeds=2, deadlines=[0.5, 1.5, 6.0])
     assert [each.accuracies for each in again.tried] == [e.accuracies for e in searched.tried]
     config = TINY.changed(deadline=1.5, rounds=0, eval_seconds=0.0, seed=1)
-    training = from_config(config, fleet=Fleet("slow-classes", 6, 0))
+    training = from_config(config, Given(fleet=Fleet("slow-classes", 6, 0)))
     rows = list(training.rows(0, 30.0))
     assert rows[-1].clock <= 30.0
     accuracy = evaluate(training.simulation.engine, training.simulation.problem.validation)[
@@ -330,14 +329,3 @@ def test_equal_time_batches_have_a_constant_plan_because_they_fit_the_first_dead
     found = plan(TINY.changed(batches="equal-time"), seeds=0, rates="run")
     assert len(set(found.schedule)) == 1
     assert len(set(plan(seeds=0, rates="run").schedule)) > 1
-
-
-def test_users_recorded_together_are_planned_together():
-    """All have the fast round or the slow one: p_l is 1/2, and not 1/2 for each of the users."""
-    record = np.tile([[0.1], [1.0]], 3)
-    together = Traces((record,) * 4, (np.array([0.0, 0.0]),) * 4)
-    found = law(Fleet.of([1.0] * 4, jitter=together, counted="layers"))
-    middle = float(np.sqrt(0.3 * 3.0)) * 3 / 1.65  # batches stretch the record to the nominal 3 s
-    counts, reach = found.at(middle)
-    assert reach == pytest.approx(0.5)
-    assert counts[:, [0, 4]].tolist() == [[0.5, 0.5]] * 3

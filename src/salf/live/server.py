@@ -33,7 +33,7 @@ from salf.problem import Problem
 from salf.stages.pipeline import Kept, Pipeline, Stages, load_state, state_of
 from salf.stages.robust import Robust
 from salf.stages.states import Progress
-from salf.worlds.fleet.cost import Cost
+from salf.worlds.fleet.cost import Cost, stages
 
 log = logging.getLogger("salf.live")
 
@@ -365,7 +365,7 @@ class LiveServer:
             round.reach[user] = tuple(chance[:, 0].tolist())
         arrived = replace(
             round.arrived([user]),
-            chance=chance,
+            chances=chance,
             intervals=self.pipeline.intervals([user]),
             round=self.t + 1,
             server=self.pipeline.server_state,
@@ -413,7 +413,8 @@ def _stage_work(problem: Problem) -> Floats:
     """The work of each stage of backpropagation, from the last layer on; alike if not counted."""
     try:
         if problem.example is not None:
-            return Cost.of(problem.model, problem.layers, problem.example).stages()
+            cost = Cost.of(problem.model, problem.layers, problem.example)
+            return stages(cost.multiply_adds)
     except SalfError:
         pass
     return np.ones(len(problem.layers))

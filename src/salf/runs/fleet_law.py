@@ -38,16 +38,10 @@ class FleetLaw:
 
     def _at(self, deadline: float) -> tuple[Floats, float]:
         """The law of |U^l|, [L, U+1], and the mean reach."""
-        timing, law = self._timing(deadline), []
+        timing = self._timing(deadline)
         reach = [timing.reach(self.users, start, deadline) for start in self._starts]
-        for chances, start in zip(reach, self._starts, strict=True):
-            together = timing.reached_together(self.users, start, deadline)
-            if together is None:
-                law.append(count_law(chances))
-            else:  # users whose times were recorded together are fast and slow together
-                counts = range(len(self.users) + 1)
-                law.append(np.array([(together == k).mean(axis=0) for k in counts]).T)
-        return np.asarray(np.mean(law, axis=0)), float(np.mean(reach))
+        law = np.mean([count_law(chances) for chances in reach], axis=0)
+        return np.asarray(law), float(np.mean(reach))
 
     def rows(self, deadline: float) -> Ints:
         """How many rows the users' batches have."""
@@ -56,16 +50,11 @@ class FleetLaw:
     def _seconds(self, deadline: float) -> float:
         """How long a round takes: until the deadline, or until all users are done."""
         timing = self._timing(deadline)
-        took = [
-            timing.closes(times, times.reached(deadline), deadline, draws)
-            for draws, times in self._rounds(timing)
-        ]
-        return float(np.mean(took))
+        return float(np.mean([timing.closes(times, deadline) for times in self._rounds(timing)]))
 
-    def _drawn(self, timing: Timing) -> list[tuple[Keyed, Round]]:
+    def _drawn(self, timing: Timing) -> list[Round]:
         starts = self._starts * -(-DRAWN // len(self._starts))
-        draws = [(Keyed(0, t), start) for t, start in enumerate(starts, 1)]
-        return [(each, timing.round(each, self.users, start)) for each, start in draws]
+        return [timing.round(Keyed(0, t), self.users, at) for t, at in enumerate(starts, 1)]
 
     def _timing(self, deadline: float) -> Timing:
         """With the batches that fit the deadline."""

@@ -13,6 +13,7 @@ from salf.core.draws import Keyed
 from salf.core.layers import Layers
 from salf.worlds.fleet.availability import markov
 from salf.worlds.fleet.cost import Cost
+from salf.worlds.fleet.devices import LAYERS, MULTIPLY_ADDS
 from salf.worlds.fleet.jitter import ExponentialLayers, Steady
 from salf.worlds.fleet.named import parse
 
@@ -163,26 +164,13 @@ def test_a_device_of_which_nobody_says_when_it_is_available_is_refused(tmp_path)
         parse("lab", 4, seed=0, available=str(tmp_path / "a.csv"))
 
 
-def test_recorded_times_from_a_file(tmp_path):
-    path = tmp_path / "recorded.csv"
-    lines = ["device,round,stage,seconds"]
-    for t, (first, second) in enumerate([(0.1, 0.3), (0.2, 0.4), (0.2, 0.2)], 1):
-        lines += [f"0,{t},1,{first}", f"0,{t},2,{second}"]
-    path.write_text("\n".join(lines) + "\n")
-    devices = salf.Fleet.csv(path).devices
-    nominal = np.full((1, 2), 1 / devices.speed[0])
-    assert nominal.sum() == pytest.approx(0.4)  # the median round
-    chance = devices.jitter.chance(nominal, np.array([[0.15, 0.45]]), np.array([0]))
-    np.testing.assert_allclose(chance, [[1 / 3, 2 / 3]])
-
-
 @pytest.mark.parametrize(
     "content",
     ["", "speed\n", "name,up\na,3\n", "speed\nfast\n", "device,round,stage,seconds\n1,1,1,2\n"],
 )
 def test_files_that_are_no_fleet_are_refused(tmp_path, content):
     (tmp_path / "f.csv").write_text(content)
-    with pytest.raises(SalfError):
+    with pytest.raises(SalfError, match="cannot read the fleet"):
         salf.Fleet.csv(tmp_path / "f.csv")
 
 
@@ -202,7 +190,7 @@ def test_the_slowest_tenth_is_somebody():
 
 def test_slow_classes_count_layers_and_go_by_label():
     devices = salf.Fleet("slow-classes", users=5).devices
-    assert (devices.counted, devices.pair) == ("layers", "labels")
+    assert (devices.kinds, devices.pair) == ((LAYERS,), "labels")
     assert isinstance(devices.jitter, ExponentialLayers)
 
 
@@ -226,12 +214,10 @@ def test_a_model_without_products_is_refused():
             return x * self.weight
 
     net, example = Scale(), torch.ones(2, 3)
-    with pytest.raises(SalfError, match="no multiply-adds are counted"):
-        Cost.of(net, Layers.of(net, ["weight"], example), example).counted_as(
-            salf.Fleet.of([1.0]).devices
-        )
     cost = Cost.of(net, Layers.of(net, ["weight"], example), example)
-    assert cost.counted_as(salf.Fleet.of([1.0], counted="layers").devices).backward.sum() > 0
+    with pytest.raises(SalfError, match="no multiply-adds are counted"):
+        MULTIPLY_ADDS.seconds(cost)
+    assert LAYERS.seconds(cost)[1].sum() > 0
 
 
 def test_a_million_devices_are_made_and_one_is_looked_at():

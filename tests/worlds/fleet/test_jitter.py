@@ -14,7 +14,6 @@ from salf.worlds.fleet.jitter import (
     LogNormal,
     ShiftedExponential,
     Steady,
-    Traces,
 )
 
 DRAWS = 40_000
@@ -77,17 +76,6 @@ def test_a_negative_control_is_rejected():
         close((complete <= 0.9).mean(axis=0), chance[0])
 
 
-def test_recorded_rounds_are_drawn_alike_and_give_their_shares():
-    record = np.array([[0.1, 0.2], [0.2, 0.6], [0.4, 0.4]])
-    law, users = Traces((record,) * 3000), np.arange(3000)
-    nominal = np.full((3000, 2), 0.4)  # 0.8 s is the median of the rounds
-    complete = law.complete(nominal, Keyed(0, 1), users)
-    assert {tuple(np.round(row, 9)) for row in complete} == {(0.1, 0.3), (0.2, 0.8), (0.4, 0.8)}
-    chance = law.chance(nominal[:1], np.array([[0.3, 0.5]]), users[:1])[0]
-    np.testing.assert_allclose(chance, [2 / 3, 1 / 3])
-    close((complete <= [0.3, 0.5]).mean(axis=0), chance, 3000)
-
-
 def test_draws_of_many_rounds_are_those_of_each():
     users = np.arange(5)
     together = KeyedRounds(9, np.repeat([4, 5], 5)).uniform(np.tile(users, 2), Purpose.JITTER, 3)
@@ -107,14 +95,3 @@ def test_laws_draw_without_keys_too():
 def test_spreads_that_cannot_be_are_refused(make):
     with pytest.raises(SalfError):
         make()
-
-
-def test_users_recorded_together_are_not_independent():
-    """Both have the fast round or the slow one: nobody is in time in half of the rounds."""
-    record = np.array([[0.1, 0.1], [1.0, 1.0]])
-    law = Traces((record, record), (np.zeros(2), np.zeros(2)))
-    both, nominal = np.arange(2), np.full((2, 2), np.median(record.sum(axis=1)) / 2)
-    budget = np.full((2, 2), 0.5)
-    count = law.in_time(nominal, budget, both)
-    assert [(count == users).mean() for users in (0, 1, 2)] == [0.5, 0.0, 0.5]
-    assert Traces((record, record)).in_time(nominal, budget, both) is None

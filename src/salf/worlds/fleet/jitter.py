@@ -8,20 +8,15 @@ round, user), and the chance that they are complete in time: exactly where there
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import lru_cache
-from math import erf, sqrt
 
 import numpy as np
+from scipy.special import ndtr
 
 from salf.common.errors import SalfError
 from salf.core.arrivals import Floats, Ints
 from salf.core.draws import Draws, Purpose, normal
 
-DRAWS = 2**16  # for chances of layers of different means
-PLACES = 1024  # of records that are taken together, for chances
 ROUNDING = 1e-9  # of a time, relative to it
-
-_erf = np.vectorize(erf, otypes=[np.float64])
 
 
 class Jitter(ABC):
@@ -91,7 +86,7 @@ class LogNormal(Paced):
             z = np.log(factor) / sigma
         # Without any spread, a factor of 1 is just enough.
         enough = (sigma == 0) & (factor >= 1 - ROUNDING)
-        return np.where(enough, 1.0, 0.5 * (1 + _erf(np.nan_to_num(z, nan=-np.inf) / sqrt(2))))
+        return np.where(enough, 1.0, ndtr(np.nan_to_num(z, nan=-np.inf)))
 
     def of(self, devices: Ints) -> "LogNormal":
         return self if np.ndim(self.sigma) == 0 else LogNormal(np.asarray(self.sigma)[devices])
@@ -129,115 +124,18 @@ class ExponentialLayers(Jitter):
     def chance(self, nominal: Floats, budget: Floats, users: Ints) -> Floats | None:
         """The Erlang law, P(k layers within b) = 1 - e^-x sum_{i<k} x^i/i!, x = b over the mean.
 
-        Where layers differ there is no simple form: then from draws that serve all users.
+        Where layers have different means there is no simple form.
         """
         mean = nominal[:, :1]
-        if not np.allclose(nominal, mean, rtol=ROUNDING, atol=0):
-            return self._from_draws(nominal, budget)
-        if (mean <= 0).any():
+        if (mean <= 0).any() or not np.allclose(nominal, mean, rtol=ROUNDING, atol=0):
             return None
         x, stages = np.maximum(budget / mean, 0), np.arange(nominal.shape[1])
         # In logarithms, and x = 0 apart, because powers of a long budget overflow.
-        log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, len(stages))))])
+        log_factorial = np.log(np.maximum(stages, 1)).cumsum()
         log_x = np.log(np.where(x > 0, x, 1))
         terms = np.exp(stages * log_x[:, :, None] - log_factorial - x[:, :, None])
         missed = (terms * (stages <= stages[:, None])).sum(axis=2)
         return np.where(x > 0, np.clip(1 - missed, 0, 1), 0.0)
-
-    def _from_draws(self, nominal: Floats, budget: Floats) -> Floats:
-        """A user that is twice as slow takes twice as long: draws are of the layers' parts."""
-        total = nominal.sum(axis=1, keepdims=True)
-        parts, alike = np.unique(np.round(nominal / total, 12), axis=0, return_inverse=True)
-        chance = np.empty_like(budget)
-        for kind, own in enumerate(parts):
-            some = np.flatnonzero(alike.ravel() == kind)
-            for stage, times in enumerate(_erlang_like(tuple(own.tolist()))):
-                count = np.searchsorted(times, budget[some, stage] / total[some, 0], side="right")
-                # Never quite 0 or 1, which so many draws cannot tell.
-                chance[some, stage] = (count + 0.5) / (DRAWS + 1)
-        return np.where(budget > 0, chance, 0.0)
-
-
-@dataclass(frozen=True, eq=False)
-class Traces(Jitter):
-    """Times that were recorded: a round of a device is one of its recorded rounds, at random.
-
-    `rounds[device]` are the seconds of its stages in each of them, [rounds, layers], the forward
-    pass with the last layer, from the last layer to the first. Times are stretched such that a
-    round of the device's median record takes its nominal time, so larger batches take longer.
-
-    With `overhead[device]`, the record is that of a live run: the time of each round that is in no
-    stage, such as that of messages. It does not count against T_max. All devices then have the same
-    recorded round, because what happens on one machine, or in one network, happens together.
-    """
-
-    rounds: tuple[Floats, ...]
-    overhead: tuple[Floats, ...] | None = None
-
-    def complete(self, nominal: Floats, draws: Draws, users: Ints) -> Floats:
-        """A recorded round of each user, once for every local step."""
-        places = self._places(draws, users, nominal.shape[1] // self.layers)
-        taken = np.empty_like(nominal)
-        for row, user in enumerate(users.tolist()):
-            record = self.rounds[user]
-            taken[row] = record[(places[row] * len(record)).astype(np.int64)].ravel()
-        return np.asarray((taken * self._stretch(nominal, users)).cumsum(axis=1))
-
-    def beside(self, draws: Draws, users: Ints) -> Floats | None:
-        """The overhead of each user in this round; None where none was recorded."""
-        if self.overhead is None:
-            return None
-        places = self._places(draws, users, 1)[:, 0]
-        own = [self.overhead[user] for user in users.tolist()]
-        return np.array([each[int(p * len(each))] for each, p in zip(own, places, strict=True)])
-
-    @property
-    def layers(self) -> int:
-        return int(self.rounds[0].shape[1])
-
-    def in_time(self, nominal: Floats, budget: Floats, users: Ints) -> Ints | None:
-        """How many users have the stage in time, where they are not independent; else None.
-
-        Recorded together, the rounds of all users are from one place of their records: [places,
-        stages], all places alike.
-        """
-        if self.overhead is None or not len(users):
-            return None
-        stretch, places = self._stretch(nominal, users), (np.arange(PLACES) + 0.5) / PLACES
-        count = np.zeros((PLACES, self.layers), np.int64)
-        for row, user in enumerate(users.tolist()):
-            times = self.rounds[user].cumsum(axis=1) * stretch[row]
-            count += times[(places * len(times)).astype(np.int64)] <= budget[row]
-        return count
-
-    def _places(self, draws: Draws, users: Ints, steps: int) -> Floats:
-        together = 0 * users if self.overhead is not None else users
-        return draws.uniform(together, Purpose.JITTER, steps)
-
-    def chance(self, nominal: Floats, budget: Floats, users: Ints) -> Floats:
-        each = zip(users.tolist(), self._stretch(nominal, users), budget, strict=True)
-        return np.array(
-            [
-                (self.rounds[u].cumsum(axis=1) * longer <= own).mean(axis=0)
-                for u, longer, own in each
-            ]
-        )
-
-    def _stretch(self, nominal: Floats, users: Ints) -> Floats:
-        """How much longer a user's batch takes than the recorded ones."""
-        usual = np.array([np.median(self.rounds[user].sum(axis=1)) for user in users.tolist()])
-        return np.asarray(nominal[:, : self.layers].sum(axis=1) / usual)[:, None]
-
-    def of(self, devices: Ints) -> "Traces":
-        beside = self.overhead and tuple(self.overhead[device] for device in devices.tolist())
-        return Traces(tuple(self.rounds[device] for device in devices.tolist()), beside)
-
-
-@lru_cache(maxsize=64)
-def _erlang_like(means: tuple[float, ...]) -> Floats:
-    """Draws of when each of some independent exponential stages is complete, in order."""
-    each = np.random.default_rng(0).exponential(size=(DRAWS, len(means))) * np.array(means)
-    return np.sort(each.cumsum(axis=1).T, axis=1)
 
 
 def exponential(draws: Draws, users: Ints, n: int = 1) -> Floats:

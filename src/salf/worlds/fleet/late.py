@@ -43,7 +43,7 @@ class Delayed(OnFleet):
         idle = users[memory[DUE, 1 + users] == 0]
         times = self.timing.round(draws, idle, clock)
         after[GIVEN, 1 + idle] = t
-        after[DUE, 1 + idle] = clock + times.finish + self.timing.beside(draws, idle)
+        after[DUE, 1 + idle] = clock + times.finish
         return idle, after
 
     def _step(

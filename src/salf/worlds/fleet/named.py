@@ -13,7 +13,7 @@ from salf.common.errors import SalfError, unknown
 from salf.common.registry import converted
 from salf.core.arrivals import Floats
 from salf.core.draws import Keyed, Purpose
-from salf.worlds.fleet.devices import Devices, Fleet, drawn_normal
+from salf.worlds.fleet.devices import LAYERS, Devices, Fleet, drawn_normal
 from salf.worlds.fleet.jitter import (
     ExponentialLayers,
     Jitter,
@@ -65,7 +65,7 @@ def slow_classes(users: int, seed: int, speed: float = 1.0, sigma: float = 0.93)
     """
     (z,) = drawn_normal(seed, users, 1)
     made = _without_links(speed * np.exp(sigma * z), ExponentialLayers())
-    return replace(made, counted="layers", pair="labels")
+    return replace(made, kinds=(LAYERS,), pair="labels")
 
 
 NAMED: Mapping[str, Callable[..., Devices]]

@@ -4,12 +4,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from salf.common.errors import SalfError
 from salf.core.arrivals import Floats, Ints
 from salf.core.draws import Draws, Keyed, KeyedRounds, Unkeyed
-from salf.worlds.fleet.cost import Cost
+from salf.worlds.fleet.cost import Cost, stages
 from salf.worlds.fleet.devices import Devices
-from salf.worlds.fleet.jitter import Traces
 from salf.worlds.fleet.round import Round, Tasks
 
 SIMULATED = 4096  # draws for chances without a closed form
@@ -28,14 +26,12 @@ class Timing:
         rows: Callable[[Ints], Ints | Floats],
         planned: Callable[[Ints], Ints],
     ) -> None:
-        self.devices, self.cost = devices, cost.counted_as(devices)
-        self.rows, self.planned = rows, planned
+        self.devices, self.cost, self.rows, self.planned = devices, cost, rows, planned
+        # Of each class: [classes, stages], the seconds of a row beside the fixed ones.
+        seconds = stages(np.array([kind.seconds(cost) for kind in devices.kinds]))
+        self._fixed, self._row = seconds[:, 0], seconds[:, 1]
+        self._work = stages(np.array([kind.work(cost) for kind in devices.kinds]))
         self.layers = cost.layers
-        if isinstance(devices.jitter, Traces) and devices.jitter.layers != self.layers:
-            raise SalfError(
-                f"the fleet's recorded times are for {devices.jitter.layers} layers, but the "
-                f"model has {self.layers}."
-            )
         self.model_bytes, self.update_bytes = float(cost.bytes.sum()), float(cost.upload.sum())
         self._everybody: Tasks | None = None
         self._ahead_of: tuple[int, int] | None = None
@@ -63,9 +59,12 @@ class Timing:
     def _tasks(self, users: Ints, times: Ints | int = 1) -> Tasks:
         devices, planned = self.devices, self.planned(users) * times
         steps = int(planned.max(initial=1))
-        stages = np.tile(self.cost.stages(), steps)
-        work = np.outer(self.rows(users).astype(np.float64), stages)
-        work[np.arange(work.shape[1]) >= (planned * self.layers)[:, None]] = 0
+        kind, rows = devices.kind[users], self.rows(users).astype(np.float64)[:, None]
+        work = np.tile(rows * self._work[kind], steps)
+        seconds = self._fixed[kind] + rows * self._row[kind]
+        nominal = np.tile(seconds / devices.speed[users, None], steps)
+        for each in (work, nominal):
+            each[np.arange(each.shape[1]) >= (planned * self.layers)[:, None]] = 0
         # After the first local step, an update has all layers.
         upload = np.full(steps * self.layers, self.update_bytes)
         upload[: self.layers] = np.cumsum(self.cost.upload[::-1])
@@ -76,7 +75,7 @@ class Timing:
             self.layers,
             planned,
             work,
-            work / devices.speed[users, None],
+            nominal,
             download,
             links,
             np.tile(self.model_bytes + np.concatenate([[0.0], upload]), (len(users), 1)),
@@ -138,20 +137,6 @@ class Timing:
             self._known_at, self._known = seconds, self._reach(users, np.full(len(users), seconds))
         return self._known
 
-    def nobody(self, users: Ints, start: float, seconds: float) -> Floats | None:
-        """P(no user has uploaded layer l by then), where users are not independent; else None."""
-        count = self.reached_together(users, start, seconds)
-        return None if count is None else np.asarray((count == 0).mean(axis=0))
-
-    def reached_together(self, users: Ints, start: float, seconds: float) -> Ints | None:
-        """|U^l| in rounds that are alike likely, [rounds, L]; None if users are independent."""
-        if not isinstance(self.devices.jitter, Traces):
-            return None
-        tasks, own = self.tasks(users), self.devices.availability.active(users, start, seconds)
-        budget = own[:, None] - tasks.links[:, : self.layers]
-        found = self.devices.jitter.in_time(tasks.nominal[:, : self.layers], budget, users)
-        return None if found is None else found[:, ::-1]
-
     def _reach(self, users: Ints, seconds: Floats) -> Floats:
         """The reach of users that are available for so long."""
         tasks = self.tasks(users)
@@ -188,23 +173,8 @@ class Timing:
         complete = self.devices.jitter.complete(repeated, draws, np.repeat(users, AHEAD))
         return complete.reshape(len(users), AHEAD, -1)
 
-    def beside(self, draws: Draws, users: Ints) -> Floats:
-        """The seconds that each user's messages took, where they were recorded; else 0."""
-        jitter = self.devices.jitter
-        found = jitter.beside(draws, users) if isinstance(jitter, Traces) else None
-        return np.zeros(len(users)) if found is None else found
-
-    def closes(self, round: Round, reached: Ints, seconds: float, draws: Draws) -> float:
-        """When a round ends that closes at the deadline, or when all users are done.
-
-        Users whose times were recorded live answer when they stop, before the stage that does not
-        fit, and their message takes its time.
-        """
+    def closes(self, round: Round, seconds: float) -> float:
+        """When a round ends that closes at the deadline, or when all users are done."""
         if not len(round.tasks.users):
             return seconds
-        jitter = self.devices.jitter
-        if not isinstance(jitter, Traces) or jitter.overhead is None:
-            return min(float(round.finish.max()), seconds)
-        beside = self.beside(draws, round.tasks.users)
-        stopped = round.done[round.tasks.each, np.maximum(reached - 1, 0)]
-        return float((np.where(reached > 0, stopped, 0.0) + beside).max())
+        return min(float(round.finish.max()), seconds)

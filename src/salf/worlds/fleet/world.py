@@ -66,7 +66,7 @@ class OnFleet(World):
         times = self.timing.round(draws, users, float(memory[CLOCK]))
         seconds = self._length(t, times, memory)
         reached = times.reached(seconds)
-        arrived, after = self._closed(memory, draws, times, reached, seconds)
+        arrived, after = self._closed(memory, times, reached, seconds)
         if self.learned is not None:
             first = np.where(arrived.steps > 1, 1, arrived.depth)  # of the first local step
             after[LEARNED:, 1:] = self.learned.learn(memory[LEARNED:, 1:], users, seconds, first)
@@ -79,14 +79,13 @@ class OnFleet(World):
     def _closed(
         self,
         memory: Memory,
-        draws: Draws,
         times: Round,
         reached: Ints,
         seconds: float,
         **more: Any,
     ) -> Arrived:
         """Users that delivered so many milestones, and what to remember after the round."""
-        took = self.timing.closes(times, reached, seconds, draws)
+        took = self.timing.closes(times, seconds)
         arrived = times.tasks.arrivals(reached, spent=times.spent(reached, took), **more)
         after = memory.copy()
         after[CLOCK] = times.start + took
@@ -97,13 +96,7 @@ class OnFleet(World):
         """p_l: the product of the chances that each user misses the layer, if independent."""
         if self.surely:
             return np.zeros(self.layers)
-        if self.learned is None:
-            seconds = self.deadline.of(t, float(memory[TMAX]))
-            together = self.timing.nobody(users, float(memory[CLOCK]), seconds)
-            if together is not None:
-                return together
-        reach = self.reach(t, users, memory)
-        return np.asarray((1 - reach).prod(axis=1))
+        return np.asarray((1 - self.reach(t, users, memory)).prod(axis=1))
 
     def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
         if self.surely:
@@ -186,7 +179,7 @@ class Narrowed(OnFleet):
         slow = full.finish > seconds
         times = full.where(slow, self.narrow.round(draws, users, clock))
         reached = np.where(times.finish <= seconds, times.tasks.milestones, 0)
-        return self._closed(memory, draws, times, reached, seconds, straggler=slow)
+        return self._closed(memory, times, reached, seconds, straggler=slow)
 
 
 def deadline_for(timing: Timing, target: float) -> float:
