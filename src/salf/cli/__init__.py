@@ -1,5 +1,6 @@
 """The command line."""
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -19,7 +20,6 @@ from salf.cli import (
     run,
     theory,
 )
-from salf.cli.commands import Commands
 from salf.cli.options import option
 from salf.cli.terminal import INTERRUPTED, as_options, say, tell
 from salf.common.errors import SalfError
@@ -27,7 +27,6 @@ from salf.common.process import TERMINATED, sigterm_as_exit
 
 app = typer.Typer(
     name="salf",
-    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -98,7 +97,8 @@ def main(command: typer.Typer = app, *, continues: bool = False) -> None:
 
 def _what_to_give(error: Any) -> str:
     """A usage error and the way out. Of `salf` alone it is empty: that has printed the help."""
-    message: str = error.format_message()
+    # Typer and newer versions of click each ask whether another command was meant.
+    message = re.sub(r"( Did you mean .+?\?)\1", r"\1", error.format_message())
     if message.startswith("Missing") and (wanted := getattr(error.param, "help", None)):
         return f"{message.rstrip('.')}: {wanted}"
     if message and error.ctx is not None:

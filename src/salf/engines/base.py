@@ -11,6 +11,7 @@ from torch.func import functional_call
 
 from salf.core.aggregate import Changing, Held, LayerwiseAggregate, PerLayer, Step, UserId
 from salf.core.arrivals import Ints
+from salf.core.draws import Keyed
 from salf.core.layers import Layers, backward_to, is_sent
 from salf.core.local import Local, Passed, changed, local_update
 from salf.core.narrow import SubNetwork, subnetwork
@@ -49,6 +50,7 @@ class LocalSteps:
     rule: LocalRule | None = None
     server: State = field(default_factory=dict)  # what the rule is given of the server
     own: Callable[[int], State] = lambda user: {}  # and of a user
+    draws: Keyed | None = None  # what PyTorch draws for a user (dropout) is keyed by these
 
 
 ONE_STEP = LocalSteps(lambda t: 0.0)
@@ -202,6 +204,8 @@ class Engine:
         """A user's update, the sum of its gradients, and its mean loss."""
         device = _ToDepth(self, user, steps, depth, network, rows)
         steps_of = network.local
+        if steps_of.draws is not None:
+            torch.default_generator.manual_seed(steps_of.draws.torch_seed_of(int(user[0])))
         local = Local(network.rate, steps_of.rule, steps_of.server, steps_of.own(int(user[0])))
         try:
             done = local_update(device, self.layers, steps, local)
