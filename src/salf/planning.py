@@ -1,8 +1,6 @@
 """Choose deadlines for a fleet from Python, for your own model and data."""
 
 from collections.abc import Callable, Sequence
-from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from salf.problem import Problem
 from salf.report.plan import print_plan, write_plan
 from salf.report.tables import printed
 from salf.runs.config import Config
-from salf.runs.federation import make_problem
+from salf.runs.federation import problem_of
 from salf.runs.own import own_federation
 from salf.runs.plan import Planned
 from salf.runs.plan import plan as make_plan
@@ -56,13 +54,10 @@ def plan(
         if name in settings:
             raise SalfError(f"a plan finds or sets {name} itself: leave it out.")
     options = PlanOptions.taken_from(settings)
-    config, parts, given = own_federation(
-        model, data, test, fleet=fleet, seconds=seconds, **settings
-    )
+    settings |= {"fleet": fleet, "seconds": seconds}
+    config, given = own_federation(model, data, test, settings)
 
-    def problem_of(config: Config) -> Problem:
-        if isinstance(parts, Problem):
-            return replace(parts, model=deepcopy(parts.model))
-        return make_problem(config, replace(parts, model=deepcopy(parts.model)))
+    def own_problem(config: Config) -> Problem:
+        return problem_of(config, given=given.copied())
 
-    return DeadlinePlan(**vars(make_plan(config, problem_of, options, given)))
+    return DeadlinePlan(**vars(make_plan(config, own_problem, options, given)))

@@ -1,5 +1,7 @@
 """`salf demo`: on MNIST, and on digits, labelled as such, where MNIST is out of reach."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from command import salf
 from salf.cli import demo
 from salf.common.registry import duration
 from salf.data import loading
-from salf.data.named import idx_recipe
+from salf.data.named import RECIPES
 from salf.models import build
 
 
@@ -28,7 +30,7 @@ def short(monkeypatch):
 def test_where_mnist_is_out_of_reach_it_says_so_in_one_line_and_shows_digits(
     tmp_path, monkeypatch, short, no_processes
 ):
-    nowhere = idx_recipe("mnist", "MNIST", (), {}, ())
+    nowhere = replace(RECIPES["mnist"], sources=())
     monkeypatch.setitem(loading.RECIPES, "mnist", nowhere)
     monkeypatch.setenv("SALF_CACHE", str(tmp_path / "cache"))
     done = salf("demo", cwd=tmp_path)

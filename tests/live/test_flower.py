@@ -47,7 +47,7 @@ from salf.live.tmax import FIRST
 from salf.live.update import Rejected, size_of
 from salf.runs.folder import RunFolder
 from salf.runs.live_config import LiveConfig
-from salf.worlds.fleet.deadlines import Auto, Constant
+from salf.worlds.fleet.deadlines import Auto, DeadlineSchedule
 
 LR = 0.5
 
@@ -499,7 +499,7 @@ def test_a_deadline_that_is_none_is_refused_at_once():
 
 
 def test_a_deadline_is_also_a_text_and_auto_begins_with_ample_time():
-    assert salf(deadline="2s").deadline == Constant(2.0)
+    assert salf(deadline="2s").deadline == DeadlineSchedule((2.0,))
     adapted = salf(deadline="auto:0.8")
     assert adapted.deadline == Auto(0.8)
     grid = FakeGrid({1: sends(), 2: sends()})

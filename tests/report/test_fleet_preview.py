@@ -15,7 +15,6 @@ from salf.runs.config import Config
 from salf.runs.previews import preview_of
 from salf.worlds.fleet.availability import Intervals
 from salf.worlds.fleet.devices import Fleet as Devices
-from salf.worlds.fleet.preview import DOWNLOAD, LATE, UPLOAD
 
 ASKED = ("fleet", "preview", "digits-mlp", "--fleet", "phones", "--users", "6")
 
@@ -124,37 +123,21 @@ def by_hand(**more):
     return fleet.preview(model, 10.0, example=torch.zeros(2, 8), batch_size=1)
 
 
-def test_one_round_shows_what_users_do_until_the_deadline():
-    spans = by_hand().one_round
-    model = 4 * (8 * 4 + 4 + 4 * 2 + 2)  # bytes
-    assert [span.what for span in spans if span.user == 1] == [DOWNLOAD, "2", "1", UPLOAD]
-    download, last, first, upload = (span for span in spans if span.user == 1)
-    assert download.end == pytest.approx(model / 1000) == last.start
-    assert last.end == first.start
-    assert upload.end - upload.start == pytest.approx(model / 1000)
-    assert [span.what for span in spans if span.user == 3] == [DOWNLOAD, LATE]
-    second = [span for span in spans if span.user == 2]  # the order of the fleet is another
-    assert upload.end < second[-1].end
-    assert max(span.end for span in spans) == 10.0
-
-
 def test_devices_that_are_not_always_there_have_chances_over_a_week():
     nights = [(86_400.0 * day, 86_400.0 * day + 43_200.0) for day in range(8)]
     half = Intervals(dict.fromkeys(range(3), nights))
     found = by_hand(availability=half)
-    assert found.one_round == ()
     assert found.reach[0, 0] == pytest.approx(0.5, abs=0.05)
 
 
-def test_the_figure_has_the_deadline_the_map_and_the_round():
+def test_the_figure_has_the_deadline_and_the_map():
     text = json.dumps(figure(by_hand()))
-    for word in ("Deadline", "Probability of reaching a layer", "Time in one round", "10 s"):
+    for word in ("Deadline", "Probability of reaching a layer", "10 s"):
         assert word in text
     headings = [s.heading for s in page(by_hand(), Config(), ["fleet", "preview"]).sections]
     assert headings == [
         "Reach by deadline",
         "Which users reach which layers",
-        "One round",
         "Reproduce this page",
     ]
 

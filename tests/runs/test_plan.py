@@ -13,7 +13,7 @@ from salf.data.sampling import Batches
 from salf.problem import Problem, evaluate
 from salf.runs.config import Config
 from salf.runs.constants import KAPPA, estimate
-from salf.runs.federation import from_config, problem_of
+from salf.runs.federation import Given, from_config, problem_of
 from salf.runs.fleet_law import FleetLaw
 from salf.runs.plan import plan as make_plan
 from salf.runs.plan_options import PlanOptions
@@ -189,7 +189,7 @@ def test_the_search_is_reproducible_and_measures_what_a_run_reaches(searched):
     again = plan(seeds=2, deadlines=[0.5, 1.5, 6.0])
     assert [each.accuracies for each in again.tried] == [e.accuracies for e in searched.tried]
     config = TINY.changed(deadline=1.5, rounds=0, eval_seconds=0.0, seed=1)
-    training = from_config(config, fleet=Fleet("slow-classes", 6, 0))
+    training = from_config(config, Given(fleet=Fleet("slow-classes", 6, 0)))
     rows = list(training.rows(0, 30.0))
     assert rows[-1].clock <= 30.0
     accuracy = evaluate(training.simulation.engine, training.simulation.problem.validation)[

@@ -61,11 +61,13 @@ def demo(
     runs = out / base.data  # apart, as MNIST may be within reach next time
     clocked = {**BY_CLOCK, **CLOCKS[preset]}
     by_clock = Sweep.of(base, clocked, SEEDS).run(runs / "seconds")
-    print_tables(by_clock, results, words=False)
-    tell("")
     if by_clock.interrupted:
         end(by_clock)
+    print_tables(by_clock, results, words=False)
+    tell("")
     by_round = Sweep.of(base, BY_ROUND, SEEDS).run(runs / "rounds")
+    if by_round.interrupted:
+        end(by_round)
     print_tables(by_round, results)
     if drawn:
         folder = {"data_dir": data_dir} if data_dir else {}  # with which it never takes other data

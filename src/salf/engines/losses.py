@@ -53,15 +53,10 @@ def total_and_objective(
     With `shares`, what counts as a user is a part of one, of this share of its rows.
     """
     users = len(factors)
-    if shares is not None:
+    if shares is not None or not (factors == 1).all():
         losses = user_losses(loss, outputs, targets, users)
-        return (
-            (losses.detach() * losses.new_tensor(shares)).sum(),
-            (losses * losses.new_tensor(factors)).sum(),
-        )
-    if not (factors == 1).all():
-        losses = user_losses(loss, outputs, targets, users)
-        return losses.sum(), (losses * losses.new_tensor(factors)).sum()
+        parts = losses if shares is None else losses * losses.new_tensor(shares)
+        return parts.sum(), (losses * losses.new_tensor(factors)).sum()
     if loss is cross_entropy and not targets.is_floating_point():
         # One operation instead of three: small models are measurably faster.
         total = F.cross_entropy(outputs, targets, reduction="sum") * (users / targets.numel())

@@ -384,7 +384,7 @@ class LiveServer:
             self.round.reach[update.user] = tuple(chance[:, 0].tolist())
         arrived = replace(
             arrived,
-            chance=chance,
+            chances=chance,
             intervals=self.pipeline.intervals([update.user]),
             round=self.t + 1,
             server=self.pipeline.server_state,

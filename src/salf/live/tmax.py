@@ -9,7 +9,7 @@ from salf.common.errors import SalfError
 from salf.core.rows import Row
 from salf.live.server import LiveServer
 from salf.live.update import Update
-from salf.worlds.fleet.deadlines import Auto, Constant, Deadline
+from salf.worlds.fleet.deadlines import Auto, Deadline, DeadlineSchedule
 
 TRIALS = 3  # rounds that wait for all users, from which T_max starts: the first ones are slow
 FIRST = 60.0  # seconds that the first round may take
@@ -27,11 +27,7 @@ class TMax:
 
     def __init__(self, server: LiveServer, deadline: float | Deadline | None) -> None:
         if deadline is not None and not isinstance(deadline, Deadline):
-            if not (isinstance(deadline, int | float) and 0 < deadline < inf):
-                raise SalfError(
-                    f"the deadline must be a positive time in seconds, not {deadline!r}."
-                )
-            deadline = Constant(float(deadline))
+            deadline = DeadlineSchedule((deadline,))
         waits = server.method.asks.waits
         if deadline is None and not waits:
             raise SalfError(

@@ -118,7 +118,7 @@ class User:
         done = local_update(device, layers, planned, local)
         if watch is not None:
             watch.check()
-        if method is not None and method.users_keep == "device" and method.keeps_users:
+        if method is not None and method.users_keep == "device" and method.defines("user_state"):
             self._keep(method, task, done, planned, local)
         return Update(
             self.name,

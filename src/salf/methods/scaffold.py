@@ -1,11 +1,10 @@
 """SCAFFOLD: control variates take the users' own directions out of their local steps."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from salf.core.arrivals import Closing, Floats
 from salf.core.rules import Done, LocalRule, LocalStep, State, Tensors
-from salf.methods.base import Average, Method
+from salf.methods.base import Method
 
 
 class Corrected(LocalRule):
@@ -29,7 +28,6 @@ class SCAFFOLD(Method):
     ICML 2020. Live, c_u is kept on the user's device.
     """
 
-    average: ClassVar[Average] = "reached"  # type: ignore[misc]
     users_keep = "device"
 
     def server_state(self, weights: Tensors) -> State:

@@ -17,14 +17,13 @@ from salf.worlds.fleet.devices import Fleet
 
 
 def fingerprints(parts: Mapping[str, Any]) -> dict[str, str]:
-    """The digest of each object that a setting cannot name."""
+    """The digest of each object that no setting says."""
     return {
         name: fingerprint(value)
         for name, value in parts.items()
-        if name != "metrics"  # which change nothing
-        and value is not None
+        if name not in ("metrics", "options")  # which change nothing, and which are settings
+        and not isinstance(value, str | int | float | None)
         and value is not cross_entropy
-        and not isinstance(value, str)
     }
 
 

@@ -80,14 +80,14 @@ class Pipeline:
         self.participation = Participation(len(layers), asks.cutoff) if counts else None
         self.recall = None if rule is None else Recall(layers, weights, rule)
         self.states: States | None = None
-        if method.has_state:
+        if method.defines("server_state", "user_state", "step"):
             self.states = States(method, layers, weights)
-            if method.users_keep == "device" and method.keeps_users and asks.about_users:
+            if method.users_keep == "device" and method.defines("user_state") and asks.about_users:
                 raise SalfError(
                     f"{method.name}.share depends on what only the server knows of users, so their "
                     "states cannot stay on their devices: set users_keep to 'server'."
                 )
-            if stages.robust is not None and type(method).heard is not Method.heard:
+            if stages.robust is not None and method.defines("heard"):
                 raise SalfError(
                     f"the server of {method.name} keeps a sum over all users, which a robust rule "
                     "does not protect: set robust to 'none'."

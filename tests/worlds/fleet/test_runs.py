@@ -151,7 +151,7 @@ def test_users_of_unequal_sizes_are_paired_with_devices_by_size():
         ({"fleet": "phones", "deadline": -1.0}, "the deadline must be a positive time"),
         ({"fleet": "phones", "deadline": "auto:2"}, "must be between 0 and 1"),
         ({"fleet": "phones", "deadline": "soon"}, "a time needs a unit"),
-        ({"fleet": "phones", "seconds": -1.0}, "seconds must be a positive time"),
+        ({"fleet": "phones", "seconds": -1.0}, "seconds must be above 0"),
         ({"fleet": "phones", "rounds": 0}, "rounds must be at least 1"),
         ({"fleet": "phones", "seconds": 5.0, "rounds": 0, "lr": "cosine:0.1"}, "give rounds="),
         (
