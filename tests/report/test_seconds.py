@@ -17,7 +17,6 @@ from salf.runs.compare import Case, Comparison
 from salf.runs.config import Config
 from salf.runs.run import Result
 from salf.runs.training import History
-from salf.worlds.fleet.named import assumed
 
 BASE = Config(users=4, fleet="phones", deadline=0.065, seconds=40.0, rounds=0)
 
@@ -83,7 +82,7 @@ def test_the_highest_accuracy_and_the_shortest_time_of_all_methods_stand_out(com
 
 
 def test_words_say_who_is_faster_who_is_worse_and_who_never_gets_there(compared):
-    salf, against_drop, equal_time, drop, caveat = seconds.sentences(compared)
+    salf, against_drop, equal_time, drop = seconds.sentences(compared)
     assert salf == (
         "SALF reaches 95 % of FedAvg's final accuracy 4 times as fast as FedAvg (10 s against "
         "40 s); at the end its test accuracy is 0.025 lower than that of FedAvg, and its "
@@ -96,7 +95,6 @@ def test_words_say_who_is_faster_who_is_worse_and_who_never_gets_there(compared)
         "seed)"
     )
     assert drop.startswith("Drop does not reach 95 % of FedAvg's final accuracy; at the end")
-    assert caveat.startswith("Device speeds of the fleet phones are assumed, more than a thousand")
     out = printed(compared)
     assert salf in out
     assert "after 40 s of simulated time with phones, deadline 65 ms, mean" in out
@@ -183,9 +181,3 @@ def test_the_picture_is_over_seconds(compared, tmp_path):
 def test_numbers_of_a_table_are_plain(times, said):
     runs = [Clocked(1, 900.0, 0.9, time, 0.0, 0.0, 0.0, None) for time in times]
     assert seconds._to_target(runs) == said
-
-
-def test_assumed_speeds_are_said_of_named_fleets_only():
-    assert "the fleet phones are assumed, more than a thousand times slower" in assumed("phones")
-    assert assumed("edge:mean=0.4").startswith("Device speeds of the fleet edge are assumed, with")
-    assert assumed("phones:speed=1e10") == assumed("devices.csv") == assumed("mypkg:Fleet") == ""

@@ -12,7 +12,6 @@ from salf.runs.clocked import NOBODY, SHARE, Clocked, nobody_is_cut_off
 from salf.runs.compare import Case, Comparison
 from salf.runs.settings import key
 from salf.runs.training import SLOWEST
-from salf.worlds.fleet.named import assumed
 
 TO_TARGET = "Seconds to target"
 NOT_REACHED, NOT_MEASURED = "not reached", "–"
@@ -82,7 +81,7 @@ def notes(comparison: Comparison) -> list[str]:
 
 
 def sentences(comparison: Comparison) -> list[str]:
-    """The results in words: every method compared with the one that waits, and a caveat."""
+    """The results in words: every method compared with the one that waits."""
     found: list[str] = []
     for case in comparison.results:
         waiting = comparison.waiting(case)
@@ -93,8 +92,7 @@ def sentences(comparison: Comparison) -> list[str]:
             rivals += [replace(case, method=method) for method in (waiting.method, "drop")]
         known = [each for each in dict.fromkeys(rivals) if each in comparison.results]
         found += [_against(comparison, case, rival) for rival in known if rival != case]
-    caveat = assumed(comparison.base.fleet)
-    return [*found, caveat] if caveat else found
+    return found
 
 
 def _against(comparison: Comparison, case: Case, other: Case) -> str:

@@ -118,7 +118,7 @@ class Fleet:
     """The devices of a federation.
 
     `Fleet("phones", users=30, seed=0)` creates a named fleet (see docs/fleets.md), with options
-    such as `speed=1e6` (the median speed). `Fleet.of(speed=[...])` creates a fleet from speeds and
+    such as `links="none"`. `Fleet.of(speed=[...])` creates a fleet from speeds and
     `Fleet.csv` from a file. A device depends only on the seed and its number. All three take
     `availability`, as the setting of that name or as an object of `salf.worlds.fleet.availability`.
     """

@@ -15,7 +15,7 @@ from salf.core.arrivals import Floats
 from salf.worlds.fleet.devices import LAYERS, DeviceClass, Devices, Fleet, drawn_normal
 from salf.worlds.fleet.jitter import ExponentialLayers, LogNormal, Steady
 
-# Fitted by tools/fit_phones.py to 20 training steps measured on a phone, which it checks on another.
+# Fitted by tools/fit_phones.py to steps measured on one phone, and checked on another.
 PHONE = DeviceClass(
     "typical phones",
     multiply_add=8.2e-12,
@@ -32,8 +32,7 @@ PI = DeviceClass(
 MICROCONTROLLER = DeviceClass("Cortex-M4s", multiply_add=1.04e-7, parameter=2.1e-7)
 
 KB = 1e3
-# Of the logarithm of kB/s: the mean and the spread, down and up; those with one pair are drawn once
-# for both.
+# Of the logarithm of kB/s: the mean and the spread, down and up; one pair if they are the same.
 LINKS: Mapping[str, tuple[float, ...]] = {
     "phones": (8.55, 0.47, 8.04, 0.68),
     "clients": (6.70, 1.16),
@@ -119,14 +118,13 @@ def make(name: str, users: int, seed: int, options: Mapping[str, Any]) -> Device
             raise SalfError(f"a fleet from a file has no option {next(iter(options))!r}.")
         return Fleet.csv(name, users).devices
     if name in NAMED:
-        known = inspect.signature(NAMED[name]).parameters
+        taken = list(inspect.signature(NAMED[name]).parameters.values())[2:]
+        known = {parameter.name: type(parameter.default) for parameter in taken}
         for key in options:
-            if key not in known or key == "users":
-                raise unknown(
-                    f"option of the fleet {name!r}", key, [key for key in known if key != "users"]
-                )
+            if key not in known:
+                raise unknown(f"option of the fleet {name!r}", key, known)
         told = {
-            key: converted(value, type(known[key].default), f"the option {key} of the fleet {name!r}")
+            key: converted(value, known[key], f"the option {key} of the fleet {name!r}")
             for key, value in options.items()
         }
         return NAMED[name](users, seed, **told)
@@ -145,7 +143,7 @@ GIVEN = "given"  # the name of a Fleet that was given as an object
 def parse(spec: str, users: int, seed: int, available: str = "always") -> Fleet:
     """Read a fleet as people write it: phones | phones:speed=2,links=none | FILE.csv | path."""
     name, options = spec, {}
-    head, _, rest = spec.partition(":")
+    head, _, rest = spec.rpartition(":")
     if "=" in rest:
         name, options = head, dict(_option(spec, part) for part in rest.split(","))
     seed = int(options.pop("seed", seed))
@@ -156,7 +154,7 @@ def parse(spec: str, users: int, seed: int, available: str = "always") -> Fleet:
 
 def check(spec: str) -> None:
     """Refuse a name that no fleet has; files and your own are looked at when they are made."""
-    name = spec.partition(":")[0] if "=" in spec else spec
+    name = spec.rpartition(":")[0] if "=" in spec else spec
     if name == GIVEN:
         return
     if name not in NAMED and not name.endswith(".csv"):
