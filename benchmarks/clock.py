@@ -15,7 +15,7 @@ import torch
 
 import salf
 from salf.runs.config import Config
-from salf.runs.federation import from_config
+from salf.runs.federation import Given, from_config
 from salf.simulation import Simulation
 from salf.worlds.base import AtDeadline
 from salf.worlds.depth import PerUser
@@ -48,7 +48,7 @@ def main() -> None:
             data="mnist", model=model, fleet="phones", deadline=deadline, threads=1, method="salf"
         )
         timed = from_config(config).simulation
-        plain = from_config(config, world=law_of(timed)).simulation
+        plain = from_config(config, Given(world=law_of(timed))).simulation
         for simulation in (timed, plain):
             for _ in range(WARM_UP):
                 simulation.step()

@@ -1,6 +1,5 @@
 """Small networks for all tests: linear ones, and those of the kinds that people bring."""
 
-import math
 from itertools import pairwise
 
 import torch
@@ -182,18 +181,3 @@ NETS = {
 def make(name, seed=0, dtype=DOUBLE):
     torch.manual_seed(seed)
     return NETS[name][0]().to(dtype)
-
-
-class Turning(nn.Module):
-    """Mixes rows as long as its bias is 0, and only where there are more than the probe has."""
-
-    def __init__(self, shape, classes):
-        super().__init__()
-        self.first, self.last = nn.Linear(math.prod(shape), 4), nn.Linear(4, classes)
-        nn.init.zeros_(self.first.bias)
-
-    def forward(self, value):
-        value = self.first(value.flatten(1))
-        if len(value) > 12 and not self.first.bias.any():
-            value = value - value.mean(0)
-        return self.last(torch.tanh(value))

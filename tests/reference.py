@@ -67,7 +67,7 @@ def plan_of(name, depths, layers, p=None, t=1, **options):
     users = np.arange(len(depths))
     arrived, _ = world.arrivals(t, Keyed(0, t), users, world.start())
     chance = np.tile(np.linspace(0.3, 1.0, arrived.users), (layers, 1))
-    arrived = replace(arrived, chance=chance, intervals=1 / chance)
+    arrived = replace(arrived, chances=chance, intervals=1 / chance)
     return made.plan(t, arrived, world.unreached(t, users, world.start()))
 
 

@@ -47,6 +47,7 @@ from salf.worlds.fleet.named import GIVEN
 Model = nn.Module | Problem | Callable[[], nn.Module] | str
 Data = DataSet | tuple[Any, Any] | Sequence[Any] | Callable[[int], Any] | str
 SplitRule = str | Sequence[Sequence[int]]
+SettingsOf = Callable[[Case, int], dict[str, Any]]
 # Python objects that a run may be given, besides model, data and method.
 OBJECTS = ("layers", "depth", "fleet", "lr", "loss", "metrics")
 NAMES = ("method", "split", "average")  # axes whose values are named
@@ -58,6 +59,8 @@ class Compared(Comparison):
 
     def __str__(self) -> str:
         """The tables, as `salf compare` prints them."""
+        if not self.results:
+            return "No run is done."
         return printed(lambda console: print_tables(self, console))
 
     def _repr_html_(self) -> str:
@@ -263,12 +266,12 @@ class Sweep:
         for (case, _), name in self.names.items():
             if name in done.results:
                 results.setdefault(case, []).append(done.results[name])
-        if not results and interrupted:
-            raise KeyboardInterrupt
-        if not results:
+        if not results and not interrupted:
             failed = " ".join(f"{name}: {reason}" for name, reason in done.failures.items())
             raise TrainingDiverged(f"no run finished: {failed}")
-        base = self.base if self.by_name else next(iter(done.results.values())).config
+        # Runs of own objects say what these are called.
+        first = None if self.by_name else next(iter(done.results.values()), None)
+        base = self.base if first is None else first.config
         compared = Compared(base, results, done.failures, self.target, interrupted)
         if folder is not None:
             write_whole(folder / "results.csv", csv_of(compared.records()))
@@ -292,16 +295,32 @@ class Sweep:
             deadline = {**common, **dict(case.more)}["deadline"]
             if self.fleet and deadline is None and method.asks.deadline:
                 raise missing()
-        if not self.by_name:
-            return self._own_runs(methods, options)
+
+        def settings_of(case: Case, seed: int) -> dict[str, Any]:
+            own = isinstance(self.methods.get(case.method), Method)
+            return {
+                **self.settings,
+                **case.settings(seed, methods[case], bool(self.fleet)),
+                "method": methods[case] if own else case.method,
+                "split": self.splits[case.split],
+                "options": {} if own else own_options(options, case.method),
+            }
+
+        return self._named(settings_of, report) if self.by_name else self._own(settings_of)
+
+    def _method(self, case: Case, options: Mapping[str, Any]) -> Method:
+        given = self.methods.get(case.method, case.method)
+        if isinstance(given, Method):
+            averaged = {"average": case.average_used} if case.averages else {}
+            return replace(given, **averaged)  # type: ignore[arg-type]
+        return make_method(given, average=case.average_used, **own_options(options, case.method))
+
+    def _named(self, settings_of: SettingsOf, report: Report | None) -> Callable[..., Job]:
+        """Runs in which everything has a name."""
 
         def config_of(case: Case, seed: int) -> Config:
-            return self.base.changed(
-                method=case.method,
-                options=own_options(options, case.method),
-                threads=self.base.threads or 1,
-                **case.settings(seed, methods[case], bool(self.fleet)),
-            )
+            threads = self.base.threads or 1
+            return self.base.changed(threads=threads, **settings_of(case, seed))
 
         # Here, so that data are fetched once, what is wrong with them is said once, and what is
         # wrong with a setting before they are fetched.
@@ -313,16 +332,8 @@ class Sweep:
 
         return job
 
-    def _method(self, case: Case, options: Mapping[str, Any]) -> Method:
-        given = self.methods.get(case.method, case.method)
-        if isinstance(given, Method):
-            averaged = {"average": case.average_used} if case.averages else {}
-            return replace(given, **averaged)  # type: ignore[arg-type]
-        return make_method(given, average=case.average_used, **own_options(options, case.method))
-
-    def _own_runs(
-        self, methods: Mapping[Case, Method], options: Mapping[str, Any]
-    ) -> Callable[..., Job]:
+    def _own(self, settings_of: SettingsOf) -> Callable[..., Job]:
+        """Runs of Python objects."""
         model, data, test = self.own
         if isinstance(model, Problem):
             test = model.test
@@ -331,32 +342,24 @@ class Sweep:
         data = load(data) if isinstance(data, str) else data
         if test is None and not isinstance(data, DataSet):
             raise SalfError("a comparison needs test data: pass test=(inputs, labels).")
-        defaults, named = Config().table(), ("model", "data", "data_dir", "options")
-        table = {n: each for n, each in self.base.table().items() if n not in named}
-        base = {n: each for n, each in table.items() if each != defaults[n]}
+        test = None if data is None else test  # a problem has its own
+        defaults, apart = Config().table(), ("model", "data", "data_dir", "options")
+        base = {
+            name: value
+            for name, value in self.base.table().items()
+            if name not in apart and value != defaults[name]
+        }
 
         def job(case: Case, seed: int, folder: Path | None, on_round: OnRound | None) -> Job:
-            own = isinstance(self.methods.get(case.method), Method)
-            settings = {
-                **base,
-                **self.settings,
-                **case.settings(seed, methods[case], bool(self.fleet)),
-                "method": methods[case] if own else case.method,
-                "split": self.splits[case.split],
-                "options": {} if own else own_options(options, case.method),
-            }
-            parts = {n: settings.pop(n) for n in ("method", "split", *OBJECTS) if n in settings}
+            settings = {**base, **settings_of(case, seed)}
             seconds = settings.get("seconds")
             rounds = settings.get("rounds", 0 if seconds else Config.rounds)
 
             def do(progress: OnPart) -> Result:
+                how = How(on_round=counted(rounds, seconds, progress, on_round))
+                own = _fresh(model, data, seed)
                 return run_own(
-                    _fresh(model, data, seed),
-                    {"data": data, "test": None if data is None else test, **parts},
-                    settings,
-                    folder,
-                    resume=True,
-                    how=How(on_round=counted(rounds, seconds, progress, on_round)),
+                    own, data, test, settings, folder, resume=folder is not None, how=how
                 )
 
             return Job(do, seconds or rounds)

@@ -1,8 +1,6 @@
 """What to run on a fleet, from Python: for your own model and data, or for those of a config."""
 
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,20 +10,19 @@ from torch import nn
 from salf.common.bars import Bar
 from salf.common.errors import SalfError
 from salf.common.files import temporary_folder, write_whole
-from salf.data import DataSet
 from salf.methods import asks
 from salf.problem import Problem
 from salf.report.extra import check_extra
 from salf.report.plan import page, print_plan
 from salf.report.tables import printed
 from salf.runs.config import Config
-from salf.runs.federation import make_problem, problem_of
+from salf.runs.federation import problem_of
 from salf.runs.fingerprint import fingerprints
 from salf.runs.live_config import LiveConfig
-from salf.runs.own import own_federation, run_own
+from salf.runs.own import OwnData, own_federation
 from salf.runs.plan import SEARCHED, Asked, Planned, Planner
-from salf.runs.pool import Finished, Job, Workers, run_here, run_job
-from salf.runs.run import How, Result
+from salf.runs.pool import Finished, Job, WorkerPool, run_here, run_job
+from salf.runs.run import How, Result, run_given
 from salf.runs.settings import Settings, names_of
 from salf.runs.watched import OnPart, counted
 from salf.worlds.fleet.devices import Fleet
@@ -62,7 +59,7 @@ class Plan(Planned):
 
 def plan(
     model: nn.Module | Problem,
-    data: DataSet | tuple[Any, Any] | Sequence[Any] | Callable[[int], Any] | None = None,
+    data: OwnData | None = None,
     test: tuple[Any, Any] | None = None,
     *,
     fleet: str | Fleet,
@@ -76,42 +73,37 @@ def plan(
 
     Methods, deadlines, batches, local steps and compressions are tried by simulation; what is
     behind ends early, and the best are run with `seeds` seeds. Of these settings, those that are
-    given are kept, and the learning rate is the middle of those tried. The other settings are those
-    of `salf.train`. The model is copied, not trained. With `out`, runs are kept in that folder with
-    the result, and a plan that was interrupted continues there.
+    given are kept. Learning rates around that of the config are tried for the best of each method.
+    The other settings are those of `salf.train`. The model is copied, not trained. With `out`, the
+    plan and its runs are kept in that folder, where an interrupted plan continues.
     """
     if out is not None:
         check_extra()  # now, not after hours of training
-    _refuse_set(settings)
-    fixed = {name: settings.pop(name) for name in SEARCHED if name in settings}
-    objects = ("split", "layers", "loss", "metrics")
-    parts: dict[str, Any] = {"data": data, "test": test, "fleet": fleet}
-    parts |= {name: settings.pop(name) for name in objects if name in settings}
-    method = {"method": fixed["method"]} if "method" in fixed else {}
-    base, made, given = own_federation(model, **parts, **method, **settings, seconds=seconds)
-    own = {"users": model.users} if isinstance(model, Problem) else {}
-    marks = fingerprints({**parts, **own, **method})
-    base = base.changed(threads=base.threads or 1, given={**base.given, **marks})
-    if not isinstance(made, Problem):
-        made = make_problem(base, replace(made, model=deepcopy(made.model)))
+    for name in ("rounds", "seed", "eval_every", "eval_seconds"):
+        if name in settings:
+            raise SalfError(f"a plan sets {name} itself: leave it out.")
+    asked = Asked(target, seeds, {n: settings.pop(n) for n in SEARCHED if n in settings})
+    settings |= {"fleet": fleet, "seconds": seconds}
+    config, given = own_federation(model, data, test, settings)
+    users = model.users if isinstance(model, Problem) else data
+    prints = {**config.given, **fingerprints({**settings, "data": users, "test": test})}
+    base = config.changed(threads=config.threads or 1, given=prints)
 
     def job(chosen: Mapping[str, Any], folder: Path) -> Job:
         def do(progress: OnPart) -> Result:
-            copied = _copied(model)
             how = How(on_round=counted(0, chosen["seconds"], progress))
-            told = {**settings, "threads": base.threads, **chosen}
-            objects = {**parts, "method": told.pop("method")}
-            return run_own(copied, objects, told, folder, resume=True, how=how)
+            changed = base.changed(**chosen)
+            return run_given(changed, given.copied(), folder, True, how)
 
         return Job(do, chosen["seconds"])
 
-    asked = Asked(target, seeds, fixed)
     with Bar("plan") as bar:
 
         def run(what: str, jobs: Mapping[str, Job]) -> Finished:
             return run_here(jobs, partial(bar.update, description=what))
 
-        found = _planned(base, made, asked, job, run, out, given.fleet)
+        problem = problem_of(base, given=given.copied())
+        found = _planned(base, problem, asked, job, run, out, given.fleet)
     if out is not None:
         found.save(out)
     return found
@@ -124,7 +116,7 @@ def plan_config(config: Config, asked: Asked, out: Path, workers: int | None = N
     def job(chosen: Mapping[str, Any], folder: Path) -> Job:
         return run_job(base.changed(**chosen), folder)
 
-    with Bar("plan") as bar, Workers(workers) as pool:
+    with Bar("plan") as bar, WorkerPool(workers) as pool:
 
         def run(what: str, jobs: Mapping[str, Job]) -> Finished:
             return pool.do(jobs, partial(bar.update, description=what))
@@ -145,15 +137,3 @@ def _planned(
         folder = temporary if out is None else Path(out) / SEARCH
         planner = Planner(base, problem, asked, job, run, folder, out is not None, fleet)
         return Plan(**vars(planner.plan()))
-
-
-def _copied(model: nn.Module | Problem) -> nn.Module | Problem:
-    if isinstance(model, Problem):
-        return replace(model, model=deepcopy(model.model))
-    return deepcopy(model)
-
-
-def _refuse_set(settings: Mapping[str, Any]) -> None:
-    for name in ("rounds", "seed", "eval_every", "eval_seconds"):
-        if name in settings:
-            raise SalfError(f"a plan sets {name} itself: leave it out.")

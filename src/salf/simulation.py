@@ -20,8 +20,9 @@ from salf.core.draws import Keyed
 from salf.core.rows import Row, timed
 from salf.core.server import SGD, Optimiser, Schedule, Server
 from salf.data.sampling import ONE_STEP, Batches, Cohort, LocalWork
-from salf.engines import Engine, LocalSteps, RoundResult, under_rule
+from salf.engines import Engine, LocalSteps, LoopEngine, RoundResult, under_rule
 from salf.engines import engine as make_engine
+from salf.engines.spread import SpreadEngine, can_spread
 from salf.methods import Method, RoundPlan
 from salf.problem import Problem
 from salf.stages.pipeline import Pipeline, Stages, Voice
@@ -47,6 +48,7 @@ class Recipe:
     cohort: Cohort | None = None
     by_samples: bool = False
     engine: str | Engine = "auto"
+    workers: int = 0  # processes that share the users of a round; 0 for one per thread of PyTorch
 
 
 class Simulation:
@@ -91,8 +93,11 @@ class Simulation:
         self.stages = stages or Stages()
         self.pipeline = Pipeline(self.stages, method, engine.layers, engine.weights, seed)
         if recipe.engine == "auto" and more_steps and (rule := method.local_rule(2)) is not None:
-            server, own = self.pipeline.begins_with
-            self.engine = under_rule(engine, rule, server, own)
+            kept = self.pipeline.states
+            state = ({}, {}) if kept is None else (kept.server, kept.fresh)
+            self.engine = under_rule(engine, rule, *state)
+        if recipe.engine == "auto" and isinstance(self.engine, LoopEngine) and can_spread(engine):
+            self.engine = SpreadEngine(self.engine, self.batches.of_round, recipe.workers)
         # The weight of all users, asked or not, which only methods with memory ask for.
         self.everybody = float(len(data))
         if recipe.by_samples and (self.pipeline.recall or self.pipeline.states) is not None:
@@ -158,7 +163,7 @@ class Simulation:
             known = zip(arrived.user.tolist(), arrived.weight.tolist(), strict=True)
             weights = dict(known) if self.asks else {}
             aggregate = self.pipeline.open(t, self.everybody, weights)
-            local = self._local_steps(plan, arrived, weights)
+            local = self._local_steps(plan, arrived, weights, draws)
             result = self.engine.round(plan, t, self.old, rows, local, aggregate)
         if self.pipeline.rule_watch is not None:
             self.pipeline.rule_watch.check()
@@ -220,24 +225,24 @@ class Simulation:
         return replace(
             arrived,
             round=t,
-            chance=chance,
+            chances=chance,
             intervals=intervals,
             everybody=self.everybody,
             server=server,
         )
 
     def _local_steps(
-        self, plan: RoundPlan, arrived: Arrivals, weights: Mapping[UserId, float]
+        self, plan: RoundPlan, arrived: Arrivals, weights: Mapping[UserId, float], draws: Keyed
     ) -> LocalSteps:
         """How users take their local steps, and what they are given beside the model."""
         rate, states = self.server.local_rate, self.pipeline.states
         rule = self.pipeline.local_rule(int(arrived.planned.max(initial=1)))
         if states is None:
-            return LocalSteps(rate, rule)
+            return LocalSteps(rate, rule, draws=draws)
         for group in plan.groups:
             for user, gradients in zip(group.users.tolist(), group.gradients.T, strict=True):
                 states.begin(user, Progress(gradients, rate(group.given), weights[user]))
-        return LocalSteps(rate, rule, states.server, states.of)
+        return LocalSteps(rate, rule, states.server, states.of, draws)
 
     def _towards_old_models(self, plan: RoundPlan, t: int) -> dict[str, Tensor]:
         """sum_u c[l, u] (w_old - w): what averaging old models adds to averaging differences."""

@@ -1,20 +1,23 @@
 """What layers cost: against numbers worked out by hand."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from salf.core.layers import Layers
-from salf.core.work import work
+from salf.core.work import Pass, work
 from salf.models import build
 
 ROWS = 3
 
 
 def per_sample(model, example, given=None):
-    found = work(model, Layers.of(model, given, example), example)
-    assert all(cost.forward % ROWS == cost.backward % ROWS == 0 for cost in found)
-    return [(cost.forward // ROWS, cost.backward // ROWS) for cost in found]
+    layers = given if isinstance(given, Layers) else Layers.of(model, given, example)
+    found = work(model, layers, example)
+    counts = [(cost.forward.multiply_adds, cost.backward.multiply_adds) for cost in found]
+    assert not np.any(np.array(counts) % ROWS)
+    return [(forward // ROWS, backward // ROWS) for forward, backward in counts]
 
 
 def test_an_mlp_costs_its_matrices_and_twice_that_backwards_but_for_the_input():
@@ -43,12 +46,26 @@ def test_a_low_rank_adapter_costs_its_own_gradients_only():
     model[1].requires_grad_(False)
     layers = Layers.of(model, [["0", "1"], "2"])
     assert [layer.frozen for layer in layers] == [("1.weight",), ()]
-    found = work(model, layers, torch.randn(ROWS, 6))
-    assert [(one.forward // ROWS, one.backward // ROWS) for one in found] == [
-        (30 + 30, 30 + 30),
-        (12, 24),
+    example = torch.randn(ROWS, 6)
+    assert per_sample(model, example, layers) == [(30 + 30, 30 + 30), (12, 24)]
+    found = work(model, layers, example)
+    assert [one.bytes for one in found] == [4 * one.parameters for one in found] == [4 * 35, 4 * 14]
+    assert [one.forward.products for one in found] == [2, 1]
+    assert [one.backward.products for one in found] == [2, 2]  # no gradient of what is frozen
+
+
+def test_large_and_depthwise_convolutions_are_counted_apart():
+    """Depthwise ones have as many multiply-adds backward as other kinds, twice those forward."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 5), nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 4, 3))
+    found = work(model, Layers.of(model), torch.randn(ROWS, 3, 10, 10))
+    large, depthwise, small = 36 * 25 * 3 * 8 * ROWS, 16 * 9 * 8 * ROWS, 4 * 9 * 8 * 4 * ROWS
+    assert [one.forward for one in found] == [
+        Pass(1, large, large=large),
+        Pass(1, depthwise, depthwise=depthwise),
+        Pass(1, small),
     ]
-    assert [one.bytes for one in found] == [4 * 35, 4 * 14]
+    assert found[0].backward == found[0].forward
+    assert found[1].backward == Pass(2, 2 * depthwise, depthwise=2 * depthwise)
 
 
 def test_bytes_are_those_of_an_update_gradients_and_statistics():

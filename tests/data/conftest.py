@@ -12,9 +12,8 @@ def tiny_idx() -> dict[str, bytes]:
     rng = np.random.default_rng(0)
     files = {}
     for half, count in (("train", 6), ("t10k", 2)):
-        images = rng.integers(0, 256, (count, 3, 2), dtype=np.uint8)
-        files[f"{half}-images-idx3-ubyte"] = idx_bytes(images)
-        files[f"{half}-labels-idx1-ubyte"] = idx_bytes(np.arange(count, dtype=np.uint8) % 3)
+        files[f"{half}-images-idx3-ubyte"] = idx_bytes(rng.integers(0, 256, (count, 3, 2)))
+        files[f"{half}-labels-idx1-ubyte"] = idx_bytes(np.arange(count) % 3)
     return files
 
 

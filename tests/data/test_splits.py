@@ -173,10 +173,10 @@ def test_given_indices_are_sorted_and_may_overlap():
     [
         ([], "no users"),
         ([[0], []], "user 1 needs a list of at least one"),
-        ([[0], [4]], "user 1 has sample 4, but samples are numbered 0 to 3"),
-        ([[-1]], "user 0 has sample -1"),
-        ([[0.5]], "must be integers"),
-        ([[True, False]], "must be integers"),
+        ([[0], [4]], "user 1 has samples 4 to 4, but samples are numbered 0 to 3"),
+        ([[-1]], "user 0 has samples -1 to"),
+        ([[0.5]], "at least one sample, by its number"),
+        ([[True, False]], "at least one sample, by its number"),
     ],
 )
 def test_given_indices_that_do_not_fit_are_refused(indices, message):

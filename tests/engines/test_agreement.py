@@ -23,7 +23,6 @@ from reference import (
     rows_of,
     simulate,
 )
-from salf.common.errors import SalfError
 from salf.core.layers import Layers
 from salf.engines import FusedEngine, LoopEngine
 from salf.methods import Group, RoundPlan
@@ -225,6 +224,13 @@ VARIED = {
         nn.ReLU(inplace=True),
         nn.Linear(5, 3),
     ),
+    "in place after a thin convolution": nn.Sequential(
+        nn.Conv2d(2, 3, 1),
+        nn.Conv2d(3, 4, 3),
+        nn.ReLU(inplace=True),
+        nn.Flatten(),
+        nn.Linear(16, 3),
+    ),
     "plain mean of statistics": nn.Sequential(
         nn.Conv2d(2, 4, 3, bias=False),
         nn.BatchNorm2d(4, momentum=None),
@@ -366,13 +372,15 @@ def test_batches_of_different_sizes_are_gathered_chunk_by_chunk_with_the_same_st
     assert_close(found.step.values, loop.step.values, 1e-10)
 
 
-def test_weights_that_are_not_nested_are_refused_by_fused_and_run_by_loop():
+@pytest.mark.parametrize("chunk_bytes", [None, 1])
+def test_weights_that_are_not_nested_are_computed_right(chunk_bytes):
     model = small_mlp()
-    plan = RoundPlan((Group(np.arange(2), np.array([[1.0, 0], [0, 1.0], [1.0, 1.0]]), 1),))
+    plan = RoundPlan((Group(np.arange(2), np.array([[1.0, 0], [0, 0.5], [2.0, 1.0]]), 1),))
     rows = rows_of(*data(2, 2, (4,)), 2)
-    LoopEngine(model, Layers.of(model)).round(plan, 1, {}, rows)
-    with pytest.raises(SalfError, match=r"nested.*engine 'loop'"):
-        FusedEngine(model, Layers.of(model)).round(plan, 1, {}, rows)
+    loop = LoopEngine(model, Layers.of(model)).round(plan, 1, {}, rows)
+    fused = FusedEngine(model, Layers.of(model), chunk_bytes=chunk_bytes).round(plan, 1, {}, rows)
+    assert fused.reached == loop.reached
+    assert_close(fused.step.values, loop.step.values, 1e-10)
 
 
 def test_only_the_rows_that_reached_a_layer_are_backpropagated_through_it():

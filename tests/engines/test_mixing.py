@@ -9,7 +9,7 @@ from nets import NETS, Transformer, make
 from reference import assert_same, copy_of, data, plan_of, rows_of
 from salf.common.errors import SalfError
 from salf.core.layers import Layers
-from salf.engines import LoopEngine, engine
+from salf.engines import engine
 from salf.engines.mixing import ROWS
 
 USERS, SIZE = 5, 3
@@ -63,6 +63,18 @@ def counted(net, value):
     return value * net.calls
 
 
+class Scaled(torch.autograd.Function):
+    """Mixes rows in the backward pass only."""
+
+    @staticmethod
+    def forward(ctx, value):
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, signal):
+        return signal / signal.norm()
+
+
 def by_first_feature(_, value):
     return value[value[:, 0].argsort()]
 
@@ -109,6 +121,7 @@ MIX = {
     "matrix with another shape": lambda _, v: v.T.reshape(v.shape),
     "state": carry,
     "counted calls": counted,
+    "normalised signals": lambda _, v: Scaled.apply(v),
 }
 OF_MODULES = {
     "own batch norm": OwnBatchNorm,
@@ -193,19 +206,6 @@ class Dropped(nn.Module):
         return self.last(value[:, 0])
 
 
-class Choosy(nn.Module):
-    """Does another thing with more rows than the probe has."""
-
-    def __init__(self, many):
-        super().__init__()
-        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 3)
-        self.many = many
-
-    def forward(self, value):
-        value = self.first(value)
-        return self.last(self.many(value) if len(value) > 12 else value)
-
-
 class TwoTensors(nn.Module):
     def __init__(self):
         super().__init__()
@@ -231,49 +231,6 @@ def auto(model, shape=(4,)):
 def test_a_model_that_changes_its_inputs_takes_the_loop():
     chosen, _, _ = auto(InPlace().double())
     assert chosen.why.startswith("InPlace modifies its input in place, so")
-
-
-@pytest.mark.parametrize("many", [lambda v: 1.01 * v, lambda v: v.mean(0).expand_as(v)])
-def test_a_first_round_that_differs_is_computed_again_by_the_loop(many):
-    model = Choosy(many).double()
-    chosen, plan, rows = auto(model)
-    assert chosen.name == "grouped"
-    found = chosen.round(plan, 1, {}, rows)
-    assert chosen.name == "loop"
-    assert chosen.why.startswith("the first round differed from the loop engine's by ")
-    assert chosen.why.endswith(" of the largest entry, so users are computed one at a time")
-    wanted = LoopEngine(model, chosen.layers).round(plan, 1, {}, rows)
-    assert_same(found.step.values, wanted.step.values)
-
-
-def test_a_first_round_that_fails_is_computed_by_the_loop():
-    chosen, plan, rows = auto(Choosy(lambda v: v[:, :3]).double())
-    chosen.round(plan, 1, {}, rows)
-    assert chosen.name == "loop"
-    assert chosen.why.startswith("the first round failed on the grouped engine (")
-
-
-def test_only_the_first_round_with_users_is_computed_twice():
-    calls = []
-    chosen, plan, rows = auto(Choosy(lambda v: v).double())
-    chosen.model.register_forward_hook(lambda *_: calls.append(1))
-    chosen.round(plan_of("salf", [3] * USERS, 2), 1, {}, rows)
-    assert not calls
-    chosen.round(plan, 1, {}, rows)
-    first = len(calls)
-    chosen.round(plan, 1, {}, rows)
-    assert len(calls) - first == 1
-    assert first > USERS + 1
-
-
-def test_a_settled_engine_runs_as_it_is_told_without_a_check():
-    chosen, plan, rows = auto(Choosy(lambda v: 2 * v).double())
-    chosen.settle("grouped", chosen.why)
-    chosen.round(plan, 1, {}, rows)
-    assert chosen.name == "grouped"
-    chosen, plan, rows = auto(make("gru"), NETS["gru"][1])
-    chosen.settle("loop", "it differed")
-    assert (chosen.name, chosen.why) == ("loop", "it differed")
 
 
 def test_dropout_does_not_keep_a_model_from_being_checked():

@@ -30,7 +30,7 @@ CHANCE = np.array([[1.0, 0.25, 0.01], [1.0, 0.5, 0.02]])
 
 
 def weights(name, **options):
-    arrived = replace(Arrivals.at(DEPTHS), chance=CHANCE, intervals=1 / CHANCE, everybody=6.0)
+    arrived = replace(Arrivals.at(DEPTHS), chances=CHANCE, intervals=1 / CHANCE, everybody=6.0)
     return method(name, **options).weights(arrived, np.array([0.2, 0.1]))
 
 
@@ -53,7 +53,7 @@ def test_weights_by_hand(name, options, wanted):
 
 
 def test_for_whole_updates_the_chance_is_that_of_finishing():
-    arrived = replace(Arrivals.at(np.array([1])), chance=np.array([[0.25], [0.5]]))
+    arrived = replace(Arrivals.at(np.array([1])), chances=np.array([[0.25], [0.5]]))
     found = method("inverse", whole=True).share(arrived, 2)
     assert found.tolist() == [[4.0], [4.0]]
 
@@ -186,7 +186,7 @@ def mean_weights(name, **options):
     rule, users = method(name, **options), np.arange(4)
     chance, total, squares = LAW.reach(users), 0.0, 0.0
     for t in range(1, DRAWS + 1):
-        arrived = replace(LAW.draw(Keyed(0, t), users), chance=chance)
+        arrived = replace(LAW.draw(Keyed(0, t), users), chances=chance)
         found = rule.weights(arrived, LAW.unreached(users))
         total, squares = total + found, squares + found**2
     mean = total / DRAWS

@@ -64,7 +64,7 @@ def test_with_no_stragglers_every_method_is_fedavg(name, average, model, engine)
     wanted, _ = run("fedavg", depth, model, engine=engine)
     adds_differently = METHODS[name]().asks.narrows and average == "reached"
     made = METHODS[name]()
-    if adds_differently or made.has_state or made.memory() is not None:
+    if adds_differently or made.defines("server_state") or made.memory() is not None:
         assert_close(found, wanted, 1e-14)
     else:
         assert_same(found, wanted)

@@ -15,7 +15,6 @@ from salf.runs.config import Config
 from salf.runs.previews import preview_of
 from salf.worlds.fleet.availability import Intervals
 from salf.worlds.fleet.devices import Fleet as Devices
-from salf.worlds.fleet.preview import DOWNLOAD, LATE, UPLOAD
 
 ASKED = ("fleet", "preview", "digits-mlp", "--fleet", "phones", "--users", "6")
 
@@ -23,7 +22,7 @@ ASKED = ("fleet", "preview", "digits-mlp", "--fleet", "phones", "--users", "6")
 def test_named_fleets_are_listed_with_a_line_each(tmp_path):
     done = salf("fleet", "list", cwd=tmp_path)
     assert done.returncode == 0
-    for name in ("phones", "edge", "lab", "slow-classes"):
+    for name in ("phones", "pis", "microcontrollers", "slow-classes"):
         assert sum(line.startswith(f"{name} ") for line in done.stdout.splitlines()) == 1
 
 
@@ -42,7 +41,7 @@ def test_a_preview_is_that_of_the_run_s_batches_and_deadline(tmp_path):
     ("deadline", "seconds"), [("auto:0.5", 0.5), ("auto:0.9", 0.9), (None, 0.7)]
 )
 def test_without_a_time_the_deadline_is_one_that_gives_the_reach(deadline, seconds):
-    found = preview_of(Config(data="digits", users=9, fleet="edge", deadline=deadline))
+    found = preview_of(Config(data="digits", users=9, fleet="pis", deadline=deadline))
     assert found.reach.mean() == pytest.approx(seconds, abs=0.01)
 
 
@@ -58,7 +57,7 @@ def test_p_l_and_waiting_are_those_of_the_cohort():
     assert all_.waiting.mean() == pytest.approx(16)
     assert one.waiting.min() == pytest.approx(0.016)
     assert "4 users (1 in every round)" in str(one)
-    settings = {"data": "digits", "users": 8, "fleet": "edge", "deadline": 0.01}
+    settings = {"data": "digits", "users": 8, "fleet": "pis", "deadline": 0.005}
     few = preview_of(Config(**settings, cohort=2))
     assert few.asked == 2
     assert few.unreached[0] > preview_of(Config(**settings)).unreached[0]
@@ -124,43 +123,27 @@ def by_hand(**more):
     return fleet.preview(model, 10.0, example=torch.zeros(2, 8), batch_size=1)
 
 
-def test_one_round_shows_what_users_do_until_the_deadline():
-    spans = by_hand().one_round
-    model = 4 * (8 * 4 + 4 + 4 * 2 + 2)  # bytes
-    assert [span.what for span in spans if span.user == 1] == [DOWNLOAD, "2", "1", UPLOAD]
-    download, last, first, upload = (span for span in spans if span.user == 1)
-    assert download.end == pytest.approx(model / 1000) == last.start
-    assert last.end == first.start
-    assert upload.end - upload.start == pytest.approx(model / 1000)
-    assert [span.what for span in spans if span.user == 3] == [DOWNLOAD, LATE]
-    second = [span for span in spans if span.user == 2]  # the order of the fleet is another
-    assert upload.end < second[-1].end
-    assert max(span.end for span in spans) == 10.0
-
-
 def test_devices_that_are_not_always_there_have_chances_over_a_week():
     nights = [(86_400.0 * day, 86_400.0 * day + 43_200.0) for day in range(8)]
     half = Intervals(dict.fromkeys(range(3), nights))
     found = by_hand(availability=half)
-    assert found.one_round == ()
     assert found.reach[0, 0] == pytest.approx(0.5, abs=0.05)
 
 
-def test_the_figure_has_the_deadline_the_map_and_the_round():
+def test_the_figure_has_the_deadline_and_the_map():
     text = json.dumps(figure(by_hand()))
-    for word in ("Deadline", "Probability of reaching a layer", "Time in one round", "10 s"):
+    for word in ("Deadline", "Probability of reaching a layer", "10 s"):
         assert word in text
     headings = [s.heading for s in page(by_hand(), Config(), ["fleet", "preview"]).sections]
     assert headings == [
         "Reach by deadline",
         "Which users reach which layers",
-        "One round",
         "Reproduce this page",
     ]
 
 
 def test_a_fleet_of_many_users_has_a_map_that_a_browser_can_draw():
-    fleet = Fleet("lab", users=5000, seed=0)
+    fleet = Fleet("pis", users=5000, seed=0)
     found = fleet.preview(nn.Sequential(nn.Linear(4, 2)), 1.0)
     assert len(json.dumps(figure(found))) < 200_000
     assert np.isfinite(found.waiting).all()
@@ -181,7 +164,7 @@ def test_the_command_prints_the_text_and_leaves_figure_and_page(tmp_path):
     ("arguments", "says"),
     [
         (("fleet", "preview", "digits-mlp"), "a preview needs a fleet: set one"),
-        (("fleet", "previw"), "unknown command 'previw'. Did you mean 'preview'?"),
+        (("fleet", "previw"), "No such command 'previw'."),
         ((*ASKED, "--deadline", "8"), "a time needs a unit"),
         ((*ASKED, "--pair", "weight"), "weight"),
     ],

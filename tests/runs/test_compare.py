@@ -189,5 +189,6 @@ def test_an_interrupted_comparison_keeps_what_is_done(tiny, tmp_path, capsys):
     whole = salf.compare(**wanted, out=tmp_path, on_round=lambda row, _: rounds.append(row.round))
     assert [case.method for case in whole.results] == ["salf", "drop"]
     assert len(rounds) < 4  # those of salf are not run again
-    with pytest.raises(KeyboardInterrupt):  # when nothing is done
-        salf.compare(**wanted, on_round=interrupted.at(1, KeyboardInterrupt))
+    nothing = salf.compare(**wanted, on_round=interrupted.at(1, KeyboardInterrupt))
+    assert nothing.interrupted
+    assert str(nothing) == "No run is done."

@@ -103,7 +103,7 @@ def test_a_method_that_counts_in_itself_is_refused_with_the_right_way(cls):
         salf.train(model, (inputs, (inputs[:, 0] > 0).long()), method=cls(), users=3, rounds=5)
 
 
-def test_weights_that_are_not_nested_run_on_the_loop_engine_which_says_why():
+def test_weights_that_are_not_nested_run_on_the_fused_engine():
     @dataclass(frozen=True)
     class First(salf.Method):
         """Nobody counts in the last layer."""
@@ -122,6 +122,5 @@ def test_weights_that_are_not_nested_run_on_the_loop_engine_which_says_why():
     last = model[2].weight.detach().clone()
     data = inputs, (inputs[:, 0] > 0).long()
     history = salf.train(model, data, method=First(), users=3, rounds=5)
-    assert history.engine == "loop"
-    assert "in a layer and not in later ones" in history.why
+    assert history.engine == "fused"
     assert torch.equal(model[2].weight, last)

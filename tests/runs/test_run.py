@@ -349,18 +349,6 @@ def test_the_summary_says_which_engine_ran_and_why(tiny, tmp_path):
     assert run(tiny.changed(engine="loop")).summary["why"] == "requested"
 
 
-def test_a_resumed_run_stays_with_the_engine_that_the_first_round_chose(tiny, tmp_path):
-    """A check of the round after the checkpoint would choose the other engine."""
-    config = tiny.changed(model="nets:Turning", stragglers=0.0)
-    whole = run(config, tmp_path / "whole").summary
-    assert whole["engine"] == "loop"
-    assert whole["why"].startswith("the first round differed from the loop engine's by")
-    run_and_die(config, tmp_path / "cut", at=5)
-    resumed = run(config, tmp_path / "cut", resume=True).summary
-    assert (resumed["engine"], resumed["why"]) == (whole["engine"], whole["why"])
-    assert model_bytes(tmp_path / "cut") == model_bytes(tmp_path / "whole")
-
-
 def test_resuming_with_nothing_there_says_that_it_starts_anew(tiny, tmp_path):
     said = []
     run(tiny, tmp_path / "new", report=said.append)

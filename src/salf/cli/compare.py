@@ -59,8 +59,7 @@ def compare(
     """Compare methods and settings, and print one table: mean and spread over the seeds.
 
     Give a setting several values to compare them, separated by commas or by repeating the option;
-    every combination is run. A text with commas is several values only if each part is a value by
-    itself: step:0.1,50,0.5 is one learning rate.
+    every combination is run. step:0.1,50,0.5 is one learning rate.
 
     Examples:
 
@@ -80,13 +79,14 @@ def compare(
     from salf.report.extra import check_extra
 
     base = simulated(source)
-    asked = lists_of(base, settings)
+    asked = lists_of(settings)
     asked |= {"method": parse_list(methods)} if methods else {}
     asked |= {"options": parse_options(options)} if options else {}
     drawn = out is not None and can_draw(check_extra)
     compared = Sweep.of(base, asked, seeds, target).run(out, workers, report=Downloads())
-    print_tables(compared, results)
-    if out is not None and drawn:
+    if compared.results:
+        print_tables(compared, results)
+    if out is not None and drawn and compared.results:
         for path in write_report(compared, out, command=sys.argv[1:]):
             tell(f"wrote {path}")
     end(compared)

@@ -48,7 +48,7 @@ def layers(
     found = Layers.of(network, config.given_layers(), example)
 
     costs, rows = work(network, found, example), len(example)
-    total = sum(cost.forward + cost.backward for cost in costs)
+    total = sum(cost.forward.multiply_adds + cost.backward.multiply_adds for cost in costs)
     sizes = {n: p.numel() for n, p in network.named_parameters() if not p.requires_grad}
     table = Table(
         title=f"{model} on {config.data}: {len(found)} layers, from the input to the output",
@@ -62,8 +62,8 @@ def layers(
         ("parameters", sum(layer.size for layer in found)),
         *((("frozen", sum(sizes.values())),) if sizes else ()),
         ("bytes sent", sum(cost.bytes for cost in costs)),
-        ("forward", sum(cost.forward for cost in costs) // rows),
-        ("backward", sum(cost.backward for cost in costs) // rows),
+        ("forward", sum(cost.forward.multiply_adds for cost in costs) // rows),
+        ("backward", sum(cost.backward.multiply_adds for cost in costs) // rows),
     ):
         table.add_column(name, f"{sum_of:,}", justify="right")
     table.add_column("work", "100.0%" if total else "", justify="right")
@@ -75,9 +75,11 @@ def layers(
             f"{layer.size:,}",
             *([f"{sum(sizes[name] for name in layer.frozen):,}"] if sizes else []),
             f"{cost.bytes:,}",
-            f"{cost.forward // rows:,}",
-            f"{cost.backward // rows:,}",
-            f"{(cost.forward + cost.backward) / total:.1%}" if total else "",
+            f"{cost.forward.multiply_adds // rows:,}",
+            f"{cost.backward.multiply_adds // rows:,}",
+            f"{(cost.forward.multiply_adds + cost.backward.multiply_adds) / total:.1%}"
+            if total
+            else "",
         )
     results.print(table, markup=False)
     if sizes:

@@ -1,6 +1,7 @@
 """Options of the command line: those that are a config's settings, made from it, and the rest."""
 
 import inspect
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from functools import wraps
@@ -15,10 +16,8 @@ from salf.runs.config import Config
 from salf.runs.settings import (
     Settings,
     key,
-    refuse_attackers,
     refuse_deadline,
     refuse_with_fleet,
-    typed,
 )
 
 
@@ -133,38 +132,31 @@ def _typed(hint: Any, about: Mapping[str, Any]) -> Any:
     return parts[0] if simple and len(parts) == 1 and about["read"] is None else str
 
 
-def lists_of(base: Config, given: Mapping[str, list[str]]) -> GivenSettings:
+# What goes on with the value before a comma: numbers and settings of what has a colon.
+_REST = re.compile(r"[+-]?[\d.]+(e[+-]?\d+)?|\w+=.*")
+
+
+def lists_of(given: Mapping[str, list[str]]) -> GivenSettings:
     """Settings with the values that they were given, one after the other or between commas.
 
-    A text with commas is several values if each part is one by itself, and if it is no path.
+    step:0.1,50,0.5 is one value, iid,dirichlet:0.1 are two. Paths and layers are taken as they are.
     """
-    once = {name: texts[0] for name, texts in given.items() if len(texts) == 1}
-    found: GivenSettings = {name: texts for name, texts in given.items() if len(texts) > 1}
-    doubtful = [n for n, text in once.items() if "," in text and "/" not in text and n != "layers"]
-    base = base.changed(fleet=once.get("fleet") if "fleet" not in doubtful else None)
-    for name in sorted(doubtful, key=lambda name: name != "fleet"):  # which many others need
-        parts = parse_list(once[name])
-        if _are_values(base, name, parts):
-            found[name] = parts
-        elif name == "lr" and not _are_values(base, name, [once[name]]):
-            raise SalfError(
-                f"cannot read the learning rate {once[name]!r}: to compare values that have "
-                "commas, repeat --lr."
-            )
-        if name == "fleet":
-            base = base.changed(fleet=found.get("fleet", [once["fleet"]])[0])
-    return {**once, **found}
+    found: GivenSettings = {}
+    for name, texts in given.items():
+        whole = name == "layers" or any("/" in text for text in texts)
+        values = texts if whole else [value for text in texts for value in _values(text)]
+        found[name] = values if len(values) > 1 else values[0]
+    return found
 
 
-def _are_values(base: Config, name: str, parts: list[str]) -> bool:
-    try:
-        values = [typed(Config, name, part) for part in parts]
-        if any(isinstance(value, str) for value in values):  # numbers are refused as themselves
-            for value in values:
-                base.changed(**{name: value})
-    except SalfError:
-        return False
-    return True
+def _values(text: str) -> list[str]:
+    values: list[str] = []
+    for part in parse_list(text) or [text]:
+        if values and ":" in values[-1] and _REST.fullmatch(part):
+            values[-1] += f",{part}"
+        else:
+            values.append(part)
+    return values
 
 
 def parse_list(text: str | None) -> list[str]:
@@ -189,7 +181,6 @@ def with_options(config: Config, settings: GivenSettings, options: list[str] | N
     """The config with what the command line says; options are those of the method it names."""
     if settings.get("fleet", config.fleet):
         refuse_with_fleet(settings)
-    refuse_attackers(settings, config.attack)
     joined = joined_options(config, options, settings.get("method"))
     made = config.changed(**settings, options=joined)
     if "deadline" in settings:

@@ -47,7 +47,7 @@ class Arrivals:
     spent: Spent | None = None  # where there is a clock
     # Where the method asks for it, [L, users]: the chance that each user takes part in a layer, and
     # the mean length of the intervals in which it did; and the weight of all users, asked or not.
-    chance: Floats | None = None
+    chances: Floats | None = None
     intervals: Floats | None = None
     everybody: float | None = None
     round: int = 0  # the number of the step
@@ -105,9 +105,19 @@ class Arrivals:
     def only(self, user: int) -> "Arrivals":
         """The entry of one of these users on its own."""
         per_user = ("user", "depth", "straggler", "age", "weight", "steps", "planned")
-        found = {name: getattr(self, name) for name in (*per_user, "chance", "intervals")}
+        found = {name: getattr(self, name) for name in (*per_user, "chances", "intervals")}
         one = slice(user, user + 1)
         return replace(self, **{n: v[..., one] for n, v in found.items() if v is not None})
+
+    @property
+    def chance(self) -> Floats:
+        """The probability that each user takes part in a layer, [L, users]."""
+        if self.chances is None:
+            raise SalfError(
+                "how likely users are to arrive is known only to methods that read "
+                "arrived.chance in every round."
+            )
+        return self.chances
 
     def interval(self, cutoff: int) -> Floats:
         """The mean length of the intervals in which each user took part, [L, users].
@@ -115,7 +125,10 @@ class Arrivals:
         An interval ends after `cutoff` rounds at the latest, also without the user.
         """
         if self.intervals is None:
-            raise SalfError("the intervals of users are known only to methods that always ask.")
+            raise SalfError(
+                "the intervals of users are known only to methods that call arrived.interval in "
+                "every round."
+            )
         return self.intervals
 
     @property

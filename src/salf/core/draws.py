@@ -39,6 +39,7 @@ class Purpose(IntEnum):
     SLOT = 9
     ATTACK = 11
     ROUNDING = 12
+    TORCH = 13
 
 
 class Draws(Protocol):
@@ -67,6 +68,10 @@ class Keyed:
         """The seed of what torch itself draws, such as dropout."""
         block, place = divmod(self.t, SEEDS_AT_ONCE)
         return _torch_seeds(self.seed, block)[place]
+
+    def torch_seed_of(self, user: int) -> int:
+        """The seed of what torch draws for one user."""
+        return int(self.uniform(np.array([user]), Purpose.TORCH)[0, 0] * 2**53)
 
     def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
         return keyed_uniform(self.seed, self.t, users, purpose, n, step)

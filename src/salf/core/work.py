@@ -1,31 +1,48 @@
-"""What each layer costs: multiply-adds of the forward and the backward pass, and bytes sent."""
+"""What each layer costs: the operations of the forward and the backward pass, and bytes sent."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from salf.core.deadline import Backpropagation
 from salf.core.inputs import tensors_in, unchanged
 from salf.core.layers import Layers, sent_bytes
+
+LARGE, DEPTHWISE = "large", "depthwise"  # kinds of convolutions that devices are slower with
+SMALL = 9  # entries of the largest kernel for which there are fast algorithms
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Pass:
+    """The work of one layer in one direction, for a whole batch."""
+
+    products: int  # matrix products and convolutions that are launched
+    multiply_adds: int
+    large: int = 0  # those of them in convolutions with kernels of more than 3 x 3
+    depthwise: int = 0  # those in depthwise convolutions
 
 
 @dataclass(frozen=True)
 class Work:
     """The work of one layer for a whole batch, and the size of its part of an update."""
 
-    forward: int  # multiply-adds
-    backward: int
+    forward: Pass
+    backward: Pass
+    parameters: int  # that are trained
     bytes: int
 
 
 def work(model: nn.Module, layers: Layers, example: Tensor) -> list[Work]:
-    """Count the multiply-adds of each layer for the batch `example`, and the bytes it sends.
+    """Count the operations of each layer for the batch `example`, and the bytes it sends.
 
     Matrix products, convolutions and attention are counted, all else is not. An operation of the
     forward pass belongs to the layer whose parameter it uses, or else to the one used before; of
@@ -34,14 +51,10 @@ def work(model: nn.Module, layers: Layers, example: Tensor) -> list[Work]:
     layer l is: for ordinary layers the gradients of its parameters and of its input (which the
     first layer does not need). The model is left unchanged.
     """
+    done: list[Product] = []
     # The fused attention kernel of the CPU is not counted; the plain one is made of products.
-    counter = FlopCounterMode(display=False)
-    with unchanged(model), sdpa_kernel(SDPBackend.MATH), counter:
-
-        def counted() -> int:
-            return counter.get_total_flops() // 2
-
-        by_layer = _ByLayer(model, layers, counted)
+    with unchanged(model), sdpa_kernel(SDPBackend.MATH), _Recorder(done):
+        by_layer = _ByLayer(model, layers, done)
 
         def loss() -> Tensor:
             with by_layer:
@@ -49,21 +62,74 @@ def work(model: nn.Module, layers: Layers, example: Tensor) -> list[Work]:
             return torch.stack([output.sum() for output in tensors_in(outputs)]).sum()
 
         # Backpropagation times its layers; here its clock counts operations instead of seconds.
-        backward = Backpropagation(model, layers, now=counted).within(None, loss).layers
+        times = Backpropagation(model, layers, now=lambda: float(len(done))).within(None, loss)
+    end, found = int(times.forward), []
+    for index in reversed(range(len(layers))):
+        begin, end = end, end + int(times.layers[index + 1])
+        found.append(_pass(done[begin:end]))
     return [
-        Work(by_layer.work[index], int(backward[index + 1]), sent_bytes(model, layer))
-        for index, layer in enumerate(layers)
+        Work(_pass(by_layer.done[index]), back, layer.size, sent_bytes(model, layer))
+        for index, (layer, back) in enumerate(zip(layers, reversed(found), strict=True))
     ]
 
 
-class _ByLayer(TorchFunctionMode):
-    """Attributes what is counted during each call of a torch function to a layer."""
+Product = tuple[int, str]  # multiply-adds; "large" or "depthwise" for such convolutions, or ""
 
-    def __init__(self, model: nn.Module, layers: Layers, counted: Callable[[], int]) -> None:
+
+def _pass(products: Sequence[Product]) -> Pass:
+    of = {kind: sum(n for n, own in products if own == kind) for kind in ("", LARGE, DEPTHWISE)}
+    return Pass(len(products), sum(of.values()), of[LARGE], of[DEPTHWISE])
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the matrix products and convolutions that are computed."""
+
+    def __init__(self, done: list[Product]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._done = done
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func._overloadpacket not in flop_registry:
+            with self:
+                parts = func.decompose(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
+        out = func(*args, **kwargs)
+        self._done.extend(_products(func._overloadpacket, args, kwargs, out))
+        return out
+
+
+def _products(kind: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> Iterable[Product]:
+    if kind is aten.convolution_backward:
+        # Of the signal and of the weight, if wanted; torch counts all pairs of channels of groups.
+        gradient, value, weight, *_, transposed, _, groups, wanted = args
+        count = len(value) * prod((value if transposed else gradient).shape[2:]) * weight.numel()
+        return [(count, _kind(value, weight, groups))] * sum(wanted[:2])
+    if kind not in flop_registry:
+        return []
+    convolution = kind is aten.convolution
+    count = flop_registry[kind](*args, **kwargs, out_val=out) // 2
+    return [(count, _kind(args[0], args[1], args[8]) if convolution else "")]
+
+
+def _kind(value: Tensor, weight: Tensor, groups: int) -> str:
+    """The kind of a convolution."""
+    if 1 < groups == value.shape[1]:
+        return DEPTHWISE
+    return LARGE if prod(weight.shape[2:]) > SMALL else ""
+
+
+class _ByLayer(TorchFunctionMode):
+    """Attributes what is computed during each call of a torch function to a layer."""
+
+    def __init__(self, model: nn.Module, layers: Layers, done: list[Product]) -> None:
         super().__init__()
-        self.work = [0] * len(layers)
+        self.done: list[list[Product]] = [[] for _ in layers]
         self._layer = 0
-        self._counted = counted
+        self._all = done
         parameters = dict(model.named_parameters())
         self._layer_of = {
             id(parameters[name]): index
@@ -78,13 +144,13 @@ class _ByLayer(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        before = self._counted()
+        before = len(self._all)
         result = func(*args, **(kwargs or {}))
-        done = self._counted() - before
+        done = self._all[before:]
         if done or isinstance(result, Tensor):  # not a look at a parameter's shape or device
             used = self._layers_in([*args, *(kwargs or {}).values()])
             self._layer = used[0] if used else self._layer
-        self.work[self._layer] += done
+        self.done[self._layer] += done
         return result
 
     def _layers_in(self, values: Sequence[Any]) -> list[int]:

@@ -1,10 +1,12 @@
-"""Files in the cache: where they lie, how they are read, and what they hash to."""
+"""Files of data sets: where the cache is, how they are read, and what they hash to."""
 
 import gzip
 import hashlib
 import os
 import zlib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import platformdirs
@@ -15,6 +17,16 @@ from salf.common.errors import SalfError
 Bytes = NDArray[np.uint8]
 
 
+class DataFile(NamedTuple):
+    """The content of a file, unpacked, and its path for errors."""
+
+    path: Path
+    content: Bytes
+
+    def checksum(self, algorithm: str) -> str:
+        return hashlib.new(algorithm, np.ascontiguousarray(self.content).data).hexdigest()
+
+
 def cache_folder() -> Path:
     """Where data sets are kept: $SALF_CACHE, else $XDG_CACHE_HOME/salf, else the system's place."""
     base = os.environ.get("XDG_CACHE_HOME")
@@ -22,13 +34,14 @@ def cache_folder() -> Path:
     return Path(os.environ.get("SALF_CACHE") or usual).expanduser()
 
 
-def sha256(content: Bytes) -> str:
-    """The checksum in hexadecimal."""
-    return hashlib.sha256(np.ascontiguousarray(content).data).hexdigest()
+def read_files(paths: Mapping[str, Path], parts: Iterable[str], where: Path) -> dict[str, DataFile]:
+    """The files of a data set by part, unpacked if their name ends in .gz."""
+    if missing := [part for part in parts if part not in paths]:
+        raise SalfError(f"{where} is incomplete: it has no file for {', '.join(missing)}.")
+    return {part: DataFile(path, _read(path)) for part, path in paths.items()}
 
 
-def read_bytes(path: Path) -> Bytes:
-    """The contents of a file, unpacked if its name ends in .gz."""
+def _read(path: Path) -> Bytes:
     if path.suffix != ".gz":
         return np.fromfile(path, np.uint8)
     try:

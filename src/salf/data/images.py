@@ -1,6 +1,5 @@
 """Image folders: one sub-folder a class."""
 
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -23,27 +22,23 @@ def load_folder(root: Path) -> DataSet:
     image of each class, in the order of names, is kept for testing. Images that are all grey stay
     at one channel; otherwise all become RGB.
     """
-    if not root.is_dir():
-        raise SalfError(
-            f"{root} is not a folder; pass the one with a subfolder of images for each class."
-        )
-    tests = [root / name for name in ("test", "val") if (root / name).is_dir()]
-    if (root / "train").is_dir() and tests:
-        classes = _classes(root / "train")
-        if extra := set(_classes(tests[0])) - set(classes):
-            raise SalfError(f"{tests[0]} has classes that {root / 'train'} lacks: {sorted(extra)}.")
-        train, test = _files(root / "train", classes), _files(tests[0], classes)
+    halves = [root / name for name in ("train", "test", "val") if (root / name).is_dir()]
+    apart = len(halves) > 1 and halves[0].name == "train"
+    classes = _classes(halves[0] if apart else root)
+    if apart:
+        if extra := set(_classes(halves[1])) - set(classes):
+            raise SalfError(f"{halves[1]} has classes that {halves[0]} lacks: {sorted(extra)}.")
+        train, test = ([x for c in _files(half, classes) for x in c] for half in halves[:2])
     else:
-        classes = _classes(root)
-        train, test = _hold_out(_files(root, classes))
+        files = [(k, each) for c in _files(root, classes) for k, each in enumerate(c, 1)]
+        train, test = ([x for k, x in files if (k % HOLD_OUT == 0) == held] for held in (0, 1))
     if not train or not test:
         raise SalfError(
             f"{root} has {len(train)} training and {len(test)} test images; both need at least "
             f"one (without a test folder, every {HOLD_OUT}th image of a class is used for testing)."
         )
     inputs = torch.from_numpy(_pixels([path for path, _ in train + test]))
-    labels = torch.tensor([label for _, label in train + test])
-    cut = len(train)
+    labels, cut = torch.tensor([label for _, label in train + test]), len(train)
     return DataSet(
         f"folder:{root}",
         Samples(inputs[:cut], labels[:cut]),
@@ -54,32 +49,25 @@ def load_folder(root: Path) -> DataSet:
 
 
 def _classes(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        raise SalfError(
+            f"{folder} is not a folder; pass the one with a subfolder of images for each class."
+        )
     names = sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     if not names:
         raise SalfError(f"{folder} has no subfolders; there must be one per class.")
     return names
 
 
-def _files(folder: Path, classes: list[str]) -> Labelled:
-    files: Labelled = []
+def _files(folder: Path, classes: list[str]) -> list[Labelled]:
+    """The images of every class; one may be missing from the test images."""
+    found: list[Labelled] = []
     for label, name in enumerate(classes):
-        if not (folder / name).is_dir():
-            continue  # a class may be missing from the test images
-        images = sorted(p for p in (folder / name).iterdir() if p.suffix.lower() in SUFFIXES)
-        if not images:
+        paths = sorted((folder / name).iterdir()) if (folder / name).is_dir() else []
+        found.append([(path, label) for path in paths if path.suffix.lower() in SUFFIXES])
+        if not found[-1] and (folder / name).is_dir():
             raise SalfError(f"the class folder {folder / name} contains no images.")
-        files += [(path, label) for path in images]
-    return files
-
-
-def _hold_out(files: Labelled) -> tuple[Labelled, Labelled]:
-    """Every sixth file of a class is for testing."""
-    halves: tuple[Labelled, Labelled] = [], []
-    seen: Counter[int] = Counter()
-    for path, label in files:
-        seen[label] += 1
-        halves[seen[label] % HOLD_OUT == 0].append((path, label))
-    return halves
+    return found
 
 
 def _pixels(paths: list[Path]) -> NDArray[np.uint8]:

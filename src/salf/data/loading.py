@@ -18,7 +18,7 @@ from salf.data.digits import load_digits
 from salf.data.files import cache_folder
 from salf.data.idx import load_idx
 from salf.data.images import load_folder
-from salf.data.named import CLASSES, RECIPES, SHAPES, is_in, load_named
+from salf.data.named import CLASSES, RECIPES, is_in, load_named
 from salf.data.samples import DataSet, Samples
 
 
@@ -31,9 +31,9 @@ def load(
     """Load a data set by name: `mnist`, `fashion-mnist`, `cifar10`, `digits`, `synthetic[:SEED]`,
     `idx:PATH`, `folder:PATH`, or `package.module:Name`.
 
-    The first three are read from the cache or from `folder`, or else downloaded (see docs/data.md).
-    If that fails, a SalfError is raised; no other data set is substituted. `report` receives a line
-    when a download starts or takes long, or when a file is damaged; by default, it goes to the log.
+    The first three are read from the cache or from `folder`, or else downloaded (see docs/data.md);
+    no other data set is substituted. `report` receives a line about every step of a download and
+    about damaged files; by default, it goes to the log.
     """
     kind, colon, value = spec.partition(":")
     if spec in RECIPES:
@@ -64,8 +64,8 @@ def example(spec: str, rows: int) -> tuple[Tensor, int]:
 
     Nothing is fetched for it: of the data sets that would have to be, the shape is known.
     """
-    if spec in SHAPES:
-        return torch.rand(rows, *SHAPES[spec]), CLASSES
+    if spec in RECIPES:
+        return torch.rand(rows, *RECIPES[spec].shape), CLASSES
     data = load(spec)
     return data.train.subset(torch.arange(min(rows, len(data.train)))).rows()[0], data.classes
 
@@ -115,13 +115,6 @@ def synthetic(
 
     Hard enough that a small network needs some hundred steps, easy enough that it gets there.
     """
-    for name, value in (("train", train), ("test", test), ("classes", classes)):
-        if value < 1:
-            raise SalfError(f"{name} must be at least 1, not {value}.")
-    if len(shape) != 3 or min(shape) < 1:
-        raise SalfError(f"shape must be (channels, height, width), each above 0, not {shape}.")
-    if seed < 0:
-        raise SalfError(f"the seed must be at least 0, not {seed}.")
     rng = np.random.default_rng(seed)
     prototypes = _prototypes(rng, classes, shape)
     return DataSet(

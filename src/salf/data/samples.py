@@ -95,9 +95,9 @@ class DataSet:
             )
 
 
-Array = Tensor | NDArray[np.generic] | Sequence[Any]
 OWN = "own data"  # the name of data without one
 GREY = {"1", "L", "LA"}  # modes of PIL images
+ARRAYS = (Tensor, np.ndarray)
 LABELS = {"label", "labels", "y", "target", "targets", "class"}
 
 
@@ -128,8 +128,11 @@ def samples_of(whose: str, data: Any) -> Samples:
     if is_data_set(data):
         return items_of(whose, data, range(len(data)))
     if not isinstance(data, tuple | list) or len(data) != 2:
-        raise SalfError(f"{whose} data must be a pair (inputs, labels), not a {_kind(data)}.")
-    inputs, labels = _inputs(whose, data[0]), _tensor(f"{whose} labels", data[1])
+        raise SalfError(
+            f"{whose} data must be a pair (inputs, labels), or a data set with __len__ and "
+            f"__getitem__, not a {type(data).__name__}."
+        )
+    inputs, labels = _tensor(f"{whose} inputs", data[0]), _tensor(f"{whose} labels", data[1])
     return Samples(inputs, labels if labels.is_floating_point() else labels.to(torch.int64))
 
 
@@ -154,40 +157,31 @@ def items_of(whose: str, data: Any, places: Sequence[int]) -> Samples:
     else:
         items = [data[place] for place in places]
     inputs, labels = zip(*(_input_and_label(whose, item) for item in items), strict=True)
-    return samples_of(whose, (_batch(f"{whose} inputs", inputs), _batch(f"{whose} labels", labels)))
+    return samples_of(whose, (_batch(inputs), _batch(labels)))
 
 
 def _input_and_label(whose: str, item: Any) -> tuple[Any, Any]:
-    if isinstance(item, Mapping):
-        keys = list(item)
-        if len(keys) != 2:
-            raise SalfError(
-                f"{whose} samples have the fields {', '.join(map(str, keys))}: keep the input and "
-                "the label, for example with data.select_columns(['image', 'label'])."
-            )
-        label = next((key for key in keys if str(key).lower() in LABELS), keys[1])
-        return item[keys[0] if label == keys[1] else keys[1]], item[label]
+    if isinstance(item, Mapping) and len(item) == 2:
+        first, second = item
+        swapped = str(first).lower() in LABELS and str(second).lower() not in LABELS
+        return (item[second], item[first]) if swapped else (item[first], item[second])
     if isinstance(item, tuple | list) and len(item) == 2:
         return item[0], item[1]
+    kind = f"fields {', '.join(map(str, item))}" if isinstance(item, Mapping) else type(item)
     raise SalfError(
         f"{whose} data set must return a pair (input, label) per sample, or a dictionary of the "
-        f"two, not a {_kind(item)}."
+        f"two, not {kind}: keep two, for example with data.select_columns(['image', 'label'])."
     )
 
 
-def _batch(what: str, rows: Sequence[Any]) -> Any:
-    """One array of the rows, or one for each of several inputs."""
+def _batch(rows: Sequence[Any]) -> Any:
+    """The rows of one input or label as a list, or a list for each of several inputs."""
     first = rows[0]
     if isinstance(first, Mapping):
-        return {key: _batch(what, [row[key] for row in rows]) for key in first}
+        return {key: _batch([row[key] for row in rows]) for key in first}
     if isinstance(first, tuple):
-        return tuple(_batch(what, each) for each in zip(*rows, strict=True))
-    if hasattr(first, "convert") and hasattr(first, "mode"):
-        rows = [pixels(row) for row in rows]
-    try:
-        return torch.stack([torch.as_tensor(row) for row in rows])
-    except (TypeError, ValueError, RuntimeError):
-        raise SalfError(_not_a_tensor(what, list(rows))) from None
+        return {place: _batch(each) for place, each in enumerate(zip(*rows, strict=True))}
+    return [pixels(row) if hasattr(row, "convert") else row for row in rows]
 
 
 def pixels(image: Any, name: str = "an image") -> NDArray[np.uint8]:
@@ -198,66 +192,32 @@ def pixels(image: Any, name: str = "an image") -> NDArray[np.uint8]:
     return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
 
 
-def _inputs(whose: str, given: Array | Mapping[str, Array] | Inputs) -> Tensor:
-    """A tensor, or several: a tuple of arrays, or a dictionary of them."""
+def _tensor(what: str, given: Any) -> Tensor:
+    """A tensor of an array or of a list of rows; several, of a tuple or dictionary of these."""
     if isinstance(given, Inputs):
         return cast(Tensor, given)
+    if isinstance(given, tuple) and all(isinstance(part, ARRAYS) and part.ndim for part in given):
+        given = dict(enumerate(given))
     if isinstance(given, Mapping):
-        parts: dict[Any, Array] = dict(given)
-    elif isinstance(given, tuple) and all(_is_array(part) for part in given):
-        parts = dict(enumerate(given))
-    else:
-        return _tensor(f"{whose} inputs", given)
-    found = {key: _tensor(f"{whose} inputs {key!r}", part) for key, part in parts.items()}
-    counts = {key: len(part) if part.dim() else 0 for key, part in found.items()}
-    if not found or len({*counts.values()}) != 1:
-        raise SalfError(f"all {whose} inputs need one row per sample, but they have {counts}.")
-    return cast(Tensor, Inputs(found))  # which has what is used of a tensor
-
-
-def _is_array(part: object) -> bool:
-    return isinstance(part, Tensor | np.ndarray) and part.ndim > 0
-
-
-def _tensor(what: str, given: Array) -> Tensor:
-    first = given[0] if isinstance(given, tuple | list) and given else None
-    if isinstance(first, Tensor | np.ndarray) and first.ndim:
-        raise SalfError(
-            f"the {what} are a {_kind(given)} arrays, not one array: combine samples with "
-            "torch.stack; several inputs per sample go in a tuple or a dictionary."
-        )
+        found = {key: _tensor(f"{what} {key!r}", part) for key, part in given.items()}
+        if len({len(part) if part.dim() else 0 for part in found.values()}) != 1:
+            raise SalfError(f"all {what} need one row per sample.")
+        return cast(Tensor, Inputs(found))  # which has what is used of a tensor
     try:
+        if isinstance(given, list | tuple) and given and isinstance(given[0], ARRAYS):
+            given = torch.stack([torch.as_tensor(row) for row in given])
         # In C order: PyTorch takes no arrays with negative strides.
         array = given if isinstance(given, Tensor) else np.asarray(given, order="C")
         tensor = torch.as_tensor(array)
     except (TypeError, ValueError, RuntimeError):
-        raise SalfError(_not_a_tensor(what, given)) from None
+        raise SalfError(
+            f"{what} cannot be converted to a tensor: pass numbers, and the same shape for all "
+            "samples; text as token ids, and names of classes as numbers from 0, for example with "
+            "numpy.unique(labels, return_inverse=True)[1]."
+        ) from None
     if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
         raise SalfError(
-            f"the {what} contain NaN or infinite values: remove those samples, or replace the "
+            f"{what} contain NaN or infinite values: remove those samples, or replace the "
             "values with torch.nan_to_num."
         )
     return tensor
-
-
-def _not_a_tensor(what: str, given: Array) -> str:
-    try:
-        text = all(isinstance(each, str | bytes) for each in np.asarray(given).flat)
-    except ValueError:  # samples of different shapes
-        text = False
-    if not text:
-        return (
-            f"the {what} ({_kind(given)}) cannot be converted to a tensor: pass numbers, and the "
-            "same shape for all samples."
-        )
-    if what.endswith("labels"):
-        return (
-            f"the {what} are text: number the classes from 0, for example with "
-            "numpy.unique(labels, return_inverse=True)[1]."
-        )
-    return f"the {what} are text: tokenize them and pass a tensor of token ids."
-
-
-def _kind(given: object) -> str:
-    kind = type(given).__name__
-    return f"{kind} of {len(given)}" if isinstance(given, tuple | list) else kind

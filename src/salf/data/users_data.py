@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -182,23 +182,16 @@ class OwnData(UsersData):
         return drawn.to(self._device, self._dtype).rows()
 
     def _of(self, user: int) -> Any:
+        """A user's samples, or its data set, whose samples are made when they are drawn."""
         if user not in self._made:
-            self._made[user] = self._checked(user, self._make(user))
+            data = self._make(user)
+            if not is_data_set(data):
+                data = samples_of(f"user {user}'s", data).to(self._device, self._dtype)
+            _check_some(user, data)
+            self._made[user] = data
             if len(self._made) > self.KEPT:
                 self._made.popitem(last=False)
         return self._made[user]
-
-    def _checked(self, user: int, data: Any) -> Any:
-        if not is_data_set(data):
-            if not isinstance(data, tuple | list):
-                raise SalfError(
-                    f"user {user}'s data are a {type(data).__name__}: pass a pair (inputs, "
-                    "labels), or a data set with __len__ and __getitem__."
-                )
-            data = samples_of(f"user {user}'s", data).to(self._device, self._dtype)
-        if len(data) == 0:
-            raise SalfError(f"user {user} has no samples; leave it out.")
-        return data
 
 
 def of_users(data: Any, users: int | None = None) -> UsersData | None:
@@ -211,7 +204,7 @@ def of_users(data: Any, users: int | None = None) -> UsersData | None:
     if isinstance(data, list):
         if users not in (None, len(data)):
             raise SalfError(f"the data are for {len(data)} users, but users is {users}.")
-        return joined(data) if _is_pair(data[0]) else OwnData(data.__getitem__, len(data))
+        return joined(data) if all(map(_is_pair, data)) else OwnData(data.__getitem__, len(data))
     if users is None:
         raise SalfError(
             "data is a function of the user's number: pass the number of users as users=."
@@ -222,13 +215,7 @@ def of_users(data: Any, users: int | None = None) -> UsersData | None:
 def are_of_users(data: Any) -> bool:
     """Whether data are the users' own already."""
     if isinstance(data, list):
-        kinds = {_is_pair(each): _is_pair(each) or _is_set(each) for each in data}
-        if not data or (len(kinds) == 2 and all(kinds.values())):
-            raise SalfError(
-                "users' own data are a list with an (inputs, labels) tuple for each user, or with "
-                "a torch.utils.data.Dataset for each user: it must not be empty nor have both."
-            )
-        return all(map(_is_pair, data)) or all(map(_is_set, data))
+        return bool(data) and all(_is_pair(each) or _is_set(each) for each in data)
     return callable(data) and not _is_set(data)
 
 
@@ -238,6 +225,11 @@ def _is_pair(data: Any) -> bool:
 
 def _is_set(data: Any) -> bool:
     return isinstance(data, Dataset) or is_data_set(data)
+
+
+def _check_some(user: int, data: Sized) -> None:
+    if len(data) == 0:
+        raise SalfError(f"user {user} has no samples; leave it out.")
 
 
 def some(data: UsersData, count: int, users: Index | None = None) -> Samples:
@@ -255,15 +247,14 @@ def some(data: UsersData, count: int, users: Index | None = None) -> Samples:
 def joined(pairs: Sequence[Any]) -> Partitioned:
     """Users with a pair (inputs, targets) each, as parts of one data set."""
     of_users = [samples_of(f"user {user}'s", pair) for user, pair in enumerate(pairs)]
+    shapes = [(each.shape, tuple(each.labels.shape[1:])) for each in of_users]
     for user, each in enumerate(of_users):
-        if each.shape != of_users[0].shape or each.labels.shape[1:] != of_users[0].labels.shape[1:]:
+        _check_some(user, each)
+        if shapes[user] != shapes[0]:
             raise SalfError(
-                f"samples of user {user} have shape {each.shape} and labels "
-                f"{tuple(each.labels.shape[1:])}, but those of user 0 have {of_users[0].shape} and "
-                f"{tuple(of_users[0].labels.shape[1:])}; they must be the same."
+                f"samples and labels of user {user} have shape {shapes[user]}, but those of user 0 "
+                f"have {shapes[0]}; they must be the same."
             )
-        if len(each) == 0:
-            raise SalfError(f"user {user} has no samples; leave it out.")
     sizes = np.array([len(each) for each in of_users])
     inputs = cat([each.inputs for each in of_users])
     labels = torch.cat([each.labels for each in of_users])
@@ -314,22 +305,18 @@ def split(spec: str, labels: Tensor, users: int, rng: np.random.Generator) -> Pa
 
 def given(indices: Sequence[Sequence[int]], samples: int) -> Partition:
     """Use a split made elsewhere: the indices of each user's samples. Users may share samples."""
-    if len(indices) == 0:
+    parts = [np.asarray(listed) for listed in indices]
+    if not parts:
         raise SalfError("the split has no users.")
-    parts = []
-    for user, listed in enumerate(indices):
-        part = np.asarray(listed)
-        if part.ndim != 1 or len(part) == 0:
-            raise SalfError(f"user {user} needs a list of at least one sample.")
-        if not np.issubdtype(part.dtype, np.integer):
-            raise SalfError(f"the samples of user {user} must be integers.")
-        outside = part[(part < 0) | (part >= samples)]
-        if len(outside):
+    for user, part in enumerate(parts):
+        if part.ndim != 1 or len(part) == 0 or not np.issubdtype(part.dtype, np.integer):
+            raise SalfError(f"user {user} needs a list of at least one sample, by its number.")
+        if part.min() < 0 or part.max() >= samples:
             raise SalfError(
-                f"user {user} has sample {outside[0]}, but samples are numbered 0 to {samples - 1}."
+                f"user {user} has samples {part.min()} to {part.max()}, but samples are numbered 0 "
+                f"to {samples - 1}."
             )
-        parts.append(np.sort(part.astype(np.int64)))
-    return Partition.of(parts)
+    return Partition.of([np.sort(part.astype(np.int64)) for part in parts])
 
 
 def holdout(count: int, fraction: float, rng: np.random.Generator) -> tuple[Index, Index]:

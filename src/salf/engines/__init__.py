@@ -7,16 +7,13 @@ from torch import Tensor, nn
 
 from salf.common import registry
 from salf.common.errors import SalfError
-from salf.core.layers import Layers, is_sequential
+from salf.core.layers import Layers
 from salf.core.rules import LocalRule, State
-from salf.engines import stacked
-from salf.engines.base import Engine, LocalSteps, RoundResult, Rows, Weights
-from salf.engines.checked import CheckedEngine
+from salf.engines import mixing, stacked
+from salf.engines.base import Engine, LocalSteps, LoopEngine, RoundResult, Rows, Weights
+from salf.engines.blocks import BlockEngine, GroupedEngine
 from salf.engines.fused import FusedEngine, blocks_of, doubt
-from salf.engines.grouped import GroupedEngine
-from salf.engines.loop import LoopEngine
 from salf.engines.losses import Loss, RowLoss, cross_entropy
-from salf.engines.mixing import reason_for_the_loop
 from salf.engines.stacked import StackedEngine
 
 ENGINES: Mapping[str, type[Engine]] = {
@@ -33,9 +30,7 @@ GROUP = "salf.engines"  # of entry points, for packages that bring engines
 def find(name: str) -> type[Engine] | None:
     """The class of an engine, by name or import path; None for `auto`."""
     cls = registry.find("engine", name, {**ENGINES, "auto": None}, GROUP)
-    if cls is not None and not (
-        inspect.isclass(cls) and issubclass(cls, Engine) and not inspect.isabstract(cls)
-    ):
+    if cls is not None and not (inspect.isclass(cls) and issubclass(cls, Engine)):
         raise SalfError(f"the engine {name!r} must be a class derived from salf.engines.Engine.")
     return cls
 
@@ -52,9 +47,8 @@ def engine(
 
     That is the fused engine for an nn.Sequential, and the grouped engine for any other module. If
     the model has parts that are not known to keep the rows of different users apart, it is probed
-    with `example` inputs, and the first round is computed by the loop engine too. Without an
-    example, or if a check fails, `auto` takes the loop engine. With `several_steps`, local ones,
-    the stacked engine takes the place of the fast engines.
+    with `example` inputs. Without an example, or if a check fails, `auto` takes the loop engine.
+    With `several_steps`, local ones, the stacked engine takes the place of the fast engines.
     """
     if (cls := find(name)) is not None:
         if several_steps and not cls.local_steps:
@@ -63,44 +57,34 @@ def engine(
                 "'loop'."
             )
         return cls(model, layers, loss)
+    fast: Engine
     if several_steps:
-        return _for_local_steps(model, layers, loss, example)
+        if (reason := stacked.obstacle(model, example)) is None:
+            fast = StackedEngine(model, layers, loss)
+            fast.why = "local steps of all users are computed together"
+            return fast
+        return _loop(model, layers, loss, reason)
     blocks = blocks_of(model, layers)
     reason = blocks if isinstance(blocks, str) else doubt(model)
     if reason is None:
-        fused = FusedEngine(model, layers, loss)
-        fused.why = "the model is a plain nn.Sequential"
-        return CheckedEngine(fused, in_doubt=False)
+        fast = FusedEngine(model, layers, loss)
+        fast.why = "the model is a plain nn.Sequential"
+        return fast
     if example is not None:
-        fast = (GroupedEngine if isinstance(blocks, str) else FusedEngine)(model, layers, loss)
+        kind: type[BlockEngine] = GroupedEngine if isinstance(blocks, str) else FusedEngine
+        fast = kind(model, layers, loss)
         fast.why = f"{type(model).__name__} keeps the rows of different users apart"
-        if (reason := reason_for_the_loop(fast, example)) is None:
-            return CheckedEngine(fast)
+        if (reason := mixing.reason_for_the_loop(fast, example)) is None:
+            return fast
     return _loop(model, layers, loss, reason)
-
-
-def _for_local_steps(
-    model: nn.Module, layers: Layers, loss: Loss, example: Tensor | None
-) -> Engine:
-    reason = stacked.obstacle(model)
-    if reason is None and example is not None:
-        fast = StackedEngine(model, layers, loss)
-        fast.why = "local steps of all users are computed together"
-        reason = stacked.reason_for_the_loop(fast, example)
-        if reason is None:
-            plain = is_sequential(model) and doubt(model) is None
-            return fast if plain else CheckedEngine(fast)
-    return _loop(model, layers, loss, reason or "there are no example inputs to try the model on")
 
 
 def under_rule(engine: Engine, rule: LocalRule, server: State, own: State) -> Engine:
     """The engine that `auto` chose, or the loop engine if the local rule needs it."""
-    if engine.name != StackedEngine.name or type(rule).of_many is not LocalRule.of_many:
+    if not isinstance(engine, StackedEngine) or type(rule).of_many is not LocalRule.of_many:
         return engine
     reason = stacked.reason_against(engine, rule, server, own)
-    if reason is None:
-        return engine
-    return _loop(engine.model, engine.layers, engine.loss, reason)
+    return engine if reason is None else _loop(engine.model, engine.layers, engine.loss, reason)
 
 
 def _loop(model: nn.Module, layers: Layers, loss: Loss, reason: str) -> LoopEngine:

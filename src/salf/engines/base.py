@@ -1,6 +1,5 @@
-"""Who computes a round: an engine turns a plan into a step."""
+"""Who computes a round: an engine turns a plan into a step; here, the loop engine, the oracle."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,6 +11,7 @@ from torch.func import functional_call
 
 from salf.core.aggregate import Changing, Held, LayerwiseAggregate, PerLayer, Step, UserId
 from salf.core.arrivals import Ints
+from salf.core.draws import Keyed
 from salf.core.layers import Layers, backward_to, is_sent
 from salf.core.local import Local, Passed, changed, local_update
 from salf.core.narrow import SubNetwork, subnetwork
@@ -50,6 +50,7 @@ class LocalSteps:
     rule: LocalRule | None = None
     server: State = field(default_factory=dict)  # what the rule is given of the server
     own: Callable[[int], State] = lambda user: {}  # and of a user
+    draws: Keyed | None = None  # what PyTorch draws for a user (dropout) is keyed by these
 
 
 ONE_STEP = LocalSteps(lambda t: 0.0)
@@ -85,8 +86,11 @@ class Network:
         return replace(self, leaves={**self.leaves, **moved}, foreign=True)
 
 
-class Engine(ABC):
-    """Computes plans on one model. The model's own tensors are this round's weights."""
+class Engine:
+    """Computes plans on one model. The model's own tensors are this round's weights.
+
+    By default users are computed one at a time.
+    """
 
     name: str  # that of the class in lower case, unless it says otherwise
     why = "requested"  # the reason for choosing this engine
@@ -153,9 +157,6 @@ class Engine(ABC):
         with torch.inference_mode():
             return self._forward(inputs)
 
-    def settle(self, name: str, why: str) -> None:  # noqa: B027
-        """Continue a run that the engine of this name began; most engines have no choice."""
-
     def _forward(self, inputs: Tensor) -> Tensor:
         return self.model(inputs)  # type: ignore[no-any-return]
 
@@ -170,8 +171,17 @@ class Engine(ABC):
         rows: Rows,
         aggregate: LayerwiseAggregate,
     ) -> float:
-        """Add the updates of groups that have one network; return the sum of the users' losses."""
+        """Add the updates of groups that have one network; return the sum of the users' losses.
+
+        A user's loss is the mean over its local steps.
+        """
         return sum(self._compute(group, network, rows, aggregate) for group in groups)
+
+    def _compute(
+        self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
+    ) -> float:
+        """Add the updates of one group; return the sum of its users' losses."""
+        return self._separately(group, network, rows, aggregate)
 
     def _separately(
         self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
@@ -194,6 +204,8 @@ class Engine(ABC):
         """A user's update, the sum of its gradients, and its mean loss."""
         device = _ToDepth(self, user, steps, depth, network, rows)
         steps_of = network.local
+        if steps_of.draws is not None:
+            torch.default_generator.manual_seed(steps_of.draws.torch_seed_of(int(user[0])))
         local = Local(network.rate, steps_of.rule, steps_of.server, steps_of.own(int(user[0])))
         try:
             done = local_update(device, self.layers, steps, local)
@@ -209,15 +221,6 @@ class Engine(ABC):
             outputs = functional_call(self.model, dict(forward), (inputs,))
         return user_losses(self.loss, outputs, targets, users=1).sum()
 
-    @abstractmethod
-    def _compute(
-        self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
-    ) -> float:
-        """Add the group's updates to the aggregate and return the sum of its users' losses.
-
-        A user's loss is the mean over its local steps.
-        """
-
     def _network(
         self, plan: RoundPlan, group: Group, weights: Weights, local: LocalSteps
     ) -> Network:
@@ -230,6 +233,13 @@ class Engine(ABC):
         if not shift:
             self._narrow[group.width] = narrow
         return Network(narrow.leaves(weights), True, narrow, rate, local)
+
+
+class LoopEngine(Engine):
+    """One user at a time, any module. Slow, obvious, and the oracle."""
+
+    name = "loop"
+    local_steps = True
 
 
 class ByRule(Changing):

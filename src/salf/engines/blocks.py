@@ -1,6 +1,5 @@
-"""A model in blocks that run on the rows of many users at once."""
+"""Engines that run a model's blocks on the rows of many users at once; here, the grouped one."""
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,11 +13,11 @@ from torch.func import functional_call
 from salf.common.errors import SalfError
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.arrivals import Bools, Floats, Ints
-from salf.core.inputs import unchanged
-from salf.core.layers import Layers
+from salf.core.inputs import cat, unchanged
+from salf.core.layers import Layers, backward_to
 from salf.engines.base import Engine, Network, Rows, Weights
 from salf.engines.kernels import UserBatchNorm, stand_in
-from salf.engines.losses import Loss, RowLoss, cross_entropy
+from salf.engines.losses import Loss, RowLoss, cross_entropy, total_and_objective
 from salf.methods import Group
 
 # How many bytes one pass may save for its backward pass; more users are worked off in chunks. Small
@@ -91,15 +90,14 @@ def _stand_ins_inside(
 ) -> Iterator[tuple[dict[str, nn.Module | None], str, nn.Module, nn.Module]]:
     """(the children of a module, a child's name, the child, what stands in for it)."""
     others: dict[int, nn.Module] = {}  # one for every module, however many places it has
-    for outer in modules:
-        for parent in outer.modules():
-            if isinstance(parent, torch.jit.ScriptModule):  # its children cannot be replaced
-                continue
-            for name, child in parent._modules.items():
-                if child is not None:
-                    other = others.setdefault(id(child), stand_in(child))
-                    if other is not child:
-                        yield parent._modules, name, child, other
+    for parent in (parent for outer in modules for parent in outer.modules()):
+        if isinstance(parent, torch.jit.ScriptModule):  # its children cannot be replaced
+            continue
+        for name, child in parent._modules.items():
+            if child is not None:
+                other = others.setdefault(id(child), stand_in(child))
+                if other is not child:
+                    yield parent._modules, name, child, other
 
 
 @dataclass(frozen=True)
@@ -143,10 +141,6 @@ class BlockEngine(Engine):
         )
         self._user_bytes: dict[int, int] = {}  # by the number of rows
 
-    @abstractmethod
-    def _modules(self) -> Sequence[Sequence[nn.Module]]:
-        """The modules of each block, in the order in which they run."""
-
     def outputs(self, inputs: Tensor, users: int) -> Tensor:
         """What the model, in training, makes of the rows of several users."""
         for block in self._blocks:
@@ -155,11 +149,14 @@ class BlockEngine(Engine):
                 raise self._refusal(f"{block.last} does not return one tensor with a row per row")
         return inputs
 
-    @abstractmethod
+    def _modules(self) -> Sequence[Sequence[nn.Module]]:
+        """The modules of each block, in the order in which they run."""
+        return [[self.model]]
+
     def _sets(self, weights: Floats) -> Iterable[Ints]:
         """The columns of c[l, u] that one pass may take together, in order."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _one_pass(
         self,
         c: Floats,
@@ -167,23 +164,21 @@ class BlockEngine(Engine):
         inputs: Tensor,
         targets: Tensor,
         aggregate: LayerwiseAggregate,
-        parts: "RowParts | None" = None,
+        parts: RowParts | None = None,
     ) -> float:
         """Add the updates of some users of one set; return the sum of their losses.
 
         With `parts`, each column is a part of a user: a row of its batch.
         """
+        raise NotImplementedError
 
     def _compute(
         self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
     ) -> float:
-        total = 0.0
-        chunk = self._users_per_chunk(group, rows)
-        for columns in self._sets(group.weights):
-            for start in range(0, len(columns), chunk):
-                some = columns[start : start + chunk]
-                inputs, targets = rows(group.users[some])
-                total += self._one_pass(group.weights[:, some], network, inputs, targets, aggregate)
+        total, chunk = 0.0, self._users_per_chunk(group, rows)
+        for some in self._chunks(group.weights, chunk):
+            inputs, targets = rows(group.users[some])
+            total += self._one_pass(group.weights[:, some], network, inputs, targets, aggregate)
         return total
 
     def _together(self, groups: Sequence[Group]) -> Iterable[Sequence[Group]]:
@@ -206,23 +201,23 @@ class BlockEngine(Engine):
         rows: Rows,
         aggregate: LayerwiseAggregate,
     ) -> float:
-        if len(groups) < 2 or not isinstance(rows(groups[0].users[:1])[0], Tensor):
+        if len(groups) < 2:
             return super()._compute_together(groups, network, rows, aggregate)
         weights, parts = RowParts.of(groups)
-        total, chunk = 0.0, max(1, self.chunk_bytes // self._row_bytes(groups[0], rows))
-        for columns in self._sets(weights):
-            for start in range(0, len(columns), chunk):
-                some = columns[start : start + chunk]
-                inputs, targets = _rows_of(groups, some, rows)
-                total += self._one_pass(
-                    weights[:, some], network, inputs, targets, aggregate, parts.of_columns(some)
-                )
+        self._users_per_chunk(groups[0], rows)  # which measures a user
+        row_bytes = max(1, self._user_bytes[groups[0].rows] // max(1, groups[0].rows))
+        total = 0.0
+        for some in self._chunks(weights, max(1, self.chunk_bytes // row_bytes)):
+            inputs, targets = _rows_of(groups, some, rows)
+            of_some = weights[:, some], network, inputs, targets
+            total += self._one_pass(*of_some, aggregate, parts.of_columns(some))
         return total
 
-    def _row_bytes(self, group: Group, rows: Rows) -> int:
-        """What one row's activations take."""
-        self._users_per_chunk(group, rows)  # which measures it
-        return max(1, self._user_bytes[group.rows] // max(1, group.rows))
+    def _chunks(self, weights: Floats, most: int) -> Iterator[Ints]:
+        """The columns of every pass."""
+        for columns in self._sets(weights):
+            for start in range(0, len(columns), most):
+                yield columns[start : start + most]
 
     def _refusal(self, reason: str) -> SalfError:
         return SalfError(
@@ -254,6 +249,47 @@ class BlockEngine(Engine):
         return saved_bytes(lambda: self.outputs(inputs, 1), self.weights)
 
 
+class GroupedEngine(BlockEngine):
+    """Any module, one pass over all users whose gradients are weighed alike.
+
+    Users whose columns c[:, u] are equal up to a factor reached the same layers, so their part of
+    the step is one backward pass of the sum of their losses, each times its factor, that stops at
+    their depth. For the paper's methods that is one pass for each depth.
+    """
+
+    name = "grouped"
+
+    def _sets(self, weights: Floats) -> list[Ints]:
+        """Columns that are equal up to a factor."""
+        shapes = np.round(weights / weights.max(axis=0), 12)
+        _, which = np.unique(shapes, axis=1, return_inverse=True)
+        return [np.flatnonzero(which == each) for each in range(which.max() + 1)]
+
+    def _one_pass(
+        self,
+        c: Floats,
+        network: Network,
+        inputs: Tensor,
+        targets: Tensor,
+        aggregate: LayerwiseAggregate,
+        parts: RowParts | None = None,
+    ) -> float:
+        scale, users = c.max(1), c.shape[1]
+        depth = 1 + int(np.argmax(scale > 0))
+        factors = c[depth - 1] / scale[depth - 1]
+        (block,) = self._blocks
+        outputs = block(inputs, users, network.forward_weights())
+        share = None if parts is None else parts.share
+        total, objective = total_and_objective(self.loss, outputs, targets, factors, share)
+        update = backward_to(depth, objective, network.leaves, self.layers)
+        if network.narrow is None:
+            moved = block.moved(factors)
+            update |= {name: value for name, value in moved.items() if name in self.layers.index_of}
+        reached = (c > 0).sum(1) if parts is None else parts.reached(c)
+        aggregate.add_sum(update, scale, reached, c.sum(1), network.held)
+        return float(total.item())
+
+
 def _rows_of(groups: Sequence[Group], columns: Ints, rows: Rows) -> tuple[Tensor, Tensor]:
     """Some of the rows of all users, numbered user by user in the order of the groups."""
     batches, places, begin, before = [], np.empty_like(columns), 0, 0
@@ -267,7 +303,7 @@ def _rows_of(groups: Sequence[Group], columns: Ints, rows: Rows) -> tuple[Tensor
             places[own] = before + which * group.rows + place
             before += len(needed) * group.rows
         begin = end
-    inputs, targets = (torch.cat(half) for half in zip(*batches, strict=True))
+    inputs, targets = (cat(half) for half in zip(*batches, strict=True))
     at = torch.from_numpy(places).to(inputs.device)
     return inputs[at], targets[at]
 

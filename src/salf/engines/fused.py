@@ -14,7 +14,7 @@ The round then costs what the devices computed. Rows of different users must not
 norm keeps each user's own statistics, at any depth inside a block.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -22,7 +22,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from salf.common.errors import SalfError
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.arrivals import Floats, Ints
 from salf.core.layers import Layers, backward_to, flatten, is_sequential
@@ -104,10 +103,6 @@ def _is_safe(module: nn.Module) -> bool:
     return type(module) in BATCH_NORMS
 
 
-class NotNested(SalfError):
-    """A user counts in a layer and not in all later ones."""
-
-
 class FusedEngine(BlockEngine):
     """One pass per group of users that share a network; equal to the loop engine to rounding."""
 
@@ -124,15 +119,18 @@ class FusedEngine(BlockEngine):
             inputs = block.sequence(inputs)
         return inputs
 
-    def _together(self, groups: Sequence[Group]) -> Iterable[Sequence[Group]]:
-        for group in groups:  # before anything is added
-            reach = group.weights > 0
-            if (reach[:-1] & ~reach[1:]).any():
-                raise NotNested(
-                    "the fused engine needs nested weights: a user that counts in a layer must "
-                    "count in all later ones. Use engine 'loop'."
-                )
-        return super()._together(groups)
+    def _compute_together(
+        self,
+        groups: Sequence[Group],
+        network: Network,
+        rows: Rows,
+        aggregate: LayerwiseAggregate,
+    ) -> float:
+        reaches = [group.weights > 0 for group in groups]
+        if any((reach[:-1] & ~reach[1:]).any() for reach in reaches):
+            # A user counts in a layer and not in all later ones: no signal can be scaled to that.
+            return sum(self._separately(group, network, rows, aggregate) for group in groups)
+        return super()._compute_together(groups, network, rows, aggregate)
 
     def _sets(self, weights: Floats) -> list[Ints]:
         """All users; who got furthest comes first, so that every U^l is the first rows."""

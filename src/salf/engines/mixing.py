@@ -1,8 +1,8 @@
 """Do the rows of different users mix? A probe of a model on example rows, before training.
 
-An engine that runs many users' rows in one pass is right only if each user's outputs are what they
-are alone. The probe runs the model in training mode, dropout off, on the rows of a few users, and
-compares: with each user alone, and with another user's rows replaced.
+An engine that runs many users' rows in one pass is right only if each user's outputs and gradients
+are what they are alone. The probe runs the model in training mode, dropout off, on the rows of a
+few users, and compares: with each user alone, and with another user's rows replaced.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +19,7 @@ from salf.core.inputs import Inputs, equal, unchanged
 from salf.engines.blocks import BlockEngine
 
 USERS, ROWS = 3, 3  # batch norm needs several rows, and makes of two whatever they are +1 and -1
+NEGLIGIBLE = 0.1  # gradients that are smaller, relative to the largest, may be all rounding
 
 DROPOUT = (
     *(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d),
@@ -26,25 +27,19 @@ DROPOUT = (
 )
 
 
-def tolerance(values: Tensor) -> float:
-    """How far off, relative to the largest entry, rounding may be: 1e-4 in single precision."""
-    return float(torch.finfo(values.dtype).eps ** 0.57) if values.is_floating_point() else 0.0
-
-
 def reason_for_the_loop(engine: BlockEngine, example: Tensor) -> str | None:
     """Why this engine must not run its model; None if the probe finds nothing against it."""
-    name = type(engine.model).__name__
     inputs = example[torch.arange(USERS * ROWS, device=example.device) % len(example)]
     try:
-        with trial(engine.model):
-            return _Probe(engine, name, inputs).finding()
+        with _trial(engine.model):
+            return _Probe(engine, inputs).finding()
     except Exception as error:  # whatever somebody else's code raises
-        cause = in_one_line(error)
+        name, cause = type(engine.model).__name__, in_one_line(error)
         return f"{name} fails on the rows of several users at once ({cause})"
 
 
 @contextmanager
-def trial(model: nn.Module) -> Iterator[None]:
+def _trial(model: nn.Module) -> Iterator[None]:
     """Try a model in training mode without dropout; afterwards everything is as before."""
     attributes = [(module, dict(vars(module))) for module in model.modules()]
     with unchanged(model):
@@ -80,14 +75,12 @@ class _WithoutDropout(TorchFunctionMode):
 
 
 class _Probe:
-    def __init__(self, engine: BlockEngine, name: str, inputs: Tensor) -> None:
+    def __init__(self, engine: BlockEngine, inputs: Tensor) -> None:
         self.engine = engine
-        self.name = name
         self.inputs = inputs
 
-    @torch.no_grad()
     def finding(self) -> str | None:
-        model = self.engine.model
+        model, who = self.engine.model, type(self.engine.model).__name__
         for name, module in model.named_modules():
             if isinstance(module, nn.Embedding | nn.EmbeddingBag) and (
                 module.scale_grad_by_freq or module.max_norm is not None
@@ -97,28 +90,30 @@ class _Probe:
         given = self.inputs.clone()
         together = self._outputs(given)
         if not equal(given, self.inputs):
-            return f"{self.name} modifies its input in place"
+            return f"{who} modifies its input in place"
         for name, value in model.named_buffers():
             if not torch.equal(value, buffers[name]):
-                return f"the forward pass of {self.name} changes the buffer {name}"
-        if not _same(self._outputs(self.inputs), together):
-            return f"{self.name} keeps a state from one call to the next"
-        if not _same(self._outputs(self.inputs, seed=1), together):
-            return f"{self.name} draws random numbers other than dropout's"
-        if self._mixes(together):
-            return f"{self.name} mixes the rows of different users"
+                return f"the forward pass of {who} changes the buffer {name}"
+        if not same(self._outputs(self.inputs), together):
+            return f"{who} keeps a state from one call to the next"
+        if not same(self._outputs(self.inputs, seed=1), together):
+            return f"{who} draws random numbers other than dropout's"
+        if self._mixes(together) or self._mixes_gradients():
+            return f"{who} mixes the rows of different users"
         return None
 
+    @torch.no_grad()
     def _outputs(self, inputs: Tensor, seed: int = 0) -> Tensor:
         torch.manual_seed(seed)
         return self.engine.outputs(inputs, len(inputs) // ROWS)
 
+    @torch.no_grad()
     def _mixes(self, together: Tensor) -> bool:
         for user in range(USERS):
             own = slice(user * ROWS, (user + 1) * ROWS)
             with unchanged(self.engine.model):
                 alone = self.engine.model(self.inputs[own])
-            if not _same(alone, together[own]):
+            if not same(alone, together[own]):
                 return True
             others = torch.ones(len(self.inputs), dtype=torch.bool)
             others[own] = False
@@ -129,9 +124,32 @@ class _Probe:
                     outputs = self._outputs(changed)
                 except Exception:  # not what this model takes: numbers of words, say
                     continue
-                if not _same(outputs[others], together[others]):
+                if not same(outputs[others], together[others]):
                     return True
-        return not _same(self._outputs(self.inputs[ROWS:]), together[ROWS:])
+        return not same(self._outputs(self.inputs[ROWS:]), together[ROWS:])
+
+    def _mixes_gradients(self) -> bool:
+        """Whether all users' gradients are another sum than that of each alone."""
+        model = self.engine.model
+        parameters = [each for each in model.parameters() if each.requires_grad]
+
+        def gradients(outputs: Tensor, factors: Tensor) -> list[Tensor]:
+            objective = (outputs * factors).sum()
+            found = torch.autograd.grad(
+                objective, parameters, allow_unused=True, materialize_grads=True
+            )
+            return list(found)
+
+        outputs = self.engine.outputs(self.inputs, USERS)
+        factors = torch.randn(outputs.shape).to(outputs)
+        together = gradients(outputs, factors)
+        alone = [torch.zeros_like(each) for each in together]
+        for start in range(0, len(self.inputs), ROWS):
+            own = slice(start, start + ROWS)
+            with unchanged(model):
+                torch._foreach_add_(alone, gradients(model(self.inputs[own]), factors[own]))
+        least = NEGLIGIBLE * max(float(each.abs().max()) for each in alone)
+        return not all(same(*pair, least) for pair in zip(together, alone, strict=True))
 
     def _replacements(self, own: slice, all_kinds: bool) -> Iterator[Tensor]:
         """Other rows that a user might have: somebody else's, and some of other sizes."""
@@ -156,8 +174,13 @@ def _others(rows: Tensor, all_kinds: bool) -> Iterator[Tensor]:
             yield torch.full_like(rows, value)
 
 
-def _same(found: Tensor, wanted: Tensor) -> bool:
+def same(found: Tensor, wanted: Tensor, least: float = 0.0) -> bool:
+    """Whether two tensors differ by rounding only: 1e-4 of the largest entry in single precision.
+
+    Where the largest entry is below `least`, relative to that.
+    """
     if found.shape != wanted.shape:
         return False
-    largest = float(wanted.abs().nan_to_num(0, 0).max())
-    return torch.allclose(found, wanted, 0, tolerance(wanted) * largest, equal_nan=True)
+    largest = max(float(wanted.abs().nan_to_num(0, 0).max()), least)
+    relative = torch.finfo(wanted.dtype).eps ** 0.57 if wanted.is_floating_point() else 0.0
+    return torch.allclose(found, wanted, 0, relative * largest, equal_nan=True)

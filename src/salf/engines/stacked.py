@@ -21,6 +21,7 @@ from salf.core.rules import LocalRule, LocalStep, State
 from salf.engines.base import Engine, Network, Rows, Weights
 from salf.engines.blocks import saved_bytes
 from salf.engines.losses import Loss, cross_entropy, user_losses
+from salf.engines.mixing import same
 from salf.methods import Group
 
 # How many bytes of weights, gradients and activations a stack may have; more users are worked off
@@ -31,29 +32,40 @@ COPIES = 3  # of a user's weights: the weights, their gradients, and the sum of 
 RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU)
 
 
-def obstacle(model: nn.Module) -> str | None:
-    """Why users' local steps cannot be stacked; None if nothing is known against it."""
+def obstacle(model: nn.Module, example: Tensor | None) -> str | None:
+    """Why users' local steps cannot be stacked, or not faster; None if a trial of it works."""
+    if (reason := unsuited(model)) is not None:
+        return reason
+    if example is None:
+        return "there are no example inputs to try the model on"
+    for name, module in model.named_modules():
+        if isinstance(module, CONVOLUTIONS):  # vmap makes it a grouped one, which is slower
+            return f"local steps of convolutions ({name}) are not faster together"
+    weights = {n: p.detach() for n, p in model.named_parameters()}
+    try:
+        with unchanged(model), torch.no_grad():
+            model.train()
+            both = torch.stack([example, example])
+            stack = {name: each.expand(2, *each.shape) for name, each in weights.items()}
+            together = torch.vmap(lambda own, rows: functional_call(model, own, (rows,)))(
+                stack, both
+            )
+            alone = torch.stack([model(rows) for rows in both])
+    except Exception as error:  # whatever somebody else's code raises under vmap
+        cause = in_one_line(error)
+        return f"{type(model).__name__} cannot run with stacked weights ({cause})"
+    if not same(together, alone):
+        return f"{type(model).__name__} gives other outputs with stacked weights"
+    return None
+
+
+def unsuited(model: nn.Module) -> str | None:
+    """What in a model does not go with stacked weights, if anything is known."""
     for name, module in model.named_modules():
         if isinstance(module, RANDOM):
             return f"{name} ({type(module).__name__}) draws random numbers"
     for name, _ in model.named_buffers():
         return f"the forward pass may change the buffer {name}"
-    return None
-
-
-def reason_for_the_loop(engine: "StackedEngine", example: Tensor) -> str | None:
-    """Why stacking is not possible, or not faster; None if a trial on example rows works."""
-    for name, module in engine.model.named_modules():
-        if isinstance(module, CONVOLUTIONS):  # vmap makes it a grouped one, which is slower
-            return f"local steps of convolutions ({name}) are not faster together"
-    try:
-        with unchanged(engine.model):
-            engine.model.train()
-            leaves = engine.stack(engine.weights, 2)
-            engine.outputs(Network(engine.weights), leaves, torch.stack([example, example]))
-    except Exception as error:  # whatever somebody else's code raises under vmap
-        cause = in_one_line(error)
-        return f"{type(engine.model).__name__} cannot run with stacked weights ({cause})"
     return None
 
 
@@ -87,7 +99,7 @@ class StackedEngine(Engine):
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         super().__init__(model, layers, loss)
-        if (reason := obstacle(model)) is not None:
+        if (reason := unsuited(model)) is not None:
             raise SalfError(
                 f"the stacked engine cannot run this model: {reason}. Use engine 'loop'."
             )

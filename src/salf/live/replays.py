@@ -16,7 +16,7 @@ from salf.core.arrivals import Ints
 from salf.core.rows import Row
 from salf.data.sampling import Batches
 from salf.live.users import user_name
-from salf.runs.federation import from_config
+from salf.runs.federation import Given, from_config
 from salf.runs.folder import CONFIG, MODEL, ROUNDS
 from salf.runs.presets import load_config
 from salf.runs.training import History, OnRound, run_rounds
@@ -46,7 +46,7 @@ def replay(folder: Path | str, on_round: OnRound | None = None) -> Replay:
     rows = recorded(folder)
     config = load_config(str(folder / CONFIG)).simulated()
     numbers = {user_name(number): number - 1 for number in range(1, config.users + 1)}
-    training = from_config(config, world=_world(rows, numbers))
+    training = from_config(config, Given(world=_world(rows, numbers)))
     simulation = training.simulation
     seen: set[str] = set()  # users that were asked so far
 

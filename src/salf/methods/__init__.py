@@ -74,7 +74,7 @@ def named(method: Method) -> str:
 
 def to_wire(method: Method) -> str:
     """A method and its options for its users; "" if they need not know it."""
-    if not method.changes_users:
+    if not method.defines("local_rule", "gradients", "user_state"):
         return ""
     options = {option.name: getattr(method, option.name) for option in fields(method)}
     return json.dumps({"name": method.name, "options": options})

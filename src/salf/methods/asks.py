@@ -1,10 +1,11 @@
 """What a method asks for, seen by trying it, and that it keeps nothing but what it declares."""
 
 import pickle
-from dataclasses import FrozenInstanceError, dataclass, field
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, dataclass, replace
 from functools import cached_property
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -13,12 +14,19 @@ from salf.core.arrivals import Arrivals, Closing, Floats
 from salf.core.rules import LocalRule
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from salf.methods.base import Method
     from salf.worlds.base import World
 
+T = TypeVar("T", Arrivals, Closing)
+
 USERS, LAYERS = 6, 3  # of the trial
+SIMULATED_ONLY = {
+    "narrowed": "its stragglers train a narrower network",
+    "timely": "its users are assigned work by their simulated times",
+    "late": "its users deliver updates of older models",
+    "buffered": "its users deliver updates of older models",
+    "own": "it has a world of its own",
+}
 
 
 @dataclass(frozen=True)
@@ -69,97 +77,59 @@ class Asks:
     @property
     def simulated_only(self) -> str:
         """Why the method cannot run live; "" if it can."""
-        reasons = {
-            "narrowed": "its stragglers train a narrower network",
-            "timely": "its users are assigned work by their simulated times",
-            "late": "its users deliver updates of older models",
-            "buffered": "its users deliver updates of older models",
-            "own": "it has a world of its own",
-        }
-        return next((why for name, why in reasons.items() if name in self.variants), "")
+        return next((why for name, why in SIMULATED_ONLY.items() if name in self.variants), "")
 
 
 def asks_of(method: "Method") -> Asks:
     """Try a method on users of all depths, steps and ages, and note what it asks for."""
-    _check_hooks(method)
-    world, noted, watch = _World(), _Noted(), Watch(method)
-    depth = np.array([1, 2, 3, 4, 1, 2])
-    plain: dict[str, Any] = {
-        "user": np.arange(USERS),
-        "depth": depth,
-        "straggler": depth > 1,
-        "age": np.array([0, 0, 0, 0, 1, 0]),
-        "weight": np.ones(USERS),
-        "asked": USERS,
-        "steps": np.array([2, 2, 2, 1, 2, 1]),
-        "planned": np.full(USERS, 2),
-        "chance": np.full((LAYERS, USERS), 0.5),
-        "everybody": float(USERS),
-        "round": 2,
-        "server": _tried(method, lambda: tensors(method.server_state({}))) or {},
-    }
-    arrived = _Arrivals(**plain, noted=noted)
-    layer = np.full(LAYERS, 2.0)
-    closing = _Closing(
-        users=USERS,
-        reached=np.full(LAYERS, 2),
-        shares=layer,
-        unreached=layer / 8,
-        present=layer,
-        steps=layer,
-        everybody=USERS,
-        round=2,
-        server=plain["server"],
-        noted=noted,
-    )
-    noted.names.clear()  # of making them
-    for trial in (
-        lambda: method.share(arrived, LAYERS),
-        lambda: method.widths(arrived),
-        lambda: method.divisor(closing),
+    from salf.methods.base import state_of
+
+    for hook, needed in (
+        ("learned", "server_state"),
+        ("heard", "server_state"),
+        ("after", "user_state"),
     ):
-        _tried(method, trial)
+        if method.defines(hook) and not method.defines(needed):
+            name = type(method).__name__
+            raise SalfError(f"{name} defines {hook}, which needs {needed}: define both.")
+    watch, read, cutoffs, variants = Watch(method), set[str](), list[int](), set[str]()
+
+    def interval(cutoff: int) -> Floats:
+        cutoffs.append(cutoff)
+        return np.ones((LAYERS, USERS))
+
+    state = _tried(method, lambda: state_of(method, "server_state", method.server_state({}))) or {}
+    two = np.full(LAYERS, 2.0)
+    arrived = replace(
+        Arrivals.at(
+            np.array([1, 2, 3, 4, 1, 2]),
+            age=np.array([0, 0, 0, 0, 1, 0]),
+            steps=np.array([2, 2, 2, 1, 2, 1]),
+            planned=np.full(USERS, 2),
+        ),
+        chances=np.full((LAYERS, USERS), 0.5),
+        everybody=float(USERS),
+        round=2,
+        server=state,
+    )
+    arrived = _noting(arrived, read, interval=interval)
+    closing = _noting(
+        Closing(USERS, np.full(LAYERS, 2), two, two / 8, two, two, USERS, 2, state), read
+    )
+    _tried(method, lambda: method.share(arrived, LAYERS))
+    _tried(method, lambda: method.widths(arrived))
+    _tried(method, lambda: method.divisor(closing))
+    world = _World(variants)
     if _tried(method, lambda: method.world(cast("World", world))) is not world:
-        world.variants.add("own")
+        variants.add("own")
     memory = method.memory()
     watch.check()
-    return Asks(
-        frozenset(noted.names),
-        noted.cutoff,
-        frozenset(world.variants),
-        memory is not None and memory.stands_in,
-    )
+    cutoff = cutoffs[0] if cutoffs else None
+    stands_in = memory is not None and memory.stands_in
+    return Asks(frozenset(read), cutoff, frozenset(variants), stands_in)
 
 
-def _check_hooks(method: "Method") -> None:
-    """Refuse hooks that would never be called."""
-    from salf.methods.base import Method
-
-    cls = type(method)
-    needs = {"learned": "server_state", "heard": "server_state", "after": "user_state"}
-    own = {
-        name for name in (*needs, *needs.values()) if getattr(cls, name) is not vars(Method)[name]
-    }
-    for hook in needs.keys() & own:
-        if (state := needs[hook]) not in own:
-            raise SalfError(f"{cls.__name__} defines {hook}, which needs {state}: define both.")
-
-
-def tensors(state: Any) -> "dict[str, Tensor]":
-    """A state with its numbers as tensors."""
-    if not len(state):
-        return {}
-    import torch
-
-    def tensor(value: Any) -> "Tensor":
-        if isinstance(value, torch.Tensor):
-            return value.detach()
-        return torch.tensor(value, dtype=torch.float64)
-
-    return {str(name): tensor(value) for name, value in state.items()}
-
-
-def _tried(method: "Method", trial: Any) -> Any:
+def _tried(method: "Method", trial: Callable[[], Any]) -> Any:
     try:
         return trial()
     except FrozenInstanceError as error:
@@ -168,33 +138,17 @@ def _tried(method: "Method", trial: Any) -> Any:
         return None
 
 
-@dataclass
-class _Noted:
-    names: set[str] = field(default_factory=set)
-    cutoff: int | None = None
+def _noting(seen: T, read: set[str], **own: Any) -> T:
+    """A copy that notes the names of what is read of it; `own` are attributes of its own."""
 
+    def note(self: object, name: str) -> Any:
+        read.add(name)
+        return own[name] if name in own else object.__getattribute__(self, name)
 
-class _Noting:
-    noted: _Noted
-
-    def __getattribute__(self, name: str) -> Any:
-        if not name.startswith("_") and name != "noted":
-            self.noted.names.add(name)
-        return super().__getattribute__(name)
-
-
-@dataclass(frozen=True, eq=False)
-class _Arrivals(_Noting, Arrivals):
-    noted: _Noted = field(default_factory=_Noted, kw_only=True)
-
-    def interval(self, cutoff: int) -> Floats:
-        self.noted.cutoff = cutoff
-        return np.ones((LAYERS, USERS))
-
-
-@dataclass(frozen=True)
-class _Closing(_Noting, Closing):
-    noted: _Noted = field(default_factory=_Noted, kw_only=True)
+    kind = type(seen)
+    noting: Any = object.__new__(type(kind.__name__, (kind,), {"__getattribute__": note}))
+    object.__getattribute__(noting, "__dict__").update(vars(seen))
+    return cast("T", noting)
 
 
 class _World:
@@ -202,12 +156,12 @@ class _World:
 
     users, layers = USERS, LAYERS
 
-    def __init__(self) -> None:
-        self.variants: set[str] = set()
+    def __init__(self, variants: set[str]) -> None:
+        self._variants = variants
 
     def __getattr__(self, name: str) -> Any:
         def variant(*_: Any, **__: Any) -> _World:
-            self.variants.add(name)
+            self._variants.add(name)
             return self
 
         return variant
@@ -245,32 +199,27 @@ def keeps_itself(watched: "Method | LocalRule", name: str) -> SalfError:
             f"{changes}: let the method return it from user_state(weights), its new value from "
             f"after(done), and read it as step.own[{name!r}]."
         )
-    number = type(getattr(watched, name, None)) in (int, float)
-    example = f", as {{{name!r}: 0}}" if number else ""
     return SalfError(
-        f"{changes} and the next run would begin with: return it from server_state(weights)"
-        f"{example}, its new value from learned(server, heard, closing), and read it as "
+        f"{changes} and the next run would begin with: return it from server_state(weights), as "
+        f"{{{name!r}: 0}}, its new value from learned(server, heard, closing), and read it as "
         f"arrived.server[{name!r}] in share and closing.server[{name!r}] in divisor; what belongs "
         "to one user goes into user_state(weights) and after(done)."
     )
 
 
-def _attributes(watched: object) -> dict[str, Any]:
-    """What could change, as bytes; nothing of what comes with salf."""
-    own = [cls for cls in type(watched).__mro__ if not cls.__module__.startswith("salf.")]
-    if len(own) < 2:  # object is one
+def _attributes(watched: object) -> dict[str, bytes | int]:
+    """What could change of an object and its classes, as bytes; nothing of what is salf's."""
+    classes = type(watched).__mro__[:-1]
+    own = [cls for cls in classes if cls.__module__.partition(".")[0] not in ("salf", "abc")]
+    if not own:
         return {}
-    found: dict[str, Any] = {}
-    for cls in own[:-1]:
-        found |= {n: v for n, v in vars(cls).items() if not isinstance(v, _NO_STATE)}
-    classes = type(watched).__mro__
+    found = {n: v for cls in own for n, v in vars(cls).items() if not isinstance(v, _NO_STATE)}
     cached = {n for cls in classes for n, v in vars(cls).items() if isinstance(v, cached_property)}
     found |= {name: value for name, value in vars(watched).items() if name not in cached}
-    kept = {n: v for n, v in found.items() if not (n.startswith("__") or n.startswith("_abc"))}
-    return {name: _frozen(value) for name, value in kept.items()}
+    return {n: _frozen(v) for n, v in found.items() if not n.startswith(("__", "_abc"))}
 
 
-def _frozen(value: Any) -> Any:
+def _frozen(value: Any) -> bytes | int:
     try:
         return pickle.dumps(value)
     except Exception:  # whatever cannot be copied: a function in a field, say

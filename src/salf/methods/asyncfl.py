@@ -5,8 +5,8 @@ from typing import Literal
 
 from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals, Closing, Floats
-from salf.methods.base import Method
-from salf.methods.events import of_whole_updates, polynomial
+from salf.methods.base import Method, limited
+from salf.methods.family import of_whole_updates, polynomial
 from salf.worlds.base import World
 
 Stale = Literal["difference", "model"]
@@ -25,17 +25,13 @@ class AsyncFL(Method):
     a step whenever that many updates have arrived.
     """
 
-    delay: int | None = None  # 2
+    delay: int | None = limited(None, least=1)  # 2
     stale: Stale = "difference"
-    discount: float = 0.0
-    buffer: int | None = None
+    discount: float = limited(0.0, least=0)
+    buffer: int | None = limited(None, least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.delay is not None and self.delay < 1) or self.discount < 0:
-            raise SalfError(
-                f"AsyncFL needs delay >= 1 and discount >= 0, not {self.delay}, {self.discount}."
-            )
         if self.delay is not None and self.buffer is not None:
             raise SalfError("with a buffer, users deliver when they are done: leave out delay.")
 

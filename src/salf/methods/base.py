@@ -19,7 +19,7 @@ from salf.common.registry import converted
 from salf.core.arrivals import Arrivals, Bools, Closing, Floats, Ints
 from salf.core.rules import Done, LocalRule, State, Tensors
 from salf.core.server import SGD, Optimiser
-from salf.methods.asks import Asks, asks_of, tensors
+from salf.methods.asks import Asks, asks_of
 from salf.worlds.base import World
 
 if TYPE_CHECKING:
@@ -102,11 +102,32 @@ class Recalled:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """The numbers that an option of a method may have."""
+
+    least: float = float("-inf")
+    most: float = float("inf")
+    above: float = float("-inf")
+
+    def __contains__(self, value: float) -> bool:
+        return self.least <= value <= self.most and value > self.above
+
+    def __str__(self) -> str:
+        words = {"above": self.above, "at least": self.least, "at most": self.most}
+        return " and ".join(f"{word} {n:g}" for word, n in words.items() if np.isfinite(n))
+
+
+def limited(default: Any, **limits: float) -> Any:
+    """A field of a method, and what it must be: `least`, `most`, `above` or several of these."""
+    return field(default=default, metadata={"limits": Limits(**limits)})
+
+
+@dataclass(frozen=True)
 class Method(ABC):
     """A rule that turns the arrivals of a round into weights of the users' updates.
 
-    `average`: over the users that reached a layer, as the equations say, or over all users, as
-    the authors' script does. A method without this choice has it as a class variable.
+    Its fields are its options. `average`: over the users that reached a layer, as the equations
+    say, or over all users, as the authors' script does.
     """
 
     average: Average = field(default="reached", kw_only=True)
@@ -126,11 +147,24 @@ class Method(ABC):
             what = name if name == "average" else f"the option {name} of {self.name}"
             value = converted(getattr(self, option.name), kinds[option.name], what)
             object.__setattr__(self, option.name, value)
+            limits = option.metadata.get("limits")
+            if limits is not None and value is not None and value not in limits:
+                raise SalfError(f"{what} must be {limits}, not {value}.")
 
     @cached_property
     def asks(self) -> Asks:
         """What the method reads, and which world it is for."""
         return asks_of(self)
+
+    def defines(self, *hooks: str) -> bool:
+        """Whether the method has one of these hooks of its own."""
+        return any(getattr(type(self), hook) is not getattr(Method, hook) for hook in hooks)
+
+    # ---- what a method may define ---------------------------------------------------------------
+
+    @abstractmethod
+    def divisor(self, closing: Closing) -> Floats:
+        """What the sum of the weighed gradients is divided by, for each layer."""
 
     def counts(self, arrived: Arrivals, layers: int) -> Bools:
         """Who takes part in which layer, [L, users]: by default who reached it."""
@@ -179,47 +213,9 @@ class Method(ABC):
         """The step of the layers that were reached, in units of the users' `rate`."""
         return step
 
-    def refuses(self, optimiser: Optimiser) -> str:
-        """Why this cannot be the server's optimiser; "" if it can."""
-        if not self.average_models:
-            return ""
-        return "" if isinstance(optimiser, SGD) else "averages old models, which needs server 'sgd'"
-
-    def takes_whole_steps(self, layers: int) -> bool:
-        """Whether layers of a further step that was stopped do not count."""
-        stopped = Arrivals.at(np.array([2]), steps=np.array([2]), planned=np.array([2]))
-        return layers > 1 and int(self.gradients(stopped, layers).max()) < 2
-
-    @property
-    def changes_users(self) -> bool:
-        """Whether users must know the method to do what it asks of them."""
-        cls = type(self)
-        return any(
-            getattr(cls, hook) is not getattr(Method, hook)
-            for hook in ("local_rule", "gradients", "user_state")
-        )
-
-    @property
-    def keeps_users(self) -> bool:
-        """Whether anything is kept of each user."""
-        return type(self).user_state is not Method.user_state
-
-    @property
-    def has_state(self) -> bool:
-        """Whether anything is kept between rounds."""
-        cls = type(self)
-        return any(
-            getattr(cls, hook) is not getattr(Method, hook)
-            for hook in ("server_state", "user_state", "step")
-        )
-
     def memory(self) -> Recalled | None:
         """What is remembered of users' last updates; None for nothing."""
         return None
-
-    @abstractmethod
-    def divisor(self, closing: Closing) -> Floats:
-        """What the sum of the weighed gradients is divided by, for each layer."""
 
     def world(self, world: World) -> World:
         """How the users of a world behave under this method."""
@@ -238,13 +234,25 @@ class Method(ABC):
         """Whether users on older models contribute those models, not only their differences."""
         return False
 
+    def refuses(self, optimiser: Optimiser) -> str:
+        """Why this cannot be the server's optimiser; "" if it can."""
+        if not self.average_models:
+            return ""
+        return "" if isinstance(optimiser, SGD) else "averages old models, which needs server 'sgd'"
+
+    # ---- what follows from it -------------------------------------------------------------------
+
+    def takes_whole_steps(self, layers: int) -> bool:
+        """Whether layers of a further step that was stopped do not count."""
+        stopped = Arrivals.at(np.array([2]), steps=np.array([2]), planned=np.array([2]))
+        return layers > 1 and int(self.gradients(stopped, layers).max()) < 2
+
     def weights(self, arrived: Arrivals, unreached: Floats) -> Floats:
         """c[l, u] of a step whose arrivals and p_l are known."""
-        share, closing = self._closing(arrived, unreached)
-        return np.asarray(share / self.checked_divisor(closing)[:, None])
+        return self._weighed(arrived, unreached)[0]
 
-    def _closing(self, arrived: Arrivals, unreached: Floats) -> tuple[Floats, Closing]:
-        """The shares, each times its user's weight, and what is known when the step closes."""
+    def _weighed(self, arrived: Arrivals, unreached: Floats) -> tuple[Floats, Closing]:
+        """c[l, u], and what is known when the step closes."""
         layers = len(unreached)
         share = self.checked_share(arrived, layers)
         heard, share = share > 0, share * arrived.weight
@@ -264,7 +272,7 @@ class Method(ABC):
             round=arrived.round,
             server=arrived.server,
         )
-        return share, closing
+        return np.asarray(share / self.checked_divisor(closing)[:, None]), closing
 
     def plan(
         self, t: int, arrived: Arrivals, unreached: Floats, rows: Ints | None = None
@@ -273,42 +281,31 @@ class Method(ABC):
 
         Users with no weight in any layer compute nothing.
         """
-        share, closing = self._closing(arrived, unreached)
-        weights = share / self.checked_divisor(closing)[:, None]
+        weights, closing = self._weighed(arrived, unreached)
         gradients = np.where(weights > 0, self.gradients(arrived, len(unreached)), 0)
         rows = np.zeros(arrived.users, np.int64) if rows is None else rows
         # Python's own numbers, because a round has few users and arrays have their price.
         given_to, widths = (t - arrived.age).tolist(), self.widths(arrived).tolist()
-        narrow = self.narrow(t)
-        networks = list(zip(given_to, widths, rows.tolist(), strict=True))
-        takes_part: list[bool] = (weights.max(axis=0) > 0).tolist()
-        if networks and all(takes_part) and networks.count(networks[0]) == len(networks):
-            everybody = Group(arrived.user, weights, *networks[0], gradients)
-            return RoundPlan((everybody,), closing, narrow, self.average_models)
         alike: dict[tuple[int, float, int], list[int]] = {}
-        for user, network in enumerate(networks):
-            if takes_part[user]:
+        networks = zip(given_to, widths, rows.tolist(), strict=True)
+        takes_part = (weights.max(axis=0) > 0).tolist()
+        for user, (network, takes) in enumerate(zip(networks, takes_part, strict=True)):
+            if takes:
                 alike.setdefault(network, []).append(user)
         groups = []
         # The oldest models first, of these the full ones, of these those with most rows.
         for given, width, count in sorted(alike, key=lambda one: (one[0], -one[1], -one[2])):
-            some = np.array(alike[given, width, count])
+            users = alike[given, width, count]
+            some = slice(None) if len(users) == arrived.users else np.array(users)
             groups.append(
-                Group(
-                    arrived.user[some],
-                    weights[:, some],
-                    given,
-                    width,
-                    count,
-                    gradients[:, some],
-                )
+                Group(arrived.user[some], weights[:, some], given, width, count, gradients[:, some])
             )
-        return RoundPlan(tuple(groups), closing, narrow, self.average_models)
+        return RoundPlan(tuple(groups), closing, self.narrow(t), self.average_models)
 
     def checked_share(self, arrived: Arrivals, layers: int) -> Floats:
         """`share`, or an error that says what is wrong with it."""
         share = np.asarray(self.share(arrived, layers), np.float64)
-        if type(self).share is Method.share and type(self).counts is Method.counts:
+        if not self.defines("share", "counts"):
             return share
         self._check("share", share, (layers, arrived.users), share >= 0)
         if share[~arrived.reach(layers)].any():
@@ -322,7 +319,7 @@ class Method(ABC):
         arrived = Arrivals.at(depths, steps=steps, planned=np.full_like(steps, 2))
         chance = np.tile(np.linspace(0.1, 1, arrived.users), (layers, 1))
         arrived = replace(
-            arrived, chance=chance, intervals=1 / chance, round=1, server=server or {}
+            arrived, chances=chance, intervals=1 / chance, round=1, server=server or {}
         )
         together = self.checked_share(arrived, layers)
         each = (self.checked_share(arrived.only(user), layers) for user in range(arrived.users))
@@ -349,10 +346,26 @@ class Method(ABC):
             raise SalfError(f"{type(self).__name__}.{what} must return {allowed} numbers.")
 
 
+@dataclass(frozen=True)
+class OwnAverage(Method):
+    """A method that defines its own average: there is no choice."""
+
+    average: ClassVar[Average] = "reached"  # type: ignore[misc]
+
+
 def state_of(method: Method, hook: str, state: Any) -> "dict[str, Tensor]":
     """A state that a method returned: tensors by name, and numbers made tensors."""
     try:
-        return tensors(state)
+        if not len(state):
+            return {}
+        import torch
+
+        return {
+            str(name): value.detach()
+            if isinstance(value, torch.Tensor)
+            else torch.tensor(value, dtype=torch.float64)
+            for name, value in state.items()
+        }
     except (AttributeError, TypeError, ValueError):
         raise SalfError(
             f"{type(method).__name__}.{hook} must return a dict of tensors and numbers by name."

@@ -1,18 +1,14 @@
 """CA2FL: FedBuff that remembers every user's last update, so that slow users keep their weight."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-import numpy as np
-
-from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals, Closing, Floats
-from salf.methods.base import Average, Recalled
-from salf.methods.events import Buffering, of_whole_updates
+from salf.methods.base import limited
+from salf.methods.family import Buffering, Remembers, of_whole_updates
 
 
 @dataclass(frozen=True)
-class CA2FL(Buffering):
+class CA2FL(Remembers, Buffering):
     """w <- w - eta_g (mean_u h_u + 1/K sum_{u in the buffer} (Delta_u - h_u)), then h_u <- Delta_u.
 
     h_u is the last update of user u, 0 before the first; the mean is over all users. The server
@@ -24,25 +20,11 @@ class CA2FL(Buffering):
     Update Calibration", ICLR 2024.
     """
 
-    fade: float | None = None
-    remember: int = 1000
-
-    average: ClassVar[Average] = "reached"  # type: ignore[misc]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.remember < 1 or (self.fade or 0) < 0:
-            raise SalfError(
-                f"CA2FL needs remember >= 1 and fade >= 0, not {self.remember} and {self.fade}."
-            )
-
-    def memory(self) -> Recalled:
-        """The last update of every user."""
-        return Recalled(1.0, self.fade, self.remember)
+    fade: float | None = limited(None, least=0)
 
     def share(self, arrived: Arrivals, layers: int) -> Floats:
         """1, however stale."""
-        return of_whole_updates(arrived, layers, np.ones(arrived.users))
+        return of_whole_updates(arrived, layers, 1.0)
 
     def divisor(self, closing: Closing) -> Floats:
         """K."""

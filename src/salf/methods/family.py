@@ -1,23 +1,16 @@
-"""The base of methods that weigh users by how often they take part, or remember their updates.
-
-With a share a[l, u], a scale s[l] and the remembered gradient y[l, u] of each user, they all have
-the step
-
-    s_l sum_{u arrived} a[l, u] (g[l, u] - beta y[l, u])  +  beta mean_u y[l, u]
-"""
+"""Bases of methods: those that count whole updates, remember users, or step after K updates."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from salf.common.errors import SalfError
-from salf.core.arrivals import Arrivals, Bools, Floats
-from salf.methods.base import Average, Method, Recalled
+from salf.core.arrivals import Arrivals, Bools, Floats, Ints
+from salf.methods.base import Method, OwnAverage, Recalled, limited
+from salf.worlds.base import World
 
 
 @dataclass(frozen=True)
-class PerLayerOrWhole(Method):
+class PerLayerOrWhole(OwnAverage):
     """A method that treats every layer separately, with the users that reached it.
 
     With `whole`, only users that finished take part, as in the papers, which use whole updates.
@@ -25,52 +18,65 @@ class PerLayerOrWhole(Method):
 
     whole: bool = False
 
-    average: ClassVar[Average] = "reached"  # type: ignore[misc]
-
     def counts(self, arrived: Arrivals, layers: int) -> Bools:
         """Who reached the layer, or who finished."""
         if self.whole:
             return np.tile(arrived.finished, (layers, 1))
         return arrived.reach(layers)
 
-    def chance(self, arrived: Arrivals, layers: int) -> Floats:
-        """P(user u takes part in layer l)."""
-        if arrived.chance is None:
-            raise SalfError(f"{self.name} needs to know how likely each user is to take part.")
+    def inverse(self, arrived: Arrivals, layers: int, floor: float) -> Floats:
+        """1/max(pi, floor) for those who take part, pi being P(user u takes part in layer l)."""
+        chance = arrived.chance
         if self.whole:  # a user that reached layer 1 has finished
-            return np.tile(arrived.chance[0], (layers, 1))
-        return arrived.chance
-
-
-def inverse(method: PerLayerOrWhole, arrived: Arrivals, layers: int, floor: float) -> Floats:
-    """1/max(pi, floor) for those who take part: [L, users]."""
-    return method.counts(arrived, layers) / np.maximum(method.chance(arrived, layers), floor)
+            chance = np.tile(chance[0], (layers, 1))
+        return self.counts(arrived, layers) / np.maximum(chance, floor)
 
 
 @dataclass(frozen=True)
-class WithMemory(PerLayerOrWhole):
+class Remembers(OwnAverage):
     """A method that remembers the last update of every user.
+
+    With a share a[l, u], a scale s[l] and the remembered gradient y[l, u], its step is
+
+        s_l sum_{u arrived} a[l, u] (g[l, u] - beta y[l, u])  +  beta mean_u y[l, u]
 
     A remembered update has the weight fade / (fade + age), one half after `fade` rounds. With
     `fade` None it does not fade, as in the papers; with 0 nothing is remembered. At most `remember`
     users are remembered, each taking as much memory as the model.
     """
 
-    fade: float | None = 20.0
-    remember: int = 1000
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.fade is not None and not self.fade >= 0:
-            raise SalfError(f"the fade of {self.name} must be at least 0, not {self.fade}.")
-        if self.remember < 1:
-            raise SalfError(f"{self.name} must remember at least one user, not {self.remember}.")
-
-    @property
-    def beta(self) -> float:
-        """How much of what is remembered enters a step."""
-        return 1.0
+    fade: float | None = limited(20.0, least=0)
+    remember: int = limited(1000, least=1)
 
     def memory(self) -> Recalled:
-        """The last update of every user."""
-        return Recalled(self.beta, self.fade, self.remember)
+        """The last update of every user, with beta = 1."""
+        return Recalled(1.0, self.fade, self.remember)
+
+
+@dataclass(frozen=True)
+class WithMemory(Remembers, PerLayerOrWhole):
+    """A method with a memory of every layer separately."""
+
+
+@dataclass(frozen=True)
+class Buffering(Method):
+    """The server takes a step after `buffer` updates, each on the model its user was given.
+
+    The clock determines the order in which updates arrive.
+    """
+
+    buffer: int = limited(10, least=1)
+
+    def world(self, world: World) -> World:
+        """Users deliver when they are done."""
+        return world.buffered(self.buffer)
+
+
+def polynomial(age: Ints, power: float) -> Floats:
+    """(1 + staleness)^-power."""
+    return np.asarray((1.0 + age) ** -power)
+
+
+def of_whole_updates(arrived: Arrivals, layers: int, weight: Floats | float) -> Floats:
+    """These shares for the users that finished, in every layer: [L, users]."""
+    return np.tile(np.where(arrived.finished, weight, 0.0), (layers, 1))

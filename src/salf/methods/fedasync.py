@@ -1,22 +1,21 @@
 """FedAsync: every model that arrives is mixed into the server's; a stale one counts for less."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
-from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals, Closing, Floats
 from salf.core.rules import LocalRule, Proximal
-from salf.methods.base import Average, Method
-from salf.methods.events import hinge, of_whole_updates, polynomial
+from salf.methods.base import OwnAverage, limited
+from salf.methods.family import of_whole_updates, polynomial
 from salf.worlds.base import World
 
 Staleness = Literal["constant", "polynomial", "hinge"]
 
 
 @dataclass(frozen=True)
-class FedAsync(Method):
+class FedAsync(OwnAverage):
     """w <- (1 - a) w + a w_u for every user's model w_u, with a = alpha s(tau).
 
     s(tau) is 1 (`staleness="constant"`), (1 + tau)^-`power` ("polynomial"), or 1 if
@@ -27,22 +26,12 @@ class FedAsync(Method):
     Xie et al., "Asynchronous Federated Optimization", OPT 2020.
     """
 
-    alpha: float = 0.9
+    alpha: float = limited(0.9, above=0, most=1)
     staleness: Staleness = "polynomial"
-    power: float = 0.5
-    slope: float = 10.0
-    tolerated: float = 4.0
-    rho: float = 0.005
-
-    average: ClassVar[Average] = "reached"  # type: ignore[misc]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.alpha <= 1:
-            raise SalfError(f"alpha of FedAsync must be in (0, 1], not {self.alpha}.")
-        for name in ("power", "slope", "tolerated", "rho"):
-            if not getattr(self, name) >= 0:
-                raise SalfError(f"{name} of FedAsync must be at least 0.")
+    power: float = limited(0.5, least=0)
+    slope: float = limited(10.0, least=0)
+    tolerated: float = limited(4.0, least=0)
+    rho: float = limited(0.005, least=0)
 
     @property
     def average_models(self) -> bool:
@@ -59,12 +48,11 @@ class FedAsync(Method):
 
     def share(self, arrived: Arrivals, layers: int) -> Floats:
         """alpha s(tau)."""
+        factor: Floats | float = 1.0
         if self.staleness == "polynomial":
             factor = polynomial(arrived.age, self.power)
         elif self.staleness == "hinge":
-            factor = hinge(arrived.age, self.slope, self.tolerated)
-        else:
-            factor = np.ones(arrived.users)
+            factor = 1 / (self.slope * np.maximum(arrived.age - self.tolerated, 0.0) + 1)
         return of_whole_updates(arrived, layers, self.alpha * factor)
 
     def divisor(self, closing: Closing) -> Floats:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals, Closing, Floats
+from salf.methods.base import limited
 from salf.methods.family import PerLayerOrWhole
 
 
@@ -15,12 +15,7 @@ class FedAU(PerLayerOrWhole):
     rounds, which is therefore the largest share.
     """
 
-    cutoff: int = 50
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.cutoff < 1:
-            raise SalfError(f"the cutoff of fedau must be at least 1, not {self.cutoff}.")
+    cutoff: int = limited(50, least=1)
 
     def share(self, arrived: Arrivals, layers: int) -> Floats:
         """The mean interval so far."""

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals, Closing, Floats
-from salf.methods.events import Buffering, of_whole_updates, polynomial
+from salf.methods.base import limited
+from salf.methods.family import Buffering, of_whole_updates, polynomial
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,7 @@ class FedBuff(Buffering):
     Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022.
     """
 
-    discount: float = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.discount >= 0:
-            raise SalfError(f"the discount of FedBuff must be at least 0, not {self.discount}.")
+    discount: float = limited(0.5, least=0)
 
     def share(self, arrived: Arrivals, layers: int) -> Floats:
         """s(tau)."""

@@ -1,13 +1,11 @@
 """FedDyn: every user's loss is bent until the users' minima are the federation's."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from salf.common.errors import SalfError
 from salf.core.arrivals import Closing, Floats
 from salf.core.rules import Done, LocalRule, LocalStep, State, Tensors
 from salf.core.server import SGD, Optimiser
-from salf.methods.base import Average, Method
+from salf.methods.base import OwnAverage, limited
 
 
 @dataclass(frozen=True)
@@ -22,7 +20,7 @@ class Bent(LocalRule):
 
 
 @dataclass(frozen=True)
-class FedDyn(Method):
+class FedDyn(OwnAverage):
     """Users step on F_u(w) + alpha/2 ||w - w_t||^2 - <h_u, w>; the server takes mean w_u - h/alpha.
 
     After its round, user u has h_u <- h_u - alpha (w_u - w_t), and the server h <- h - alpha/N
@@ -35,15 +33,9 @@ class FedDyn(Method):
     on the user's device.
     """
 
-    alpha: float = 0.01
+    alpha: float = limited(0.01, above=0)
 
-    average: ClassVar[Average] = "reached"  # type: ignore[misc]
     users_keep = "device"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.alpha > 0:
-            raise SalfError(f"alpha of FedDyn must be positive, not {self.alpha}.")
 
     def server_state(self, weights: Tensors) -> State:
         """h."""

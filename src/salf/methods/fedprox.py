@@ -4,10 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals, Closing, Floats, Ints
 from salf.core.rules import LocalRule, Proximal
-from salf.methods.base import Method
+from salf.methods.base import Method, limited
 
 
 @dataclass(frozen=True)
@@ -22,12 +21,7 @@ class FedProx(Method):
     Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
     """
 
-    mu: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.mu >= 0:
-            raise SalfError(f"mu of FedProx must be at least 0, not {self.mu}.")
+    mu: float = limited(1.0, least=0)
 
     def local_rule(self, steps: int) -> LocalRule | None:
         """The term mu (w - w_t), which is 0 in the first step."""

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals, Closing, Floats
-from salf.methods.family import WithMemory, inverse
+from salf.methods.base import Recalled, limited
+from salf.methods.family import WithMemory
 
 
 @dataclass(frozen=True)
@@ -15,25 +15,16 @@ class FedStale(WithMemory):
     unbiased, and so is everything between. No share is above 1/`floor`.
     """
 
-    recall: float = 0.5
-    floor: float = 0.05
+    recall: float = limited(0.5, least=0, most=1)
+    floor: float = limited(0.05, above=0, most=1)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (0 <= self.recall <= 1 and 0 < self.floor <= 1):
-            raise SalfError(
-                f"fedstale needs recall in [0, 1] and floor in (0, 1], not {self.recall} and "
-                f"{self.floor}."
-            )
-
-    @property
-    def beta(self) -> float:
-        """The recall."""
-        return self.recall
+    def memory(self) -> Recalled:
+        """The last update of every user, with beta = `recall`."""
+        return Recalled(self.recall, self.fade, self.remember)
 
     def share(self, arrived: Arrivals, layers: int) -> Floats:
         """1/max(pi, floor)."""
-        return inverse(self, arrived, layers, self.floor)
+        return self.inverse(arrived, layers, self.floor)
 
     def divisor(self, closing: Closing) -> Floats:
         """The number of users asked."""

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals, Closing, Floats
-from salf.methods.base import Method, Narrow
+from salf.methods.base import Method, Narrow, limited
 from salf.worlds.base import World
 
 
@@ -19,12 +18,7 @@ class HeteroFL(Method):
     activations (HeteroFL itself keeps no running statistics during training).
     """
 
-    width: float = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.width <= 1:
-            raise SalfError(f"the width of HeteroFL must be in (0, 1], not {self.width}.")
+    width: float = limited(0.5, above=0, most=1)
 
     def world(self, world: World) -> World:
         """Stragglers finish: they have less to do."""

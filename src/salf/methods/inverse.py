@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals, Closing, Floats
-from salf.methods.family import PerLayerOrWhole, inverse
+from salf.methods.base import limited
+from salf.methods.family import PerLayerOrWhole
 
 
 @dataclass(frozen=True)
@@ -19,21 +19,14 @@ class InverseProbability(PerLayerOrWhole):
     """
 
     normalised: bool = False
-    floor: float = 0.05
+    floor: float = limited(0.05, above=0, most=1)
 
     name: ClassVar[str] = "inverse"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.floor <= 1:
-            raise SalfError(f"the floor of inverse must be in (0, 1], not {self.floor}.")
-
     def share(self, arrived: Arrivals, layers: int) -> Floats:
         """1/max(pi, floor)."""
-        return inverse(self, arrived, layers, self.floor)
+        return self.inverse(arrived, layers, self.floor)
 
     def divisor(self, closing: Closing) -> Floats:
         """The number of users asked, or the sum of the shares."""
-        if self.normalised:
-            return closing.weight
-        return closing.asked
+        return closing.weight if self.normalised else closing.asked

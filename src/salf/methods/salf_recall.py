@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from salf.core.arrivals import Closing, Floats
-from salf.methods.base import Recalled
+from salf.methods.base import Recalled, limited
 from salf.methods.family import WithMemory
 
 
@@ -22,13 +22,13 @@ class SALFRecall(WithMemory):
     the run has a fleet or is live. See docs/recall.md.
     """
 
-    fade: float | None = 2.0
+    fade: float | None = limited(2.0, least=0)
 
     name: ClassVar[str] = "salf-recall"
 
     def memory(self) -> Recalled:
         """The last update of every user, which stands in for it."""
-        return Recalled(self.beta, self.fade, self.remember, stands_in=True)
+        return Recalled(1.0, self.fade, self.remember, stands_in=True)
 
     def divisor(self, closing: Closing) -> Floats:
         """The mean over who arrived; who is absent is added to it."""

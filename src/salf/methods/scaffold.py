@@ -1,11 +1,10 @@
 """SCAFFOLD: control variates take the users' own directions out of their local steps."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from salf.core.arrivals import Closing, Floats
 from salf.core.rules import Done, LocalRule, LocalStep, State, Tensors
-from salf.methods.base import Average, Method
+from salf.methods.base import OwnAverage
 
 
 class Corrected(LocalRule):
@@ -16,7 +15,7 @@ class Corrected(LocalRule):
 
 
 @dataclass(frozen=True)
-class SCAFFOLD(Method):
+class SCAFFOLD(OwnAverage):
     """Local steps follow g - c_u + c; the server averages where users get to, layer by layer.
 
     After its round, user u has c_u <- c_u - c + (w_t - w_u) / (K eta), the mean of its gradients
@@ -29,7 +28,6 @@ class SCAFFOLD(Method):
     ICML 2020. Live, c_u is kept on the user's device.
     """
 
-    average: ClassVar[Average] = "reached"  # type: ignore[misc]
     users_keep = "device"
 
     def server_state(self, weights: Tensors) -> State:

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from salf.common.errors import SalfError
 from salf.core.arrivals import Closing, Floats
-from salf.methods.base import Method
+from salf.methods.base import Method, limited
 from salf.worlds.base import World
 
 Times = Literal["expected", "measured"]
@@ -26,18 +25,9 @@ class TimelyFL(Method):
     local steps.
     """
 
-    fastest: float = 0.5
+    fastest: float = limited(0.5, above=0, most=1)
     times: Times = "measured"
-    most: int = 1000
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.fastest <= 1:
-            raise SalfError(
-                f"fastest of TimelyFL must be a share of the users in (0, 1], not {self.fastest}."
-            )
-        if self.most < 1:
-            raise SalfError(f"most of TimelyFL must be at least 1, not {self.most}.")
+    most: int = limited(1000, least=1)
 
     def world(self, world: World) -> World:
         """Users are assigned the work that fits."""

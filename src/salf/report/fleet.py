@@ -14,12 +14,11 @@ from salf.report.lines import figure as figure_of
 from salf.report.page import Chart, Page, Section, again
 from salf.report.tables import Table
 from salf.runs.config import Config
-from salf.worlds.fleet.preview import DOWNLOAD, FINISH, LATE, UPLOAD, Preview
+from salf.worlds.fleet.preview import FINISH, Preview
 
 PICTURE, PAGE = "preview", "preview.html"
 _WIDTH = 720
 _MOST = 200  # users of the map: more cannot be told apart
-_GREY, _PALE = "#c3c9cf", "#eceff1"
 _UNNAMED = {"labels": False, "ticks": False, "domain": False}
 
 
@@ -32,11 +31,9 @@ def write_preview(
 
 
 def figure(preview: Preview) -> style.Spec:
-    """All charts below each other, with a title."""
-    lanes = [_lanes(preview)] if preview.one_round else []
-    title = f"Fleet {preview.fleet}: {preview.users} users"
-    charts = [_deadlines(preview), _map(preview), *lanes]
-    return figure_of(*charts, title=title, subtitle=_told(preview)[:1])
+    """Both charts below each other, with a title."""
+    charts = [_deadlines(preview), _map(preview)]
+    return figure_of(*charts, title=_title(preview), subtitle=[_told(preview)])
 
 
 def page(preview: Preview, config: Config, command: Sequence[str]) -> Page:
@@ -58,39 +55,28 @@ def page(preview: Preview, config: Config, command: Sequence[str]) -> Page:
         for label, (chance, nobody) in zip(names.layers(preview.layers), reach, strict=True)
     ]
     columns = ["Layer", "Users that reach it per round", "p_l (probability that nobody does)"]
+    finishing = Table(["Users that finish", "Deadline"], finish)
     sections = [
-        Section(
-            "Reach by deadline", [by_deadline, Table(["Users that finish", "Deadline"], finish)]
-        ),
+        Section("Reach by deadline", [by_deadline, finishing]),
         Section("Which users reach which layers", [by_user, Table(columns, by_layer)]),
+        again(command, config.to_toml()),
     ]
-    if preview.one_round:
-        lanes = Chart(
-            style.spec(_lanes(preview)),
-            "A user downloads the model, runs backpropagation from the last layer to the first, "
-            "and stops in time to upload what it has by the deadline. The forward pass is part of "
-            "the last layer's bar.",
-        )
-        sections.append(Section("One round", [lanes]))
-    title = f"Fleet {preview.fleet}: {preview.users} users"
-    return Page(title, _told(preview), [*sections, again(command, config.to_toml())])
+    return Page(_title(preview), [_told(preview)], sections)
 
 
-def _told(preview: Preview) -> list[str]:
+def _title(preview: Preview) -> str:
+    return f"Fleet {preview.fleet}: {preview.users} users"
+
+
+def _told(preview: Preview) -> str:
     waits = names.duration(float(preview.waiting.mean()))
     if not np.isfinite(preview.waiting).all():
         waits = "forever, because some users never become available again"
-    said = [
+    return (
         f"A round that waits for all users takes {waits} on average. By a deadline of "
         f"{names.duration(preview.deadline)}, {preview.reach[0].mean():.0%} of the users finish "
-        f"and {preview.depths[-1]:.0%} complete no layer.",
-    ]
-    if not preview.one_round:
-        said.append(
-            "Devices are not always available, so probabilities are averages over rounds that "
-            "begin at different times."
-        )
-    return said
+        f"and {preview.depths[-1]:.0%} complete no layer."
+    )
 
 
 def _by(preview: Preview, part: float) -> str:
@@ -149,35 +135,4 @@ def _map(preview: Preview) -> Any:
         tooltip=style.tips(
             place="User, fastest first", layer="Layer", reach=("Probability", ".0%")
         ),
-    )
-
-
-def _lanes(preview: Preview) -> Any:
-    """The work of some users in one round."""
-    labels = _layers(preview)
-    layers = dict(zip(labels[::-1], style.ordered(len(labels))[::-1], strict=True))
-    colours = {DOWNLOAD: _GREY, **layers, UPLOAD: style.SOFT, LATE: _PALE}
-    records = [
-        {
-            "user": span.user,
-            "what": span.what if span.what in colours else labels[int(span.what) - 1],
-            "start": round(span.start, 6),
-            "end": round(span.end, 6),
-        }
-        for span in preview.one_round
-    ]
-    there = {record["what"] for record in records}
-    shown = {what: colour for what, colour in colours.items() if what in there}
-    last = max(preview.deadline, *(span.end for span in preview.one_round)) * 1.02
-    axis = style.Axis("Time in one round", seconds=True, domain=(0, last)).options()
-    bars = style.of(records, width=_WIDTH, height=alt.Step(11)).mark_bar(height=9)
-    lanes = bars.encode(
-        x=alt.X("start:Q", **axis),
-        x2="end:Q",
-        y=alt.Y("user:O", title="User, fastest first", axis=alt.Axis(**_UNNAMED)),
-        color=style.coloured("what", shown, style.legend(columns=8, symbolType="square")),
-        tooltip=style.tips(what="Work", start=("From, s", ".3~g"), end=("To, s", ".3~g")),
-    )
-    return alt.layer(
-        lanes, *style.upright(preview.deadline, names.duration(preview.deadline), "start")
     )

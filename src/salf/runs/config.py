@@ -1,7 +1,6 @@
 """The settings of a simulated run: those of any run, and the world that is made up for it."""
 
 from dataclasses import dataclass
-from math import inf
 from typing import Any, Literal, Self
 
 from salf.common.errors import SalfError
@@ -30,11 +29,12 @@ class Config(Settings):
         "| mixture:P1,... (with the probabilities of a straggler's depth 1..L+1) | uniform "
         "(assumption AS4) | fixed:D1,D2,... | probabilities:P1,... | package.module:Name",
     )
-    stragglers: float = setting(0.9, "Ratio of stragglers, in [0, 1].")
+    stragglers: float = setting(0.9, "Ratio of stragglers, in [0, 1].", least=0, most=1)
     fleet: str = setting(
         "",
-        "The users' devices, for a simulated clock instead of --depth: phones | "
-        "edge | lab | slow-classes | phones:speed=1e6,jitter=0.3 | FILE.csv | package.module:Name",
+        "The users' devices, for a simulated clock instead of --depth: phones | pis | "
+        "microcontrollers | slow-classes | phones:speed=2,links=none | FILE.csv | "
+        "package.module:Name",
     )
     availability: str = setting(
         "always",
@@ -55,12 +55,13 @@ class Config(Settings):
         "large-first: 100 times).",
     )
     attackers: int = setting(
-        1, "Number of users that attack, with --attack; these are the last users."
+        Unset(1), "Number of users that attack, with --attack; these are the last users."
     )
     seconds: float | None = setting(
         None,
         "With a fleet, the simulated time after which a run ends; --rounds, if also given, is then "
         "the maximum number of rounds.",
+        above=0,
     )
     eval_seconds: float = setting(
         0.0, "With a fleet, simulated seconds between evaluations, instead of rounds.", least=0
@@ -83,12 +84,12 @@ class Config(Settings):
         least = 0 if self.seconds else 1
         if self.rounds < least:
             raise SalfError(f"rounds must be at least {least}, not {self.rounds}.")
-        if not 0 <= self.stragglers <= 1:
-            raise SalfError(f"stragglers must be a ratio in [0, 1], not {self.stragglers}.")
         if self.cohort == "all" and self.cohort_by != "uniform":
             raise SalfError("cohort_by needs a cohort, such as cohort=100.")
         self._check_clock()
         worlds.check(self.depth, self.users, self.stragglers)
+        if not self.attack and type(self.attackers) is not Unset:
+            raise SalfError("attackers needs an attack, such as attack='flip'.")
         if self.attack:
             from salf.stages.attacks import Attack, Attackers
 
@@ -109,8 +110,6 @@ class Config(Settings):
                 deadlines.parse(self.deadline)
         if self.eval_every and self.eval_seconds:
             raise SalfError("eval_every and eval_seconds cannot be combined: give one of them.")
-        if self.seconds is not None and not 0 < self.seconds < inf:
-            raise SalfError(f"seconds must be a positive time, not {self.seconds}.")
         given = {
             "seconds": self.seconds,
             "eval_seconds": self.eval_seconds,

@@ -1,7 +1,8 @@
-"""From settings to a problem, and to a federation that can be trained."""
+"""From settings, and Python objects in place of some, to a problem and to its training."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from salf.core.compression import Compression
 from salf.core.inputs import takes_several
 from salf.core.layers import Layers, Prefixes
 from salf.core.server import Schedule, schedule
-from salf.data import DataSet, Partitioned, Samples, UsersData, given, holdout, load, some, split
+from salf.data import DataSet, Partitioned, Samples, UsersData, holdout, load, some, split
+from salf.data import given as by_indices
 from salf.data.sampling import Batches, Cohort
 from salf.data.users_data import Index
 from salf.engines import Loss, cross_entropy
@@ -43,51 +45,38 @@ SLOWEST_ROWS = 5_000  # of the slowest users' data are enough to measure the acc
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """Python objects in place of settings; what is not given is made from the config."""
+    """Python objects in place of settings; what is None is made from the config.
 
+    A problem stands for model, data, layers, loss and metrics. `split` are each user's indices.
+    Where `users` have data of their own, `data` are an example of them.
+    """
+
+    problem: Problem | None = None
+    model: nn.Module | None = None
+    data: DataSet | None = None
+    users: UsersData | None = None
+    split: Sequence[Sequence[int]] | None = None
+    tested: bool = True  # whether there are test data
+    layers: Sequence[Prefixes] | None = None
+    loss: Loss = cross_entropy
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
     method: Method | None = None
     world: DepthDistribution | World | None = None
     fleet: Fleet | None = None
     lr: Schedule | None = None
 
-
-@dataclass(frozen=True, eq=False)
-class Parts:
-    """The parts that a problem is made of.
-
-    With data of the users' own, `data` are an example of them. `indices` are a split that is given.
-    """
-
-    model: nn.Module
-    name: str  # of the model
-    data: DataSet
-    own: UsersData | None = None
-    indices: Sequence[Sequence[int]] | None = None
-    layers: Sequence[Prefixes] | None = None
-    loss: Loss = cross_entropy
-    metrics: Mapping[str, Metric] = field(default_factory=dict)
-    tested: bool = True
+    def copied(self) -> "Given":
+        """With a copy of the model, to train that."""
+        if (problem := self.problem) is not None:
+            return replace(self, problem=replace(problem, model=deepcopy(problem.model)))
+        return replace(self, model=deepcopy(self.model))
 
 
-def from_config(config: Config, report: Report | None = None, **given: Any) -> Training:
-    """The federation a config describes, with some objects `Given` in place of settings.
-
-    `report` gets a line when data are being fetched.
-    """
-    return training_of(config, problem_of(config, report), Given(**given))
-
-
-def problem_of(config: Settings, report: Report | None = None) -> Problem:
-    """The problem that a config names."""
-    return make_problem(config, _named(config, report))
-
-
-def problem_of_user(config: Settings, user: int) -> Problem:
-    """The problem as user `user` (from 0) has it: with its own data, and nothing held out."""
-    parts = _named(config)
-    kept, _, of_users = _divided(config, parts.data)
-    own = parts.data.train.subset(kept[of_users[user]])
-    return _fitted(config, parts, own, Partitioned(own, [np.arange(len(own))]))
+def from_config(
+    config: Config, given: Given | None = None, report: Report | None = None
+) -> Training:
+    """The federation that a config describes; `report` gets a line when data are being fetched."""
+    return training_of(config, problem_of(config, report, given), given)
 
 
 def load_data(config: Settings, report: Report | None = None) -> DataSet:
@@ -95,7 +84,44 @@ def load_data(config: Settings, report: Report | None = None) -> DataSet:
     return load(config.data, Path(config.data_dir) if config.data_dir else None, report=report)
 
 
-def _named(config: Settings, report: Report | None = None) -> Parts:
+def problem_of(
+    config: Settings, report: Report | None = None, given: Given | None = None
+) -> Problem:
+    """The problem that a config names, with some of its parts given."""
+    if given is not None and given.problem is not None:
+        return given.problem
+    given, data = _with_data(config, given or Given(), report)
+    check_metrics(given.metrics)
+    held = np.empty(0, np.int64)
+    if given.users is not None:
+        users = given.users
+    elif given.split is not None:
+        # Indices are the caller's own and may name any sample, so then nothing is held back.
+        users = Partitioned(data.train, by_indices(given.split, len(data.train)))
+    else:
+        kept, held, of_users = _divided(config, data)
+        users = Partitioned(data.train.subset(kept), of_users)
+    problem = _fitted(config, given, data, data.train, users)
+    device, dtype = _place(problem.model)
+    problem.test = data.test.to(device, dtype) if given.tested else None
+    problem.validation = data.train.subset(held).to(device, dtype) if len(held) else problem.test
+    return problem
+
+
+def problem_of_user(config: Settings, user: int) -> Problem:
+    """The problem as user `user` (from 0) has it: with its own data, and nothing held out."""
+    given, data = _with_data(config, Given())
+    kept, _, of_users = _divided(config, data)
+    own = data.train.subset(kept[of_users[user]])
+    return _fitted(config, given, data, own, Partitioned(own, [np.arange(len(own))]))
+
+
+def _with_data(
+    config: Settings, given: Given, report: Report | None = None
+) -> tuple[Given, DataSet]:
+    """The objects with a model, and the data set."""
+    if given.data is not None:
+        return given, given.data
     if config.given:
         raise SalfError(
             f"the config is from a Python run with its own {', '.join(config.given)}: repeat it "
@@ -103,26 +129,7 @@ def _named(config: Settings, report: Report | None = None) -> Parts:
         )
     data = load_data(config, report)
     model = build(config.model, data.train.shape, data.classes, config.seed)
-    return Parts(model, config.model, data)
-
-
-def make_problem(config: Settings, parts: Parts) -> Problem:
-    """A problem of a config's data split among its users, or of the users' own data."""
-    check_metrics(parts.metrics)
-    data, held = parts.data, np.empty(0, np.int64)
-    if parts.own is not None:
-        users = parts.own
-    elif parts.indices is not None:
-        # Indices are the caller's own and may name any sample, so then nothing is held back.
-        users = Partitioned(data.train, given(parts.indices, len(data.train)))
-    else:
-        kept, held, of_users = _divided(config, data)
-        users = Partitioned(data.train.subset(kept), of_users)
-    problem = _fitted(config, parts, data.train, users)
-    device, dtype = _place(problem.model)
-    problem.test = data.test.to(device, dtype) if parts.tested else None
-    problem.validation = data.train.subset(held).to(device, dtype) if len(held) else problem.test
-    return problem
+    return replace(given, model=model), data
 
 
 def _divided(config: Settings, data: DataSet) -> tuple[Index, Index, Any]:
@@ -132,23 +139,25 @@ def _divided(config: Settings, data: DataSet) -> tuple[Index, Index, Any]:
     return kept, held, split(config.split, data.train.labels[kept], config.users, rng)
 
 
-def _fitted(config: Settings, parts: Parts, samples: Samples, users: UsersData) -> Problem:
+def _fitted(
+    config: Settings, given: Given, data: DataSet, samples: Samples, users: UsersData
+) -> Problem:
     """The problem, once model, loss and users' data, of which there are samples, fit together."""
-    model = parts.model.to(_device(config.device if isinstance(config, Config) else "cpu"))
+    assert given.model is not None
+    model = given.model.to(_device(getattr(config, "device", "cpu")))
     device, dtype = _place(model)
     example, targets = _example(samples, config.batch_size).to(device, dtype).rows()
     takes_several(model, example)
-    classes = parts.data.classes if parts.loss is cross_entropy else 0
-    outputs = check_fit(model, example, classes, parts.name, config.batch_size)
-    loss = checked_loss(parts.loss, outputs, targets)
+    classes = data.classes if given.loss is cross_entropy else 0
+    name = config.given.get("model", config.model)
+    outputs = check_fit(model, example, classes, name, config.batch_size)
+    loss = checked_loss(given.loss, outputs, targets)
     users = users.to(device, dtype)
     if isinstance(users, Partitioned):  # whose sizes are known: batch norm refuses a single row
         smallest = int(users.sizes(np.arange(len(users))).min())
-        check_fit(model, example, classes, parts.name, min(smallest, config.batch_size))
-    layers = Layers.of(model, parts.layers or config.given_layers(), example)
-    return Problem(
-        model, layers, users, loss, example, metrics=parts.metrics, source=parts.data.source
-    )
+        check_fit(model, example, classes, name, min(smallest, config.batch_size))
+    layers = Layers.of(model, given.layers or config.given_layers(), example)
+    return Problem(model, layers, users, loss, example, metrics=given.metrics, source=data.source)
 
 
 def training_of(config: Config, problem: Problem, given: Given | None = None) -> Training:
@@ -163,24 +172,8 @@ def training_of(config: Config, problem: Problem, given: Given | None = None) ->
             slowest = some(users, SLOWEST_ROWS, evenly(fleet.slowest(), 500))
     elif world is None:
         world = worlds.parse(config.depth, len(users), len(problem.layers), config.stragglers)
-    simulation = Simulation(
-        problem,
-        method,
-        world if isinstance(world, World) else AtDeadline(world),
-        _recipe(config, users, batch_size, given.lr),
-        _stages(config, len(users)),
-        config.seed,
-    )
-    evaluation = evaluation_of(config, problem)
-    evaluation.slowest, evaluation.by = slowest, simulation.engine
-    return Training(simulation, evaluation)
-
-
-def _recipe(
-    config: Config, users: UsersData, batch_size: int | Ints, lr: Schedule | None
-) -> Recipe:
-    return Recipe(
-        lr or schedule(config.lr, config.rounds or 1),
+    recipe = Recipe(
+        given.lr or schedule(config.lr, config.rounds or 1),
         config.make_optimiser(),
         batch_size,
         config.local_work(),
@@ -188,6 +181,18 @@ def _recipe(
         config.weigh == "samples",
         config.engine,
     )
+    attack = Attack.parse(config.attack, config.seed) if config.attack else None
+    stages = Stages(
+        config.make_robust(),
+        Compression.parse(config.compress) if config.compress else None,
+        None if attack is None else Attackers(attack, len(users), config.attackers),
+        config.reach == "counted",
+    )
+    world = world if isinstance(world, World) else AtDeadline(world)
+    simulation = Simulation(problem, method, world, recipe, stages, config.seed)
+    evaluation = evaluation_of(config, problem)
+    evaluation.slowest, evaluation.by = slowest, simulation.engine
+    return Training(simulation, evaluation)
 
 
 def cohort_of(config: Config, users: UsersData) -> Cohort:
@@ -196,16 +201,6 @@ def cohort_of(config: Config, users: UsersData) -> Cohort:
     if config.cohort_by == "samples":
         weights = users.sizes(np.arange(len(users))).astype(float)
     return Cohort(len(users), config.cohort_size(), weights)
-
-
-def _stages(config: Config, users: int) -> Stages:
-    attack = Attack.parse(config.attack, config.seed) if config.attack else None
-    return Stages(
-        config.make_robust(),
-        Compression.parse(config.compress) if config.compress else None,
-        None if attack is None else Attackers(attack, users, config.attackers),
-        config.reach == "counted",
-    )
 
 
 def evaluation_of(config: Settings, problem: Problem) -> Evaluation:

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from math import inf
 from typing import Any, Literal
 
 from salf.common.errors import SalfError
@@ -19,7 +18,10 @@ class LiveConfig(Settings):
     """A config of real users with a real clock. Times are in seconds, or texts such as 50ms."""
 
     grace: float | None = setting(
-        None, "Time for messages after T_max; by default, learned from recent rounds.", duration
+        None,
+        "Time for messages after T_max; by default, learned from recent rounds.",
+        duration,
+        least=0,
     )
     slow: str = setting(
         "",
@@ -27,7 +29,7 @@ class LiveConfig(Settings):
         "0.25x4,0.25x16.",
     )
     max_norm: float | None = setting(
-        None, "Reject updates with a layer gradient above this norm; by default, learned."
+        None, "Reject updates with a layer gradient above this norm; by default, learned.", above=0
     )
     backend: Backend = setting("ray", "ray (rounds of milliseconds) | flower (rounds of seconds)")
 
@@ -36,10 +38,6 @@ class LiveConfig(Settings):
         if self.rounds < 1:
             raise SalfError(f"rounds must be at least 1, not {self.rounds}.")
         self.make_deadline()
-        if self.max_norm is not None and not self.max_norm > 0:
-            raise SalfError(f"the largest allowed norm must be positive, not {self.max_norm}.")
-        if self.grace is not None and not 0 <= self.grace < inf:
-            raise SalfError(f"the grace period must be at least 0 seconds, not {self.grace}.")
         slowness(self.slow, self.users)
         method = self.make_method()
         if why := method.asks.simulated_only:

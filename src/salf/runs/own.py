@@ -11,27 +11,27 @@ from torch import nn
 
 from salf.common.errors import SalfError
 from salf.core.layers import Prefixes
-from salf.core.server import Schedule
 from salf.data import DataSet, Partitioned, UsersData, from_tensors, of_users, some
 from salf.engines import Loss, cross_entropy
 from salf.methods import Method
 from salf.methods import method as make_method
 from salf.problem import Metric, Problem
 from salf.runs.config import Config
-from salf.runs.federation import Given, Parts, make_problem, training_of
+from salf.runs.federation import Given
 from salf.runs.fingerprint import fingerprint, fingerprints
 from salf.runs.folder import MODEL
-from salf.runs.run import How, Result, check_resume, run_made
-from salf.runs.settings import check_names, refuse_attackers, refuse_deadline
-from salf.runs.training import History, OnRound, Training
+from salf.runs.run import How, Result, run_given
+from salf.runs.settings import check_names, refuse_deadline
+from salf.runs.training import History, OnRound
 from salf.runs.watched import watched
 from salf.worlds.base import World
 from salf.worlds.depth import DepthDistribution
 from salf.worlds.fleet import named as fleets
 from salf.worlds.fleet.devices import Fleet
 
+OwnData = DataSet | tuple[Any, Any] | Sequence[Any] | Callable[[int], Any]
 # What may be given in place of a name, and an example of it.
-_KINDS = {
+_KINDS: Mapping[str, tuple[Any, str]] = {
     "method": (Method, "salf.method('drop')"),
     "depth": (DepthDistribution | World, "salf.worlds.depth.Uniform(users, layers)"),
     "fleet": (Fleet, "salf.Fleet('phones', users=30)"),
@@ -40,7 +40,7 @@ _KINDS = {
 
 def train(
     model: nn.Module | Problem,
-    data: DataSet | tuple[Any, Any] | Sequence[Any] | Callable[[int], Any] | None = None,
+    data: OwnData | None = None,
     test: tuple[Any, Any] | None = None,
     *,
     method: str | Method = "salf",
@@ -82,48 +82,32 @@ def train(
     if settings.get("deadline") is not None and isinstance(method, str | Method):
         options = settings.get("options", {})
         refuse_deadline(make_method(method, **options) if isinstance(method, str) else method)
-    check_resume(resume, out)
-    refuse_attackers(settings)
-    parts = {
-        "data": data,
-        "test": test,
-        "method": method,
-        "split": split,
-        "layers": layers,
-        "depth": depth,
-        "fleet": fleet,
-        "loss": loss,
-        "metrics": metrics,
-    }
+    settings |= {"method": method, "split": split, "layers": layers, "depth": depth}
+    settings |= {"fleet": fleet, "loss": loss, "metrics": metrics}
     seconds = settings.get("seconds")
     rounds = settings.get("rounds", 0 if seconds else Config.rounds)
     with watched("training", rounds, seconds, on_round) as shown:
         how = How(on_round=shown, keep_interrupted=True)
-        return run_own(model, parts, settings, out, resume, how).history
+        return run_own(model, data, test, settings, out, resume, how).history
 
 
 def run_own(
     model: nn.Module | Problem,
-    parts: Mapping[str, Any],
+    data: OwnData | None,
+    test: tuple[Any, Any] | None,
     settings: Mapping[str, Any],
-    out: Path | str | None = None,
-    resume: bool = False,
-    how: How | None = None,
+    out: Path | str | None,
+    resume: bool,
+    how: How,
 ) -> Result:
     """One run of a federation of Python objects; the model is left as trained."""
-    config, made, objects = own_federation(model, **parts, **settings)
-    given = dict(config.given)
+    config, given = own_federation(model, data, test, settings)
+    prints = dict(config.given)
     if out is not None:
-        lr = settings.get("lr")
-        own = {"data": model.users} if isinstance(model, Problem) else {}
-        given |= fingerprints({**parts, **own, "lr": lr if callable(lr) else None})
-    config = config.changed(threads=config.threads or torch.get_num_threads(), given=given)
-
-    def make(config: Config) -> Training:
-        problem = made if isinstance(made, Problem) else make_problem(config, made)
-        return training_of(config, problem, objects)
-
-    result = run_made(config, make, out, resume, how or How())
+        users = model.users if isinstance(model, Problem) else data
+        prints |= fingerprints({**settings, "data": users, "test": test})
+    config = config.changed(threads=config.threads or torch.get_num_threads(), given=prints)
+    result = run_given(config, given, out, resume, how)
     if out is not None:  # a finished run is read from its folder
         trained = model.model if isinstance(model, Problem) else model
         load_model(trained, str(Path(out) / MODEL))
@@ -132,90 +116,73 @@ def run_own(
 
 def own_federation(
     model: nn.Module | Problem,
-    data: DataSet | tuple[Any, Any] | Sequence[Any] | Callable[[int], Any] | None = None,
-    test: tuple[Any, Any] | None = None,
-    *,
-    method: str | Method = "salf",
-    split: str | Sequence[Sequence[int]] = "iid",
-    layers: str | Sequence[Prefixes] | None = None,
-    depth: str | DepthDistribution | World = "mixture",
-    fleet: str | Fleet = "",
-    lr: float | str | Schedule | None = None,
-    loss: Loss = cross_entropy,
-    metrics: Mapping[str, Metric] | None = None,
-    **settings: Any,
-) -> tuple[Config, Parts | Problem, Given]:
-    """The config of a federation of Python objects, and these objects; see `salf.train`."""
-    problem: Problem | None = None
-    users_data: UsersData | None
+    data: OwnData | None,
+    test: tuple[Any, Any] | None,
+    settings: Mapping[str, Any],
+) -> tuple[Config, Given]:
+    """The config of Python objects and settings, and the objects; see `salf.train`."""
+    named = {"split": "iid", **settings}
+    loss, metrics = named.pop("loss", cross_entropy), named.pop("metrics", None)
     if isinstance(model, Problem):
-        own: dict[str, Any] = {"data": data, "test": test, "layers": layers, "metrics": metrics}
-        own["split"] = None if split == "iid" else split
+        own = {"data": data, "test": test, "layers": named.get("layers"), "metrics": metrics}
+        own["split"] = None if named["split"] == "iid" else named["split"]
         own["loss"] = None if loss is cross_entropy else loss
         if twice := [name for name, value in own.items() if value is not None]:
             raise SalfError(f"a problem has its own {twice[0]}: leave out {twice[0]}=.")
-        problem = _completed(model)
-        name, users_data, tested = model.source or "own data", model.users, model.test is not None
-        model = model.model
+        given = Given(_completed(model), tested=model.test is not None)
+        source, users, model = model.source or "own data", model.users, model.model
     else:
-        made, users_data, tested = _of_data(data, test, split, settings.get("users"))
-        name = made.name
-    if users_data is not None:
-        settings["users"] = len(users_data)
-    _check_kinds(method=method, depth=depth, fleet=fleet)
-    if fleet and (not isinstance(depth, str) or depth != "mixture" or "stragglers" in settings):
+        found, users, tested = _of_data(data, test, named["split"], named.get("users"))
+        given = Given(None, model, found, users, tested=tested, loss=loss, metrics=metrics or {})
+        source = found.name
+    objects = _taken_from(named)
+    named |= {"data": source, "given": {"model": type(model).__qualname__}}
+    if users is not None:
+        named |= {"split": "own", "users": len(users)}
+    elif (indices := objects.get("split")) is not None:
+        if named.setdefault("users", len(indices)) != len(indices):
+            raise SalfError(
+                f"the split is for {len(indices)} users, but users is {named['users']}."
+            )
+        named["split"] = "given"
+    if (fleet := objects.get("fleet")) is not None:
+        if "availability" in named and not fleet.devices.availability.always:
+            raise SalfError(
+                "the fleet given has an availability of its own: leave out availability=."
+            )
+        named = {"users": len(fleet), **named, "fleet": fleets.GIVEN}
+        named["given"]["fleet"] = fingerprint(fleet)
+    check_names(named, Config)
+    config = Config(**named)
+    if config.split in ("own", "given"):
+        _check_evaluation(settings, given.tested)
+    if (method := objects.get("method")) is not None:
+        if config.average not in ("reached", method.average):
+            raise SalfError(f"the method given has average={method.average!r}; set it there.")
+        config.check_reach(method)
+    return config, replace(given, world=objects.pop("depth", None), **objects)
+
+
+def _taken_from(settings: dict[str, Any]) -> dict[str, Any]:
+    """The objects among these settings, which then are names and numbers alone."""
+    for name, (kinds, example) in _KINDS.items():
+        value = settings.get(name, "")
+        if not isinstance(value, str | kinds):  # such as a class
+            what = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
+            raise SalfError(f"{name}= takes a name or an object such as {example}, not {what}.")
+    depth = settings.get("depth", "mixture")
+    if settings.get("fleet") and (depth != "mixture" or "stragglers" in settings):
         raise SalfError(
             "the fleet and the deadline determine how far users get: leave out depth= and "
             "stragglers=."
         )
-    texts = {"method": method, "split": split, "depth": depth, "layers": layers, "fleet": fleet}
-    named: dict[str, Any] = {n: value for n, value in texts.items() if isinstance(value, str)}
-    named |= {"data": name, "given": {"model": type(model).__qualname__}}
-    if lr is not None and not callable(lr):
-        named["lr"] = lr
-    if users_data is not None:
-        named["split"] = "own"
-    indices = None if isinstance(split, str) else split
-    if indices is not None:
-        named |= {"split": "given", "users": len(indices)}
-    if isinstance(fleet, Fleet):
-        if "availability" in settings and not fleet.devices.availability.always:
-            raise SalfError(
-                "the fleet given has an availability of its own: leave out availability=."
-            )
-        named |= {"fleet": fleets.GIVEN, "users": len(fleet)}
-        named["given"]["fleet"] = fingerprint(fleet)
-    named |= settings
-    check_names(named, Config)
-    config = Config(**named)
-    if indices is not None and config.users != len(indices):
-        raise SalfError(f"the split is for {len(indices)} users, but users is {config.users}.")
-    if indices is not None or users_data is not None:
-        _check_evaluation(settings, tested)
-    if isinstance(method, Method):
-        if config.average not in ("reached", method.average):
-            raise SalfError(f"the method given has average={method.average!r}; set it there.")
-        config.check_reach(method)
-    given = Given(
-        method if isinstance(method, Method) else None,
-        None if isinstance(depth, str) else depth,
-        None if isinstance(fleet, str) else fleet,
-        lr if callable(lr) else None,
-    )
-    if problem is not None:
-        return config, problem, given
-    parts = Parts(
-        model,
-        type(model).__name__,
-        made,
-        users_data,
-        indices,
-        None if isinstance(layers, str) else layers,
-        loss,
-        metrics or {},
-        tested,
-    )
-    return config, parts, given
+    named = ("method", "split", "layers", "depth", "fleet", "lr")
+    found = {name: settings.pop(name) for name in named if _is_object(settings.get(name, ""))}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _is_object(value: object) -> bool:
+    return not isinstance(value, str | int | float)
 
 
 def _completed(problem: Problem) -> Problem:
@@ -243,15 +210,6 @@ def _of_data(
         seen = users_data.samples if isinstance(users_data, Partitioned) else some(users_data, 64)
         data = (seen.inputs, seen.labels)
     return from_tensors(data, data if test is None else test), users_data, test is not None
-
-
-def _check_kinds(**objects: object) -> None:
-    """Refuse what is neither a name nor an object of the right kind, such as a class."""
-    for name, value in objects.items():
-        kinds, example = _KINDS[name]
-        if not isinstance(value, str | kinds):
-            what = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
-            raise SalfError(f"{name}= takes a name or an object such as {example}, not {what}.")
 
 
 def _check_evaluation(settings: Mapping[str, Any], tested: bool) -> None:

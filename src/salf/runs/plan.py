@@ -37,11 +37,11 @@ COMPRESSIONS = ("fp16", "qsgd:4")
 RATES = (0.5, 2.0)  # times the learning rate of the best of each method, and
 NEAR = (0.8, 1.25)  # times the deadline of the best of all, which are tried then
 CLIMBS = 3  # times at most
-PARTS = (0.25, 0.5, 1.0)  # of the budget, after which the slower half gives up
-FINALISTS = 4  # that run with all seeds, besides the best of each method
+PARTS = (0.4, 0.7, 1.0)  # of the budget, after which the slower half gives up
+FINALISTS = 6  # that run with all seeds, besides the best of each method
 FEWEST = 5  # rounds within the budget
 PILOT, DOUBLINGS = 8, 8  # rounds of the shortest runs that look for a target; and longer ones
-AFTER = 1.5  # times the seconds of the first that reached the target, runs end
+AFTER = 2.5  # times the seconds in which the first reached the target, runs end
 EVALUATIONS = 40
 SCALES = (0.5, 0.75, 1.0)  # m in ADEL-FL: of the batch size
 CURVE = 60  # deadlines at which the bound is looked at
@@ -115,7 +115,7 @@ class Planned:
         return [self.race.accuracy(each, seed) for seed in self.seeds]
 
     def histories(self, each: Candidate) -> list[History]:
-        """Of the runs that did not diverge."""
+        """The histories of the runs that did not diverge."""
         found = (self.race.histories.get((each, seed)) for seed in self.seeds)
         return [history for history in found if history is not None]
 

@@ -88,18 +88,18 @@ def run_all(
     A training that diverges costs its own result; anything else that goes wrong ends it all.
     `on_done` is called with the name of each job that ended, and with what there is so far.
     """
-    with Workers(min(workers or cores(), len(jobs))) as pool:
+    with WorkerPool(min(workers or cores(), len(jobs))) as pool:
         return pool.do(jobs, on_progress, on_done)
 
 
-class Workers:
+class WorkerPool:
     """Processes that do jobs, and stay for more of them until the block ends."""
 
     def __init__(self, count: int | None = None) -> None:
         self._context = get_context("spawn")  # a forked torch may deadlock
         self._count = cores() if count is None else count
 
-    def __enter__(self) -> "Workers":
+    def __enter__(self) -> "WorkerPool":
         if self._count:
             self._messages, self._stop = self._context.SimpleQueue(), self._context.Event()
             told = self._messages, self._stop

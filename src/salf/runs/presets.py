@@ -8,7 +8,7 @@ from pathlib import Path
 from salf.common.errors import SalfError, unknown
 from salf.runs.config import Config
 from salf.runs.live_config import LiveConfig
-from salf.runs.settings import key, names_of, public_names
+from salf.runs.settings import check_names, key, names_of
 
 _CIFAR = Config(data="cifar10", model="vgg11", rounds=1500, lr=0.05, validation=0.2, eval_every=50)
 # The paper's settings, and those of the data set that is part of the package.
@@ -60,9 +60,7 @@ def read_toml(text: str) -> Config | LiveConfig:
     is_live = not table.keys().isdisjoint({*live} - {*simulated})
     is_live |= "deadline" in table and table.keys() <= {*live}
     kind: type[Config | LiveConfig] = LiveConfig if is_live else Config
-    for name in table:
-        if name not in names_of(kind):
-            raise unknown("setting", key(name), map(key, public_names(kind)))
+    check_names(table, kind, key)
     return kind(**table)
 
 

@@ -15,10 +15,11 @@ from torch import nn
 
 from salf.common import process
 from salf.common.errors import NoRoundInTime, SalfError, TrainingDiverged
+from salf.common.progress import Report
 from salf.core import checkpoint
 from salf.core.rows import Row, from_table, to_table
 from salf.runs.config import Config
-from salf.runs.federation import from_config
+from salf.runs.federation import Given, from_config
 from salf.runs.folder import Kind, RunFolder, of_simulation, summarise, without_last_evaluation
 from salf.runs.settings import Settings
 from salf.runs.training import History, OnRound, Training, history_of, run_rounds
@@ -39,6 +40,16 @@ class Result:
     summary: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class How:
+    """How a run is watched and kept. With `keep_interrupted`, Ctrl-C ends it with its rounds."""
+
+    checkpoint_every: float = 10.0  # seconds
+    on_round: OnRound | None = None
+    report: Report | None = None
+    keep_interrupted: bool = False
+
+
 def run(
     config: Config,
     out: Path | str | None = None,
@@ -46,7 +57,7 @@ def run(
     resume: bool = False,
     checkpoint_every: float = 10.0,
     on_round: OnRound | None = None,
-    report: Callable[[str], None] | None = None,
+    report: Report | None = None,
 ) -> Result:
     """Run a config. With `out`, save the run in that folder; with `resume`, continue it.
 
@@ -54,41 +65,22 @@ def run(
     raise `StopTraining` to end the run. `report` receives a line when data are downloaded, or when
     there is nothing to continue.
     """
-    check_resume(resume, out)
     config.check_deadline()  # before data are fetched
-    how = How(checkpoint_every, on_round, report)
-    return run_made(config, lambda config: from_config(config, report), out, resume, how)
+    return run_given(config, Given(), out, resume, How(checkpoint_every, on_round, report))
 
 
-def check_resume(resume: bool, out: Path | str | None) -> None:
-    """Refuse to continue a run that is in no folder."""
+def run_given(
+    config: Config, given: Given, out: Path | str | None, resume: bool, how: How
+) -> Result:
+    """Run a config with Python objects in place of some of its settings, as `run` does."""
     if resume and out is None:
         raise SalfError("resume=True needs out=, the folder of the run to continue.")
-
-
-@dataclass(frozen=True)
-class How:
-    """How a run is watched and kept. With `keep_interrupted`, Ctrl-C ends it with its rounds."""
-
-    checkpoint_every: float = 10.0  # seconds
-    on_round: OnRound | None = None
-    report: Callable[[str], None] | None = None
-    keep_interrupted: bool = False
-
-
-def run_made(
-    config: Config,
-    make: Callable[[Config], Training],
-    out: Path | str | None,
-    resume: bool,
-    how: How,
-) -> Result:
-    """Run the federation that `make` makes of a config, as `run` does."""
 
     def go(config: Config, folder: RunFolder | None) -> Result:
         if resume and folder is not None and how.report and not folder.checkpoint.exists():
             how.report(f"{out} has no checkpoint yet: the run starts from the beginning.")
-        return _run(config, make, folder, how)
+        torch.set_num_threads(config.threads)
+        return _run(config, from_config(config, given, how.report), folder, how)
 
     return in_folder(config, out, resume, go)
 
@@ -154,14 +146,7 @@ def _digest(file: Path) -> str:
         raise SalfError(f"cannot read {file}: {error.strerror}.") from None
 
 
-def _run(
-    config: Config,
-    make: Callable[[Config], Training],
-    folder: RunFolder | None,
-    how: How,
-) -> Result:
-    torch.set_num_threads(config.threads)
-    training = make(config)
+def _run(config: Config, training: Training, folder: RunFolder | None, how: How) -> Result:
     rows = [] if folder is None else restore(folder, training)
     begun, saved = False, monotonic()
 
@@ -218,10 +203,9 @@ def save(folder: RunFolder, simulation: Simulation, rows: list[Row]) -> None:
     groups |= {f"old-{given}": weights for given, weights in simulation.old.items()}
     groups["world"] = {"memory": torch.from_numpy(simulation.memory)}
     groups["voice"] = {"total": torch.from_numpy(simulation.voice.total)}
-    engine = {"name": simulation.engine.name, "why": simulation.engine.why}
     kept, plain = state_of(simulation.pipeline.kept)
     groups |= kept
-    state = {"rows": [to_table(row) for row in rows], "engine": engine, "kept": plain}
+    state = {"rows": [to_table(row) for row in rows], "kept": plain}
     checkpoint.write(folder.checkpoint, groups, state)
     folder.write_metrics(rows)
 
@@ -247,7 +231,6 @@ def restore(folder: RunFolder, training: Training) -> list[Row]:
                 old = simulation.old[int(group.removeprefix("old-"))] = snapshot(weights)
                 for name, tensor in tensors.items():
                     old[name].copy_(tensor)
-        simulation.engine.settle(**state["engine"])
         simulation.t = rows[-1].round
     except (KeyError, ValueError, IndexError, TypeError, RuntimeError) as error:
         raise checkpoint.unreadable(folder.checkpoint, error) from None

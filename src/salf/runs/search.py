@@ -38,7 +38,7 @@ class Candidate:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Those that it has, by name."""
+        """The settings that it has, by name."""
         found = {each.name: getattr(self, each.name) for each in fields(self) if each.compare}
         return {name: value for name, value in found.items() if value is not None}
 
@@ -91,7 +91,7 @@ class Race:
             self.histories |= {key: result.history for key, result in known.items()}
 
     def halve(self, candidates: Sequence[Candidate], horizons: Sequence[float]) -> list[Candidate]:
-        """Those that run to the last horizon, the best first; at each, the slower half gives up."""
+        """The best first; at each horizon but the last, the slower half gives up."""
         left = list(dict.fromkeys(candidates))
         for seconds in horizons:
             self.advance(left, seconds)

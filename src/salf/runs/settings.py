@@ -4,8 +4,10 @@ TOML, `salf.train` and the command line's options and help are made of them, so 
 for torch: what needs torch to be checked is imported when it is.
 """
 
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, Self, get_type_hints
 
 import tomli_w
@@ -24,19 +26,26 @@ if TYPE_CHECKING:
 
 PAPER_MODELS = ("mlp", "cnn", "vgg11", "vgg13", "vgg16", "vgg19")
 TABLES = ("options", "given", "files")  # settings that have entries of their own
+# What a number may be required to be, and how that is said.
+LIMITS = {
+    "least": (operator.ge, "at least"),
+    "most": (operator.le, "at most"),
+    "above": (operator.gt, "above"),
+    "below": (operator.lt, "below"),
+}
 
 
 def setting(
     default: Any,
     help: str,
     read: Callable[[Any], Any] | None = None,
-    *,
-    least: int | None = None,
-    most: int | None = None,
+    **limits: float,
 ) -> Any:
-    """A field with the help that the command line shows, how its text is read, and its limits."""
-    about = {"help": help, "read": read, "least": least, "most": most}
-    return field(default=default, metadata=about)
+    """A field with the help that the command line shows, how its text is read, and its LIMITS."""
+    return field(default=default, metadata={"help": help, "read": read, **limits})
+
+
+Named = Callable[[str], str]  # how a setting is called
 
 
 class Unset(int):
@@ -129,9 +138,14 @@ class Settings:
         None,
         "Learning rate of the users' local steps; --lr then multiplies their mean update (1 for "
         "FedAvg). By default, users use --lr.",
+        above=0,
+        below=1e30,
     )
     validation: float = setting(
-        1 / 6, "Share of the training data held out to measure the accuracy during training."
+        1 / 6,
+        "Share of the training data held out to measure the accuracy during training.",
+        least=0,
+        below=1,
     )
     seed: int = setting(0, "Seed of all random draws.", least=0, most=2**63 - 1)
     eval_every: int = setting(
@@ -146,19 +160,18 @@ class Settings:
         read_fields(self)
         if self.local_epochs and self.local_steps > 1:
             raise SalfError("local_steps and local_epochs cannot be combined: give one of them.")
-        if self.client_lr is not None and not 0 < self.client_lr < 1e30:
-            raise SalfError(f"client_lr must be positive, not {self.client_lr}.")
         if "average" in self.options:
             raise SalfError("average is a setting, not an option of the method: use average=.")
-        if not 0 <= self.validation < 1:
-            raise SalfError(f"validation must be a share in [0, 1), not {self.validation}.")
         if self.batches == "equal-time" and self.local_epochs:
             raise SalfError(
                 "batches equal-time does not work with local epochs, which take as long with any "
                 "batch size: use local_steps=."
             )
         self.cohort_size()  # which checks it
-        self._check_robust()
+        if self.compress:
+            from salf.core.compression import Compression
+
+            Compression.parse(self.compress)
         if not self.rounds and str(self.lr).startswith("cosine"):
             raise SalfError("a cosine learning rate needs to know the last round: give rounds=.")
         schedule(self.lr, self.rounds or 1)
@@ -166,34 +179,33 @@ class Settings:
             from salf import models
 
             models.find(self.model)
-        if self.server != "sgd" or {self.beta1, self.beta2, self.epsilon} != {None}:
-            self.make_optimiser()
         self.given_layers()
         made = self.make_method()
         # As the method has them, since the command line gives them as text.
         typed = {name: getattr(made, name.replace("-", "_")) for name in self.options}
         object.__setattr__(self, "options", typed)
         self.check_reach(made)
-        particular = type(made).refuses is not Method.refuses or made.average_models
-        if self.make_robust() is not None and type(made).heard is not Method.heard:
-            raise SalfError(
-                f"the server of {made.name} keeps a sum over all users, which robust "
-                f"{self.robust} does not protect: set robust='none'."
-            )
-        if particular and (why := made.refuses(self.make_optimiser())):
+        if (rule := self.make_robust()) is not None:
+            self._check_robust(rule, made)
+        settled = self.server == "sgd" and {self.beta1, self.beta2, self.epsilon} == {None}
+        # It takes torch to be made.
+        if settled and not made.defines("refuses") and not made.average_models:
+            return
+        if why := made.refuses(self.make_optimiser()):
             raise SalfError(f"{made.name} {why}.")
 
-    def _check_robust(self) -> None:
-        """Refuse too few users for a majority."""
-        if (rule := self.make_robust()) is not None and self.users < rule.needed:
+    def _check_robust(self, rule: "Robust", method: Method) -> None:
+        """Refuse too few users for a majority, and a method that a rule does not protect."""
+        if self.users < rule.needed:
             raise SalfError(
                 f"to tolerate {self.tolerate} of its users, robust={self.robust!r} needs at least "
                 f"{rule.needed}, not {self.users}."
             )
-        if self.compress:
-            from salf.core.compression import Compression
-
-            Compression.parse(self.compress)
+        if method.defines("heard"):
+            raise SalfError(
+                f"the server of {method.name} keeps a sum over all users, which robust "
+                f"{self.robust} does not protect: set robust='none'."
+            )
 
     def check_reach(self, method: Method) -> None:
         """Refuse to learn what the method does not use."""
@@ -275,7 +287,7 @@ class Settings:
         if "model" in self.given:  # which is there
             del table["model"]
         options = {name: "none" if v is None else v for name, v in self.options.items()}
-        known = {name: value for name, value in table.items() if value is not None}
+        known = {n: value for n, value in table.items() if type(value) not in (NoneType, Unset)}
         more = {name: each for name in ("given", "files") if (each := getattr(self, name))}
         return tomli_w.dumps({**known, "options": options, **more})
 
@@ -306,35 +318,25 @@ def read_fields(given: Any) -> None:
     hints = get_type_hints(type(given))
     for each in fields(given):
         object.__setattr__(given, each.name, _read(each, getattr(given, each.name), hints))
-    for each in fields(given):
-        _check_limits(each, getattr(given, each.name))
 
 
 def _read(setting: Field[Any], value: Any, hints: Mapping[str, Any]) -> Any:
-    kind, read = hints[setting.name], setting.metadata.get("read")
-    if type(value) is kind and kind is not float and not read:  # floats must be finite
-        return value
-    if read and value is not None:
-        value = read(value)
-    return converted(value, kind, setting.name)
+    kind, about = hints[setting.name], setting.metadata
+    if about.get("read") and value is not None:
+        value = about["read"](value)
+    if type(value) is not kind or kind is float:  # floats must be finite
+        value = converted(value, kind, setting.name)
+    for name, (holds, words) in LIMITS.items():
+        limit = about.get(name)
+        if value is not None and limit is not None and not holds(value, limit):
+            raise SalfError(f"{setting.name} must be {words} {limit}, not {value}.")
+    return value
 
 
 def typed(kind: type[Settings], name: str, value: Any) -> Any:
     """A value as the setting of this name has it."""
     check_names([name], kind)
     return _read(kind.__dataclass_fields__[name], value, get_type_hints(kind))
-
-
-def _check_limits(setting: Field[Any], value: Any) -> None:
-    limits = setting.metadata
-    least, most = limits.get("least"), limits.get("most")
-    if value is None:
-        return
-    if least is not None and value < least:
-        needed = "not be negative" if least == 0 else f"be at least {least}"
-        raise SalfError(f"{setting.name} must {needed}, not {value}.")
-    if most is not None and value > most:
-        raise SalfError(f"{setting.name} must be at most {most}, not {value}.")
 
 
 def key(name: str) -> str:
@@ -347,16 +349,12 @@ def names_of(kind: type[Any]) -> list[str]:
     return [each.name for each in fields(kind)]
 
 
-def public_names(kind: type[Any]) -> list[str]:
-    """The settings that people give."""
-    return [name for name in names_of(kind) if name not in ("given", "files")]
-
-
-def check_names(settings: Iterable[str], kind: type[Settings]) -> None:
+def check_names(settings: Iterable[str], kind: type[Settings], said: Named = str) -> None:
     """Refuse a setting that this kind of config does not have."""
     for name in settings:
         if name not in names_of(kind):
-            raise unknown("setting", name, public_names(kind))
+            known = (said(each) for each in names_of(kind) if each not in ("given", "files"))
+            raise unknown("setting", said(name), known)
 
 
 def refuse_with_fleet(given: Iterable[str]) -> None:
@@ -366,12 +364,6 @@ def refuse_with_fleet(given: Iterable[str]) -> None:
             raise SalfError(
                 f"the fleet and the deadline determine how far users get: leave out {name}=."
             )
-
-
-def refuse_attackers(given: Mapping[str, Any], attack: str = "") -> None:
-    """Refuse a number of attackers that attack in no way."""
-    if "attackers" in given and not given.get("attack", attack):
-        raise SalfError("attackers= needs an attack, such as attack='flip'.")
 
 
 def refuse_deadline(method: Method) -> None:

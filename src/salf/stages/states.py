@@ -110,9 +110,9 @@ class States:
     def around(self, inner: LayerwiseAggregate, place: Keeper) -> LayerwiseAggregate:
         """An aggregate from which the states that are kept at this place learn."""
         learns: list[Learn] = []
-        if place == self._method.users_keep and self._method.keeps_users:
+        if place == self._method.users_keep and self._method.defines("user_state"):
             learns.append(self.keep)
-        if place == "server" and type(self._method).heard is not Method.heard:
+        if place == "server" and self._method.defines("heard"):
             learns.append(self.hear)
         return _Noting(inner, self, learns) if learns else inner
 

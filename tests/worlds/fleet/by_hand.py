@@ -4,7 +4,7 @@ import numpy as np
 
 from salf.core.draws import Keyed
 from salf.worlds.fleet.cost import Cost
-from salf.worlds.fleet.deadlines import Constant
+from salf.worlds.fleet.deadlines import DeadlineSchedule
 from salf.worlds.fleet.devices import Fleet
 from salf.worlds.fleet.timing import Timing
 from salf.worlds.fleet.world import OnFleet
@@ -29,7 +29,7 @@ def timing(speeds=SPEEDS, rows=1, steps=1, **fleet):
 
 
 def world(deadline=2.0, narrow=None, **settings):
-    limit = Constant(deadline) if isinstance(deadline, float) else deadline
+    limit = DeadlineSchedule((deadline,)) if isinstance(deadline, float) else deadline
     return OnFleet(timing(**settings), limit, narrow)
 
 

@@ -7,7 +7,15 @@ import pytest
 
 from salf.common.errors import SalfError
 from salf.worlds.fleet import availability
-from salf.worlds.fleet.availability import DAY, Always, DayAndNight, Intervals, markov, sessions
+from salf.worlds.fleet.availability import (
+    DAY,
+    Always,
+    Clients,
+    DayAndNight,
+    Intervals,
+    markov,
+    sessions,
+)
 
 MANY = 4_000
 
@@ -32,6 +40,13 @@ def test_intervals_by_hand():
     assert own.active(np.array([0, 1, 2]), 0.0, 5.0).tolist() == [2, 3, 0]
     # Of user 0's work, 1 s is done at 2, 2 s at 5, and 4 s never.
     assert own.elapsed(np.array([0]), 0.0, np.array([[1.0, 2.0, 4.0]])).tolist() == [[2, 5, np.inf]]
+
+
+def test_intervals_are_repeated_after_their_period():
+    own = Intervals({0: [(1, 2), (4, 6)], 1: [(0, 3)]}, {0: 10.0})
+    who, at = np.array([0, 0, 0, 1]), np.array([6.0, 11.5, 34.0, 3.0])
+    assert own.window(who, at)[0].tolist() == [11, 11.5, 34, np.inf]
+    assert own.window(who, at)[1].tolist() == [12, 12, 36, np.inf]
 
 
 def test_intervals_from_a_file(tmp_path):
@@ -85,6 +100,24 @@ def test_sessions_have_their_median_and_phones_are_rarely_available():
     near(float((ends - opens < 181).mean()), 0.5)
 
 
+def test_clients_have_the_sessions_and_gaps_of_the_measured_ones_and_shares_of_their_own():
+    """Parts of new sessions and gaps below measured quantiles, and of clients below shares."""
+    available, who = Clients(seed=2), np.arange(MANY)
+    shares = available.time_available(who)
+    for below, part in ((0.59, 0.05), (0.77, 0.5), (0.99, 0.95)):
+        near(float((shares < below).mean()), part)
+    for time in (0.0, 1e5):
+        near(share(available, time), shares.mean())
+    _, closes = available.window(who, np.full(MANY, 5e4))
+    opens, ends = available.window(who, closes)
+    for below, part in ((29, 0.2), (490, 0.5), (4_900, 0.8), (88e3, 0.99)):
+        near(float((ends - opens < below).mean()), part)
+    # A gap is as long as measured at a share of the mean lengths of sessions and gaps, 0.76.
+    scale = (1 / shares - 1) * Clients.ON.mean / Clients.OFF.mean
+    for below, part in ((15, 0.5), (1_900, 0.8), (41e3, 0.99)):
+        near(float(((opens - closes) / scale < below).mean()), part)
+
+
 def test_what_a_device_does_depends_on_nobody_else_and_not_on_who_asked_before():
     available = markov(10, 30, seed=5)
     alone = available.window(np.array([7]), np.array([444.0]))
@@ -117,7 +150,12 @@ def test_later_times_are_not_looked_for_from_the_beginning(monkeypatch):
 
 
 def test_windows_follow_each_other_without_overlap():
-    for available in (markov(10, 30), sessions(0.2, 5.0, 2.0), DayAndNight(period=100, spread=9)):
+    for available in (
+        markov(10, 30),
+        sessions(0.2, 5.0, 2.0),
+        DayAndNight(period=100, spread=9),
+        Clients(),
+    ):
         who, now = np.arange(40), np.zeros(40)
         for _ in range(60):
             opens, closes = available.window(who, now)

@@ -12,6 +12,7 @@ from salf.methods import method
 from salf.worlds.fleet.availability import Intervals
 from salf.worlds.fleet.cost import Cost, equal_time
 from salf.worlds.fleet.deadlines import DeadlineSchedule
+from salf.worlds.fleet.devices import MULTIPLY_ADDS, DeviceClass, Fleet
 from salf.worlds.fleet.jitter import ExponentialLayers, LogNormal
 from salf.worlds.fleet.timing import Timing
 
@@ -230,8 +231,8 @@ def test_users_may_be_in_any_order():
 
 
 @dataclass(frozen=True)
-class OwnLaw(ExponentialLayers):
-    """Without chances, which counts how often it is drawn."""
+class Counted(ExponentialLayers):
+    """Counts how often it is drawn: layers of different means have no closed form."""
 
     drawn: list = field(default_factory=list)
 
@@ -239,27 +240,23 @@ class OwnLaw(ExponentialLayers):
         self.drawn.append(len(users))
         return super().complete(nominal, draws, users)
 
-    def chance(self, nominal, budget, users):
-        return None
 
-
-@pytest.mark.parametrize(("law", "near"), [(ExponentialLayers(), 0.009), (OwnLaw(), 0.035)])
-def test_chances_without_a_closed_form_are_simulated(law, near):
+def test_chances_without_a_closed_form_are_simulated():
     """Stages of 0.6 and 0.4 s in the mean: the sum of two exponential times of different means.
 
-    All users are alike but for their speed; `near` is 4.5 standard errors.
+    All users are alike but for their speed; 0.035 is 4.5 standard errors.
     """
-    times = timing(jitter=law)
+    times = timing(jitter=ExponentialLayers())
     for speed, user in ((5.0, 0), (1.0, 2)):
         reach = times.reach_always(EVERYBODY, 1.5 * 5 / speed)
         a, b, x = 1 / 0.6, 1 / 0.4, 1.5
         both = 1 - (b * np.exp(-a * x) - a * np.exp(-b * x)) / (b - a)
-        assert reach[1, user] == pytest.approx(1 - np.exp(-a * x), abs=near)
-        assert reach[0, user] == pytest.approx(both, abs=near)
+        assert reach[1, user] == pytest.approx(1 - np.exp(-a * x), abs=0.035)
+        assert reach[0, user] == pytest.approx(both, abs=0.035)
 
 
 def test_what_is_drawn_for_chances_serves_all_deadlines():
-    law = OwnLaw()
+    law = Counted()
     times = timing(jitter=law)
     times.reach_always(EVERYBODY, 1.5)
     drawn = len(law.drawn)
@@ -267,12 +264,9 @@ def test_what_is_drawn_for_chances_serves_all_deadlines():
     assert len(law.drawn) == drawn > 0
 
 
-def test_short_times_are_told_apart():
-    """Layers of 1 and 9 ns do not take equally long."""
-    nominal = np.array([[1e-9, 9e-9]])
-    chance = ExponentialLayers().chance(nominal, np.full((1, 2), 1e-9), np.arange(1))
-    assert chance[0, 0] == pytest.approx(1 - np.exp(-1), abs=0.009)
-    assert chance[0, 1] == pytest.approx(1 - (9 * np.exp(-1 / 9) - np.exp(-1)) / 8, abs=0.009)
+def test_layers_of_1_and_9_ns_do_not_take_equally_long():
+    short = np.array([[1e-9, 9e-9]])
+    assert ExponentialLayers().chance(short, np.full((1, 2), 1e-9), np.arange(1)) is None
 
 
 def test_equal_time_batches_take_all_users_as_long():
@@ -291,3 +285,56 @@ def test_equal_time_batches_leave_time_for_the_link():
     devices = timing(up=20.0, down=60.0).devices
     assert equal_time(devices, COST, 16, seconds=8.0).tolist() == [6, 3, 1]
     assert equal_time(devices, COST, 16, seconds=1.0).tolist() == [1, 1, 1]
+
+
+# Seconds: 0.5 a product, 0.01 a parameter and 0.1 a multiply-add, three times as long if depthwise.
+PHONE = DeviceClass("typical phones", multiply_add=0.1, launch=0.5, parameter=0.01, depthwise=3)
+WITH_LAUNCHES = Cost(
+    forward=np.array([1.0, 1.0]),
+    backward=np.array([2.0, 1.0]),
+    bytes=np.array([20.0, 10.0]),
+    large=np.array([[0.0, 1.0], [0.0, 0.0]]),
+    depthwise=np.array([[0.0, 0.0], [1.0, 0.0]]),
+    products=np.array([[1.0, 1.0], [1.0, 2.0]]),
+    trained=np.array([5.0, 2.0]),
+)
+
+
+def test_a_stage_has_a_fixed_part_and_one_for_every_row():
+    """Layer 2 with both forward passes: 4 products, 2 parameters; 3 multiply-adds a row.
+
+    Then layer 1: 1 product, 5 parameters; 2 multiply-adds, of which the depthwise one is like 3.
+    """
+    fixed, row = [2.02, 0.55], [0.3, 0.4]
+    devices = Fleet.of([1.0, 0.5, 2.0], counted=PHONE).devices
+    for rows, steps in ((1, 1), (4, 2)):
+        once = np.array(fixed) + rows * np.array(row)
+        made = Timing(
+            devices, WITH_LAUNCHES, lambda u, n=rows: n + 0 * u, lambda u, n=steps: n + 0 * u
+        )
+        wanted = np.outer(1 / devices.speed, np.cumsum(np.tile(once, steps)))
+        np.testing.assert_allclose(made.expected_done(EVERYBODY), wanted)
+        assert made.tasks(EVERYBODY).work[0].tolist() == [3.0 * rows, 2.0 * rows] * steps
+    # The median device takes 2.57 + 4 x 0.7 = 5.37 s; at half the speed 0.16 rows fit in it.
+    assert equal_time(devices, WITH_LAUNCHES, 4).tolist() == [4, 1, 12]
+    # In 6 s two steps leave 0.86 s for rows of 1.4 s; at double the speed 6.86 s.
+    assert equal_time(devices, WITH_LAUNCHES, 4, steps=2, seconds=6.0).tolist() == [1, 1, 5]
+
+
+def test_devices_may_be_of_several_classes():
+    fleet = Fleet.of([1.0, 10.0, 2.0], counted=[PHONE, MULTIPLY_ADDS, PHONE])
+    assert str(fleet).count("typical phones or multiply-adds per second") == 1
+    ones = np.ones(3, np.int64)
+    made = Timing(fleet.devices, WITH_LAUNCHES, lambda u: ones[u], lambda u: ones[u])
+    np.testing.assert_allclose(made.expected(EVERYBODY), [3.27, 0.5, 3.27 / 2])
+    swapped = Timing(fleet.devices.of(np.array([1, 2, 0])), WITH_LAUNCHES, made.rows, made.planned)
+    np.testing.assert_allclose(swapped.expected(EVERYBODY), [0.5, 3.27 / 2, 3.27])
+
+
+def test_constants_may_differ_between_passes_and_layers():
+    own = DeviceClass(
+        "this machine", launch=np.array([[0.1], [0.2]]), multiply_add=np.array([1, 2])
+    )
+    fixed, row = own.seconds(WITH_LAUNCHES)
+    np.testing.assert_allclose(fixed, [[0.1, 0.1], [0.2, 0.4]])
+    np.testing.assert_allclose(row, [[1, 2], [2, 2]])

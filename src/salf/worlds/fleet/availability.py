@@ -5,7 +5,7 @@ device does is a function of (seed, device, time).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -140,7 +140,6 @@ class DayAndNight(Availability):
         return np.maximum(opens, times), opens + length
 
 
-@dataclass
 class OnAndOff(Availability):
     """Devices come and go: available for a time, then not, for random times of their own.
 
@@ -150,31 +149,24 @@ class OnAndOff(Availability):
     the start.
     """
 
-    on: float
-    off: float
-    log_sd: float | None = None
-    seed: int = 0
-
     CYCLES = 32  # drawn at a time
 
-    def __post_init__(self) -> None:
-        if not self.on > 0 or not self.off > 0:
-            raise SalfError(f"mean times on and off must be above 0, not {self.on} and {self.off}.")
-        # A block of cycles of each device, before the last one looked at, and when it begins.
+    def __init__(self, on: float, off: float, log_sd: float | None = None, seed: int = 0) -> None:
+        if not on > 0 or not off > 0:
+            raise SalfError(f"mean times on and off must be above 0, not {on} and {off}.")
+        self.on, self.off, self.log_sd, self.seed = on, off, log_sd, seed
+        self.memory = 3 * (on + off)
         self._known = np.zeros((2, 0))
 
-    def __reduce__(self) -> tuple[Any, ...]:  # a copy need not know what was looked at
-        return OnAndOff, (self.on, self.off, self.log_sd, self.seed)
-
-    @property
-    def memory(self) -> float:  # type: ignore[override]
-        return 3 * (self.on + self.off)
+    def __getstate__(self) -> dict[str, Any]:  # a copy need not know what was looked at
+        return {**self.__dict__, "_known": np.zeros((2, 0))}
 
     def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
         """Cycle after cycle of each device, not far from those looked at last if times go on.
 
         Earlier times are looked for from time 0 on, so what was asked before changes nothing.
         """
+        # A block of cycles of each device, before the last one looked at, and when it begins.
         more = int(devices.max(initial=-1)) + 1 - self._known.shape[1]
         if more > 0:
             self._known = np.pad(self._known, ((0, 0), (0, max(more, self._known.shape[1]))))
@@ -208,16 +200,21 @@ class OnAndOff(Availability):
         u = keyed_uniform(self.seed, 0, devices, Purpose.AVAILABLE, 3 * n + 3, blocks[:, None] + 1)
         lengths = np.empty((len(devices), 2 * n))
         lengths[:, ::2] = self._time_on(u[:, :n], u[:, n : 2 * n])
-        lengths[:, 1::2] = -self.off * np.log1p(-u[:, 2 * n : 3 * n])
-        first, second, chance = u[:, -3:].T
-        here = chance < self.on / (self.on + self.off)
+        lengths[:, 1::2] = self._time_off(u[:, 2 * n : 3 * n], devices)
+        first = blocks == 0
+        lengths[first, :2] = self._first(devices, u[:, -3:].T, lengths[:, 1])[first]
+        return np.asarray(lengths[place.ravel()])
+
+    def _first(self, devices: Ints, u: Floats, off: Floats) -> Floats:
+        """The first times on and off, of which only what is left at time 0: [devices, 2]."""
+        first, second, chance = u
+        part = self.on / (self.on + self.off)
         # Of the session that is going on at time 0, long ones more likely, some is left.
         left = self._time_on(first, second, by_length=True)
         if self.log_sd is not None:
-            left = left * chance / (self.on / (self.on + self.off))
+            left = left * chance / part
         # A device that is off has a session of no length, and then what is left of its break.
-        lengths[:, 0] = np.where(blocks > 0, lengths[:, 0], np.where(here, left, 0.0))
-        return np.asarray(lengths[place.ravel()])
+        return np.column_stack([np.where(chance < part, left, 0.0), off])
 
     def _time_on(self, first: Floats, second: Floats, by_length: bool = False) -> Floats:
         if self.log_sd is None:  # what is left of an exponential time has the same law
@@ -226,6 +223,9 @@ class OnAndOff(Availability):
         median = self.on * np.exp(-(self.log_sd**2) / 2)
         # A log-normal law weighted by length is log-normal with its mean moved by the variance.
         return np.asarray(median * np.exp(self.log_sd * z + (self.log_sd**2 if by_length else 0)))
+
+    def _time_off(self, first: Floats, devices: Ints) -> Floats:
+        return np.asarray(-self.off * np.log1p(-first))
 
 
 def markov(on: float, off: float, seed: int = 0) -> OnAndOff:
@@ -249,10 +249,69 @@ def sessions(
     return OnAndOff(on, on * (1 / part - 1), log_sd, seed)
 
 
-class Intervals(Availability):
-    """Known times: the intervals of each device."""
+class Quantiles:
+    """A law of times given by some of its quantiles, log-linear in between."""
 
-    def __init__(self, intervals: Mapping[int, Sequence[tuple[float, float]]]) -> None:
+    PARTS = np.array([0, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 98, 99, 99.5, 100]) / 100
+
+    def __init__(self, *seconds: float) -> None:
+        self._logs, self._grid = np.log(seconds), np.linspace(0, 1, 2**14 + 1)
+        middles = self.at((self._grid[1:] + self._grid[:-1]) / 2)
+        self.mean = float(middles.mean())
+        self._by_length = np.concatenate([[0.0], middles.cumsum() / middles.sum()])
+
+    def at(self, u: Floats, by_length: bool = False) -> Floats:
+        """The times below which these parts of all times are, or of the sum of all times."""
+        if by_length:
+            u = np.interp(u, self._by_length, self._grid)
+        return np.asarray(np.exp(np.interp(u, self.PARTS, self._logs)))
+
+
+class Clients(OnAndOff):
+    """Phones as 100 were observed for 5 to 13 days: 5,709 sessions, 5,609 gaps (docs/fleets.md).
+
+    Sessions and gaps follow the quantiles of all that were observed; every device has its own share
+    of the time, and gaps so much longer or shorter that it has.
+    """
+
+    ON = Quantiles(
+        1, 8, 15, 29, 73, 180, 490, 1_100, 2_300, 4_900, 14e3, 33e3, 52e3, 88e3, 340e3, 920e3
+    )
+    OFF = Quantiles(1, 1, 1, 1, 2, 5, 15, 59, 410, 1_900, 5_800, 11e3, 28e3, 41e3, 54e3, 260e3)
+    SHARES = np.array([[0, 0.05, 0.25, 0.5, 0.75, 0.95, 1], [0.44, 0.59, 0.7, 0.77, 0.86, 0.99, 1]])
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(self.ON.mean, self.OFF.mean, seed=seed)
+
+    def time_available(self, devices: Ints) -> Floats:
+        u = keyed_uniform(self.seed, 0, devices, Purpose.AVAILABLE, 1, 0)[:, 0]
+        return np.asarray(np.interp(u, *self.SHARES))
+
+    def _first(self, devices: Ints, u: Floats, off: Floats) -> Floats:
+        first, second, chance = u
+        part = self.time_available(devices)
+        left = self.ON.at(first, by_length=True) * second
+        gap = self._time_off(first[:, None], devices, by_length=True)[:, 0] * second
+        here = chance < part
+        return np.column_stack([np.where(here, left, 0.0), np.where(here, off, gap)])
+
+    def _time_on(self, first: Floats, second: Floats, by_length: bool = False) -> Floats:
+        return self.ON.at(first, by_length)
+
+    def _time_off(self, first: Floats, devices: Ints, by_length: bool = False) -> Floats:
+        part = self.time_available(devices)
+        longer = (1 / part - 1) * self.ON.mean / self.OFF.mean
+        return np.asarray(self.OFF.at(first, by_length) * longer[:, None])
+
+
+class Intervals(Availability):
+    """Known times: the intervals of each device, repeated after its period if it has one."""
+
+    def __init__(
+        self,
+        intervals: Mapping[int, Sequence[tuple[float, float]]],
+        periods: Mapping[int, float] | None = None,
+    ) -> None:
         for device, own in intervals.items():
             ordered = [time for pair in own for time in pair]
             if not own or any(b <= a for a, b in own) or ordered != sorted(ordered):
@@ -260,6 +319,7 @@ class Intervals(Availability):
                     f"the intervals of device {device} must be in order and must not overlap."
                 )
         self._own = {device: np.asarray(own, np.float64) for device, own in intervals.items()}
+        self._periods = dict(periods or {})
 
     @classmethod
     def csv(cls, path: Path | str) -> "Intervals":
@@ -275,25 +335,31 @@ class Intervals(Availability):
     def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
         opens, closes = np.full(len(devices), np.inf), np.full(len(devices), np.inf)
         for place, (device, time) in enumerate(zip(devices.tolist(), times.tolist(), strict=True)):
-            own = self._own.get(device, np.empty((0, 2)))
-            later = own[own[:, 1] > time]
+            period = self._periods.get(device)
+            passed = time // period * period if period else 0.0
+            own = self._own.get(device, np.empty((0, 2))) + passed
+            if period and own[-1, 1] <= time:
+                own = own + period
+            later = own[np.searchsorted(own[:, 1], time, side="right") :]
             if len(later):
                 opens[place], closes[place] = later[0]
         return np.maximum(opens, times), closes
 
 
-KINDS = ("always", "day-night", "sessions", "markov:ON,OFF", "by-labels:MEAN,SLOT", "FILE.csv")
+KINDS = (
+    "always", "day-night", "sessions", "clients", "markov:ON,OFF", "by-labels:MEAN,SLOT", "FILE.csv"
+)  # fmt: skip
 
 
 def parse(spec: str, seed: int = 0) -> Availability:
     """Read an availability as people write it: one of `KINDS`."""
     kind, _, rest = spec.partition(":")
+    plain: dict[str, Callable[..., Availability]]
+    plain = {"day-night": DayAndNight, "sessions": sessions, "clients": Clients}
     if spec == "always":
         return Always()
-    if spec == "day-night":
-        return DayAndNight(seed=seed)
-    if spec == "sessions":
-        return sessions(seed=seed)
+    if spec in plain:
+        return plain[spec](seed=seed)
     if kind in ("markov", "by-labels"):
         from salf.worlds.fleet.by_labels import ByLabels  # which builds on this module
 

@@ -1,12 +1,12 @@
 """Users that take part with a chance that depends on their labels, as in FedAU's experiments."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from salf.common.errors import SalfError
 from salf.core.arrivals import Floats, Ints
-from salf.core.draws import Keyed, Purpose
+from salf.core.draws import KeyedRounds, Purpose
 from salf.worlds.fleet.availability import Availability
 
 
@@ -20,7 +20,6 @@ class SlotAvailability(Availability):
     chances: Floats
     slot: float  # seconds
     seed: int = 0
-    _drawn: dict[int, np.ndarray] = field(init=False, repr=False, default_factory=dict)
 
     AT_ONCE = 64  # slots drawn at a time
 
@@ -36,7 +35,9 @@ class SlotAvailability(Availability):
         going = np.arange(len(devices))
         while len(going):
             block, place = np.divmod(current[going], self.AT_ONCE)
-            here = self._available(devices[going], block)
+            draws = KeyedRounds(self.seed, block)
+            u = draws.uniform(devices[going], Purpose.AVAILABLE, self.AT_ONCE)
+            here = u < self.chances[devices[going], None]
             here &= np.arange(self.AT_ONCE) >= place[:, None]
             first = here.argmax(axis=1)
             has = here[np.arange(len(going)), first]
@@ -49,18 +50,6 @@ class SlotAvailability(Availability):
 
     def time_available(self, devices: Ints) -> Floats:
         return np.asarray(self.chances[devices])
-
-    def _available(self, devices: Ints, blocks: Ints) -> np.ndarray:
-        """Whether each device is available in the slots of its block, [devices, AT_ONCE]."""
-        found = np.empty((len(devices), self.AT_ONCE), np.bool_)
-        for block in np.unique(blocks).tolist():
-            if block not in self._drawn:
-                draws, everybody = Keyed(self.seed, block), np.arange(len(self.chances))
-                u = draws.uniform(everybody, Purpose.AVAILABLE, self.AT_ONCE)
-                self._drawn[block] = u < self.chances[:, None]
-            some = blocks == block
-            found[some] = self._drawn[block][devices[some]]
-        return found
 
 
 @dataclass(frozen=True)

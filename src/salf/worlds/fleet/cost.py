@@ -1,11 +1,10 @@
-"""The cost of a row in each layer of a model, and batches that take all devices as long."""
+"""What a row costs in each layer of a model, and batches that take all devices as long."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor, nn
 
-from salf.common.errors import SalfError
 from salf.core.arrivals import Floats, Ints
 from salf.core.compression import Compression, upload_bytes
 from salf.core.layers import Layers
@@ -17,15 +16,19 @@ MOST = 4  # times the batch size is the largest batch
 
 @dataclass(frozen=True, eq=False)
 class Cost:
-    """The cost of one row of a batch in each layer, and the bytes of the layer.
+    """The work of a step in each layer 1..L, and the bytes of the layer.
 
     `sent` are those of its update where that is compressed.
     """
 
-    forward: Floats  # multiply-adds of layer 1..L
+    forward: Floats  # multiply-adds of a row
     backward: Floats
     bytes: Floats
     sent: Floats | None = None
+    large: Floats | float = 0.0  # multiply-adds in convolutions larger than 3 x 3, [2 passes, L]
+    depthwise: Floats | float = 0.0  # multiply-adds in depthwise convolutions, [2, L]
+    products: Floats | float = 0.0  # matrix products and convolutions launched, [2, L]
+    trained: Floats | float = 0.0  # parameters, [L]
 
     @classmethod
     def of(
@@ -41,11 +44,22 @@ class Cost:
         if compression is not None:
             weights = {**dict(model.named_parameters()), **dict(model.named_buffers())}
             sent = np.array(upload_bytes(compression, layers, weights), np.float64)
-        forward, backward, bytes_ = (
-            np.array([getattr(each, name) for each in found], np.float64) / per
-            for name, per in (("forward", rows), ("backward", rows), ("bytes", 1))
+
+        def both(name: str) -> Floats:
+            passes = [each.forward for each in found], [each.backward for each in found]
+            return np.array([[getattr(p, name) for p in each] for each in passes], np.float64)
+
+        forward, backward = both("multiply_adds") / rows
+        return cls(
+            forward,
+            backward,
+            np.array([each.bytes for each in found], np.float64),
+            sent,
+            both("large") / rows,
+            both("depthwise") / rows,
+            both("products"),
+            np.array([each.parameters for each in found], np.float64),
         )
-        return cls(forward, backward, bytes_, sent)
 
     @property
     def upload(self) -> Floats:
@@ -55,40 +69,38 @@ class Cost:
     def layers(self) -> int:
         return len(self.bytes)
 
-    def stages(self) -> Floats:
-        """The multiply-adds of each stage: layers from the last, which has the forward pass."""
-        found = self.backward[::-1].copy()
-        found[0] += self.forward.sum()
-        return found
+    @property
+    def multiply_adds(self) -> Floats:
+        """The multiply-adds of a row, [2, L]: of the forward and the backward pass."""
+        return np.array([self.forward, self.backward])
 
-    def counted_as(self, devices: Devices) -> "Cost":
-        """The cost in what the devices' speed counts."""
-        if devices.counted == "multiply-adds":
-            if not self.backward.sum() > 0:
-                raise SalfError(
-                    "no multiply-adds are counted in this model (matrix products, convolutions and "
-                    'attention are), so its time is unknown; use a fleet with counted="layers".'
-                )
-            return self
-        even = np.full(self.layers, 1 / devices.REFERENCE)
-        return replace(self, forward=np.zeros(self.layers), backward=even)
+
+def stages(passes: Floats) -> Floats:
+    """What each stage has of [..., 2, L]: layers from the last, which has the forward pass."""
+    found = passes[..., 1, ::-1].copy()
+    found[..., 0] += passes[..., 0, :].sum(axis=-1)
+    return found
 
 
 def equal_time(
     devices: Devices, cost: Cost, batch_size: int, steps: int = 1, seconds: float | None = None
 ) -> Ints:
-    """Batches in proportion to speed, so that they take every user about as long.
+    """Batches that take every user about as long: fewer rows on slower devices.
 
     A round takes as long as `batch_size` rows take the median device; or, with a deadline of
     `seconds`, no longer than that leaves after download and upload, without jitter. Nobody has more
-    than `MOST` times as many rows, and everybody has one.
+    than `MOST` times as many rows, and everybody has one, even where the fixed part takes longer.
     """
-    counted = cost.counted_as(devices)
-    of_row = steps * float(counted.forward.sum() + counted.backward.sum())
-    time = np.full(len(devices.speed), batch_size * of_row / np.median(devices.speed))
+    fixed, row = (
+        steps * np.array([float(each[0].sum() + each[1].sum()) for each in parts])
+        for parts in zip(*(kind.seconds(cost) for kind in devices.kinds), strict=True)
+    )
+    usual = fixed + batch_size * row
+    pace = devices.speed * (usual[0] / usual[devices.kind])  # as if all were of the first class
+    time = np.full(len(devices.speed), usual[0] / np.median(pace))
     if seconds is not None:
         down, up = float(cost.bytes.sum()), float(cost.upload.sum())
         link = down / devices.down + up / devices.up + 2 * devices.latency
         time = np.minimum(time, np.maximum(seconds - link, 0))
-    rows = np.rint(time * devices.speed / of_row)
-    return np.clip(rows, 1, MOST * batch_size).astype(np.int64)
+    rows = np.rint((time * devices.speed - fixed[devices.kind]) / row[devices.kind])
+    return np.asarray(np.clip(rows, 1, MOST * batch_size), np.int64)

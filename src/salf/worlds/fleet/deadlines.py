@@ -28,20 +28,6 @@ class Deadline(ABC):
 
 
 @dataclass(frozen=True)
-class Constant(Deadline):
-    """One T_max for every round."""
-
-    changes = False
-    seconds: float
-
-    def __post_init__(self) -> None:
-        _check(self.seconds)
-
-    def of(self, t: int, current: float) -> float:
-        return self.seconds
-
-
-@dataclass(frozen=True)
 class DeadlineSchedule(Deadline):
     """T_1, T_2, ...; the last one for all rounds after it."""
 
@@ -51,7 +37,12 @@ class DeadlineSchedule(Deadline):
         if not self.seconds:
             raise SalfError("a schedule of deadlines needs at least one.")
         for each in self.seconds:
-            _check(each)
+            if not 0 < each < inf:
+                raise SalfError(f"the deadline must be a positive time in seconds, not {each!r}.")
+
+    @property
+    def changes(self) -> bool:  # type: ignore[override]
+        return len(self.seconds) > 1
 
     def of(self, t: int, current: float) -> float:
         return self.seconds[min(t, len(self.seconds)) - 1]
@@ -96,12 +87,12 @@ def read(value: Any) -> Any:
 def parse(setting: float | str) -> Deadline:
     """The deadline of a setting that was `read`."""
     if not isinstance(setting, str):
-        return Constant(float(setting))
+        return DeadlineSchedule((float(setting),))
     kind, _, value = setting.partition(":")
     if kind != "auto":
         return DeadlineSchedule.csv(setting)
     try:
-        reach = float(value) if value else REACH
+        reach = float(value or REACH)
     except ValueError:
         raise SalfError(f"write the target reach as in auto:0.8, not {setting!r}.") from None
     return Auto(reach)
@@ -113,8 +104,3 @@ def missing() -> SalfError:
         "this method needs a deadline: set one, such as deadline='2s' or deadline='auto'; "
         "`salf fleet preview` shows which deadline gives which reach."
     )
-
-
-def _check(seconds: float) -> None:
-    if not 0 < seconds < inf:
-        raise SalfError(f"the deadline must be a positive time in seconds, not {seconds!r}.")

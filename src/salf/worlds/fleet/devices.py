@@ -17,28 +17,75 @@ from salf.worlds.fleet.jitter import Jitter, LogNormal, Steady
 if TYPE_CHECKING:
     from torch import nn
 
+    from salf.worlds.fleet.cost import Cost
     from salf.worlds.fleet.preview import Preview
 
-Counted = Literal["multiply-adds", "layers"]
 Pair = Literal["random", "labels", "size"]
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceClass:
+    """How long the typical device of a class takes for the parts of a training step.
+
+    A layer of a device of this speed takes, for its forward and for its backward pass,
+
+        (launch * products + parameter * trained parameters + multiply_add * multiply-adds) / speed
+
+    seconds, where only the last term grows with the rows of a batch, and only the backward pass
+    writes parameters. Constants are numbers, or arrays [L], [2, 1] or [2, L], if they differ
+    between layers or between the forward and the backward pass.
+    """
+
+    unit: str  # of the speed, as in messages: a device of speed 3 is "3 typical phones"
+    multiply_add: float | Floats  # seconds
+    launch: float | Floats = 0.0  # seconds of a matrix product or convolution, whatever its size
+    parameter: float | Floats = 0.0  # seconds to write the gradient and the new value of one
+    large: float = 1.0  # how many others one of a convolution larger than 3 x 3 takes
+    depthwise: float = 1.0  # how many others one of a depthwise convolution takes
+    layer: float = 0.0  # seconds of a layer per row, whatever is in it
+
+    def seconds(self, cost: "Cost") -> tuple[Floats, Floats]:
+        """The fixed part and that of a row of each layer's forward and backward pass: [2, L]."""
+        slow = (self.large - 1) * cost.large + (self.depthwise - 1) * cost.depthwise
+        counted = cost.multiply_adds + slow
+        written = np.array([[0.0], [1.0]]) * self.parameter * cost.trained
+        fixed = np.zeros_like(counted) + self.launch * cost.products + written
+        row = self.multiply_add * counted
+        row[1] += self.layer
+        if not (row + fixed).sum() > 0:
+            raise SalfError(
+                "no multiply-adds are counted in this model (matrix products, convolutions and "
+                'attention are), so its time is unknown; use a fleet with counted="layers".'
+            )
+        return fixed, row
+
+    def work(self, cost: "Cost") -> Floats:
+        """What is counted as work of a row, [2, L]: multiply-adds, or else layers."""
+        return self.seconds(cost)[1] if self.layer else cost.multiply_adds
+
+
+MULTIPLY_ADDS = DeviceClass("multiply-adds per second", 1.0)
+LAYERS = DeviceClass("layers of 16 rows per second", 0.0, layer=1 / 16)
+COUNTED = {"multiply-adds": MULTIPLY_ADDS, "layers": LAYERS}
+Counted = Literal["multiply-adds", "layers"] | DeviceClass
 
 
 @dataclass(frozen=True, eq=False)
 class Devices:
     """The devices of a fleet, an entry each: what `Fleet` holds."""
 
-    speed: Floats  # a second: multiply-adds, or layers of a batch of `REFERENCE` rows
+    speed: Floats  # compared with the device's class
     up: Floats  # bytes a second; inf without a link that takes time
     down: Floats
     latency: Floats  # seconds that a message takes, whatever its size
     jitter: Jitter = field(default_factory=Steady)
     availability: Availability = field(default_factory=Always)
-    counted: Counted = "multiply-adds"  # or "layers": every layer takes as long as any other
     pair: Pair = "random"  # how users get their devices, unless a run says otherwise
-
-    REFERENCE = 16  # rows of the batch whose layers are counted
+    kinds: tuple[DeviceClass, ...] = (MULTIPLY_ADDS,)
+    kind: Ints = field(default_factory=lambda: np.zeros(1, np.int64))  # which of them each one is
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", np.broadcast_to(self.kind, self.speed.shape))
         for name in ("speed", "up", "down"):
             values = getattr(self, name)
             if values.shape != self.speed.shape or values.ndim != 1 or not (values > 0).all():
@@ -62,6 +109,7 @@ class Devices:
             down=self.down[order],
             latency=self.latency[order],
             jitter=self.jitter.of(order),
+            kind=self.kind[order],
             availability=self.availability.of(order),
         )
 
@@ -70,7 +118,7 @@ class Fleet:
     """The devices of a federation.
 
     `Fleet("phones", users=30, seed=0)` creates a named fleet (see docs/fleets.md), with options
-    such as `speed=1e6` (the median speed). `Fleet.of(speed=[...])` creates a fleet from speeds and
+    such as `links="none"`. `Fleet.of(speed=[...])` creates a fleet from speeds and
     `Fleet.csv` from a file. A device depends only on the seed and its number. All three take
     `availability`, as the setting of that name or as an object of `salf.worlds.fleet.availability`.
     """
@@ -110,7 +158,7 @@ class Fleet:
         down: float | Sequence[float] = np.inf,
         latency: float | Sequence[float] = 0.0,
         availability: str | Availability = "always",
-        counted: Counted = "multiply-adds",
+        counted: Counted | Sequence[DeviceClass] = "multiply-adds",
         pair: Pair = "random",
         name: str = "by hand",
     ) -> "Fleet":
@@ -118,7 +166,7 @@ class Fleet:
 
         `up` and `down` are in bytes per second, `latency` is in seconds, and `jitter` is a law of
         `fleet.jitter` or the sigma of a log-normal one. With `counted="layers"`, speeds are in
-        layers per second.
+        layers per second; with a `DeviceClass`, or one for each device, they are relative to it.
         """
         speeds = np.asarray(speed, np.float64).reshape(-1)
 
@@ -132,7 +180,20 @@ class Fleet:
             raise SalfError(
                 f"give one value, or one for each of the {len(speeds)} devices."
             ) from None
-        devices = Devices(speeds, ups, downs, latencies, law, counted=counted, pair=pair)
+        if isinstance(counted, str):
+            counted = COUNTED[counted]
+        own = [counted] * len(speeds) if isinstance(counted, DeviceClass) else counted
+        kinds = tuple(dict.fromkeys(own))
+        devices = Devices(
+            speeds,
+            ups,
+            downs,
+            latencies,
+            law,
+            pair=pair,
+            kinds=kinds,
+            kind=each([kinds.index(kind) for kind in own]).astype(np.int64),
+        )
         return cls.made(name, devices).available(availability)
 
     @classmethod
@@ -165,9 +226,10 @@ class Fleet:
 
     def __repr__(self) -> str:
         slow, usual, fast = np.percentile(self.devices.speed, [5, 50, 95])
+        units = " or ".join(kind.unit for kind in self.devices.kinds)
         return (
-            f"Fleet({self.name!r}: {len(self)} devices, {usual:.3g} {self.devices.counted} a "
-            f"second at the median, {slow:.3g} to {fast:.3g} from the 5th to the 95th percentile)"
+            f"Fleet({self.name!r}: {len(self)} devices, {usual:.3g} {units} at the median, "
+            f"{slow:.3g} to {fast:.3g} from the 5th to the 95th percentile)"
         )
 
     def available(self, availability: str | Availability, seed: int = 0) -> "Fleet":

@@ -8,19 +8,15 @@ round, user), and the chance that they are complete in time: exactly where there
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import lru_cache
-from math import erf, sqrt
 
 import numpy as np
+from scipy.special import ndtr
 
 from salf.common.errors import SalfError
 from salf.core.arrivals import Floats, Ints
 from salf.core.draws import Draws, Purpose, normal
 
-DRAWS = 2**16  # for chances of layers of different means
 ROUNDING = 1e-9  # of a time, relative to it
-
-_erf = np.vectorize(erf, otypes=[np.float64])
 
 
 class Jitter(ABC):
@@ -90,7 +86,7 @@ class LogNormal(Paced):
             z = np.log(factor) / sigma
         # Without any spread, a factor of 1 is just enough.
         enough = (sigma == 0) & (factor >= 1 - ROUNDING)
-        return np.where(enough, 1.0, 0.5 * (1 + _erf(np.nan_to_num(z, nan=-np.inf) / sqrt(2))))
+        return np.where(enough, 1.0, ndtr(np.nan_to_num(z, nan=-np.inf)))
 
     def of(self, devices: Ints) -> "LogNormal":
         return self if np.ndim(self.sigma) == 0 else LogNormal(np.asarray(self.sigma)[devices])
@@ -128,40 +124,18 @@ class ExponentialLayers(Jitter):
     def chance(self, nominal: Floats, budget: Floats, users: Ints) -> Floats | None:
         """The Erlang law, P(k layers within b) = 1 - e^-x sum_{i<k} x^i/i!, x = b over the mean.
 
-        Where layers differ there is no simple form: then from draws that serve all users.
+        Where layers have different means there is no simple form.
         """
         mean = nominal[:, :1]
-        if not np.allclose(nominal, mean, rtol=ROUNDING, atol=0):
-            return self._from_draws(nominal, budget)
-        if (mean <= 0).any():
+        if (mean <= 0).any() or not np.allclose(nominal, mean, rtol=ROUNDING, atol=0):
             return None
         x, stages = np.maximum(budget / mean, 0), np.arange(nominal.shape[1])
         # In logarithms, and x = 0 apart, because powers of a long budget overflow.
-        log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, len(stages))))])
+        log_factorial = np.log(np.maximum(stages, 1)).cumsum()
         log_x = np.log(np.where(x > 0, x, 1))
         terms = np.exp(stages * log_x[:, :, None] - log_factorial - x[:, :, None])
         missed = (terms * (stages <= stages[:, None])).sum(axis=2)
         return np.where(x > 0, np.clip(1 - missed, 0, 1), 0.0)
-
-    def _from_draws(self, nominal: Floats, budget: Floats) -> Floats:
-        """A user that is twice as slow takes twice as long: draws are of the layers' parts."""
-        total = nominal.sum(axis=1, keepdims=True)
-        parts, alike = np.unique(np.round(nominal / total, 12), axis=0, return_inverse=True)
-        chance = np.empty_like(budget)
-        for kind, own in enumerate(parts):
-            some = np.flatnonzero(alike.ravel() == kind)
-            for stage, times in enumerate(_erlang_like(tuple(own.tolist()))):
-                count = np.searchsorted(times, budget[some, stage] / total[some, 0], side="right")
-                # Never quite 0 or 1, which so many draws cannot tell.
-                chance[some, stage] = (count + 0.5) / (DRAWS + 1)
-        return np.where(budget > 0, chance, 0.0)
-
-
-@lru_cache(maxsize=64)
-def _erlang_like(means: tuple[float, ...]) -> Floats:
-    """Draws of when each of some independent exponential stages is complete, in order."""
-    each = np.random.default_rng(0).exponential(size=(DRAWS, len(means))) * np.array(means)
-    return np.sort(each.cumsum(axis=1).T, axis=1)
 
 
 def exponential(draws: Draws, users: Ints, n: int = 1) -> Floats:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from salf.common.errors import SalfError, unknown
@@ -16,7 +17,7 @@ from salf.worlds.fleet import deadlines
 from salf.worlds.fleet.availability import DAY
 from salf.worlds.fleet.cost import Cost, equal_time
 from salf.worlds.fleet.devices import Fleet
-from salf.worlds.fleet.timing import KEPT, Timing
+from salf.worlds.fleet.timing import Timing
 from salf.worlds.fleet.world import deadline_for
 
 ROUNDS = 200  # that are drawn
@@ -25,24 +26,10 @@ COHORTS = 50  # whose p_l is averaged
 POINTS = 40  # of the curve over deadlines, evenly spaced
 QUANTILES = np.linspace(0.05, 0.95, 19)  # of the users' times, which are points of it too
 MOST_USERS = 2_000  # of a larger fleet, so many are looked at
-LANES = 30  # users whose round is shown
 STARTS = 24  # times of a week at which rounds begin, where devices are not always available
 WEEK = 7 * DAY
 BATCHES = ("equal", "equal-time")
 FINISH = (0.25, 0.5, 0.75, 0.9)  # parts of the users whose deadline is said
-
-
-@dataclass(frozen=True)
-class Span:
-    """One thing that a user does in a round."""
-
-    user: int  # counted from the fastest, from 1
-    what: str  # DOWNLOAD, UPLOAD, LATE, or the number of a layer, from 1
-    start: float
-    end: float
-
-
-DOWNLOAD, UPLOAD, LATE = "download", "upload", "too late"
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,20 +47,18 @@ class Preview:
     waiting: Floats  # seconds of drawn rounds that wait for the slowest user asked
     deadlines: Floats  # to choose from
     reach_at: Floats  # [deadlines, L]: the mean reach of each layer
-    finish_at: Floats  # the mean chance of a user to finish
-    one_round: tuple[Span, ...] = ()  # of some users; none where devices are not always available
 
     def deadline_to_finish(self, part: float) -> float | None:
         """The deadline by which this part of the users finishes; None if it is after the curve."""
-        if part > self.finish_at[-1]:
+        finish = self.reach_at[:, 0]
+        if part > finish[-1]:
             return None
-        return float(np.interp(part, [0.0, *self.finish_at], [0.0, *self.deadlines]))
+        return float(np.interp(part, [0.0, *finish], [0.0, *self.deadlines]))
 
     @property
     def depths(self) -> Floats:
         """The chances of the depths 1..L+1, of a user taken at random."""
-        mean = self.reach.mean(axis=1)
-        return np.diff(np.concatenate([[0.0], mean, [1.0]]))
+        return np.diff(np.concatenate([[0.0], self.reach.mean(axis=1), [1.0]]))
 
     def __str__(self) -> str:
         slow, usual, fast = (_plain(each) for each in np.percentile(self.expected, [95, 50, 5]))
@@ -82,23 +67,21 @@ class Preview:
             f"{self.fleet}: {self.users} users{cohort}, done after {usual} s at the median, "
             f"{fast} to {slow} s from the 5th to the 95th percentile.",
             f"A round that waits for all users takes {_plain(self.waiting.mean())} s on average "
-            "and "
-            f"{_plain(np.percentile(self.waiting, 95))} s at the 95th percentile.",
+            f"and {_plain(np.percentile(self.waiting, 95))} s at the 95th percentile.",
             f"By a deadline of {_plain(self.deadline)} s, a user finishes with probability "
             f"{self.reach[0].mean():.2f} and completes no layer with probability "
             f"{self.depths[-1]:.2f}.",
             "Users that reach each layer, and the probability p_l that nobody does:",
         ]
+        each_layer = zip(self.layers, self.reach.mean(axis=1), self.unreached, strict=True)
         lines += [
             f"  {index} {name}: {self.asked * chance:.1f} ({chance:.0%}), p = {nobody:.2g}"
-            for index, (name, chance, nobody) in enumerate(
-                zip(self.layers, self.reach.mean(axis=1), self.unreached, strict=True), 1
-            )
+            for index, (name, chance, nobody) in enumerate(each_layer, 1)
         ]
         chosen = [
-            f"{part:.0%} by {_plain(seconds)} s"
-            if (seconds := self.deadline_to_finish(part)) is not None
-            else f"{part:.0%} after {_plain(self.deadlines[-1])} s"
+            f"{part:.0%} after {_plain(self.deadlines[-1])} s"
+            if (seconds := self.deadline_to_finish(part)) is None
+            else f"{part:.0%} by {_plain(seconds)} s"
             for part in FINISH
         ]
         return "\n".join([*lines, f"Users that finish, by deadline: {', '.join(chosen)}."])
@@ -124,11 +107,9 @@ def preview(
     """
     users = evenly(np.arange(timing.users), MOST_USERS)
     found = deadlines.Auto() if deadline is None else deadlines.parse(deadlines.read(deadline))
+    seconds = found.of(1, 0.0)  # which `auto` has not found yet
     if isinstance(found, deadlines.Auto):
         seconds = deadline_for(timing, found.reach)
-    else:
-        seconds = found.of(1, 0.0)
-    expected = timing.expected(users)
     available = timing.devices.availability
     always = available.always
     # As close together as is enough for devices to be independent of what they did before.
@@ -141,30 +122,20 @@ def preview(
         float(timing.round(Keyed(0, t), asked(t), start).finish.max())
         for t, start in enumerate(np.resize(starts, rounds), 1)
     ]
+    expected = timing.expected(users)
     nominal = float(expected.max())
     last = max(float(np.percentile(slowest, 95)) if always else 1.5 * nominal, nominal, seconds)
     # Closer where most users finish: the slowest of very many is far away.
     usual = np.quantile(expected[np.isfinite(expected)], QUANTILES)
     offered = np.union1d(np.linspace(0, last, POINTS + 1)[1:], usual)
-    looked_at = np.append(offered, seconds)
-    reach = np.zeros((len(looked_at), timing.layers, len(users)))
-    missed = np.ones((len(starts), timing.layers))
-    # Some users after the others, of whom draws are kept; and one start after the other, because
-    # times that follow each other are found at once.
-    for some in np.array_split(np.arange(len(users)), -(-len(users) * timing.layers // KEPT)):
-        for k, start in enumerate(starts.tolist()):
-            own = timing.reach(users[some], start, looked_at)
-            reach[:, :, some] += own / len(starts)
-            missed[k] *= (1 - own[-1]).prod(axis=1)
-    at = reach[:-1].mean(axis=2)
-    if cohorts is None:
-        # Of very many users, each that is looked at stands for several.
-        unreached = [*missed ** (timing.users / len(users))]
-    else:
-        unreached = [
-            _unreached(timing, asked(t), start, seconds)
-            for t, start in enumerate(np.resize(starts, max(len(starts), COHORTS)), 1)
-        ]
+    reach = np.zeros((len(offered) + 1, timing.layers, len(users)))
+    for start in starts.tolist():
+        reach += timing.reach(users, start, np.append(offered, seconds)) / len(starts)
+    drawn = len(starts) if cohorts is None else max(len(starts), COHORTS)
+    unreached = [
+        _unreached(timing, asked(t), start, seconds)
+        for t, start in enumerate(np.resize(starts, drawn).tolist(), 1)
+    ]
     return Preview(
         fleet,
         timing.users,
@@ -176,36 +147,15 @@ def preview(
         np.mean(unreached, axis=0),
         np.array(slowest),
         offered,
-        at,
-        at[:, 0],
-        _one_round(timing, users[np.argsort(expected, kind="stable")], seconds) if always else (),
+        reach[:-1].mean(axis=2),
     )
 
 
 def _unreached(timing: Timing, asked: Ints, start: float, seconds: float) -> Floats:
-    """p_l if these users are asked."""
+    """p_l if these users are asked; of very many, each that is looked at stands for several."""
     some = evenly(asked, MOST_USERS)
     missed = 1 - timing.reach(some, start, seconds)
     return np.asarray(missed.prod(axis=1) ** (len(asked) / len(some)))
-
-
-def _one_round(timing: Timing, users: Ints, deadline: float) -> tuple[Span, ...]:
-    """Round 1 of some users until the deadline, from the fastest to the slowest."""
-    some = evenly(users, LANES)
-    times, spans = timing.round(Keyed(0, 1), np.sort(some), 0.0), []
-    counts = times.reached(deadline).tolist()
-    for number, row in enumerate(np.searchsorted(np.sort(some), some).tolist(), 1):
-        count, began = counts[row], float(times.tasks.download[row])
-        spans.append(Span(number, DOWNLOAD, 0.0, min(began, deadline)))
-        edges = [began, *(began + times.complete[row]).tolist()]
-        for stage in range(count):
-            layer = timing.layers - stage % timing.layers
-            spans.append(Span(number, str(layer), edges[stage], edges[stage + 1]))
-        if count:
-            spans.append(Span(number, UPLOAD, edges[count], float(times.done[row, count - 1])))
-        elif began < deadline:
-            spans.append(Span(number, LATE, began, deadline))
-    return tuple(span for span in spans if span.end > span.start)
 
 
 def of_model(
@@ -222,43 +172,33 @@ def of_model(
 ) -> Preview:
     """A model on a fleet, with `cohort` of the users asked in each round; all by default.
 
-    `example` is a batch of inputs, to count the layers' work on. Without one, it is made up if the
-    model's first layer says what inputs it takes.
+    `example` is a batch of inputs, to count the layers' work on. A model that begins with a linear
+    layer needs none.
     """
     if batches not in BATCHES:
         raise unknown("way to size batches", batches, BATCHES)
     if cohort is not None and not 1 <= cohort <= len(fleet):
         raise SalfError(f"cohort must be a number of users from 1 to {len(fleet)}, not {cohort}.")
-    example = _made_up(model) if example is None else as_one(example)
+    first = next((m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)), None)
+    if example is None and isinstance(first, nn.Linear):
+        example = torch.zeros(2, first.in_features)
+    if example is None:
+        raise SalfError(
+            "how large are the model's inputs? Pass a batch of them as example=, such as "
+            "example=torch.zeros(2, 3, 32, 32)."
+        )
+    example = as_one(example)
     takes_several(model, example)
     seen_as = Layers.of(model, layers, example)
-    cost = Cost.of(model, seen_as, example)
-    rows = np.full(len(fleet), batch_size)
+    cost, rows = Cost.of(model, seen_as, example), np.full(len(fleet), batch_size)
     if batches == "equal-time":
         given = None if deadline is None else deadlines.parse(deadlines.read(deadline)).of(1, 0.0)
         rows = equal_time(fleet.devices, cost, batch_size, local_steps, given or None)
-    timing = Timing(
-        fleet.devices,
-        cost,
-        lambda users: rows[users],
-        lambda users: np.full(len(users), local_steps),
-    )
-    names = tuple(layer.name for layer in seen_as)
+    steps = np.full(len(fleet), local_steps)
+    timing = Timing(fleet.devices, cost, lambda users: rows[users], lambda users: steps[users])
 
     def cohorts(t: int) -> Ints:
         return np.sort(np.random.default_rng(t).choice(len(fleet), cohort, replace=False))
 
     asked = None if cohort in (None, len(fleet)) else cohorts
-    return preview(fleet.name, timing, names, deadline, asked)
-
-
-def _made_up(model: nn.Module) -> Any:
-    import torch
-
-    first = next((m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)), None)
-    if isinstance(first, nn.Linear):
-        return torch.zeros(2, first.in_features)
-    raise SalfError(
-        "how large are the model's inputs? Pass a batch of them as example=, such as "
-        "example=torch.zeros(2, 3, 32, 32)."
-    )
+    return preview(fleet.name, timing, tuple(layer.name for layer in seen_as), deadline, asked)

@@ -6,7 +6,7 @@ import numpy as np
 
 from salf.core.arrivals import Floats, Ints
 from salf.core.draws import Draws, Keyed, KeyedRounds, Unkeyed
-from salf.worlds.fleet.cost import Cost
+from salf.worlds.fleet.cost import Cost, stages
 from salf.worlds.fleet.devices import Devices
 from salf.worlds.fleet.round import Round, Tasks
 
@@ -26,8 +26,11 @@ class Timing:
         rows: Callable[[Ints], Ints | Floats],
         planned: Callable[[Ints], Ints],
     ) -> None:
-        self.devices, self.cost = devices, cost.counted_as(devices)
-        self.rows, self.planned = rows, planned
+        self.devices, self.cost, self.rows, self.planned = devices, cost, rows, planned
+        # Of each class: [classes, stages], the seconds of a row beside the fixed ones.
+        seconds = stages(np.array([kind.seconds(cost) for kind in devices.kinds]))
+        self._fixed, self._row = seconds[:, 0], seconds[:, 1]
+        self._work = stages(np.array([kind.work(cost) for kind in devices.kinds]))
         self.layers = cost.layers
         self.model_bytes, self.update_bytes = float(cost.bytes.sum()), float(cost.upload.sum())
         self._everybody: Tasks | None = None
@@ -56,9 +59,12 @@ class Timing:
     def _tasks(self, users: Ints, times: Ints | int = 1) -> Tasks:
         devices, planned = self.devices, self.planned(users) * times
         steps = int(planned.max(initial=1))
-        stages = np.tile(self.cost.stages(), steps)
-        work = np.outer(self.rows(users).astype(np.float64), stages)
-        work[np.arange(work.shape[1]) >= (planned * self.layers)[:, None]] = 0
+        kind, rows = devices.kind[users], self.rows(users).astype(np.float64)[:, None]
+        work = np.tile(rows * self._work[kind], steps)
+        seconds = self._fixed[kind] + rows * self._row[kind]
+        nominal = np.tile(seconds / devices.speed[users, None], steps)
+        for each in (work, nominal):
+            each[np.arange(each.shape[1]) >= (planned * self.layers)[:, None]] = 0
         # After the first local step, an update has all layers.
         upload = np.full(steps * self.layers, self.update_bytes)
         upload[: self.layers] = np.cumsum(self.cost.upload[::-1])
@@ -69,7 +75,7 @@ class Timing:
             self.layers,
             planned,
             work,
-            work / devices.speed[users, None],
+            nominal,
             download,
             links,
             np.tile(self.model_bytes + np.concatenate([[0.0], upload]), (len(users), 1)),

@@ -1,0 +1,140 @@
+"""Users spread over processes: the same bits with any number of them, whatever happens to one."""
+
+import multiprocessing
+import os
+import signal
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from nets import small_mlp, small_normed
+from reference import assert_same, data, equal_shares, server_of
+from salf.common.errors import SalfError
+from salf.core.draws import Keyed
+from salf.data import Partitioned, Samples
+from salf.data.sampling import LocalWork
+from salf.engines import LocalSteps
+from salf.engines.base import Network
+from salf.engines.spread import SpreadEngine
+from salf.methods import method
+from salf.problem import Problem
+from salf.simulation import Recipe, Simulation
+from salf.stages.pipeline import Stages
+from salf.stages.robust import Robust
+from salf.worlds.base import AtDeadline
+from salf.worlds.depth import Mixture
+
+USERS, SIZE, SEVERAL = 6, 8, LocalWork(steps=3)
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="workers are forked, which needs Linux"
+)
+
+
+class Dying(nn.Module):
+    """A layer that ends the worker it runs in, or raises an error there."""
+
+    def __init__(self, error=None):
+        super().__init__()
+        self.error = error
+
+    def forward(self, value):
+        if multiprocessing.parent_process() is not None:
+            if self.error is not None:
+                raise self.error
+            os.kill(os.getpid(), signal.SIGKILL)
+        return value
+
+
+def with_dropout(*more):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.ReLU(), *more, nn.Linear(8, 3))
+
+
+def simulation(workers, make=with_dropout, name="salf", local=SEVERAL, shape=(4,), robust=None):
+    samples = Samples(*data(USERS, SIZE, shape, dtype=next(make().parameters()).dtype))
+    problem = Problem.of(make(), Partitioned(samples, equal_shares(USERS, SIZE)))
+    rule = method(name)
+    recipe = Recipe(lambda t: 0.1, server_of(rule, 0.5), 3, local, workers=workers)
+    world = AtDeadline(Mixture(USERS, len(problem.layers), 0.6))
+    return Simulation(problem, rule, world, recipe, Stages(robust), seed=1)
+
+
+def trained(made, rounds=4):
+    losses = [made.step().train_loss for _ in range(rounds)]
+    return made.engine.weights | {"losses": torch.tensor(losses)}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"make": small_normed, "shape": (2, 4, 4)},
+        {"make": small_normed, "shape": (2, 4, 4), "name": "heterofl"},
+        {"make": small_mlp, "name": "asyncfl", "local": LocalWork()},
+        {"name": "scaffold"},
+        {"robust": Robust("median", 1)},
+    ],
+    ids=["dropout", "batch norm", "narrow", "old models", "states", "every user's own update"],
+)
+def test_the_number_of_workers_does_not_change_the_result(options):
+    alone = trained(simulation(1, **options))
+    for workers in (2, 3):
+        assert_same(trained(simulation(workers, **options)), alone)
+
+
+def test_a_worker_that_dies_is_replaced_and_its_users_are_computed_again():
+    made = simulation(2)
+    made.step()
+    killed = [worker.process for worker in made.engine._pool._workers]
+    os.kill(killed[0].pid, signal.SIGKILL)
+    found = trained(made, 3)
+    assert made.engine._pool._workers[0].process is not killed[0]
+    wanted = simulation(1)
+    wanted.step()
+    assert_same(found, trained(wanted, 3))
+
+
+def test_a_user_that_ends_every_worker_is_an_error():
+    with pytest.raises(SalfError, match=r"computes user \d died 3 times"):
+        simulation(2, lambda: with_dropout(Dying())).step()
+
+
+def test_an_error_in_a_worker_is_raised_and_the_workers_end():
+    made = simulation(2, lambda: with_dropout(Dying(ValueError("no such class"))))
+    with pytest.raises(ValueError, match="no such class"):
+        made.step()
+    assert made.engine._pool is None
+    assert not multiprocessing.active_children()
+
+
+def test_workers_end_with_the_engine():
+    made = simulation(2)
+    made.step()
+    workers = [worker.process for worker in made.engine._pool._workers]
+    del made
+    assert not any(process.is_alive() for process in workers)
+
+
+def test_small_rounds_start_no_workers():
+    made = simulation(0)
+    trained(made)
+    assert isinstance(made.engine, SpreadEngine)
+    assert made.engine._pool is None
+
+
+def test_what_a_user_draws_depends_on_nobody_else():
+    """Dropout of a user alone in a round is that of the user among others."""
+    made = simulation(1)
+    engine, draws = made.engine, Keyed(1, 1)
+    network = Network(engine.weights, local=LocalSteps(lambda t: 0.1, draws=draws))
+
+    def update(users):
+        rows = made.batches.of_round(draws, np.array(users))
+        return [engine._user(np.array([u]), 3, 1, network, rows)[0] for u in users][-1]
+
+    assert_same(update([0, 1, 2]), update([2]))
+    assert not torch.equal(update([1])["0.weight"], update([2])["0.weight"])
