@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import interrupted
-from salf.cli.attacks import TABLE, try_attacks
 from salf.common.errors import SalfError
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.layers import Layer, Layers
@@ -358,27 +357,6 @@ def test_arrivals_of_attackers_have_all_layers():
     arrived = Arrivals.at(np.array([3, 4, 4]))
     found = Attackers(Attack.parse("flip"), 3).arrived(arrived)
     assert found.depth.tolist() == [3, 4, 1]
-
-
-def test_the_command_makes_a_table_of_attacks_and_goes_on_where_it_stopped(tmp_path, no_processes):
-    asked = SMALL.changed(rounds=3), ["", "flip"], ["none", "trimmed"], [0.5], 2, tmp_path
-    found = try_attacks(*asked)
-    lines = (tmp_path / TABLE).read_text().splitlines()
-    assert lines == found.splitlines()
-    assert lines[0] == "| 50% stragglers | none | trimmed |"
-    assert [line.split(" | ")[0] for line in lines[2:]] == ["| no attack", "| flip"]
-    assert all(0 < float(cell) < 1 for cell in lines[2].strip("| ").split(" | ")[1:])
-    assert len((tmp_path / "results.csv").read_text().splitlines()) == 1 + 8
-    for folder in (tmp_path / "runs").iterdir():  # finished runs are not run again
-        (folder / "metrics.csv").touch()
-    assert try_attacks(*asked) == found
-
-
-def test_attacks_are_tried_on_a_fleet_too(no_processes):
-    base = SMALL.changed(rounds=3, fleet="phones", deadline="1s")
-    lines = try_attacks(base, ["", "flip"], ["trimmed"], (), 1).splitlines()
-    assert lines[0] == "| phones | trimmed |"
-    assert [line.split(" | ")[0] for line in lines[2:]] == ["| no attack", "| flip"]
 
 
 def test_a_heavy_user_counts_no_more_than_the_median_one():
