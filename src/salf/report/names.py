@@ -83,9 +83,12 @@ def condition(depth: str, ratio: float) -> str:
 
 def fleet(config: Config) -> str:
     """A fleet and its deadline: `phones, deadline 800 ms`."""
-    deadline = config.deadline
-    shown = duration(deadline) if isinstance(deadline, int | float) else deadline or "none"
-    return f"{fleet_name(config)}, deadline {shown}"
+    return f"{fleet_name(config)}, deadline {deadline(config.deadline)}"
+
+
+def deadline(value: float | str | None) -> str:
+    """A deadline as people write it."""
+    return duration(value) if isinstance(value, int | float) else value or "none"
 
 
 def fleet_name(config: Config) -> str:
