@@ -45,6 +45,12 @@ class DeviceClass:
 
     def seconds(self, cost: "Cost") -> tuple[Floats, Floats]:
         """The fixed part and that of a row of each layer's forward and backward pass: [2, L]."""
+        for each in (self.multiply_add, self.launch, self.parameter):
+            if np.ndim(each) and np.shape(each)[-1] not in (1, cost.layers):
+                raise SalfError(
+                    f"the fleet was calibrated for a model of {np.shape(each)[-1]} layers, and "
+                    f"this one has {cost.layers}."
+                )
         counted = cost.multiply_adds + (self.depthwise - 1) * cost.depthwise
         written = np.array([[0.0], [1.0]]) * self.parameter * cost.trained
         fixed = np.zeros_like(counted) + self.launch * cost.products + written
