@@ -164,7 +164,7 @@ def test_the_command_prints_the_text_and_leaves_figure_and_page(tmp_path):
     ("arguments", "says"),
     [
         (("fleet", "preview", "digits-mlp"), "a preview needs a fleet: set one"),
-        (("fleet", "previw"), "unknown command 'previw'. Did you mean 'preview'?"),
+        (("fleet", "previw"), "No such command 'previw'."),
         ((*ASKED, "--deadline", "8"), "a time needs a unit"),
         ((*ASKED, "--pair", "weight"), "weight"),
     ],

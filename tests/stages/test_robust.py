@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import interrupted
-from salf.cli.attacks import TABLE, try_attacks
 from salf.common.errors import SalfError
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.layers import Layer, Layers
@@ -18,7 +17,7 @@ from salf.runs.config import Config
 from salf.runs.presets import PRESETS
 from salf.runs.run import run
 from salf.stages.attacks import Attack
-from salf.stages.robust import Robust, RobustAggregate, Sent, Votes, _capped
+from salf.stages.robust import Ballot, Robust, RobustAggregate, Votes
 
 LAYERS = Layers([Layer("a", ("a.w",), ("a.mean", "a.count")), Layer("b", ("b.w",))])
 LIKE = {
@@ -203,7 +202,7 @@ def test_what_is_kept_is_in_a_checkpoint():
     kept, tensors = robust.state()
     other.load_state(json.loads(json.dumps(kept)), tensors)
     assert list(other.kept[1]) == [0, 1, 2]
-    assert other.kept[1][0].values["b.w"][0] == 2
+    assert other.kept[1][0].numbers[0] == 2
     for users in ({3: 2.5}, {1: -50.0}, {4: 2.0, 5: 7.0}):
         found = sent_by(robust, users)
         assert found == sent_by(other, users)
@@ -360,27 +359,5 @@ def test_arrivals_of_attackers_have_all_layers():
     assert found.depth.tolist() == [3, 4, 1]
 
 
-def test_the_command_makes_a_table_of_attacks_and_goes_on_where_it_stopped(tmp_path, no_processes):
-    asked = SMALL.changed(rounds=3), ["", "flip"], ["none", "trimmed"], [0.5], 2, tmp_path
-    found = try_attacks(*asked)
-    lines = (tmp_path / TABLE).read_text().splitlines()
-    assert lines == found.splitlines()
-    assert lines[0] == "| 50% stragglers | none | trimmed |"
-    assert [line.split(" | ")[0] for line in lines[2:]] == ["| no attack", "| flip"]
-    assert all(0 < float(cell) < 1 for cell in lines[2].strip("| ").split(" | ")[1:])
-    assert len((tmp_path / "results.csv").read_text().splitlines()) == 1 + 8
-    for folder in (tmp_path / "runs").iterdir():  # finished runs are not run again
-        (folder / "metrics.csv").touch()
-    assert try_attacks(*asked) == found
-
-
-def test_attacks_are_tried_on_a_fleet_too(no_processes):
-    base = SMALL.changed(rounds=3, fleet="phones", deadline="1s")
-    lines = try_attacks(base, ["", "flip"], ["trimmed"], (), 1).splitlines()
-    assert lines[0] == "| phones | trimmed |"
-    assert [line.split(" | ")[0] for line in lines[2:]] == ["| no attack", "| flip"]
-
-
 def test_a_heavy_user_counts_no_more_than_the_median_one():
-    sent = [Sent(1.0, {}) for _ in range(7)] + [Sent(50.0, {})]
-    assert [each.weight for each in _capped(sent)] == [1.0] * 8
+    assert Ballot(torch.zeros(8, 1), [1.0] * 7 + [50.0], 1).capped().weights == [1.0] * 8

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from salf.cli.commands import Commands
 from salf.cli.layers import ModelName, named_model
 from salf.cli.options import ConfigSource, GivenSettings, option, settings_of
 from salf.cli.terminal import Downloads, console, results, tell
@@ -16,7 +15,6 @@ from salf.runs.config import Config
 from salf.runs.presets import simulated
 
 app = typer.Typer(
-    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",

@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from textwrap import shorten
 from typing import Any
 
@@ -20,7 +21,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from salf.common.errors import SalfError
-from salf.core.graph import BackwardGraph
 from salf.core.inputs import tensors_in, unchanged
 
 # What may stand for one layer when layers are given by hand: a name or prefix, or several of them.
@@ -363,16 +363,34 @@ def _completed(module: nn.Module, groups: list[_Group]) -> list[Prefixes]:
 
 
 def _check_order(module: nn.Module, layers: Sequence[Layer], example: Tensor) -> None:
-    graph = BackwardGraph.of(module, example)
-    owned = [layer.parameters for layer in layers]
-    if (wrong := graph.out_of_order(owned)) is None:
-        return
-    early, late = (layers[index].name for index in wrong)
-    right = [_entry(layers[index].name.split(" + ")) for index in graph.ordered(owned)]
-    raise SalfError(
-        f"the layers are in the wrong order: backpropagation completes {early!r} before {late!r}, "
-        f"so {early!r} must come later: use {in_words(right)}."
-    )
+    """Refuse layers in another order than that in which backpropagation completes them."""
+    complete: list[str] = []
+    tensors = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    handles = [
+        tensor.register_hook(lambda _, name=name: complete.append(name))  # type: ignore[no-untyped-call]
+        for name, tensor in tensors.items()
+    ]
+    try:
+        with unchanged(module), torch.enable_grad():
+            sums = [output.sum() for output in tensors_in(module(example))]
+            torch.autograd.grad(sums, list(tensors.values()), allow_unused=True)
+    finally:
+        for handle in handles:
+            handle.remove()
+    when = {
+        layer.name: max(map(complete.index, own))
+        for layer in layers
+        if (own := [name for name in layer.parameters if name in complete])  # else never waited for
+    }
+    for early, late in pairwise(when):
+        if when[early] < when[late]:
+            right = sorted(when, key=lambda name: -when[name])
+            names = [right.pop(0) if layer.name in when else layer.name for layer in layers]
+            raise SalfError(
+                f"the layers are in the wrong order: backpropagation completes {early!r} before "
+                f"{late!r}, so {early!r} must come later: use "
+                f"{in_words([_entry(name.split(' + ')) for name in names])}."
+            )
 
 
 def _entry(names: list[str]) -> Prefixes:
