@@ -31,7 +31,8 @@ def list_() -> None:
     for name, make in NAMED.items():
         tell(f"{name:{width}}  {(make.__doc__ or '').splitlines()[0]}")
     tell(
-        "Or a file with a line per device (FILE.csv), or a fleet of your own (package.module:Name)."
+        "Or a file with a line per device (FILE.csv), FedScale's files (fedscale:FOLDER), or your "
+        "own (package.module:Name)."
     )
 
 
@@ -59,7 +60,7 @@ def preview(
 
         salf fleet preview mnist-mlp --fleet phones --deadline 800ms --out preview
 
-        salf fleet preview mnist-cnn --fleet edge --batches equal-time
+        salf fleet preview mnist-cnn --fleet pis --batches equal-time
     """
     from salf.report.extra import check_extra
     from salf.report.fleet import write_preview

@@ -10,6 +10,7 @@ import pytest
 from salf.common.errors import SalfError
 from salf.worlds.fleet.devices import MULTIPLY_ADDS
 from salf.worlds.fleet.fedscale import BEHAVIOUR, CAPACITY, fedscale
+from salf.worlds.fleet.named import PHONE, parse
 
 CLIENTS = {n: {"computation": 10.0 * n, "communication": 8000.0 * n} for n in (1, 2, 3)}
 TIMES = {
@@ -30,6 +31,8 @@ def test_clients_are_devices_relative_to_the_median_one(tmp_path):
     np.testing.assert_allclose(made.up, 2e6 / made.speed)  # whoever is slow has a fast link here
     assert made.speed[3:].tolist() == made.speed[:2].tolist()  # five users of three clients
     assert made.availability.always
+    named = parse(f"fedscale:{tmp_path}", 5, seed=0).devices
+    assert (named.speed.tolist(), named.kinds) == (made.speed.tolist(), (PHONE,))
     other = fedscale(tmp_path, 3, 1, MULTIPLY_ADDS)
     assert other.speed.tolist() != made.speed[:3].tolist()
 

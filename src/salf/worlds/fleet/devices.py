@@ -12,7 +12,7 @@ from salf.core.arrivals import Floats, Ints
 from salf.core.draws import Keyed, Purpose, normal
 from salf.worlds.fleet import availability as availabilities
 from salf.worlds.fleet.availability import Always, Availability
-from salf.worlds.fleet.jitter import Jitter, LogNormal, Steady
+from salf.worlds.fleet.jitter import Jitter, LogNormal
 
 if TYPE_CHECKING:
     from torch import nn
@@ -40,7 +40,8 @@ class DeviceClass:
     multiply_add: float | Floats  # seconds
     launch: float | Floats = 0.0  # seconds of a matrix product or convolution, whatever its size
     parameter: float | Floats = 0.0  # seconds to write the gradient and the new value of one
-    depthwise: float = 1.0  # how many others a multiply-add of a depthwise convolution takes
+    large: float = 1.0  # how many others one of a convolution larger than 3 x 3 takes
+    depthwise: float = 1.0  # how many others one of a depthwise convolution takes
     layer: float = 0.0  # seconds of a layer per row, whatever is in it
 
     def seconds(self, cost: "Cost") -> tuple[Floats, Floats]:
@@ -51,7 +52,8 @@ class DeviceClass:
                     f"the fleet was calibrated for a model of {np.shape(each)[-1]} layers, and "
                     f"this one has {cost.layers}."
                 )
-        counted = cost.multiply_adds + (self.depthwise - 1) * cost.depthwise
+        slow = (self.large - 1) * cost.large + (self.depthwise - 1) * cost.depthwise
+        counted = cost.multiply_adds + slow
         written = np.array([[0.0], [1.0]]) * self.parameter * cost.trained
         fixed = np.zeros_like(counted) + self.launch * cost.products + written
         row = self.multiply_add * counted
@@ -82,7 +84,7 @@ class Devices:
     up: Floats  # bytes a second; inf without a link that takes time
     down: Floats
     latency: Floats  # seconds that a message takes, whatever its size
-    jitter: Jitter = field(default_factory=Steady)
+    jitter: Jitter = field(default_factory=LogNormal)
     availability: Availability = field(default_factory=Always)
     pair: Pair = "random"  # how users get their devices, unless a run says otherwise
     kinds: tuple[DeviceClass, ...] = (MULTIPLY_ADDS,)
@@ -122,7 +124,7 @@ class Fleet:
     """The devices of a federation.
 
     `Fleet("phones", users=30, seed=0)` creates a named fleet (see docs/fleets.md), with options
-    such as `speed=1e6` (the median speed). `Fleet.of(speed=[...])` creates a fleet from speeds and
+    such as `links="none"`. `Fleet.of(speed=[...])` creates a fleet from speeds and
     `Fleet.csv` from a file. A device depends only on the seed and its number. All three take
     `availability`, as the setting of that name or as an object of `salf.worlds.fleet.availability`.
     """
@@ -288,11 +290,7 @@ class Fleet:
 
 def _log_normal(sigma: float | Sequence[float], devices: int) -> Jitter:
     spread = np.asarray(sigma, np.float64)
-    if spread.ndim:
-        spread = np.broadcast_to(spread, (devices,))
-    elif spread == 0:
-        return Steady()
-    return LogNormal(spread if spread.ndim else float(spread))
+    return LogNormal(np.broadcast_to(spread, (devices,)) if spread.ndim else float(spread))
 
 
 def drawn_normal(seed: int, users: int, n: int) -> Floats:

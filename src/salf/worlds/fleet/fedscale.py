@@ -18,7 +18,7 @@ from salf.common.files import write_whole
 from salf.core.draws import Purpose
 from salf.worlds.fleet.availability import Always, Availability, Intervals
 from salf.worlds.fleet.devices import DeviceClass, Devices
-from salf.worlds.fleet.jitter import Steady
+from salf.worlds.fleet.jitter import LogNormal
 
 CAPACITY, BEHAVIOUR = "client_device_capacity", "client_behave_trace"
 URL = (
@@ -67,7 +67,7 @@ def fedscale(folder: Path, users: int, seed: int, typical: DeviceClass) -> Devic
         up=link,
         down=link,
         latency=np.zeros(users),
-        jitter=Steady(),
+        jitter=LogNormal(),
         availability=availability,
         kinds=(typical,),
     )
