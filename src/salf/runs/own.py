@@ -29,7 +29,7 @@ from salf.worlds.depth import DepthDistribution
 from salf.worlds.fleet import named as fleets
 from salf.worlds.fleet.devices import Fleet
 
-OwnData = DataSet | tuple[Any, Any] | Sequence[Any] | Callable[[int], Any]
+TrainData = DataSet | tuple[Any, Any] | Sequence[Any] | Callable[[int], Any]
 # What may be given in place of a name, and an example of it.
 _KINDS: Mapping[str, tuple[Any, str]] = {
     "method": (Method, "salf.method('drop')"),
@@ -40,7 +40,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = {
 
 def train(
     model: nn.Module | Problem,
-    data: OwnData | None = None,
+    data: TrainData | None = None,
     test: tuple[Any, Any] | None = None,
     *,
     method: str | Method = "salf",
@@ -93,7 +93,7 @@ def train(
 
 def run_own(
     model: nn.Module | Problem,
-    data: OwnData | None,
+    data: TrainData | None,
     test: tuple[Any, Any] | None,
     settings: Mapping[str, Any],
     out: Path | str | None,
@@ -116,7 +116,7 @@ def run_own(
 
 def own_federation(
     model: nn.Module | Problem,
-    data: OwnData | None,
+    data: TrainData | None,
     test: tuple[Any, Any] | None,
     settings: Mapping[str, Any],
 ) -> tuple[Config, Given]:
