@@ -1,6 +1,5 @@
 """Runs and comparisons with a simulated clock: how they end, continue, and what they leave."""
 
-import csv
 import json
 
 import pytest
@@ -17,7 +16,6 @@ from salf.runs.compare import Case, Comparison, cases
 from salf.runs.config import Config
 from salf.runs.folder import RunFolder
 from salf.runs.pool import run_job
-from salf.runs.presets import PRESETS
 from salf.runs.run import Result, run
 from salf.runs.training import History
 from salf.runs.watched import part_done
@@ -180,22 +178,6 @@ def test_it_is_seen_whether_the_deadline_cuts_anybody_off():
     assert not nobody_is_cut_off(waiting, run(waiting).history)  # it has no deadline
 
 
-@pytest.mark.slow
-def test_a_comparison_by_the_clock_leaves_its_columns_and_is_not_repeated(tmp_path):
-    sweep = Sweep.of(CLOCKED, {"method": ["fedavg", "salf", "salf+equal-time"]}, [0])
-    sweep.run(tmp_path, workers=1)
-    folders = {path.name for path in (tmp_path / "runs").iterdir()}
-    assert folders == {
-        "fedavg-reached-iid-phones-0",
-        "salf-reached-iid-phones-0",
-        "salf-equal_time-reached-iid-phones-0",
-    }
-    with (tmp_path / "results.csv").open() as stream:
-        lines = list(csv.DictReader(stream))
-    assert [(line["method"], line["batches"]) for line in lines][2] == ("salf", "equal-time")
-    assert 0 < float(lines[1]["simulated_seconds"]) <= 0.2
-
-
 @pytest.mark.parametrize(
     ("base", "goal", "said"),
     [
@@ -230,9 +212,3 @@ def test_python_compares_on_a_fleet_object_too():
     with pytest.raises(SalfError, match="leave out stragglers="):
         salf.compare(nn.Linear(6, 3), (inputs, labels), (inputs, labels), fleet=fleet,
                      stragglers=[0.5])  # fmt: skip
-
-
-def test_slow_classes_is_a_preset():
-    preset = PRESETS["slow-classes"]
-    assert (preset.fleet, preset.split, preset.deadline) == ("slow-classes", "shards:1", 2.0)
-    assert (preset.rounds, preset.lr) == (400, 0.05)

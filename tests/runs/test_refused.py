@@ -38,18 +38,6 @@ def test_a_file_may_write_settings_as_python_does_and_a_deadline_without_a_fleet
     assert "given" not in str(error.value)
 
 
-def test_ctrl_c_in_on_round_ends_a_run_with_its_rounds(tmp_path):
-    def second(row, model):
-        if row.round == 2:
-            raise KeyboardInterrupt
-
-    settings = {**QUICK, "rounds": 4}
-    history = salf.train(linear(), POINTS, on_round=second, out=tmp_path, **settings)
-    assert history.stopped
-    assert len(history.rows) == 2
-    assert len(salf.train(linear(), POINTS, out=tmp_path, resume=True, **settings).rows) == 4
-
-
 def test_fleets_are_compared_with_a_model_of_ones_own():
     found = salf.compare(
         linear(), POINTS, POINTS, methods=["salf"], fleet=["phones", "lab"], deadline=0.3,
@@ -114,22 +102,9 @@ def test_a_class_defined_again_in_a_notebook_takes_its_place():
         named(defined("elsewhere"))
 
 
-def test_the_config_of_a_model_of_ones_own_names_its_class(tmp_path):
-    salf.train(linear(), POINTS, out=tmp_path, **QUICK)
-    written = (tmp_path / "config.toml").read_text()
-    assert 'model = "Linear"' in written
-    assert 'model = "mlp"' not in written
-
-
 def test_a_history_without_rounds_is_an_empty_frame():
     pytest.importorskip("pandas")
     assert salf.History((), {}).to_pandas().empty
-
-
-def test_a_missing_column_is_named(tmp_path):
-    (tmp_path / "times.csv").write_text("start,end\n1,2\n")
-    with pytest.raises(salf.SalfError, match="no column device"):
-        salf.worlds.fleet.availability.Intervals.csv(tmp_path / "times.csv")
 
 
 def test_robust_auto_on_flower_is_refused_before_anything_starts():
