@@ -130,13 +130,6 @@ def test_a_given_target_needs_no_fedavg():
     assert "needs fedavg among the methods, or a target" in printed(without)
 
 
-def test_a_deadline_that_nobody_misses_is_said():
-    quick = {case("salf"): [timed("salf", [0.5], 0.5, every=0.01)]}
-    assert "so a shorter deadline would save time" in printed(Comparison(BASE, quick))
-    cut = {case("salf"): [timed("salf", [0.5], 0.5, every=0.065)]}
-    assert "Nobody" not in printed(Comparison(BASE, cut))
-
-
 def test_a_curve_over_seconds_interpolates_between_evaluations_of_different_times():
     runs = [timed("salf", [0.2, 0.4], 0.4), timed("salf", [0.2, 0.6], 0.6, seed=1, every=20.0)]
     points = records(

@@ -11,7 +11,7 @@ import salf
 from salf.common.errors import SalfError
 from salf.comparing import Sweep
 from salf.core.rows import Row
-from salf.runs.clocked import Clocked, nobody_is_cut_off, seconds_to
+from salf.runs.clocked import Clocked, seconds_to
 from salf.runs.compare import Case, Comparison, cases
 from salf.runs.config import Config
 from salf.runs.folder import RunFolder
@@ -168,14 +168,6 @@ def test_no_time_for_a_round_is_said_with_the_way_out(tmp_path):
     with pytest.raises(SalfError, match=r"no round ends within 0.001 .* use more seconds="):
         run(CLOCKED.changed(seconds=0.001), tmp_path / "r")
     assert run(CLOCKED, tmp_path / "r").summary["rounds"] > 1  # the folder stayed free
-
-
-def test_it_is_seen_whether_the_deadline_cuts_anybody_off():
-    generous = CLOCKED.changed(deadline=5.0)
-    assert nobody_is_cut_off(generous, run(generous).history)
-    assert not nobody_is_cut_off(CLOCKED, run(CLOCKED).history)
-    waiting = generous.changed(method="fedavg")
-    assert not nobody_is_cut_off(waiting, run(waiting).history)  # it has no deadline
 
 
 @pytest.mark.parametrize(

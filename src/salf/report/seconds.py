@@ -8,7 +8,7 @@ from salf.report import names
 from salf.report.charts import heading
 from salf.report.measured import Spread, swept, test_accuracy
 from salf.report.tables import Table, best, bold
-from salf.runs.clocked import NOBODY, SHARE, Clocked, nobody_is_cut_off
+from salf.runs.clocked import SHARE, Clocked
 from salf.runs.compare import Case, Comparison
 from salf.runs.settings import key
 from salf.runs.training import SLOWEST
@@ -61,24 +61,17 @@ def _test_loss(comparison: Comparison, case: Case) -> Spread | None:
 
 def notes(comparison: Comparison) -> list[str]:
     """The meaning of the columns."""
-    base = comparison.base
     accuracies = [
         "Slowest 10 %: accuracy on the data of the 10 % of users with the slowest devices.",
         f"Seconds to target: until the first evaluation on held-out data at or above "
         f"{_target(comparison)}.",
     ]
-    said = [
+    return [
         *(accuracies if classifies(comparison) else []),
         "Waited: simulated seconds from when a user finishes to the end of the round. Work and "
         "bytes lost: what contributes to no update: from users that a method drops, "
         "and from layers that were started but not completed by the deadline.",
     ]
-    late = [case for case in comparison.results if not names.waits(case.method)]
-    if late and base.deadline is not None:
-        runs = [run for case in late for run in comparison.results[case]]
-        if all(nobody_is_cut_off(run.config, run.history) for run in runs):
-            said.append(NOBODY)
-    return said
 
 
 def sentences(comparison: Comparison) -> list[str]:
