@@ -61,7 +61,7 @@ def test_what_a_comparison_does_not_sweep_is_refused(settings, reason):
         salf.compare(linear(), POINTS, POINTS, **QUICK, **settings)
 
 
-def test_models_and_data_sets_are_compared_by_name():
+def test_models_and_data_sets_are_compared_by_name(no_processes):
     settings = {**QUICK, "methods": ["salf"], "seeds": 1, "workers": 1}
     found = salf.compare("mlp", ["digits", "synthetic:5"], **settings)
     assert {dict(case.more)["data"] for case in found.results} == {"digits", "synthetic:5"}
@@ -85,12 +85,6 @@ def test_settings_without_an_effect_are_refused():
         salf.Config(attackers=3)
     with pytest.raises(salf.SalfError, match="resume=True needs out="):
         salf.train(linear(), POINTS, resume=True, **QUICK)
-
-
-@pytest.mark.parametrize("data", [[], [POINTS, torch.utils.data.TensorDataset(*POINTS)]])
-def test_users_own_data_are_of_one_kind(data):
-    with pytest.raises(salf.SalfError, match="must not be empty nor have both"):
-        salf.train(linear(), data, rounds=1)
 
 
 def test_a_class_defined_again_in_a_notebook_takes_its_place():

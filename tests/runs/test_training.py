@@ -141,7 +141,7 @@ def test_numpy_arrays_of_double_precision_train_a_model_of_single_precision(poin
         (3, lambda y: y[:, None], {}, r"Flatten the labels: labels\.reshape\(-1\)"),
         (1, lambda y: y.float(), {"loss": nn.MSELoss()}, r"\(8, 1\) and .* \(8,\)\. Give them the"),
         (2, lambda y: y, {"loss": nn.CrossEntropyLoss()}, "Target 2 is out of bounds"),
-        (3, lambda y: [str(each) for each in y.tolist()], {}, "labels are text"),
+        (3, lambda y: [str(each) for each in y.tolist()], {}, "labels cannot be converted"),
     ],
 )
 def test_labels_that_do_not_fit_the_loss_are_one_sentence(points, outputs, labels, loss, says):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from salf.cli.options import ConfigSource, GivenSettings, Workers, option, parse_list, settings_of
-from salf.cli.terminal import INTERRUPTED, Downloads, tell
+from salf.cli.terminal import INTERRUPTED, say, tell
 from salf.common.errors import SalfError
 from salf.common.files import write_whole
 from salf.runs.config import Config
@@ -86,7 +86,7 @@ def try_attacks(
 
     axes = {"method": base.method, "attack": [*attacks], "robust": [*rules]}
     sweep = Sweep.of(base, axes | ({"stragglers": [*stragglers]} if stragglers else {}), seeds)
-    compared = sweep.run(out, workers, report=Downloads())
+    compared = sweep.run(out, workers, report=say)
     if compared.interrupted:
         raise typer.Exit(INTERRUPTED)
     lines = []
