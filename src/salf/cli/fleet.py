@@ -56,7 +56,7 @@ def preview(
 
         salf fleet preview mnist-mlp --fleet phones --deadline 800ms --out preview
 
-        salf fleet preview mnist-cnn --fleet edge --batches equal-time
+        salf fleet preview mnist-cnn --fleet pis --batches equal-time
     """
     from salf.report.extra import check_extra
     from salf.report.fleet import write_preview

@@ -181,9 +181,10 @@ def page(suite: Suite, rows: Sequence[BenchRow], command: Sequence[str]) -> Page
             f"{len(shown)} methods in {len(suite.scenarios)} scenarios on {data}. The scenarios "
             "differ in who is slow or absent and in who holds which data. In each of them, all "
             "methods have the same users, data, devices and budget.",
-            "Device speeds are assumed, more than a thousand times slower than measured phones, "
-            "with no fixed cost per step; ranks and times will change. Four steps of four rows "
-            "take as long here as one of 16; on measured phones they take up to 2.9 times as long.",
+            "The clock is the old one. Device speeds are assumed, more than a thousand times "
+            "slower than measured phones, with no fixed cost per step; ranks and times will "
+            "change. Four steps of four rows take as long here as one of 16; on measured phones "
+            "they take up to 2.9 times as long.",
             *notes(suite, shown),
         ],
         [

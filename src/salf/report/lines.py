@@ -65,7 +65,7 @@ class Lines:
     marks: Sequence[Mark] = ()
     height: int = 220
     widest: int = 560  # of one panel
-    wrap: int = 0  # so many columns of panels, and then the next row
+    wrap: int = 4  # so many columns of panels, and then the next row, unless there are rows
 
 
 def figure(
@@ -173,15 +173,18 @@ def _faceted(chart: Lines, layers: Any) -> Any:
         for side in ("column", "row")
     )
     facets: dict[str, Any] = {}
-    if any(columns) and chart.wrap:
-        facets["facet"] = alt.Facet("column:N", sort=columns, header=header, title=None)
-        facets |= {"columns": chart.wrap, "spacing": 32}
-    elif any(columns):
-        facets["column"] = alt.Column("column:N", sort=columns, header=header)
+    across = len(columns)
     if any(rows):
         facets["row"] = alt.Row("row:N", sort=rows, header=header)
+        facets |= (
+            {"column": alt.Column("column:N", sort=columns, header=header)} if any(columns) else {}
+        )
+    elif any(columns):
+        across = min(across, chart.wrap)
+        facets["facet"] = alt.Facet("column:N", sort=columns, header=header, title=None)
+        facets |= {"columns": across, "spacing": 32}
     room = _WIDTH - _ROW_HEADING * any(rows)
-    width = min(chart.widest, room // max(1, chart.wrap or len(columns)) - _GAP)
+    width = min(chart.widest, room // max(1, across) - _GAP)
     sized = layers.properties(width=width, height=chart.height)
     return sized.facet(**facets) if facets else sized
 
