@@ -19,8 +19,8 @@ from salf.runs.settings import key
 # A deadline by which about half of the phones finish (`salf fleet preview` shows it), and
 # a time in which FedAvg has about as many rounds as the paper gives it, 250.
 CLOCKS = {
-    "mnist-mlp": {"deadline": "800ms", "seconds": 1000},
-    "digits-mlp": {"deadline": "95ms", "seconds": 100},
+    "mnist-mlp": {"deadline": "60ms", "seconds": 30},
+    "digits-mlp": {"deadline": "12ms", "seconds": 6},
 }
 FLEET, SKEWED, SEEDS = "phones", "dirichlet:0.1", 3
 BY_CLOCK = {

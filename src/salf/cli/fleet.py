@@ -54,7 +54,7 @@ def preview(
 
     Examples:
 
-        salf fleet preview mnist-mlp --fleet phones --deadline 800ms --out preview
+        salf fleet preview mnist-mlp --fleet phones --deadline 60ms --out preview
 
         salf fleet preview mnist-cnn --fleet pis --batches equal-time
     """
