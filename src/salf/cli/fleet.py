@@ -9,7 +9,7 @@ import typer
 
 from salf.cli.layers import ModelName, named_model
 from salf.cli.options import ConfigSource, GivenSettings, option, settings_of
-from salf.cli.terminal import Downloads, console, results, tell
+from salf.cli.terminal import console, results, say, tell
 from salf.common.errors import SalfError
 from salf.runs.config import Config
 from salf.runs.presets import simulated
@@ -70,7 +70,7 @@ def preview(
         check_extra()
     config = simulated(source).changed(**settings)
     with console.status("drawing rounds"):
-        found = preview_of(config, Downloads())
+        found = preview_of(config, say)
     tell(str(found))
     if out is not None:
         for path in write_preview(found, config, out, sys.argv[1:]):
