@@ -1,4 +1,4 @@
-"""A method from a file outside the package, with states: live on Ray and on Flower, and replayed."""
+"""A method from a file outside the package, with states: on Ray and Flower, and replayed."""
 
 import json
 import shutil
