@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from salf.cli.options import ConfigSource, GivenSettings, option, settings_of
-from salf.cli.terminal import Downloads, console, tell
+from salf.cli.terminal import console, say, tell
 from salf.runs.config import Config
 from salf.runs.presets import simulated
 
@@ -54,9 +54,9 @@ def preview(
 
     Examples:
 
-        salf fleet preview mnist-mlp --fleet phones --deadline 800ms --out preview
+        salf fleet preview mnist-mlp --fleet phones --deadline 60ms --out preview
 
-        salf fleet preview mnist-cnn --fleet edge --batches equal-time
+        salf fleet preview mnist-cnn --fleet pis --batches equal-time
     """
     from salf.report.extra import check_extra
     from salf.report.fleet import write_preview
@@ -66,7 +66,7 @@ def preview(
         check_extra()
     config = simulated(source).changed(**settings)
     with console.status("drawing rounds"):
-        found = preview_of(config, Downloads())
+        found = preview_of(config, say)
     tell(str(found))
     if out is not None:
         for path in write_preview(found, config, out, sys.argv[1:]):

@@ -8,13 +8,12 @@ from salf.report.charts import headings
 from salf.report.measured import at_end, tested
 from salf.runs.clocked import NOBODY, SHARE, Clocked, nobody_is_cut_off
 from salf.runs.compare import Case, Comparison
-from salf.worlds.fleet.named import assumed
 
 FEW = 20  # rounds of the reference, below which no speed-up is stated
 
 
 def verdict(comparison: Comparison) -> list[str]:
-    """A sentence or two for each table, and what to know of the times."""
+    """A sentence or two for each table."""
     groups: dict[tuple[object, ...], list[Case]] = {}
     clocked = bool(comparison.base.fleet)
     for case in comparison.results:
@@ -32,7 +31,7 @@ def verdict(comparison: Comparison) -> list[str]:
         runs = [run for case in late for run in comparison.results[case]]
         if all(nobody_is_cut_off(run.config, run.history) for run in runs):
             said.append(NOBODY)
-    return [*said, *filter(None, [assumed(comparison.base.fleet)])]
+    return said
 
 
 def _best(comparison: Comparison, cases: Sequence[Case]) -> str:

@@ -232,11 +232,11 @@ class RobustAggregate(LayerwiseAggregate):
         return numbers.nan_to_num(), ~numbers.isnan()
 
     def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
-        return self._combined(divisor, None, entrywise=False)
+        return self._combined(divisor, entrywise=False)
 
-    def average(self, unreached: PerLayer | None = None) -> Step:
+    def average(self) -> Step:
         """A mean of each entry over the users who hold it."""
-        return self._combined(None, unreached, entrywise=True)
+        return self._combined(None, entrywise=True)
 
     def sum_of(self, rows: Mapping[str, Tensor], weights: PerLayer) -> dict[str, Tensor]:
         """The sum over users of what is remembered of them, combined by the rule."""
@@ -248,9 +248,7 @@ class RobustAggregate(LayerwiseAggregate):
             self._place(step, list(rows), ballot, self._rule)
         return step.values
 
-    def _combined(
-        self, divisor: PerLayer | None, unreached: PerLayer | None, entrywise: bool
-    ) -> Step:
+    def _combined(self, divisor: PerLayer | None, entrywise: bool) -> Step:
         step, rule = Step({}), self._rule
         for index, sent in self._sent.items():
             names, by = self._names[index], 1.0 if divisor is None else float(divisor[index])
@@ -259,11 +257,10 @@ class RobustAggregate(LayerwiseAggregate):
             old = {u: each for u, each in self._votes.kept.get(index, {}).items() if u not in now}
             self._votes.keep(index, now, old)
             fresh = Ballot.of(list(now.values()), split).capped()
-            reached = 1.0 if unreached is None else float(1 - unreached[index])
             if len(now) >= rule.needed:
-                self._place(step, names, fresh, rule, reached, entrywise)
+                self._place(step, names, fresh, rule, entrywise)
             elif plausible := self._plausible(fresh, [*now.values(), *old.values()]):
-                self._place(step, names, plausible, None, reached, entrywise)
+                self._place(step, names, plausible, None, entrywise)
             else:
                 continue
             step.values.update(self._counters[index])
@@ -295,7 +292,6 @@ class RobustAggregate(LayerwiseAggregate):
         names: Sequence[str],
         ballot: Ballot,
         rule: Robust | None,
-        reached: float = 1.0,
         entrywise: bool = False,
     ) -> None:
         """Put what a rule (None: the mean) makes of users' updates of a layer into the step."""
@@ -309,7 +305,7 @@ class RobustAggregate(LayerwiseAggregate):
         enough, of_all = (weights > 0).sum(0) >= needed, weights.sum(0)
         scale = torch.ones_like(of_all) if entrywise else of_all
         gradients = torch.arange(len(mean), device=mean.device) < ballot.split
-        moved = mean * torch.where(gradients, scale / reached, scale.clamp(max=1.0))
+        moved = mean * torch.where(gradients, scale, scale.clamp(max=1.0))
         moved, enough = moved.where(enough, 0.0), enough.expand_as(mean)
         sizes = [self._like[name].numel() for name in names]
         for name, value, some in zip(
