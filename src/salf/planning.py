@@ -17,9 +17,8 @@ from salf.report.plan import page, print_plan
 from salf.report.tables import printed
 from salf.runs.config import Config
 from salf.runs.federation import problem_of
-from salf.runs.fingerprint import fingerprints
 from salf.runs.live_config import LiveConfig
-from salf.runs.own import OwnData, own_federation
+from salf.runs.own import TrainData, fingerprints, own_federation
 from salf.runs.plan import SEARCHED, Asked, Planned, Planner
 from salf.runs.pool import Finished, Job, WorkerPool, run_here, run_job
 from salf.runs.run import How, Result, run_given
@@ -59,7 +58,7 @@ class Plan(Planned):
 
 def plan(
     model: nn.Module | Problem,
-    data: OwnData | None = None,
+    data: TrainData | None = None,
     test: tuple[Any, Any] | None = None,
     *,
     fleet: str | Fleet,
@@ -85,8 +84,7 @@ def plan(
     asked = Asked(target, seeds, {n: settings.pop(n) for n in SEARCHED if n in settings})
     settings |= {"fleet": fleet, "seconds": seconds}
     config, given = own_federation(model, data, test, settings)
-    users = model.users if isinstance(model, Problem) else data
-    prints = {**config.given, **fingerprints({**settings, "data": users, "test": test})}
+    prints = {**config.given, **fingerprints(model, data, test, settings)}
     base = config.changed(threads=config.threads or 1, given=prints)
 
     def job(chosen: Mapping[str, Any], folder: Path) -> Job:

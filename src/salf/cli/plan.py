@@ -13,7 +13,7 @@ from salf.cli.options import (
     settings_of,
     with_options,
 )
-from salf.cli.terminal import Downloads, can_draw, console, results, tell
+from salf.cli.terminal import can_draw, console, results, say, tell
 from salf.runs.config import Config
 from salf.runs.presets import PRESETS, simulated
 from salf.runs.settings import PAPER_MODELS
@@ -61,7 +61,7 @@ def plan(
     fixed = {name: settings[name] for name in SEARCHED if name in settings}
     asked = Asked(target, seeds, fixed)
     with console.status(f"looking for {config.data}"):
-        load_data(config, Downloads())  # fetched once, and what is wrong with them is said once
+        load_data(config, say)  # fetched once, and what is wrong with them is said once
     planned = plan_config(config, asked, out, workers)
     print_plan(planned, results)
     planned.save(out, sys.argv[1:], drawn)
