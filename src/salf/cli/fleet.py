@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from salf.cli.options import ConfigSource, GivenSettings, option, settings_of
-from salf.cli.terminal import Downloads, console, tell
+from salf.cli.terminal import console, say, tell
 from salf.runs.config import Config
 from salf.runs.presets import simulated
 
@@ -66,7 +66,7 @@ def preview(
         check_extra()
     config = simulated(source).changed(**settings)
     with console.status("drawing rounds"):
-        found = preview_of(config, Downloads())
+        found = preview_of(config, say)
     tell(str(found))
     if out is not None:
         for path in write_preview(found, config, out, sys.argv[1:]):
