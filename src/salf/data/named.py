@@ -17,7 +17,7 @@ from salf.common.progress import Report, Reporter
 from salf.data.files import Bytes, DataFile, read_files
 from salf.data.idx import PARTS, decode_idx, find_parts
 from salf.data.samples import DataSet, Samples
-from salf.data.sources import Source, packaged, placed, web
+from salf.data.sources import Source, packaged, web
 
 INSTALLED = Path("/usr/share/datasets")  # of Debian's packages
 CLASSES = 10  # of each data set here
@@ -42,7 +42,6 @@ class NamedSet:
     decode: Callable[[Mapping[str, DataFile]], tuple[Samples, Samples]] = decode_idx
     algorithm: str = "sha256"
     by_hand: str = f"{', '.join(IDX_FILES.values())} (plain or .gz)"
-    archive: str = ""  # a file that, placed by hand, is as good as a fetched one
     copies: bool = False  # files of the same structure are taken from a user, and called so
 
 
@@ -50,11 +49,10 @@ def load_named(recipe: NamedSet, folder: Path | None, cache: Path, report: Repor
     """Look in the cache, then in `folder`, then fetch, and say what was tried if all that fails."""
     home = cache / recipe.name
     tried: list[str] = []
-    bases = [home, *([folder] if folder else []), *([INSTALLED] if INSTALLED.is_dir() else [])]
-    for base in bases:
+    for base in [home, *([folder] if folder else []), *([INSTALLED] if INSTALLED.is_dir() else [])]:
         if found := _look(recipe, base, tried, report):
             return _data_set(recipe, found, "the cache" if base == home else f"the folder {base}")
-    for source in [*_placed_archives(recipe, *bases), *recipe.sources]:
+    for source in recipe.sources:
         report(f"downloading {recipe.title} from {source.name}")
         try:
             return _data_set(recipe, _fetched(recipe, source, home, report), source.name)
@@ -69,9 +67,9 @@ def load_named(recipe: NamedSet, folder: Path | None, cache: Path, report: Repor
 
 
 def is_in(recipe: NamedSet, folder: Path) -> bool:
-    """Whether the data set, or an archive with it, is in a folder."""
+    """Whether the data set is in a folder."""
     ignored: list[str] = []
-    return bool(_look(recipe, folder, ignored, ignored.append) or _placed_archives(recipe, folder))
+    return _look(recipe, folder, ignored, ignored.append) is not None
 
 
 Halves = tuple[Samples, Samples, str]  # train, test, and how far their bytes were checked
@@ -121,11 +119,6 @@ def _fetched(recipe: NamedSet, source: Source, home: Path, report: Reporter) -> 
                     write_whole(home / recipe.files[part], file.content)
                 return found
     raise SalfError("it contains none of the files")
-
-
-def _placed_archives(recipe: NamedSet, *bases: Path) -> list[Source]:
-    places = [base / sub / recipe.archive for base in bases for sub in (*recipe.folders, ".")]
-    return [placed(archive) for archive in places if archive.is_file()]
 
 
 def _data_set(recipe: NamedSet, found: Halves, origin: str) -> DataSet:
@@ -225,8 +218,7 @@ RECIPES = {
             _find_batches,
             _decode_batches,
             algorithm="sha1",
-            by_hand=f"{ARCHIVE} or the folder {_BATCHES_FOLDER} that it contains",
-            archive=ARCHIVE,
+            by_hand=f"the folder {_BATCHES_FOLDER} of {ARCHIVE}",
             copies=True,
         ),
     )

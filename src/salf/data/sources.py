@@ -67,15 +67,6 @@ def packaged(name: str, *commands: Sequence[str]) -> Source:
     return Source(name, fetch)
 
 
-def placed(archive: Path) -> Source:
-    """An archive that somebody put there by hand."""
-
-    def fetch(folder: Path, on_bytes: OnBytes) -> None:
-        shutil.copy(archive, folder)
-
-    return Source(str(archive), fetch)
-
-
 def _run(folder: Path, command: str, *arguments: str) -> None:
     """Run a command in a folder; any failure becomes a short reason."""
     program = shutil.which(command)
