@@ -11,7 +11,7 @@ from salf.report import names
 from salf.report.extra import alt
 from salf.report.lines import Line, Lines, Point, figure, method_lines
 from salf.report.measured import seeds
-from salf.report.style import INK, Axis, Spec, coloured, of, thinned, tips
+from salf.report.style import INK, Axis, Spec, of, thinned, tips
 from salf.runs.compare import Case, Comparison
 from salf.runs.run import Result
 
@@ -107,12 +107,13 @@ def voice(comparison: Comparison, titled: bool = False) -> Spec:
     users = Lines(points, shown, x, y, level=1, height=260, widest=380)
     if not records:
         return figure(users, title=VOICE if titled else "")
+    scale = alt.Scale(domain=[line.name for line in shown], range=[line.colour for line in shown])
     base = of(records, width=380, height=260)
     bars = base.mark_bar().encode(
         x=alt.X("class:O", title="Class", axis=alt.Axis(labelAngle=0)),
         xOffset=alt.XOffset("line:N", sort=None),
         y=alt.Y("voice:Q", title="Part of the voice", axis=alt.Axis(format="%")),
-        color=coloured("line", {line.name: line.colour for line in shown}),
+        color=alt.Color("line:N", sort=None, scale=scale, legend=None),
         tooltip=tips(line="Method", **{"class": "Class"}, voice=("Voice", ".1%")),
     )
     marks = base.mark_tick(color=INK, thickness=2, width=32)

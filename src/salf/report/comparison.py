@@ -15,6 +15,7 @@ from salf.report.tables import NONE, Table, best, bold, tell
 from salf.report.verdict import mean_time, number, target, verdict
 from salf.runs.clocked import Clocked
 from salf.runs.compare import Case, Comparison
+from salf.runs.config import Config
 from salf.runs.settings import key as setting_key
 from salf.worlds.depth import has_ratio
 
@@ -75,7 +76,7 @@ def page(comparison: Comparison, command: Sequence[str]) -> Page:
     if comparison.base.fleet and charts.heard(comparison):
         explained.append(_voice(comparison))
     return Page(
-        f"{compared} on {_data(comparison)}",
+        f"{compared} on {names.data(comparison.base.data)}",
         verdict(comparison),
         [
             Section("Results", [*tables(comparison), notes(comparison)]),
@@ -165,8 +166,8 @@ def notes(comparison: Comparison) -> str:
     setting = names.fleet(base) if base.fleet else f"depths {base.depth}"
     setting = "by ratio of stragglers" if not base.fleet and has_ratio(base.depth) else setting
     said = [
-        f"Test {measure} of the model {base.given.get('model', base.model)} on {_data(comparison)} "
-        f"with {names.users(base)} after {_budget(comparison)}, {setting}: "
+        f"Test {measure} of the model {base.given.get('model', base.model)} on "
+        f"{names.data(base.data)} with {names.users(base)} after {_budget(base)}, {setting}: "
         + (f"mean ± standard deviation over {count} seeds." if count > 1 else "one seed.")
     ]
     if others := [setting_key(name) for name, _ in next(iter(comparison.results)).more]:
@@ -192,25 +193,13 @@ def notes(comparison: Comparison) -> str:
     return " ".join(said)
 
 
-def _budget(comparison: Comparison) -> str:
+def _budget(base: Config) -> str:
     """When runs ended."""
-    base, several = comparison.base, _swept(comparison)
-    if "seconds" in several:
-        return "several simulated times"
     if base.seconds is None:
-        return "several numbers of rounds" if "rounds" in several else f"{base.rounds} rounds"
-    most = f" or {base.rounds} rounds" if base.rounds else ""
-    return f"{base.seconds:,g} s of simulated time{most}"
-
-
-def _data(comparison: Comparison) -> str:
-    several = "data" in _swept(comparison)
-    return "several data sets" if several else names.data(comparison.base.data)
-
-
-def _swept(comparison: Comparison) -> set[str]:
-    """The settings with several values, besides those that every case has."""
-    return {name for case in comparison.results for name, _ in case.more}
+        return f"{base.rounds} rounds"
+    return f"{base.seconds:,g} s of simulated time" + f" or {base.rounds} rounds" * bool(
+        base.rounds
+    )
 
 
 def _curves(comparison: Comparison) -> Section:
