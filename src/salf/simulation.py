@@ -195,14 +195,12 @@ class Simulation:
     def _plan(self, t: int, arrived: Arrivals, unreached: Floats) -> RoundPlan:
         """The work of the engine: as in the last round if all arrivals are as they were there.
 
-        They are if nobody is a straggler, and, without a clock, in methods that wait. Small models
-        feel it.
+        They may be if nobody is a straggler. Small models feel it.
         """
         rows = self.batches.sizes(arrived.user)
         whole = type(self.method).plan is Method.plan and arrived.spent is None
-        if (
-            not whole or self.asks or self.method.asks.narrows or "round" in self.method.asks.read
-        ):  # then it may depend on more
+        asks = self.asks or self.method.asks.narrows or "round" in self.method.asks.read
+        if not whole or asks or arrived.straggler.any():  # then it may depend on more
             return self.method.plan(t, replace(arrived, round=t), unreached, rows)
         who = [arrived.user, arrived.depth, arrived.straggler, arrived.age, arrived.weight]
         what = [arrived.steps, arrived.planned, unreached, rows]
