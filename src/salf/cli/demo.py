@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich.status import Status
 from rich.text import Text
 
 from salf.cli.compare import end
 from salf.cli.options import DataDir, option
-from salf.cli.terminal import Downloads, can_draw, console, results, say, tell
+from salf.cli.terminal import can_draw, console, results, say, tell
 from salf.common.errors import DataUnavailable
 from salf.runs.presets import PRESETS
 from salf.runs.settings import key
@@ -20,8 +19,8 @@ from salf.runs.settings import key
 # A deadline by which about half of the phones finish (`salf fleet preview` shows it), and
 # a time in which FedAvg has about as many rounds as the paper gives it, 250.
 CLOCKS = {
-    "mnist-mlp": {"deadline": "800ms", "seconds": 1000},
-    "digits-mlp": {"deadline": "95ms", "seconds": 100},
+    "mnist-mlp": {"deadline": "60ms", "seconds": 30},
+    "digits-mlp": {"deadline": "12ms", "seconds": 6},
 }
 FLEET, SKEWED, SEEDS = "phones", "dirichlet:0.1", 3
 BY_CLOCK = {
@@ -87,23 +86,14 @@ def _command(preset: str, asked: Mapping[str, Any]) -> list[str]:
     return ["compare", preset, *(f"--{name}={text}" for name, text in named.items())]
 
 
-class _Quiet(Downloads):
-    """Shows steps while they last: a source that fails is no news if another one works."""
-
-    def __init__(self, status: Status) -> None:
-        super().__init__()
-        self._status = status
-
-    def __call__(self, line: str) -> None:
-        self._status.update(Text(line))
-
-
 def _has_mnist(folder: str | None) -> bool:
     from salf.data import load
 
     try:
         with console.status("looking for MNIST") as status:
-            load("mnist", Path(folder) if folder else None, report=_Quiet(status))
+            # While it lasts: a source that fails is no news if another one works.
+            show = lambda line: status.update(Text(line))  # noqa: E731
+            load("mnist", Path(folder) if folder else None, report=show)
     except DataUnavailable:
         say(
             "MNIST is not available (`salf data mnist` says why), so this demo uses digits: "

@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from salf.common.bars import Bar
 from salf.common.errors import DataUnavailable, SalfError
 from salf.common.files import write_whole
-from salf.common.progress import Report, Reporter
+from salf.common.progress import Report
 from salf.data.files import Bytes, DataFile, read_files
 from salf.data.idx import PARTS, decode_idx, find_parts
 from salf.data.samples import DataSet, Samples
@@ -46,7 +47,7 @@ class NamedSet:
     copies: bool = False  # files of the same structure are taken from a user, and called so
 
 
-def load_named(recipe: NamedSet, folder: Path | None, cache: Path, report: Reporter) -> DataSet:
+def load_named(recipe: NamedSet, folder: Path | None, cache: Path, report: Report) -> DataSet:
     """Look in the cache, then in `folder`, then fetch, and say what was tried if all that fails."""
     home = cache / recipe.name
     tried: list[str] = []
@@ -57,7 +58,7 @@ def load_named(recipe: NamedSet, folder: Path | None, cache: Path, report: Repor
     for source in [*_placed_archives(recipe, *bases), *recipe.sources]:
         report(f"downloading {recipe.title} from {source.name}")
         try:
-            return _data_set(recipe, _fetched(recipe, source, home, report), source.name)
+            return _data_set(recipe, _fetched(recipe, source, home), source.name)
         except (SalfError, OSError, EOFError, zlib.error, tarfile.TarError) as error:
             tried.append(f"{source.name}: {_reason(error)}")
             report(f"that failed: {_reason(error)}")
@@ -104,13 +105,13 @@ def _checked(recipe: NamedSet, files: Mapping[str, DataFile], copies: bool) -> H
     return (*recipe.decode(files), checked)
 
 
-def _fetched(recipe: NamedSet, source: Source, home: Path, report: Reporter) -> Halves:
+def _fetched(recipe: NamedSet, source: Source, home: Path) -> Halves:
     """Fetch files, check them, and only then put them into the cache."""
     home.mkdir(parents=True, exist_ok=True)
     # Inside the cache, which has room for it; the system's folder for these may not.
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=home) as scratch:
-        with report.download(recipe.title, source.size) as on_bytes:
-            source.fetch(Path(scratch), on_bytes)
+        with Bar(recipe.title, source.size) as bar:
+            source.fetch(Path(scratch), bar.update)
         for archive in [*Path(scratch).glob("*.tgz"), *Path(scratch).glob("*.tar.gz")]:
             shutil.unpack_archive(archive, scratch, filter="data")
         for place in [Path(scratch), *Path(scratch).rglob("*/")]:
