@@ -56,7 +56,7 @@ class LocalSteps:
 ONE_STEP = LocalSteps(lambda t: 0.0)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Network:
     """What one group computes on: its tensors, and whether they are not the module's own."""
 
