@@ -78,7 +78,7 @@ def table(planned: Planned) -> Table:
     rows = []
     for each in planned.finalists:
         more = _more(planned, each)
-        against = NONE if more is None or each == planned.best else more.signed
+        against = NONE if more is None or each == planned.best else _signed(more)
         tested = _tested(planned, each)
         cells = [described(each), f"{planned.rounds(each):.0f}", tested, _times(planned, each)]
         rows.append([*cells, against])
@@ -93,9 +93,9 @@ def figure(planned: Planned) -> Spec:
         lines.append(Line(name, colour, each.waits, each == planned.best))
         curves = [history.timed_curve for history in planned.histories(each)]
         for both in zip(*curves, strict=False):
-            found = interval([accuracy for _, accuracy in both]).drawn()
-            seconds = interval([seconds for seconds, _ in both]).mean
-            points.append(Point(name, seconds, found["mean"], found.get("low"), found.get("high")))
+            seconds, found = both[0][0], interval([accuracy for _, accuracy in both])
+            ends = (None, None) if found.half is None else (max(found.low, 0), min(found.high, 1))
+            points.append(Point(name, seconds, found.mean, *ends))
     x, y = Axis("Simulated seconds"), Axis("Held-out accuracy")
     return figure_of(Lines(points, lines, x, y, height=260))
 
@@ -151,6 +151,10 @@ def _seconds(found: Interval) -> str:
     return f"{found.mean:.3g}" + ("" if found.half is None else f" ±{found.half:.2g}")
 
 
+def _signed(found: Interval) -> str:
+    return f"{'+' * (found.mean >= 0)}{found}".replace("-", "−")
+
+
 def _against(planned: Planned, other: Candidate) -> str:
     """What another finalist costs, in words."""
     more, named = _more(planned, other), described(other)
@@ -158,7 +162,7 @@ def _against(planned: Planned, other: Candidate) -> str:
         return f"{named}, which does not get there"
     chance = ", which may be chance" * (more.half is not None and more.low <= 0 <= more.high)
     if planned.asked.target is None:
-        return f"{named} ({more.signed} of held-out accuracy{chance})"
+        return f"{named} ({_signed(more)} of held-out accuracy{chance})"
     return f"{named} ({_seconds(more)} s more{chance})"
 
 
