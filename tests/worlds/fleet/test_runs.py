@@ -11,6 +11,7 @@ from salf.common.errors import SalfError
 from salf.core.rows import read_csv
 from salf.runs.config import Config
 from salf.runs.presets import load_config, read_toml
+from salf.worlds.fleet import named
 
 SMALL = {"data": "digits", "lr": 0.3, "users": 8, "batch_size": 4, "threads": 1}
 # A round of digits on these phones takes about 0.3 s at the median.
@@ -320,7 +321,15 @@ def test_a_run_does_not_continue_with_a_file_that_was_changed(
     salf.run(config, tmp_path / "r")
     salf.run(config.changed(rounds=3), tmp_path / "r", resume=True)
     file.write_text("\n".join([column, *after]))
-    with pytest.raises(SalfError, match=f"differs in the contents of its {setting} file"):
+    with pytest.raises(SalfError, match=f"differs in the contents of its {setting}"):
+        salf.run(config.changed(rounds=3), tmp_path / "r", resume=True)
+
+
+def test_a_run_does_not_continue_with_other_figures_of_its_fleet(tmp_path, monkeypatch):
+    config = Config(**SMALL, **PHONES, rounds=2)
+    salf.run(config, tmp_path / "r")
+    monkeypatch.setattr(named, "FIGURES", "others")
+    with pytest.raises(SalfError, match="differs in rounds, the contents of its fleet"):
         salf.run(config.changed(rounds=3), tmp_path / "r", resume=True)
 
 
