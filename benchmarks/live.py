@@ -20,12 +20,11 @@ from rich.table import Table
 from torch import nn
 
 from salf.live.cluster import cluster
+from salf.live.launch import make_server
 from salf.live.rounds import Grace, Rounds
-from salf.live.serve import make_server
 from salf.live.server import LiveServer, Row
 from salf.live.slow import slowness
-from salf.live.task import Task
-from salf.live.update import Update, encode_model
+from salf.live.update import Task, Update, encode_model
 from salf.live.users import make_user, user_name
 from salf.problem import Problem
 from salf.runs.federation import problem_of

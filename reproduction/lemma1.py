@@ -232,7 +232,7 @@ def _figure(measured: Sequence[Json], size: Size) -> Spec:
         y=Axis("Share of rounds", free=True),
         interval="bar",
         joined=False,
-        reference="solid",
+        reference="dashed",
         height=260,
     )
     return figure(chart, **heading("lemma1", size=size))

@@ -128,12 +128,18 @@ def data(users, size, shape, classes=3, dtype=torch.float64, seed=0):
     return inputs.to(dtype), targets
 
 
+def shape_of(model):
+    """The shape of a row, for the small models of nets.py."""
+    return (2, 4, 4) if isinstance(model[0], nn.Conv2d) else (4,)
+
+
 def simulate(
     model,
     name,
     depth,
-    samples,
-    shares,
+    samples=None,
+    shares=None,
+    size=2,
     rate=0.1,
     momentum=0.0,
     batch=2,
@@ -145,6 +151,9 @@ def simulate(
     local=ONE_STEP,
     **engine_options,
 ) -> Simulation:
+    """By default every user has `size` rows of its own."""
+    samples = data(depth.users, size, shape_of(model)) if samples is None else samples
+    shares = equal_shares(depth.users, size) if shares is None else shares
     problem = Problem.of(model, Partitioned(Samples(*samples), shares))
     made = ENGINES[engine](model, problem.layers, **engine_options)
     rule = method(name, **(options or {}))
@@ -163,6 +172,11 @@ def simulate(
 def server_of(rule, momentum):
     """An optimiser with this momentum; without, for a method that refuses it."""
     return SGD(0.0 if rule.refuses(SGD(momentum)) else momentum)
+
+
+def steps(sim, rounds):
+    """The weights after each of these rounds."""
+    return [(sim.step(), copy_of(sim.model))[1] for _ in range(rounds)]
 
 
 def equal_shares(users, size):

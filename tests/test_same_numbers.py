@@ -16,31 +16,17 @@ LOSSES = {
     ("asyncfl", "mixture"): [2.2180979, 2.2569981, 2.1934922, 2.269115, 2.1715993, 2.247242],
     ("salf", "uniform"): [2.3354123, 2.3719585, 2.2633048, 2.3055034, 2.2962804, 2.2808822],
     ("drop", "probabilities:0.4,0.3,0.2,0.1"): [
-        2.4007838,
-        2.259145,
-        2.2504025,
-        2.2828925,
-        2.3458917,
-        2.2697968,
+        2.4007838, 2.259145, 2.2504025, 2.2828925, 2.3458917, 2.2697968,
     ],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("method", "depth"), LOSSES)
 def test_losses_are_those_of_earlier_versions(method, depth):
     config = salf.Config(
-        data="synthetic:5",
-        split="dirichlet:0.3",
-        method=method,
-        depth=depth,
-        stragglers=0.7,
-        users=8,
-        rounds=6,
-        lr=0.1,
-        batch_size=4,
-        seed=3,
-        threads=1,
-    )
+        data="synthetic:5", split="dirichlet:0.3", method=method, depth=depth, stragglers=0.7,
+        users=8, rounds=6, lr=0.1, batch_size=4, seed=3, threads=1,
+    )  # fmt: skip
     rows = salf.run(config).history.rows
     assert [row.train_loss for row in rows] == pytest.approx(
         LOSSES[method, depth], rel=1e-5, nan_ok=True

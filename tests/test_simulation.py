@@ -18,6 +18,7 @@ from reference import (
     data,
     equal_shares,
     simulate,
+    steps,
 )
 from salf.common.errors import SalfError, TrainingDiverged
 from salf.data import Partitioned, Samples
@@ -43,19 +44,9 @@ def with_dropout():
     ).double()
 
 
-def simulation(make=small_mlp, name="salf", engine="loop", seed=0, depth=None, **options):
-    shape = (2, 4, 4) if make is small_normed else (4,)
-    return simulate(
-        make(),
-        name,
-        depth or Mixture(USERS, 3, 0.6),
-        data(USERS, SIZE, shape),
-        equal_shares(USERS, SIZE),
-        momentum=0.5,
-        engine=engine,
-        seed=seed,
-        **options,
-    )
+def simulation(make=small_mlp, name="salf", depth=None, **options):
+    depth = depth or Mixture(USERS, 3, 0.6)
+    return simulate(make(), name, depth, size=SIZE, momentum=0.5, **options)
 
 
 def run(rounds=4, torch_seed=0, **options):
@@ -80,16 +71,8 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_another_run(name, ma
 @pytest.mark.parametrize("engine", ANY_MODEL)
 def test_dropout_differs_from_round_to_round(engine):
     """With the same batch in every round (the whole share) and rate 0, only the masks change."""
-    sim = simulate(
-        with_dropout(),
-        "fedavg",
-        Mixture(2, 3, 0.0),
-        data(2, 3, (4,)),
-        equal_shares(2, 3),
-        rate=0.0,
-        batch=3,
-        engine=engine,
-    )
+    more = {"size": 3, "batch": 3, "rate": 0.0, "engine": engine}
+    sim = simulate(with_dropout(), "fedavg", Mixture(2, 3, 0.0), **more)
     assert len({sim.step().train_loss for _ in range(4)}) == 4
 
 
@@ -117,9 +100,7 @@ def test_a_simulation_set_up_again_after_any_round_goes_on_exactly(name, make, e
     second.model.load_state_dict(first.model.state_dict())
     second.server.load_state(deepcopy(first.server.state))
     second.t, second.memory, second.old = first.t, first.memory, first.old
-    second.step()
-    second.step()
-    assert_same(copy_of(second.model), whole)
+    assert_same(steps(second, 2)[-1], whole)
 
 
 def test_all_methods_see_the_same_batches():
@@ -171,11 +152,11 @@ def test_accuracy_is_the_share_of_right_labels_in_evaluation_mode(monkeypatch):
 
 def test_the_reach_of_a_record_is_that_of_the_depths():
     sim = simulation(depth=Uniform(USERS, 3))
-    draw, drawn = Uniform.draw, []
+    drawn = []
 
     class Noting(Uniform):
         def draw(self, draws, users, busy=0):
-            drawn.append(draw(self, draws, users, busy))
+            drawn.append(super().draw(draws, users, busy))
             return drawn[-1]
 
     sim.world = AtDeadline(Noting(USERS, 3))
@@ -232,7 +213,7 @@ def test_a_mismatch_of_users_or_layers_is_refused():
     with pytest.raises(SalfError, match="depths are for 5 users and 2 layers, not for 5 and 3"):
         simulation(depth=Mixture(5, 2, 0.5))
     with pytest.raises(SalfError, match="depths are for 6 users and 3 layers, not for 5 and 3"):
-        simulation(depth=Mixture(6, 3, 0.5))
+        simulation(depth=Mixture(6, 3, 0.5), shares=equal_shares(5, SIZE))
 
 
 # ---- divergence -----------------------------------------------------------------------------
@@ -242,10 +223,8 @@ def test_a_mismatch_of_users_or_layers_is_refused():
 def test_divergence_names_round_and_layer_and_leaves_the_weights_of_before(engine):
     """Not finite in layer 2 only: its weights meet an infinite gradient from round 3 on."""
     sim = simulation(engine=engine, depth=Mixture(USERS, 3, 0.0))
-    sim.step()
-    sim.step()
-    before = copy_of(sim.model)
-    velocity = {key: v.clone() for key, v in sim.server.state["velocity"].items()}
+    before = steps(sim, 2)[-1]
+    velocity = deepcopy(sim.server.state["velocity"])
     sim.model[2].weight.register_hook(lambda gradient: gradient * float("inf"))
     with pytest.raises(TrainingDiverged, match=r"round 3.*layer 2 \(2\).*smaller learning rate"):
         sim.step()

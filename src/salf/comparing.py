@@ -312,7 +312,7 @@ class Sweep:
         given = self.methods.get(case.method, case.method)
         if isinstance(given, Method):
             averaged = {"average": case.average_used} if case.averages else {}
-            return replace(given, **averaged)
+            return replace(given, **averaged)  # type: ignore[arg-type]
         return make_method(given, average=case.average_used, **own_options(options, case.method))
 
     def _named(self, settings_of: SettingsOf, report: Report | None) -> Callable[..., Job]:

@@ -93,8 +93,9 @@ class Simulation:
         self.stages = stages or Stages()
         self.pipeline = Pipeline(self.stages, method, engine.layers, engine.weights, seed)
         if recipe.engine == "auto" and more_steps and (rule := method.local_rule(2)) is not None:
-            server, own = self.pipeline.begins_with
-            self.engine = under_rule(engine, rule, server, own)
+            kept = self.pipeline.states
+            state = ({}, {}) if kept is None else (kept.server, kept.fresh)
+            self.engine = under_rule(engine, rule, *state)
         if recipe.engine == "auto" and isinstance(self.engine, LoopEngine) and can_spread(engine):
             self.engine = SpreadEngine(self.engine, self.batches.of_round, recipe.workers)
         # The weight of all users, asked or not, which only methods with memory ask for.

@@ -54,7 +54,7 @@ def test_without_the_report_extra_there_are_tables(tmp_path, monkeypatch):
     ("arguments", "told"),
     [
         ([], "a plan needs a fleet, such as --fleet phones."),
-        (["--fleet", "lab"], "a plan needs a budget of simulated seconds, such as --seconds 600."),
+        (["--fleet", "pis"], "a plan needs a budget of simulated seconds, such as --seconds 600."),
         ([*FLEET, "--deadlines", "1"], "a time needs a unit"),
         ([*FLEET, "--g2", "nan"], "g2 must be of type float"),
         ([*FLEET, "--rho-c", "3", "--rho-s", "1"], "0 < rho_c <= rho_s"),

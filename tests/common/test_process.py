@@ -1,39 +1,29 @@
 """Ctrl-C and SIGTERM end a program in order; freed memory is kept from round to round."""
 
+import platform
 import signal
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 import salf
 from salf.common import process
-from salf.common.errors import SalfError
 
-GLIBC = pytest.mark.skipif(not process._is_glibc(), reason="glibc's allocator only")
+GLIBC = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator only")
 LARGE = 48 * 2**20  # bytes: more than glibc keeps by itself
 
 
 @pytest.fixture
-def no_choice_made(monkeypatch):
-    for name in (process.VARIABLE, "GLIBC_TUNABLES", *process._GLIBCS_OWN):
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def calls(monkeypatch, no_choice_made):
+def calls(monkeypatch):
     """What is called in the C library, instead of calling it."""
     made = []
-
-    class Library:
-        def mallopt(self, *arguments):
-            made.append(arguments)
-
-        def malloc_trim(self, pad):
-            made.append("trim")
-
-    monkeypatch.setattr(process.ctypes, "CDLL", lambda name: Library())
+    library = SimpleNamespace(
+        mallopt=lambda *arguments: made.append(arguments), malloc_trim=lambda _: made.append("trim")
+    )
+    monkeypatch.setattr(process.ctypes, "CDLL", lambda name: library)
     return made
 
 
@@ -56,7 +46,7 @@ print(inside, faults())
 
 
 @GLIBC
-def test_a_large_block_is_mapped_once_and_only_in_a_training(no_choice_made):
+def test_a_large_block_is_mapped_once_and_only_in_a_training():
     said = subprocess.run(
         [sys.executable, "-c", MAPPED], capture_output=True, text=True, check=True
     )
@@ -67,62 +57,25 @@ def test_a_large_block_is_mapped_once_and_only_in_a_training(no_choice_made):
 
 
 @GLIBC
-def test_afterwards_glibc_is_as_usual(calls):
-    def fails():
-        with process.kept_memory():
-            raise KeyError
+def test_trainings_use_it_and_afterwards_glibc_is_as_usual(calls):
+    def fails(row, model):
+        raise KeyError
 
     with pytest.raises(KeyError):
-        fails()
+        salf.run(salf.Config(data="synthetic:5", users=4, rounds=2, threads=1), on_round=fails)
     assert calls[:2] == [(-3, 2**30), (-1, 2**30)]
     assert calls[2:] == [(-3, 32 * 2**20), (-1, 64 * 2**20), "trim"]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("SALF_MALLOC", "default"),
-        ("MALLOC_TRIM_THRESHOLD_", "1000000"),
-        ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=1000000"),
-    ],
-)
-def test_who_has_chosen_is_left_alone(calls, monkeypatch, name, value):
-    monkeypatch.setenv(name, value)
+@pytest.mark.parametrize("name", ["MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES", "another library"])
+def test_who_has_chosen_and_another_c_library_are_left_alone(calls, monkeypatch, name):
+    if name == "another library":
+        monkeypatch.setattr(process.platform, "libc_ver", lambda: ("", ""))
+    else:
+        monkeypatch.setenv(name, "1000000")
     with process.kept_memory():
         pass
     assert not calls
-
-
-def test_another_c_library_is_left_alone(calls, monkeypatch):
-    def unknown(name):
-        raise ValueError("unrecognized configuration name")
-
-    monkeypatch.setattr(process.os, "confstr", unknown)
-    with process.kept_memory():
-        pass
-    assert not calls
-
-
-@GLIBC
-def test_an_unknown_choice_is_refused(monkeypatch):
-    monkeypatch.setenv("SALF_MALLOC", "jemalloc")
-    with pytest.raises(SalfError, match="must be 'keep' or 'default'"), process.kept_memory():
-        pass
-
-
-@GLIBC
-def test_trainings_use_it_and_results_are_the_same_bit_for_bit(monkeypatch, no_choice_made):
-    config = salf.Config(data="synthetic:5", model="cnn", users=4, rounds=2, threads=1)
-    kept = salf.run(config)
-    monkeypatch.setenv("SALF_MALLOC", "default")
-    usual = salf.run(config)
-    assert [row.train_loss for row in kept.history.rows] == [
-        row.train_loss for row in usual.history.rows
-    ]
-    assert kept.history.test == usual.history.test
-    monkeypatch.setenv("SALF_MALLOC", "nonsense")
-    with pytest.raises(SalfError, match="SALF_MALLOC"):
-        salf.run(config)
 
 
 # ---- signals -----------------------------------------------------------------------------------

@@ -276,8 +276,8 @@ class OwnParameter(nn.Module):
         return self.layer(value) * self.scale
 
 
-def test_a_parameter_without_a_layer_is_named_with_layers_that_work():
-    with pytest.raises(SalfError, match=r"'spare.weight' belongs to no layer.*used,spare\.$"):
+def test_a_parameter_without_a_layer_is_named():
+    with pytest.raises(SalfError, match=r"'spare.weight' belongs to no layer.*or freeze it"):
         Layers.of(Unused(), example=ROWS)
     assert len(Layers.of(Unused(), ["used", "spare"], ROWS)) == 2
 
@@ -518,8 +518,8 @@ WRONG = {
         "stem,left,right.1,right.0,head",
         "stem,left,right.0,right.1,head",
     ),
-    "below both branches": (Branches, ROWS, "left,right,stem,head", "stem,right,left,head"),
-    "above both branches": (Branches, ROWS, "stem,head,left,right", "stem,right,left,head"),
+    "below both branches": (Branches, ROWS, "left,right,stem,head", "stem,left,right,head"),
+    "above both branches": (Branches, ROWS, "stem,head,left,right", "stem,left,right,head"),
     "tied": (TiedLanguageModel, WORDS, "middle,encoder", "encoder,middle"),
 }
 
@@ -534,28 +534,15 @@ def test_a_wrong_order_is_refused_and_the_right_one_named(make, example, given, 
 
 RIGHT = {
     "left below right": (Branches, ROWS, "stem,left,right.0,right.1,head"),
-    "right below left": (Branches, ROWS, "stem,right.0,right.1,left,head"),
-    "left between": (Branches, ROWS, "stem,right.0,left,right.1,head"),
     "branches joined": (Branches, ROWS, "stem,left+right,head"),
-    "weight above bias": (Branches, ROWS, "stem,left.bias,left.weight,right,head"),
     "weight below bias": (Branches, ROWS, "stem,left.weight,left.bias,right,head"),
-    "shortcut first": (
-        lambda: Downsampling(1, 2),
-        IMAGES,
-        "shortcut,conv1+norm1,conv2+norm2",
-    ),
-    "shortcut last": (
-        lambda: Downsampling(1, 2),
-        IMAGES,
-        "conv1+norm1,conv2+norm2,shortcut",
-    ),
     "unused first": (Unused, ROWS, "spare,used"),
     "unused last": (Unused, ROWS, "used,spare"),
 }
 
 
 @pytest.mark.parametrize(("make", "example", "given"), RIGHT.values(), ids=RIGHT)
-def test_every_order_that_backpropagation_can_complete_is_accepted(make, example, given):
+def test_the_order_in_which_backpropagation_completes_layers_is_accepted(make, example, given):
     layers = Layers.of(make(), parse_layers(given), example)
     assert as_option([layer.name.split(" + ") for layer in layers]) == given
 

@@ -54,17 +54,18 @@ def test_a_low_rank_adapter_costs_its_own_gradients_only():
     assert [one.backward.products for one in found] == [2, 2]  # no gradient of what is frozen
 
 
-def test_depthwise_convolutions_are_counted_apart_and_as_often_as_their_channels_are():
-    model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 4, 1))
+def test_large_and_depthwise_convolutions_are_counted_apart():
+    """Depthwise ones have as many multiply-adds backward as other kinds, twice those forward."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 5), nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 4, 3))
     found = work(model, Layers.of(model), torch.randn(ROWS, 3, 10, 10))
-    pixels, depthwise = 100 * ROWS, 8 * 9 * 64 * ROWS
+    large, depthwise, small = 36 * 25 * 3 * 8 * ROWS, 16 * 9 * 8 * ROWS, 4 * 9 * 8 * 4 * ROWS
     assert [one.forward for one in found] == [
-        Pass(3 * 8 * pixels, 0, 1),
-        Pass(depthwise, depthwise, 1),
-        Pass(8 * 4 * 64 * ROWS, 0, 1),
+        Pass(1, large, large=large),
+        Pass(1, depthwise, depthwise=depthwise),
+        Pass(1, small),
     ]
     assert found[0].backward == found[0].forward
-    assert found[1].backward == Pass(2 * depthwise, 2 * depthwise, 2)
+    assert found[1].backward == Pass(2, 2 * depthwise, depthwise=2 * depthwise)
 
 
 def test_bytes_are_those_of_an_update_gradients_and_statistics():

@@ -224,6 +224,13 @@ VARIED = {
         nn.ReLU(inplace=True),
         nn.Linear(5, 3),
     ),
+    "in place after a thin convolution": nn.Sequential(
+        nn.Conv2d(2, 3, 1),
+        nn.Conv2d(3, 4, 3),
+        nn.ReLU(inplace=True),
+        nn.Flatten(),
+        nn.Linear(16, 3),
+    ),
     "plain mean of statistics": nn.Sequential(
         nn.Conv2d(2, 4, 3, bias=False),
         nn.BatchNorm2d(4, momentum=None),

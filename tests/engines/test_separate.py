@@ -180,12 +180,12 @@ def test_a_parameter_shared_by_two_modules_has_the_sum_of_both_gradients():
 def test_only_users_that_reached_a_layer_are_backpropagated_through_it(monkeypatch):
     seen = []
 
-    def of_weight(self, signal, inputs, weight):
+    def of_weight(module, signal, inputs):
         seen.append(tuple(signal.shape))
-        return own(self, signal, inputs, weight)
+        return own(module, signal, inputs)
 
-    own = separate._Linear.of_weight
-    monkeypatch.setattr(separate._Linear, "of_weight", of_weight)
+    own = separate._of_weight
+    monkeypatch.setitem(separate._OF, "weight", of_weight)
     model = small_mlp(sizes=(4, 6, 5, 3))
     engine = FusedEngine(model, Layers.of(model))
     rows = rows_of(*data(4, 2, (4,)), 2)

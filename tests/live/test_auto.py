@@ -9,7 +9,7 @@ from torch import nn
 
 from salf.common.errors import SalfError
 from salf.live import tmax
-from salf.live.reach import ReachEstimate, UserReach
+from salf.live.reach import MOST, UserReach
 from salf.live.rounds import Answer, Grace, Rounds
 from salf.live.server import LiveServer, ServerSettings
 from salf.live.update import Rejected
@@ -141,9 +141,9 @@ def test_t_max_and_what_was_learned_survive_a_restart(tmp_path):
     again = federation(link, Auto(0.7), server=second)
     second.restore(tmp_path / "state")
     assert second.t_max == first.t_max > 0
-    for user_reach in (first.user_reach, second.user_reach):
+    for user_reach in (first.reach, second.reach):
         np.testing.assert_array_equal(
-            user_reach.reach(["a", "d", "new"], 0.3), first.user_reach.reach(["a", "d", "new"], 0.3)
+            user_reach.reach(["a", "d", "new"], 0.3), first.reach.reach(["a", "d", "new"], 0.3)
         )
     row = again.next()
     assert (row.round, row.deadline) == (21, first.t_max)
@@ -161,11 +161,11 @@ def test_p_l_follows_the_deadline_and_is_capped():
     rows = [rounds.next() for _ in range(60)]
     assert rows[0].unreached == (0.0,) * LAYERS  # while users have the time they need
     assert list(rows[-1].unreached) == sorted(rows[-1].unreached, reverse=True)
-    assert 0.3 < rows[-1].unreached[0] <= ReachEstimate.MOST
-    reach = rounds.server.user_reach
+    assert 0.3 < rows[-1].unreached[0] <= MOST
+    reach = rounds.server.reach
     longer, shorter = (reach.unreached(["a"], seconds) for seconds in (1.0, 0.1))
     assert longer[0] < rows[-1].unreached[0]  # neither deadline was tried
-    assert shorter[0] == ReachEstimate.MOST
+    assert shorter[0] == MOST
 
 
 def test_reach_of_users_of_unknown_speed_is_learned_by_name():

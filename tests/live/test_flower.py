@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import OrderedDict
+from contextlib import nullcontext
 from dataclasses import replace
 from threading import Timer
 
@@ -36,13 +37,13 @@ from hypothesis import strategies as st
 from salf.common.errors import SalfError
 from salf.core import rows as records
 from salf.flower import SALF, train
+from salf.live import rounds
 from salf.live.flower import app as flower_app
 from salf.live.flower import link, mail
-from salf.live.flower.app import Added
 from salf.live.flower.client import RESIDUALS, TIMES
 from salf.live.flower.link import Question, update_of
-from salf.live.serve import Nobody
-from salf.live.server import saved_round
+from salf.live.launch import Nobody
+from salf.live.reach import UserReach
 from salf.live.tmax import FIRST
 from salf.live.update import Rejected, size_of
 from salf.runs.folder import RunFolder
@@ -107,15 +108,17 @@ def test_partial_updates_are_averaged_layer_by_layer():
     assert (metrics["late"], metrics["rejected"]) == (0, 0)
 
 
-def test_a_round_is_over_at_the_deadline_though_nodes_hang():
-    grid = FakeGrid({1: sends(1, seed=1), 2: lambda message: HANGS, 3: sends(2, seed=3)})
-    began = time.monotonic()
-    result = start(salf(deadline=1.0, grace=0.1), grid)
-    assert time.monotonic() - began < 10.0
-    metrics = result.train_metrics_clientapp[1]
-    assert 1.0 <= metrics["seconds"] <= 5.0
-    assert metrics["on-time"] == 2
-    assert_same(result.arrays, stepped([gradients(1, 1), gradients(2, 3)]))
+def test_a_round_is_over_at_the_deadline_though_nodes_hang_or_stall():
+    """Flower's pull waits inside for the rest of a reply; it must not be the server that waits."""
+    nodes = {1: sends(1, seed=1), 2: lambda message: HANGS, 3: takes(4), 4: sends(2, seed=4)}
+    grid = FakeGrid(nodes, after={4: 0.2})
+    result = start(salf(deadline=0.6, grace=0.1), grid, rounds=2)
+    first, second = (result.train_metrics_clientapp[t] for t in (1, 2))
+    assert 0.6 <= first["seconds"] <= 3.0
+    assert (first["users"], first["on-time"]) == (4, 2)
+    assert second["seconds"] < 0.6  # nobody waits for nodes at work on an earlier round
+    honest = [gradients(1, 1), gradients(2, 4)]
+    assert_same(result.arrays, stepped(honest, stepped(honest)))
 
 
 def takes(seconds, depth=1, seed=0):
@@ -127,70 +130,13 @@ def takes(seconds, depth=1, seed=0):
     return node
 
 
-def test_a_reply_that_is_never_uploaded_whole_holds_up_nobody():
-    """Flower's pull waits inside for the rest of a reply; it must not be the server that waits."""
-    grid = FakeGrid({1: takes(8), 2: sends(2, seed=2), 3: sends(1, seed=3)}, after={3: 0.3})
-    result = start(salf(deadline=1.0), grid)
-    assert result.train_metrics_clientapp[1]["seconds"] < 6.0
-    assert_same(result.arrays, stepped([gradients(2, 2), gradients(1, 3)]))
-
-
-@pytest.mark.parametrize("groups", [10, 1], ids=["a pull each", "one pull for all"])
-def test_a_reply_that_takes_long_to_download_counts(monkeypatch, tmp_path, groups):
+def test_a_reply_that_takes_long_to_download_counts(tmp_path):
     """The SuperLink tells whoever asks for it meanwhile that there is no such message."""
-    monkeypatch.setattr(mail, "PATIENCE", 0.1)
-    monkeypatch.setattr(mail, "GROUPS", groups)
-    grid = FakeGrid({1: takes(0.6, seed=1), 2: sends(2, seed=2)}, after={2: 0.3})
-    result = start(salf(deadline=8.0, record=tmp_path / "rounds"), grid)
+    nodes = {1: takes(0.4, seed=1), 2: sends(2, seed=2)}
+    (row,), result = record_of(tmp_path, nodes, deadline=8.0)
     assert_same(result.arrays, stepped([gradients(1, 1), gradients(2, 2)]))
-    (row,) = records.read(tmp_path / "rounds")
     assert row.rejected == ()
     assert row.seconds < 6.0  # it was over when both had come
-
-
-def replies_within(seconds, mail_):
-    until, nodes = time.monotonic() + seconds, []
-    while (left := until - time.monotonic()) > 0:
-        nodes += [sent.node for sent, _ in mail_.receive(left)]
-    return sorted(nodes)
-
-
-@pytest.mark.slow
-def test_a_node_that_stalls_delays_others_once_where_pulls_are_shared(monkeypatch):
-    monkeypatch.setattr(mail, "PATIENCE", 0.1)
-    monkeypatch.setattr(mail, "GROUPS", 2)
-    grid = FakeGrid({1: takes(3.0), **{node: sends() for node in range(2, 7)}}, after={3: 0.2})
-    mail_ = mail.Mail(grid)
-    mail_.send(messages_to(range(1, 7)), 1)
-    assert replies_within(1.5, mail_) == [3, 4, 5, 6]  # 3 came later than the pull that stalls
-    assert replies_within(3.0, mail_) == [1, 2]
-    mail_.send(messages_to(range(1, 7)), 2)
-    assert replies_within(1.5, mail_) == [2, 3, 4, 5, 6]
-
-
-def messages_to(nodes):
-    content = RecordDict({"config": ConfigRecord({"server-round": 1})})
-    return [Message(content, node, "train", ttl=10.0) for node in nodes]
-
-
-def test_pulls_do_not_pile_up(monkeypatch):
-    monkeypatch.setattr(mail, "PATIENCE", 0.05)
-    stalled = {node: takes(2.0) for node in range(1, 6)}
-    honest = {node: sends(1, seed=node) for node in range(6, 11)}
-    grid = FakeGrid({**stalled, **honest}, after={10: 0.3})
-    result = start(salf(deadline=0.9, grace=0.1), grid)
-    assert grid.most_pulls <= 10
-    assert_same(result.arrays, stepped([gradients(1, node) for node in honest]))
-
-
-@pytest.mark.slow
-def test_a_hundred_nodes_need_few_pulls_and_threads():
-    grid = FakeGrid({node: sends() for node in range(100)}, dict.fromkeys(range(100), 1.0))
-    result = start(salf(deadline=5.0), grid)
-    metrics = result.train_metrics_clientapp[1]
-    assert metrics["on-time"] == 100
-    assert grid.most_pulls <= mail.GROUPS
-    assert grid.pulls <= metrics["seconds"] / mail.PACE + 2 * mail.GROUPS
 
 
 def test_there_is_a_bound_to_pulls(monkeypatch):
@@ -212,15 +158,6 @@ def test_a_reply_that_flower_cannot_read_is_refused(tmp_path, caplog):
     assert row.rejected == (("1", "not a reply: Unexpected set of `children`"),)
     assert row.depths == {"1": 4, "2": 1}
     assert_same(result.arrays, stepped([gradients(1, 2)]))
-
-
-def test_an_unreadable_reply_takes_others_along_once_where_pulls_are_shared(monkeypatch, tmp_path):
-    monkeypatch.setattr(mail, "GROUPS", 1)
-    nodes = {1: unreadable, 2: sends(1, seed=2)}
-    (first, second), _ = record_of(tmp_path, nodes, rounds=2, deadline=1.0)
-    assert first.depths == {"1": 4, "2": 4}
-    assert second.depths == {"1": 4, "2": 1}
-    assert second.rejected == (("1", "not a reply: Unexpected set of `children`"),)
 
 
 def test_a_pull_that_fails_before_it_finds_anything_loses_nothing(monkeypatch, tmp_path):
@@ -249,8 +186,8 @@ def test_how_reach_is_found_is_a_setting_of_the_strategy_and_of_the_command(tmp_
     }
     for (deadline, reach), wanted in learns.items():
         made = salf(unreached=None, deadline=deadline, reach=reach)
-        assert (made.server.user_reach is not None) == wanted
-    from salf.live.serve import make_server
+        assert isinstance(made.server.reach, UserReach) == wanted
+    from salf.live.launch import make_server
     from salf.runs.federation import problem_of
     from salf.runs.live_config import LiveConfig
 
@@ -258,50 +195,46 @@ def test_how_reach_is_found_is_a_setting_of_the_strategy_and_of_the_command(tmp_
         settings = {"data": "digits", "users": 3, "deadline": 1.0, "backend": "flower"}
         config = LiveConfig(**settings, reach=reach)
         made = make_server(config, problem_of(config))
-        assert (made.user_reach is not None) == (reach == "learned")
+        assert isinstance(made.reach, UserReach) == (reach == "learned")
 
 
-@pytest.mark.slow
-def test_all_nodes_gone_is_waited_out_and_said(caplog):
+def test_all_nodes_gone_is_waited_out_and_said(caplog, monkeypatch):
+    monkeypatch.setattr(rounds, "SAY_WAITING", 0.1)
     grid = FakeGrid({})
-    timer = Timer(3.0, lambda: grid.nodes.update({1: sends(1, seed=1)}))
+    timer = Timer(0.5, lambda: grid.nodes.update({1: sends(1, seed=1)}))
     timer.daemon = True
     timer.start()
-    salf_ = salf(min_available_nodes=0, deadline=10.0)
-    result = start(salf_, grid)
+    result = start(salf(min_available_nodes=0, deadline=10.0), grid)
     assert "[WAITING] no users are connected; waiting for one." in caplog.text
     assert_same(result.arrays, stepped([gradients(1, 1)]))
 
 
-def test_salf_live_says_why_its_flower_app_waits(tmp_path, monkeypatch):
-    class Local:
-        def __init__(self, nodes):
-            pass
+def test_salf_live_says_why_its_flower_app_waits_and_shows_rounds(tmp_path, monkeypatch):
+    folder, said, shown = RunFolder(tmp_path), [], []
+    start(salf(record=folder.rounds), FakeGrid({1: sends()}), rounds=2)  # of a run that was stopped
 
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            pass
-
+    class Local(nullcontext):
         def node_id(self, number):
             return str(number)
 
         def run(self, app, settings):
-            yield "INFO :      [ROUND 2/3]"
+            yield "INFO :      [ROUND 3/3]"
+            records.append(folder.rounds, replace(records.read(folder.rounds)[0], round=3))
             yield "\x1b[93mWARNING\x1b[0m :   [WAITING] no users are connected; waiting for one."
-
-    monkeypatch.setattr(flower_app, "LocalFederation", Local)
 
     class Listener(Nobody):
         def say(self, text):
             said.append(text)
 
-    said = []
+        def round(self, row):
+            shown.append(row.round)
+
+    monkeypatch.setattr(flower_app, "LocalFederation", lambda nodes: Local(Local()))
     config = LiveConfig(data="synthetic", users=2, deadline=1.0, backend="flower")
     with pytest.raises(SalfError, match="ended before all rounds were closed"):
-        flower_app.run_here(config, RunFolder(tmp_path), Listener())
+        flower_app.run_here(config, folder, Listener())
     assert said == ["no users are connected; waiting for one."]
+    assert shown == [3]
 
 
 # --- what is refused --------------------------------------------------------------------------
@@ -453,49 +386,32 @@ def test_a_late_reply_is_counted_and_its_node_asked_again_only_then():
     metrics = result.train_metrics_clientapp
     assert [metrics[t]["late"] for t in (1, 2, 3)] == [0, 1, 0]
     assert [metrics[t]["on-time"] for t in (1, 2, 3)] == [1, 1, 1]
-    assert grid.asked(1) == [1, 2, 3]
-    assert grid.asked(2) == [1, 3]
+    assert (grid.asked(1), grid.asked(2)) == ([1, 2, 3], [1, 3])
     expected = None
     for _ in range(3):  # never mixed into another round
         expected = stepped([gradients(1, 1)], expected)
     assert_same(result.arrays, expected)
 
 
-def test_a_round_does_not_wait_for_nodes_at_work_on_earlier_ones():
-    grid = FakeGrid({1: sends(1, seed=1), 2: lambda message: HANGS})
-    metrics = start(salf(deadline=1.0), grid, rounds=2).train_metrics_clientapp
-    assert metrics[1]["seconds"] > 1.0
-    assert metrics[2]["seconds"] < 0.9
-    assert [metrics[t]["users"] for t in (1, 2)] == [2, 2]
-
-
 def test_messages_live_as_long_as_their_reply_is_of_use():
-    grid = FakeGrid({1: sends()})
-    start(salf(deadline=0.3, grace=0.2), grid)
-    (message,) = grid.pushed
-    assert message.metadata.ttl == 0.3 + link.MOST_GRACE
-    assert message.metadata.group_id == "1"
+    for settings, ttl in (
+        ({"deadline": 0.3}, 0.3 + link.MOST_GRACE),
+        ({"method": "fedavg", "deadline": None}, 70.0),  # waits for as long as it may
+    ):
+        grid = FakeGrid({1: sends(1, seed=1), 2: sends(1, seed=2)}, after={2: 0.1})
+        result = start(salf(**settings), grid, timeout=70.0)
+        assert {message.metadata.ttl for message in grid.pushed} == {ttl}
+        assert grid.pushed[0].metadata.group_id == "1"
+        assert grid.pushed[0].content["config"].get("deadline") == settings["deadline"]
+        assert_same(result.arrays, stepped([gradients(1, 1), gradients(1, 2)]))
 
 
 def test_a_node_that_never_replied_is_asked_again_when_its_message_is_over(monkeypatch):
-    monkeypatch.setattr(link, "MOST_GRACE", 0.4)
+    monkeypatch.setattr(link, "MOST_GRACE", 0.2)
     grid = FakeGrid({1: lambda message: HANGS, 2: sends()}, after={2: 0.02})
-    start(salf(deadline=0.1, grace=0.1), grid, rounds=9)
-    assert grid.asked(2) == list(range(1, 10))
-    assert 1 < len(grid.asked(1)) < 9
-
-
-def test_a_method_that_waits_gives_messages_the_whole_timeout():
-    grid = FakeGrid({1: sends(1, seed=1), 2: sends(1, seed=2)}, after={2: 0.5})
-    result = start(salf(method="fedavg", deadline=None), grid, timeout=70.0)
-    assert grid.pushed[0].metadata.ttl == 70.0
-    assert "deadline" not in grid.pushed[0].content["config"]
-    assert_same(result.arrays, stepped([gradients(1, 1), gradients(1, 2)]))
-
-
-def test_a_deadline_that_is_none_is_refused_at_once():
-    with pytest.raises(SalfError, match="the deadline must be a positive time in seconds"):
-        salf(deadline=-1.0)
+    start(salf(deadline=0.1, grace=0.1), grid, rounds=7)
+    assert grid.asked(2) == list(range(1, 8))
+    assert 1 < len(grid.asked(1)) < 7
 
 
 def test_a_deadline_is_also_a_text_and_auto_begins_with_ample_time():
@@ -521,21 +437,15 @@ def test_a_node_that_does_not_call_salfs_train_is_told_so(tmp_path):
     assert "call it in the ClientApp" in reason
 
 
-def test_a_part_of_the_nodes_is_sampled():
-    grid = FakeGrid({node: sends() for node in range(1, 11)})
-    result = start(salf(fraction_train=0.3, min_train_nodes=1), grid, rounds=20)
-    assert {m["users"] for m in result.train_metrics_clientapp.values()} == {3}
-    assert {message.metadata.dst_node_id for message in grid.pushed} == set(range(1, 11))
-
-
-def test_a_server_that_is_started_again_does_not_begin_with_the_same_nodes_again(tmp_path):
-    def asked(rounds):
-        grid = FakeGrid({node: sends() for node in range(1, 11)})
-        kept = {"state": tmp_path / "state", "fraction_train": 0.3, "min_train_nodes": 1}
-        start(salf(deadline=10.0, **kept), grid, rounds=rounds)
-        return [message.metadata.dst_node_id for message in grid.pushed]
-
-    assert asked(rounds=3) != asked(rounds=6)
+def test_a_part_of_the_nodes_is_sampled_also_after_a_restart(tmp_path):
+    grid, kept = FakeGrid({node: sends() for node in range(1, 11)}), {"state": tmp_path / "state"}
+    for until in (8, 16):
+        strategy = salf(fraction_train=0.3, min_train_nodes=1, deadline=10.0, **kept)
+        result = start(strategy, grid, rounds=until)
+        assert {m["users"] for m in result.train_metrics_clientapp.values()} == {3}
+    asked = [message.metadata.dst_node_id for message in grid.pushed]
+    assert set(asked) == set(range(1, 11))
+    assert asked[:24] != asked[24:]
 
 
 def test_a_record_of_another_run_is_not_emptied(tmp_path):
@@ -637,15 +547,9 @@ def test_nodes_take_the_local_steps_that_the_strategy_asks_for(asked, own):
 
 
 def test_a_batch_is_drawn_within_the_deadline():
-    def slow_batch():
-        time.sleep(0.15)
-        return batch()
-
-    state = context()
-    message = the_message(salf(deadline=0.1))
-    depths = [
-        train(network(), slow_batch, message, state).content["metrics"]["depth"] for _ in range(6)
-    ]
+    state, message = context(), the_message(salf(deadline=0.02))
+    draw = lambda: time.sleep(0.04) or batch()  # noqa: E731
+    depths = [train(network(), draw, message, state).content["metrics"]["depth"] for _ in range(6)]
     assert depths[-1] == 4
 
 
@@ -754,12 +658,9 @@ def test_config_records_and_summary(caplog):
     grid = FakeGrid({1: sends(), 2: sends()})
     start(salf(deadline=0.25), grid, train_config=ConfigRecord({"local-key": 3}))
     config = grid.pushed[0].content["config"]
-    assert config["server-round"] == 1
-    assert config["deadline"] == 0.25
-    assert config["local-key"] == 3
-    assert "Deadline: 0.25 s | grace period: 0.2 s" in caplog.text
-    assert "Layers: 3 (0, 2, 4)" in caplog.text
-    assert "Method: salf" in caplog.text
+    assert (config["server-round"], config["deadline"], config["local-key"]) == (1, 0.25, 3)
+    for line in ("Method: salf", "Deadline: 0.25", "Layers: 3 (0, 2, 4)"):
+        assert line in caplog.text
 
 
 def test_a_server_that_is_started_again_goes_on_after_the_last_round(tmp_path):
@@ -796,30 +697,6 @@ def test_evaluation_at_the_server_is_in_result_and_record(tmp_path):
     assert_same(ArrayRecord(seen[1][1]), stepped([gradients(1, 1)]))
     assert result.evaluate_metrics_serverapp[2]["accuracy"] == 0.5
     assert [row.accuracy for row in records.read(tmp_path / "rounds")] == [0.25, 0.5]
-
-
-def test_only_rounds_that_are_added_are_shown(tmp_path):
-    path, shown = tmp_path / "rounds", []
-    start(salf(record=path), FakeGrid({1: sends()}), rounds=2)
-    added = Added(path, 2)
-    for t in (3, 4):
-        records.append(path, _renumbered(path, t))
-        for _ in range(3):
-            added.show(shown.append)
-        assert [row.round for row in shown] == list(range(3, t + 1))
-
-
-def test_a_round_that_is_run_again_after_a_kill_is_shown(tmp_path):
-    path, shown = tmp_path / "rounds", []
-    start(salf(record=path, state=tmp_path / "state", deadline=10.0), FakeGrid({1: sends()}), 2)
-    assert saved_round(tmp_path / "state") == 2
-    assert saved_round(tmp_path / "nothing") == saved_round(path) == 0
-    records.append(path, _renumbered(path, 3))  # a third, of which the state was not saved
-    added = Added(path, saved_round(tmp_path / "state"))
-    records.resume(path, 2)
-    records.append(path, _renumbered(path, 3))
-    added.show(shown.append)
-    assert [row.round for row in shown] == [3]
 
 
 def evaluating(metrics):

@@ -35,6 +35,27 @@ def processes_with(value, variable="FLWR_HOME"):
     return found
 
 
+def kill(federation, number):
+    """End a SuperNode and all it started at once, as a power cut would."""
+    process = federation._processes.pop(f"supernode-{number}")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+class Simulation(LocalFederation):
+    """Flower's simulated nodes in place of SuperNodes."""
+
+    def _start_supernodes(self):
+        pass
+
+    def _background(self, name, command, *arguments):
+        super()._background(name, command, *arguments, "--simulation")
+
+    def _flwr(self, *arguments):
+        nodes = ["--federation-config", f"num-supernodes={self._nodes}"]
+        return super()._flwr(*arguments, *(nodes if arguments[0] == "run" else []))
+
+
 @pytest.fixture(scope="module")
 def federation():
     """Three nodes, which take as long to start as a round; the last to use them kills one."""
@@ -68,7 +89,7 @@ def test_three_nodes_with_partial_updates_of_which_one_dies(federation, tmp_path
     killed = False
     for line in federation.run(APP, config):
         if "[ROUND 3/3]" in line and not killed:
-            federation.kill(2)
+            kill(federation, 2)
             killed = True
     rows = records.read(rounds)
     assert [row.round for row in rows] == [1, 2, 3]
@@ -87,11 +108,12 @@ def test_three_nodes_with_partial_updates_of_which_one_dies(federation, tmp_path
 
 
 @pytest.mark.skipif(" " in sys.executable, reason="Ray's runtime environments break at a space")
-def test_the_same_app_in_simulation(tmp_path):
+def test_the_same_app_in_simulation(tmp_path, monkeypatch):
     pytest.importorskip("ray", reason="needs salf[ray]")
+    monkeypatch.setenv("RAY_ADDRESS", "local")  # a Ray of its own
     rounds = tmp_path / "rounds.jsonl"
     config = SMALL | {"model": "mlp", "deadline": 5.0, "min-nodes": 3, "record": str(rounds)}
-    with LocalFederation(3, simulation=True) as federation:
+    with Simulation(3) as federation:
         lines = list(federation.run(APP, config))
         home = federation.home
     rows = records.read(rounds)

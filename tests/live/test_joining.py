@@ -5,8 +5,7 @@ import time
 import pytest
 
 from salf.common.errors import SalfError
-from salf.live.launch import Joining
-from salf.live.serve import wait_for
+from salf.live.launch import Joining, wait_for
 
 
 @pytest.mark.parametrize(

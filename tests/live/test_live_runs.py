@@ -1,5 +1,6 @@
 """Live runs with users in this process: what they leave, and that the simulator agrees."""
 
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -15,7 +16,6 @@ from salf.live.batches import OwnBatch
 from salf.live.launch import Joining, run, trusting
 from salf.live.replays import replay
 from salf.live.rounds import Answer
-from salf.live.serve import serve
 from salf.live.update import encode
 from salf.live.user import User
 from salf.live.users import UserBatches, make_user, user_name
@@ -135,12 +135,7 @@ class Here:
 @pytest.fixture(autouse=True)
 def users_in_this_process(monkeypatch):
     """Instead of Ray: all else is what `salf live` does."""
-
-    def serve_here(config, problem, folder, joining, on_round, watcher):
-        link = Here(config, folder)
-        return serve(config, link, folder, problem=problem, on_round=on_round, watcher=watcher)
-
-    monkeypatch.setattr(live_module, "_on_ray", serve_here)
+    monkeypatch.setattr(live_module, "_on_ray", lambda c, folder, *_: nullcontext(Here(c, folder)))
 
 
 def live(config, path, resume=False, on_round=None):
@@ -416,7 +411,7 @@ def test_what_was_not_used_is_in_the_log_of_the_run(tmp_path, monkeypatch):
 
 
 def batches_of(number):
-    return UserBatches.of(SMALL, problem_of_user(SMALL, number - 1), number)
+    return UserBatches(SMALL, problem_of_user(SMALL, number - 1), number)
 
 
 def test_users_have_shares_of_their_own_and_the_simulators_batches():

@@ -10,8 +10,7 @@ from salf.common.errors import SalfError
 from salf.core.layers import Layers
 from salf.live.inspection import Inspection
 from salf.live.server import LiveServer, ServerSettings
-from salf.live.task import Task
-from salf.live.update import decode, encode, encode_model, size_of
+from salf.live.update import Task, decode, encode, encode_model, size_of
 from salf.live.user import User, take_over
 from salf.problem import Problem
 

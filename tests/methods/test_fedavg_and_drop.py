@@ -1,3 +1,5 @@
+"""FedAvg and Drop: weights by hand, and methods found by name."""
+
 import numpy as np
 import pytest
 
@@ -22,12 +24,8 @@ def depths(*values, stragglers=()):
 def test_fedavg_waits_so_that_everybody_counts_alike_whatever_their_depth():
     world = FedAvg().world(AtDeadline(fixed([1, 4, 2, 3], 3)))
     arrived, _ = world.arrivals(1, Keyed(0, 1), np.arange(world.users), world.start())
-    assert (
-        FedAvg()
-        .weights(arrived, world.unreached(1, np.arange(world.users), world.start()))
-        .tolist()
-        == [[0.25] * 4] * 3
-    )
+    p = world.unreached(1, np.arange(world.users), world.start())
+    assert FedAvg().weights(arrived, p).tolist() == [[0.25] * 4] * 3
     assert FedAvg().asks.waits
 
 
@@ -40,11 +38,6 @@ def test_drop_averages_over_the_users_that_are_no_stragglers():
     """[fl_updateStr]: in the mixture a straggler is dropped even if its depth happens to be 1."""
     found = Drop().weights(depths(1, 4, 1, 2, 1, stragglers=(1, 2, 3)), P)
     assert found.tolist() == [[0.5, 0, 0, 0, 0.5]] * 3
-
-
-def test_drop_over_all_users_divides_by_U():
-    found = Drop(average="all").weights(depths(1, 4, 1, 2, stragglers=(1, 3)), P)
-    assert found.tolist() == [[0.25, 0, 0.25, 0]] * 3
 
 
 def test_drop_with_nobody_finished_weighs_nobody():
@@ -70,5 +63,3 @@ def test_unknown_methods_and_options_are_refused_with_what_is_allowed():
         method("salv")
     with pytest.raises(SalfError, match=r"option of salf 'width'.*none"):
         method("salf", width=0.5)
-    with pytest.raises(SalfError, match=r"value of average 'some'.*all, reached"):
-        method("drop", average="some")

@@ -8,7 +8,7 @@ import torch
 from quadratic import after, half_square, network, recorded, simulation
 
 from salf.core.arrivals import Arrivals
-from salf.live.task import Task
+from salf.live.update import Task
 from salf.live.user import User
 from salf.methods import method, to_wire
 from salf.problem import Problem

@@ -10,9 +10,8 @@ from reference import (
     assert_close,
     assert_same,
     copy_of,
-    data,
-    equal_shares,
     simulate,
+    steps,
 )
 from salf.core.narrow import subnetwork
 from salf.data.sampling import LocalWork
@@ -41,43 +40,34 @@ def renumbered(model, shift):
     return model
 
 
-MODELS = {"mlp": (small_mlp, (4,)), "batch norm": (small_normed, (2, 4, 4))}
+MODELS = {"mlp": small_mlp, "batch norm": small_normed}
 SCRIPT = [[1, 2, 1, 2]] * 8  # users 1 and 3 straggle
 
 
-def run(name, net, shape, rounds, engine="loop", script=SCRIPT, **more):
-    sim = simulate(
-        net,
-        name,
-        Scripted(script, 3),
-        data(4, 3, shape),
-        equal_shares(4, 3),
-        batch=3,
-        engine=engine,
-        **more,
+def run(name, net, rounds, engine="loop", script=SCRIPT, **more):
+    return steps(
+        simulate(net, name, Scripted(script, 3), size=3, batch=3, engine=engine, **more), rounds
     )
-    return [(sim.step(), copy_of(net))[1] for _ in range(rounds)]
 
 
 @pytest.mark.parametrize("engine", ANY_MODEL)
 @pytest.mark.parametrize("model", MODELS)
 def test_every_round_is_heterofls_with_other_units_first(model, engine):
     """Rounds 1 to 8, so that the windows of 6, 5 and 4 units go round the end. Batch = share."""
-    make, shape = MODELS[model]
-    found = run("fedrolex", make(), shape, 8, engine)
+    make = MODELS[model]
+    found = run("fedrolex", make(), 8, engine)
     before = make()
     for t, after in enumerate(found, 1):
         moved = renumbered(before, 1 - t)  # unit t - 1 comes first
-        run("heterofl", moved, shape, 1, engine)
+        run("heterofl", moved, 1, engine)
         renumbered(moved, t - 1)
         assert_close(copy_of(moved), after, 1e-12)
         before.load_state_dict(after)
 
 
 def test_the_first_round_is_heterofls():
-    for name in MODELS:
-        make, shape = MODELS[name]
-        assert_same(run("fedrolex", make(), shape, 1)[0], run("heterofl", make(), shape, 1)[0])
+    for make in MODELS.values():
+        assert_same(run("fedrolex", make(), 1)[0], run("heterofl", make(), 1)[0])
 
 
 def test_the_windows_of_a_network_of_6_and_5_units():
@@ -100,14 +90,14 @@ def test_stragglers_alone_train_all_units_in_turn():
     """With HeteroFL the last units of a hidden layer never move."""
     script = [[2, 2, 2, 2]] * 8
     for name, all_move in (("fedrolex", True), ("heterofl", False)):
-        after = run(name, small_mlp(), (4,), 6, script=script)[-1]["0.weight"]
+        after = run(name, small_mlp(), 6, script=script)[-1]["0.weight"]
         moved = (after != copy_of(small_mlp())["0.weight"]).any(dim=1)
         assert moved.all().item() is all_move
 
 
 def test_the_stacked_engine_agrees_with_local_steps():
     ends = [
-        run("fedrolex", small_mlp(), (4,), 7, engine, local=LocalWork(3))[-1]
+        run("fedrolex", small_mlp(), 7, engine, local=LocalWork(3))[-1]
         for engine in ("loop", "stacked")
     ]
     assert_close(ends[1], ends[0], 1e-10)

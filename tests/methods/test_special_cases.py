@@ -16,33 +16,20 @@ from reference import (
     equal_shares,
     gradients,
     has_average,
-    plan_of,
     simulate,
+    steps,
 )
 from salf.common.errors import SalfError
 from salf.methods import METHODS
 from salf.worlds.depth import Mixture, fixed
 
 USERS, SIZE = 4, 4
-MODELS = {"mlp": (small_mlp, (4,)), "batch norm": (small_normed, (2, 4, 4))}
+MODELS = {"mlp": small_mlp, "batch norm": small_normed}
 
 
-def run(name, depth, model="mlp", rounds=3, momentum=0.5, engine="loop", options=None):
-    make, shape = MODELS[model]
-    net = make()
-    sim = simulate(
-        net,
-        name,
-        depth,
-        data(USERS, SIZE, shape),
-        equal_shares(USERS, SIZE),
-        momentum=momentum,
-        engine=engine,
-        options=options,
-    )
-    for _ in range(rounds):
-        sim.step()
-    return copy_of(net), sim
+def run(name, depth, model="mlp", rounds=3, momentum=0.5, **more):
+    sim = simulate(MODELS[model](), name, depth, size=SIZE, momentum=momentum, **more)
+    return steps(sim, rounds)[-1], sim
 
 
 @pytest.mark.parametrize("engine", ANY_MODEL)
@@ -135,18 +122,8 @@ def test_server_momentum_is_the_users_own_momentum_when_all_take_part(engine):
     inputs, targets = data(USERS, SIZE, (4,))
     w = copy_of(net)
     # Batch = share, so each round's batch is the whole share and known here.
-    shares = equal_shares(USERS, SIZE)
-    sim = simulate(
-        net,
-        "salf",
-        Mixture(USERS, 3, 0.0),
-        (inputs, targets),
-        shares,
-        rate=rate,
-        momentum=momentum,
-        batch=SIZE,
-        engine=engine,
-    )
+    shares, more = equal_shares(USERS, SIZE), {"size": SIZE, "batch": SIZE, "engine": engine}
+    sim = simulate(net, "salf", Mixture(USERS, 3, 0.0), rate=rate, momentum=momentum, **more)
     nets = [small_mlp() for _ in range(USERS)]
     optimisers = [torch.optim.SGD(own.parameters(), rate, momentum) for own in nets]
     for _ in range(rounds):
@@ -169,9 +146,7 @@ def test_a_fixed_straggler_teaches_its_last_layers_only():
     net = small_mlp()
     inputs, targets = data(1, 4, (4,))
     before = copy_of(net)
-    sim = simulate(
-        net, "salf", fixed([3], 3), (inputs, targets), equal_shares(1, 4), rate=0.5, batch=4
-    )
+    sim = simulate(net, "salf", fixed([3], 3), size=4, rate=0.5, batch=4)
     assert sim.world.unreached(1, np.arange(sim.world.users), sim.memory).tolist() == [1, 1, 0]
     wanted = gradients(net, inputs, targets)
     sim.step()
@@ -181,27 +156,3 @@ def test_a_fixed_straggler_teaches_its_last_layers_only():
             torch.testing.assert_close(after[name], before[name] - 0.5 * wanted[name])
         else:
             assert torch.equal(after[name], before[name])
-
-
-def _mean_weight(plan, users):
-    """Sum over groups of each user's weight in layer 1."""
-    total = np.zeros(users)
-    for group in plan.groups:
-        total[group.users] += group.weights[0]
-    return total
-
-
-@pytest.mark.parametrize("name", ["salf", "drop", "asyncfl"])
-def test_average_all_divides_by_U(name):
-    depths = [1, 1, 2, 4, 4]
-    sent = {"salf": [1, 1, 0, 0, 0], "drop": [1, 1, 0, 0, 0], "asyncfl": [1, 1, 0, 0, 0]}[name]
-    found = _mean_weight(plan_of(name, depths, 3, average="all"), 5)
-    np.testing.assert_allclose(found, np.array(sent) / 5)
-    found = _mean_weight(plan_of(name, depths, 3), 5)
-    np.testing.assert_allclose(found, np.array(sent) / 2)
-
-
-def test_average_all_of_salf_divides_every_layer_by_U_and_leaves_p_out():
-    (group,) = plan_of("salf", [1, 2, 4], 3, [0.4, 0.2, 0.1], average="all").groups
-    assert group.users.tolist() == [0, 1]
-    np.testing.assert_allclose(group.weights * 3, [[1, 0], [1, 1], [1, 1]])

@@ -9,6 +9,8 @@ from salf.runs.config import Config
 from salf.runs.run import Result
 from salf.runs.training import History
 
+BASE = Config(users=4, fleet="phones", deadline=0.065, seconds=40.0, rounds=0)
+
 
 def result(
     accuracies: Sequence[float | None] = (0.5, None, 0.7),
@@ -27,9 +29,8 @@ def result(
         "versions": {"salf": "0.1.0", "torch": "2.13.0"},
         **summary,
     }
-    return Result(
-        Config(), History(rows, {} if test_accuracy is None else {"accuracy": test_accuracy}), found
-    )
+    measured = {} if test_accuracy is None else {"accuracy": test_accuracy}
+    return Result(Config(), History(rows, measured), found)
 
 
 def comparison(
@@ -44,6 +45,26 @@ def comparison(
 
 
 def case(
-    method: str, stragglers: float = 0.9, average: str = "reached", split: str = "iid"
+    method: str, stragglers: float = 0.9, average: str = "reached", split: str = "iid", **more: Any
 ) -> Case:
-    return Case(method, average, split, stragglers)
+    return Case(method, average, split, stragglers, **more)
+
+
+def timed(
+    method: str,
+    accuracies: Sequence[float],
+    test: float,
+    slowest: float = 0.5,
+    seed: int = 0,
+    every: float = 10.0,
+    batches: str = "equal",
+    **more: Any,
+) -> Result:
+    """A run on a fleet that is evaluated after each of its rounds, which take `every` seconds."""
+    rows = tuple(
+        Row(t, 1 / t, (1, 2, 4), accuracy, clock=every * t, **more)
+        for t, accuracy in enumerate(accuracies, 1)
+    )
+    measured = {"accuracy": test, "slowest_tenth_accuracy": slowest}
+    config = BASE.changed(method=method, seed=seed, batches=batches)
+    return Result(config, History(rows, measured), {"seed": seed, "layers": ["a", "b", "c"]})

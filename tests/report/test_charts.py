@@ -1,11 +1,10 @@
 from itertools import pairwise
 
 import pytest
-from made_up import case, comparison, result
+from made_up import BASE, case, comparison, result, timed
 
 from salf.report import charts
-from salf.report.charts import Panels
-from salf.report.comparison import page
+from salf.report.charts import headings
 from salf.runs.compare import Comparison
 from salf.runs.config import Config
 
@@ -13,16 +12,6 @@ from salf.runs.config import Config
 def records(spec):
     (values,) = spec["datasets"].values() if "datasets" in spec else [spec["data"]["values"]]
     return values
-
-
-def headings(cases):
-    panels = Panels(comparison({each: [0.9] for each in cases}))
-    return [tuple(panels.place(case).values()) for case in panels.cases]
-
-
-def reach(compared):
-    (section,) = (s for s in page(compared, []).sections if s.heading.startswith("How many users"))
-    return section.blocks[1:]
 
 
 def test_a_curve_is_the_mean_over_the_seeds_with_the_lowest_and_the_highest():
@@ -36,6 +25,7 @@ def test_salf_is_drawn_last_and_keeps_its_place_in_the_legend():
     spec = charts.curves(comparison({case("salf"): [0.9], case("drop"): [0.8]}), "accuracy")
     assert [r["line"] for r in records(spec)] == ["Drop"] * 2 + ["SALF"] * 2
     assert spec["layer"][0]["encoding"]["color"]["scale"]["domain"] == ["SALF", "Drop"]
+    assert "http" not in str(spec)  # no address of a server
 
 
 def test_a_long_curve_is_thinned_but_keeps_its_end():
@@ -47,61 +37,45 @@ def test_a_long_curve_is_thinned_but_keeps_its_end():
     assert {b - a for a, b in pairwise(rounds)} == {8}
 
 
-def test_users_that_reached_a_layer_are_averaged_over_rounds_and_seeds():
-    """Layers whose name is a place in a sequence go by their number."""
-    layers = ["0", "3", "head"]
-    runs = [result([0.5], reached=r, layers=layers) for r in ((1, 2, 5), (2, 4, 5))]
-    (table,) = reach(Comparison(Config(users=5), {case("salf"): runs}))
-    assert table.columns == ["Method", "1", "2", "3 head"]
-    assert table.rows == [["SALF", "1.5", "3.0", "5.0"]]
-
-
-def test_users_are_shown_for_one_split_and_average_and_every_ratio():
-    places = [(a, s) for a in ("reached", "all") for s in "xy"]
-    tests = {case("salf", r, a, s): [0.9] for a, s in places for r in (0.3, 0.9)}
-    assert [table.caption for table in reach(comparison(tests))] == [
-        "30 % stragglers",
-        "90 % stragglers",
-    ]
-
-
-def test_no_address_of_a_server_is_in_a_chart():
-    tests = {case("salf", ratio): [0.9] for ratio in (0.3, 0.9)}
-    assert "http" not in str(charts.over_ratios(comparison(tests)))
-
-
-def test_one_panel_has_no_heading():
-    cases = [case("salf"), case("drop")]
-    assert set(headings(cases)) == {("", "")}
-    assert Panels(comparison({each: [0.9] for each in cases})).shared() == [
+def test_a_panel_is_headed_by_what_differs_between_panels():
+    one = comparison({case(method): [0.9] for method in ("salf", "drop")})
+    (first, _) = one.results
+    assert headings(one, first) == []
+    assert headings(one, first, apart=False) == [
         "i.i.d.",
-        "averaged over the users that reached a layer",
+        "averaged over the users\nthat reached a layer",
         "90 % stragglers",
     ]
-
-
-def test_splits_and_averages_are_columns_and_ratios_rows():
     cases = [
         case("salf", ratio, average, split)
         for split in ("iid", "dirichlet:0.1")
         for average in ("reached", "all")
         for ratio in (0.3, 0.9)
     ]
-    found = headings(cases)
-    assert len(set(found)) == 8
-    assert found[0] == ("i.i.d.\naveraged over the users\nthat reached a layer", "30 % stragglers")
     spec = charts.curves(comparison({each: [0.9] for each in cases}), "accuracy")
-    assert len(spec["facet"]["column"]["sort"]) == 4
-    assert spec["facet"]["row"]["sort"] == ["30 % stragglers", "90 % stragglers"]
+    shown = spec["facet"]["sort"]
+    assert len(shown) == 8
+    assert shown[0] == "i.i.d.\naveraged over the users\nthat reached a layer\n30 % stragglers"
+    assert spec["columns"] == 4
 
 
-@pytest.mark.parametrize(
-    ("cases", "columns", "rows"),
-    [
-        ([case("salf", ratio) for ratio in (0.3, 0.9)], 2, 1),  # ratios alone are columns
-        ([case("salf", 0.9, a, s) for s in "xyz" for a in ("reached", "all")], 3, 2),  # too many
-    ],
-)
-def test_panels_are_as_wide_as_can_be_seen(cases, columns, rows):
-    found = headings(cases)
-    assert (len({c for c, _ in found}), len({r for _, r in found})) == (columns, rows)
+def test_a_curve_over_seconds_interpolates_between_evaluations_of_different_times():
+    runs = [timed("salf", [0.2, 0.4], 0.4), timed("salf", [0.2, 0.6], 0.6, seed=1, every=20.0)]
+    compared = Comparison(BASE, {case("salf"): runs})
+    points = records(charts.curves(compared, "accuracy", over="clock"))
+    assert (points[0]["x"], points[0]["low"], points[0]["high"]) == (20.0, 0.2, 0.4)
+    assert (points[-1]["x"], points[-1]["low"], points[-1]["high"]) == (40.0, 0.4, 0.6)
+    middle = next(p for p in points if p["x"] >= 30)
+    assert middle["high"] == pytest.approx(0.2 + 0.02 * (middle["x"] - 20), abs=1e-6)
+    assert headings(compared, case("salf"), apart=False)[-1] == "phones, deadline 65 ms"
+
+
+def test_colours_tell_methods_and_dashes_tell_batches():
+    cases = [case("fedavg"), case("salf"), case("salf", batches="equal-time"), case("drop")]
+    runs = {each: [timed(each.method, [0.5, 0.8], 0.8, batches=each.batches)] for each in cases}
+    spec = charts.curves(Comparison(BASE, runs), "accuracy", over="clock")
+    encoding = spec["layer"][0]["encoding"]
+    assert encoding["color"]["scale"]["domain"][1:3] == ["SALF", "SALF, equal-time"]
+    colours = encoding["color"]["scale"]["range"]
+    assert colours[1] == colours[2] != colours[0]
+    assert encoding["strokeDash"]["scale"]["range"] == [[1, 0], [1, 0], [5, 3], [1, 0]]

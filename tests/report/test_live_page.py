@@ -11,9 +11,17 @@ from salf.cli import main
 from salf.common.files import write_whole
 from salf.core import rows
 from salf.core.rows import Row
-from salf.report.live.charts import LIMIT, OVER, curve, durations, progress, shown_users
-from salf.report.live.page import page, write_live_page
-from salf.report.live.run import LiveRun
+from salf.report.live import (
+    LIMIT,
+    OVER,
+    LiveRun,
+    curve,
+    durations,
+    page,
+    progress,
+    shown_users,
+    write_live_page,
+)
 from salf.report.page import Chart
 from salf.report.tables import Table
 from salf.runs.config import Config
@@ -173,12 +181,9 @@ def test_one_long_round_in_3000_is_not_lost(run_of):
     assert len(dots) <= 400
     (over,) = (dot for dot in dots if dot["line"] == OVER)
     assert (over["x"], over["mean"]) == (1703, 0.0601)
-    assert (limits[0]["x"], limits[-1]["x"]) == (0.5, 3000.5)
     assert {limit["mean"] for limit in limits} == {0.06}
     text, chart = section(run, "Round durations")
-    assert text.startswith(
-        "2,999 of 3,000 rounds closed within T_max plus the grace period, and 1 "
-    )
+    assert text == "2,999 of 3,000 rounds closed within T_max plus the grace period."
     assert "A dot is the slowest of several consecutive rounds" in chart.caption
 
 
@@ -227,7 +232,7 @@ def test_a_flood_of_reasons_is_cut_off_and_counted(run_of):
     lines = table(run, "Rejected updates")
     assert len(lines) == 30
     assert max(len(line[0]) for line in lines) <= 110
-    assert section(run, "Rejected updates")[-1].startswith("And 20 more reasons, 40 times in all")
+    assert section(run, "Rejected updates")[-1].startswith("20 more reasons")
 
 
 def test_late_updates_are_told(run_of):
@@ -368,18 +373,3 @@ def finished(path):
     folder_of(path, [row(1)], CONFIG_OF_ALL.changed(rounds=1, robust="none"), summary=summary)
     RunFolder(path).write_metrics([row(1)])
     return ["live", path / CONFIG, "--users", 3, "--out", path, "--resume"]
-
-
-def test_a_run_that_is_stopped_says_how_to_see_it(tmp_path, monkeypatch, capsys):
-    command = finished(tmp_path)
-    (tmp_path / SUMMARY).unlink()  # not finished, after all
-
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("salf.live.launch._run", stop)
-    assert salf(monkeypatch, *command) == 130
-    assert f"salf page {tmp_path} creates a page from the rounds so far." in capsys.readouterr().err
-    (tmp_path / ROUNDS).unlink()
-    assert salf(monkeypatch, *command) == 130
-    assert "salf page" not in capsys.readouterr().err

@@ -52,10 +52,10 @@ def test_ctrl_c_in_on_round_ends_a_run_with_its_rounds(tmp_path):
 
 def test_fleets_are_compared_with_a_model_of_ones_own():
     found = salf.compare(
-        linear(), POINTS, POINTS, methods=["salf"], fleet=["phones", "lab"], deadline=0.3,
+        linear(), POINTS, POINTS, methods=["salf"], fleet=["phones", "pis"], deadline=0.3,
         seeds=1, **QUICK,
     )  # fmt: skip
-    assert {dict(case.more)["fleet"] for case in found.results} == {"phones", "lab"}
+    assert {dict(case.more)["fleet"] for case in found.results} == {"phones", "pis"}
 
 
 @pytest.mark.parametrize(

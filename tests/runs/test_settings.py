@@ -58,7 +58,7 @@ def test_every_setting_of_each_kind_goes_through_toml(kind):
 
 
 def test_settings_of_the_other_kind_are_refused():
-    for text in ("grace = 1.0\nstragglers = 0.5\ndeadline = 1.0", "backend = 'ray'\nfleet = 'lab'"):
+    for text in ("grace = 1.0\nstragglers = 0.5\ndeadline = 1.0", "backend = 'ray'\nfleet = 'pis'"):
         with pytest.raises(SalfError, match="unknown setting"):
             read_toml(text)
 
@@ -109,12 +109,12 @@ def test_the_command_line_says_options_where_python_says_arguments(said, shown):
         ({"depth": ["uniform,mixture"]}, {"depth": ["uniform", "mixture"]}),
         ({"layers": ["stem,head"]}, {"layers": "stem,head"}),
         (
-            {"fleet": ["phones:speed=1e6,jitter=0.3"], "deadline": ["1s,2s"]},
-            {"fleet": "phones:speed=1e6,jitter=0.3", "deadline": ["1s", "2s"]},
+            {"fleet": ["phones:speed=2,jitter=0.3"], "deadline": ["1s,2s"]},
+            {"fleet": "phones:speed=2,jitter=0.3", "deadline": ["1s", "2s"]},
         ),
         (
-            {"fleet": ["phones,lab"], "availability": ["markov:30,10"]},
-            {"fleet": ["phones", "lab"], "availability": "markov:30,10"},
+            {"fleet": ["phones,pis"], "availability": ["markov:30,10"]},
+            {"fleet": ["phones", "pis"], "availability": "markov:30,10"},
         ),
         ({"data": ["folder:a,b/c"]}, {"data": "folder:a,b/c"}),
     ],

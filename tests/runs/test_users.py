@@ -80,7 +80,7 @@ def test_users_data_are_measured_on_test_data():
         (pairs(), {"cohort": "some"}, "cohort"),
         (pairs(), {"weigh": "size"}, "weigh"),
         (pairs(), {"cohort_by": "samples"}, "cohort_by needs a cohort"),
-        ([(["a"], [0])], {}, "user 0's inputs are text"),
+        ([(["a"], [0])], {}, "user 0's inputs cannot be converted"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(data, settings, said):

@@ -10,15 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import interrupted
-from salf.cli.attacks import TABLE, try_attacks
-from salf.common.errors import SalfError
+from salf.common.errors import SalfError, TrainingDiverged
 from salf.core.aggregate import LayerwiseAggregate
+from salf.core.arrivals import Arrivals
 from salf.core.layers import Layer, Layers
 from salf.runs.config import Config
 from salf.runs.presets import PRESETS
-from salf.runs.run import run
-from salf.stages.attacks import Attack
-from salf.stages.robust import Robust, RobustAggregate, Sent, Votes, _capped
+from salf.runs.run import Stopped, run
+from salf.stages.attacks import Attack, Attackers
+from salf.stages.robust import Robust, RobustAggregate, Votes
+from salf.worlds.depth import PerUser
 
 LAYERS = Layers([Layer("a", ("a.w",), ("a.mean", "a.count")), Layer("b", ("b.w",))])
 LIKE = {
@@ -33,13 +34,19 @@ def of(name, *values):
     return {name: torch.tensor(values, dtype=torch.float64)}
 
 
-def combined(rule, updates, weights=None, attackers=1, divisor=None, robust=None):
-    """The step of users with these updates, each of the same weight in all layers."""
-    found = RobustAggregate(robust or Votes(Robust(rule, attackers)), LAYERS, LIKE)
-    weights = [1 / len(updates)] * len(updates) if weights is None else weights
-    for user, (update, weight) in enumerate(zip(updates, weights, strict=True)):
+def step_of(votes, updates, weights=None, divisor=None):
+    """The step of these updates, by user, each of the same weight in all layers."""
+    found = RobustAggregate(votes, LAYERS, LIKE)
+    weights = [1.0] * len(updates) if weights is None else weights
+    for (user, update), weight in zip(updates.items(), weights, strict=True):
         found.add(update, [weight] * 2, user=user)
     return found.total([sum(weights)] * 2, divisor).values
+
+
+def combined(rule, updates, weights=None, attackers=1, divisor=None):
+    """The step of the first round in which there are votes."""
+    weights = [1 / len(updates)] * len(updates) if weights is None else weights
+    return step_of(Votes(Robust(rule, attackers)), dict(enumerate(updates)), weights, divisor)
 
 
 def values(rule, *numbers, **more):
@@ -113,10 +120,8 @@ def test_a_user_that_pretends_to_be_rare_gets_no_more_by_its_weight_than_the_med
 
 def sent_by(robust, users, weight=1.0):
     """The step of a round in which these users send these numbers of layer b."""
-    found = RobustAggregate(robust, LAYERS, LIKE)
-    for user, number in users.items():
-        found.add(of("b.w", number, 0.0), [weight] * 2, user=user)
-    return found.total([weight * len(users)] * 2).values.get("b.w", [None])[0]
+    updates = {user: of("b.w", number, 0.0) for user, number in users.items()}
+    return step_of(robust, updates, [weight] * len(users)).get("b.w", [None])[0]
 
 
 @pytest.mark.parametrize("rule", ["trimmed", "median", "clip"])
@@ -162,11 +167,17 @@ def test_among_few_updates_one_that_moves_only_buffers_is_left_out():
     robust = Votes(Robust("trimmed"))
 
     def sent(users):
-        found = RobustAggregate(robust, LAYERS, LIKE)
-        for user, (gradient, mean) in users.items():
-            update = {**of("a.w", gradient, gradient, gradient), **of("a.mean", mean, mean)}
-            found.add({**update, "a.count": torch.tensor(1)}, [1.0] * 2, user=user)
-        return found.total([float(len(users))] * 2).values
+        return step_of(
+            robust,
+            {
+                user: {
+                    **of("a.w", gradient, gradient, gradient),
+                    **of("a.mean", mean, mean),
+                    "a.count": torch.tensor(1),
+                }
+                for user, (gradient, mean) in users.items()
+            },
+        )
 
     sent({user: (1.0 + user / 10, 0.01 * user) for user in range(4)})
     moved = sent({0: (1.0, 0.01), 9: (0.0, 5.0)})
@@ -203,7 +214,7 @@ def test_what_is_kept_is_in_a_checkpoint():
     kept, tensors = robust.state()
     other.load_state(json.loads(json.dumps(kept)), tensors)
     assert list(other.kept[1]) == [0, 1, 2]
-    assert other.kept[1][0].values["b.w"][0] == 2
+    assert other.kept[1][0].numbers[0] == 2
     for users in ({3: 2.5}, {1: -50.0}, {4: 2.0, 5: 7.0}):
         found = sent_by(robust, users)
         assert found == sent_by(other, users)
@@ -269,34 +280,30 @@ def accuracy(**settings):
     return run(SMALL.changed(**settings)).history.test_accuracy
 
 
-@pytest.mark.parametrize("attack", ["flip", "random", "constant", "large-first"])
 @pytest.mark.parametrize("stragglers", [0.5, 1.0])  # of all 8, none surely finishes
-def test_one_attacker_of_eight_costs_little(attack, stragglers):
+def test_one_attacker_of_eight_costs_little(stragglers):
     """Few reach the first layer if all are stragglers, and the attacker always does."""
     honest = accuracy(stragglers=stragglers)
-    found = accuracy(attack=attack, robust="trimmed", stragglers=stragglers)
-    assert found >= honest - 0.05
+    for attack in ("flip", "random", "constant", "large-first"):
+        found = accuracy(attack=attack, robust="trimmed", stragglers=stragglers)
+        assert found >= honest - 0.05, attack
 
 
 def test_one_attacker_costs_little_where_one_honest_user_reaches_the_first_layer():
     """One user always finishes, and the six others of depths L and L + 1 do once in a while."""
     slow = {"depth": f"{__name__}:one_fast", "rounds": 200}
     honest = accuracy(**slow)
-    for attack in ("flip", "random", "constant", "large-first"):
+    for attack in ("flip", "constant"):
         assert accuracy(attack=attack, robust="trimmed", **slow) >= honest - 0.05
 
 
 def one_fast(users, layers):
-    from salf.worlds.depth import PerUser
-
     fast = [1.0] + [0.0] * layers
     slow = [0.05] + [0.0] * (layers - 2) + [0.45, 0.5]
     return PerUser(np.array([fast] + [slow] * (users - 1)))
 
 
 def test_without_a_rule_an_attacker_wins():
-    from salf.common.errors import TrainingDiverged
-
     try:
         found = accuracy(attack="flip")
     except TrainingDiverged:
@@ -320,8 +327,6 @@ def test_engines_agree(engine):
 
 def test_a_run_that_is_resumed_is_the_run(tmp_path):
     """Layers that wait for users wait on."""
-    from salf.runs.run import Stopped
-
     settings = {"stragglers": 1.0, "robust": "trimmed", "attack": "flip", "rounds": 12}
     config = replace(SMALL.changed(**settings), eval_every=3)
     whole = run(config)
@@ -352,35 +357,6 @@ def test_what_cannot_be_is_said(settings, reason):
 
 
 def test_arrivals_of_attackers_have_all_layers():
-    from salf.core.arrivals import Arrivals
-    from salf.stages.attacks import Attackers
-
     arrived = Arrivals.at(np.array([3, 4, 4]))
     found = Attackers(Attack.parse("flip"), 3).arrived(arrived)
     assert found.depth.tolist() == [3, 4, 1]
-
-
-def test_the_command_makes_a_table_of_attacks_and_goes_on_where_it_stopped(tmp_path, no_processes):
-    asked = SMALL.changed(rounds=3), ["", "flip"], ["none", "trimmed"], [0.5], 2, tmp_path
-    found = try_attacks(*asked)
-    lines = (tmp_path / TABLE).read_text().splitlines()
-    assert lines == found.splitlines()
-    assert lines[0] == "| 50% stragglers | none | trimmed |"
-    assert [line.split(" | ")[0] for line in lines[2:]] == ["| no attack", "| flip"]
-    assert all(0 < float(cell) < 1 for cell in lines[2].strip("| ").split(" | ")[1:])
-    assert len((tmp_path / "results.csv").read_text().splitlines()) == 1 + 8
-    for folder in (tmp_path / "runs").iterdir():  # finished runs are not run again
-        (folder / "metrics.csv").touch()
-    assert try_attacks(*asked) == found
-
-
-def test_attacks_are_tried_on_a_fleet_too(no_processes):
-    base = SMALL.changed(rounds=3, fleet="phones", deadline="1s")
-    lines = try_attacks(base, ["", "flip"], ["trimmed"], (), 1).splitlines()
-    assert lines[0] == "| phones | trimmed |"
-    assert [line.split(" | ")[0] for line in lines[2:]] == ["| no attack", "| flip"]
-
-
-def test_a_heavy_user_counts_no_more_than_the_median_one():
-    sent = [Sent(1.0, {}) for _ in range(7)] + [Sent(50.0, {})]
-    assert [each.weight for each in _capped(sent)] == [1.0] * 8

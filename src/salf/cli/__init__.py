@@ -1,5 +1,6 @@
 """The command line."""
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -7,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from salf.cli import (
-    attacks,
     bench,
     compare,
     data,
@@ -19,7 +19,6 @@ from salf.cli import (
     run,
     theory,
 )
-from salf.cli.commands import Commands
 from salf.cli.options import option
 from salf.cli.terminal import INTERRUPTED, as_options, say, tell
 from salf.common.errors import SalfError
@@ -27,7 +26,6 @@ from salf.common.process import TERMINATED, sigterm_as_exit
 
 app = typer.Typer(
     name="salf",
-    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -55,7 +53,6 @@ for command in (
     compare.compare,
     plan.plan,
     bench.bench,
-    attacks.attacks,
     live.live,
     live.page,
     live.join,
@@ -98,7 +95,8 @@ def main(command: typer.Typer = app, *, continues: bool = False) -> None:
 
 def _what_to_give(error: Any) -> str:
     """A usage error and the way out. Of `salf` alone it is empty: that has printed the help."""
-    message: str = error.format_message()
+    # Typer and newer versions of click each ask whether another command was meant.
+    message = re.sub(r"( Did you mean .+?\?)\1", r"\1", error.format_message())
     if message.startswith("Missing") and (wanted := getattr(error.param, "help", None)):
         return f"{message.rstrip('.')}: {wanted}"
     if message and error.ctx is not None:
@@ -110,7 +108,7 @@ def _what_to_give(error: Any) -> str:
 def _how_to_continue(arguments: Sequence[str]) -> str:
     command = next((word for word in arguments if not word.startswith("-")), "")
     kept = any(word.partition("=")[0] == "--out" for word in arguments)
-    if command in ("demo", "bench") or (kept and command in ("compare", "attacks")):
+    if command in ("demo", "bench") or (kept and command == "compare"):
         return " Repeat the command to continue."
     if command not in ("run", "live", "compare"):
         return ""

@@ -1,7 +1,6 @@
 """The live display of a run: which layer each user reached, and when."""
 
 import time
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -31,8 +30,6 @@ class Board:
         self._status = console.status("")
         self._live = Live(console=console, transient=True, auto_refresh=False)
         self._accuracy: float | None = None
-        self._late: Counter[str] = Counter()
-        self._rejected: Counter[str] = Counter()
         self._said = time.monotonic()
         self._shown = 0.0
 
@@ -68,8 +65,6 @@ class Board:
         """A round is closed."""
         if row.accuracy is not None:
             self._accuracy = row.accuracy
-        self._late.update(row.silent)
-        self._rejected.update(user for user, _ in row.rejected)
         now = time.monotonic()
         if console.is_terminal:
             self._bar.progress.update(self._bar.task, completed=row.round, state=self._line(row))
@@ -96,33 +91,23 @@ class Board:
         table.add_column("user")
         table.add_column("layers reached, from the last")
         table.add_column("this round")
-        table.add_column("late", justify="right")
-        table.add_column("rejected", justify="right")
-        for user, depth in sorted(row.depths.items(), key=_by_number)[:MOST]:
+        in_order = sorted(row.depths, key=lambda user: (len(user), user))  # user-10 after user-2
+        for user, depth in ((user, row.depths[user]) for user in in_order[:MOST]):
             factor, reached = self._slow.get(user, 1.0), len(self._layers) + 1 - depth
             table.add_row(
                 Text(user if factor == 1 else f"{user} ({factor:g}x slower)"),
                 Text("■" * reached, style="green") + Text("□" * (depth - 1), style="dim"),
                 Text(self._how(user, depth, row)),  # as it is: a reason may quote anything
-                str(self._late[user] or ""),
-                str(self._rejected[user] or ""),
             )
         if len(row.depths) > MOST:
-            table.add_row(f"and {len(row.depths) - MOST} more", "", "", "", "")
+            table.add_row(f"and {len(row.depths) - MOST} more")
         return table
 
     def _how(self, user: str, depth: int, row: "Row") -> str:
-        if reasons := [reason for who, reason in row.rejected if who == user]:
-            return reasons[-1]
+        if reason := dict(row.rejected).get(user):
+            return reason
         if row.finished(user):
             return "finished"
-        begun, planned = row.steps.get(user, (1, 1))
-        step = f" in local step {begun} of {planned}" if planned > 1 else ""
         if depth <= len(self._layers):
-            return f"reached layer {depth} ({self._layers[depth - 1]}){step}"
+            return f"reached layer {depth} ({self._layers[depth - 1]})"
         return "late" if user in row.silent else "completed no layer"
-
-
-def _by_number(entry: tuple[str, int]) -> tuple[int, str]:
-    number = entry[0].rpartition("-")[2]
-    return (int(number) if number.isdigit() else 0), entry[0]

@@ -71,7 +71,7 @@ def compare(
 
         salf compare --data digits --methods fedavg,salf,mymethods:Halves
 
-        salf compare mnist-mlp --fleet phones --deadline 800ms --seconds 400 \\
+        salf compare mnist-mlp --fleet phones --deadline 60ms --seconds 30 \\
             --batches equal,equal-time --out phones    (accuracy over simulated seconds)
     """
     from salf.comparing import Sweep

@@ -6,14 +6,12 @@ from typing import Annotated
 
 import typer
 
-from salf.cli.commands import Commands
 from salf.cli.options import ConfigSource, GivenSettings, option, settings_of
 from salf.cli.terminal import Downloads, console, tell
 from salf.runs.config import Config
 from salf.runs.presets import simulated
 
 app = typer.Typer(
-    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -56,9 +54,9 @@ def preview(
 
     Examples:
 
-        salf fleet preview mnist-mlp --fleet phones --deadline 800ms --out preview
+        salf fleet preview mnist-mlp --fleet phones --deadline 60ms --out preview
 
-        salf fleet preview mnist-cnn --fleet edge --batches equal-time
+        salf fleet preview mnist-cnn --fleet pis --batches equal-time
     """
     from salf.report.extra import check_extra
     from salf.report.fleet import write_preview

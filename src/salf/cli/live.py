@@ -3,7 +3,7 @@
 import time
 from functools import partial
 from pathlib import Path
-from shlex import join as shell
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -74,7 +74,9 @@ def live(
 
         salf replay runs/live    (replay the recorded depths in the simulator)
     """
+    from salf.core import rows
     from salf.live.launch import Joining, run
+    from salf.runs.folder import RunFolder
 
     if resume and out is None:
         raise SalfError("--resume needs --out, the folder of the run to continue.")
@@ -83,17 +85,12 @@ def live(
     with Board() as board:
         try:
             result = run(config, out, resume=resume, joining=joining, watcher=board)
-        except (KeyboardInterrupt, SystemExit):
-            # The page itself would take seconds, and somebody wants to stop now.
-            if out is not None and _rounds(out):
-                say(f"{_command('page', out)} creates a page from the rounds so far.")
-            raise
         except ClusterLost as error:
             if out is None:
                 raise
+            saved = len(rows.read(RunFolder(out).rounds))
             raise SalfError(
-                f"{error} {_rounds(out)} rounds are saved. Repeat the command with --resume to "
-                "continue."
+                f"{error} {saved} rounds are saved. Repeat the command with --resume to continue."
             ) from None
     _tell_summary(result.summary)
     if out is None:
@@ -103,7 +100,7 @@ def live(
     try:
         page(out)
     except (SalfError, OSError) as error:  # the run is finished, whatever becomes of its page
-        say(f"Could not create the page: {error}; then {_command('page', out)} creates it.")
+        say(f"Could not create the page: {error}; then salf page {quote(str(out))} creates it.")
 
 
 def _live_config(source: str, settings: GivenSettings, options: list[str] | None) -> LiveConfig:
@@ -114,17 +111,6 @@ def _live_config(source: str, settings: GivenSettings, options: list[str] | None
     if "deadline" in settings:
         refuse_deadline(made.make_method())
     return made
-
-
-def _rounds(out: Path) -> int:
-    from salf.core import rows
-    from salf.runs.folder import RunFolder
-
-    return len(rows.read(RunFolder(out).rounds))
-
-
-def _command(*arguments: object) -> str:
-    return shell(["salf", *map(str, arguments)])
 
 
 _SHARED = (
@@ -210,7 +196,7 @@ def page(folder: Folder) -> None:
 
         salf page runs/live
     """
-    from salf.report.live.page import write_live_page
+    from salf.report.live import write_live_page
 
     tell(f"wrote {write_live_page(folder)}")
 

@@ -41,7 +41,7 @@ def run(
 
         salf run --data digits --method mymethods:Halves    (a method of your own)
 
-        salf run mnist-mlp --fleet phones --deadline 800ms --seconds 400    (a simulated clock)
+        salf run mnist-mlp --fleet phones --deadline 60ms --seconds 30    (a simulated clock)
     """
     from salf.report import names
     from salf.runs.clocked import NOBODY, nobody_is_cut_off

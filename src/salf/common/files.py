@@ -1,13 +1,12 @@
-"""Files that are written whole or not at all, locked folders, and folders that do not stay."""
+"""Files that are written whole or not at all, locked folders, and temporary ones."""
 
 import csv
 import io
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from filelock import FileLock, Timeout
 from salf.common.errors import SalfError
 
 _LOCK = ".lock"
-_MARK = ".made-by-salf"  # in temporary folders
 
 
 @contextmanager
@@ -96,23 +94,10 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def temporary_folder(name: str, place: Path | None = None) -> Iterator[Path]:
-    """A folder for this account only, deleted when the block ends.
-
-    A process that is killed cannot do that: the next one of the same name does it for it.
-    """
-    place = place or Path(tempfile.gettempdir())
-    ours = re.compile(re.escape(name) + r"-\d+-[a-z0-9_]{8}")
-    for left in place.glob(f"{name}-*-*"):
-        if ours.fullmatch(left.name):
-            with suppress(OSError):  # it is in use, or belongs to another account
-                _delete_if_left(left)
-    prefix = f"{name}-{os.getpid()}-"
-    with (
-        tempfile.TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True) as made,
-        locked(Path(made)),
-    ):
-        Path(made, _MARK).touch()  # not before it is locked: others delete what has only this
-        yield Path(made)
+    """A folder for this account only, deleted when the block ends."""
+    made = tempfile.TemporaryDirectory(prefix=f"{name}-", dir=place, ignore_cleanup_errors=True)
+    with made as folder:
+        yield Path(folder)
 
 
 def short_place() -> Path | None:
@@ -125,15 +110,3 @@ def delete_left_over(folder: Path, names: Iterable[str]) -> None:
     for name in names:
         for left in folder.glob(f".{name}-*"):
             left.unlink(missing_ok=True)
-
-
-def _delete_if_left(folder: Path) -> None:
-    if hasattr(os, "getuid") and folder.stat().st_uid != os.getuid():  # Windows has no uid
-        return
-    if not (folder / _MARK).exists():  # it only has such a name
-        return
-    with locked(folder):
-        pass
-    # Unlocked, because Windows deletes no open file. Nobody takes over the folder in between: its
-    # process is gone, and all that others do with it is to delete it.
-    shutil.rmtree(folder, ignore_errors=True)

@@ -10,22 +10,18 @@ on where memory comes from.
 
 import ctypes
 import os
+import platform
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from salf.common.errors import SalfError
-
 TERMINATED = 128 + signal.SIGTERM  # the exit code
 
-VARIABLE = "SALF_MALLOC"  # in the environment: "keep", the default, or "default"
 _LARGE = 2**30
 # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h, with the values that glibc's own end up at in a
 # process that frees large blocks; they only ever grow.
 _USUAL = {-3: 32 * 2**20, -1: 64 * 2**20}
-# What glibc itself reads. Whoever set one of these has chosen already.
-_GLIBCS_OWN = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_")
 
 
 def leave(number: int, frame: object) -> None:
@@ -92,9 +88,10 @@ def uninterrupted() -> Iterator[None]:
 def kept_memory() -> Iterator[None]:
     """Keep freed memory in the process for a time, and give it back afterwards.
 
-    Only with glibc's allocator, and not if the environment says otherwise.
+    Only with glibc's allocator, and not if the environment sets its thresholds.
     """
-    if not _is_wanted() or not _is_glibc():
+    chosen = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
+    if chosen or platform.libc_ver()[0] != "glibc":
         yield
         return
     library = ctypes.CDLL(None)
@@ -106,22 +103,6 @@ def kept_memory() -> Iterator[None]:
         for threshold, usual in _USUAL.items():
             library.mallopt(threshold, usual)
         library.malloc_trim(0)
-
-
-def _is_wanted() -> bool:
-    choice = os.environ.get(VARIABLE, "").strip() or "keep"
-    if choice not in ("keep", "default"):
-        raise SalfError(f"{VARIABLE} must be 'keep' or 'default', not {choice!r}.")
-    tuned = any(name in os.environ for name in _GLIBCS_OWN)
-    tuned = tuned or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", "")
-    return choice == "keep" and not tuned
-
-
-def _is_glibc() -> bool:
-    try:
-        return (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc")
-    except (AttributeError, ValueError, OSError):  # Windows, macOS, musl
-        return False
 
 
 def _in_main_thread() -> bool:

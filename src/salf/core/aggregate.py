@@ -86,21 +86,29 @@ class LayerwiseAggregate:
 
         `users` counts them per layer, and `total` is the sum of their weights if these differ.
         """
-        indices = {name: self._index(name) for name in update}
-        counted: set[int] = set()
-        for name, index in indices.items():
+        counts: dict[int, int] = {}
+        for name, value in update.items():
+            index = self._index(name)
             weight = 1.0 if weights is None else float(weights[index])
             if not weight:
                 continue
-            counted.add(index)
-            count = 1 if users is None else int(users[index])
+            count = counts[index] = 1 if users is None else int(users[index])
             of_all = weight * count if total is None else float(total[index])
-            if held is None:
-                self._add_whole(name, update[name], weight, of_all)
+            if held is not None:
+                self._add_part(name, value, weight, of_all, held[name])
+                continue
+            known = self._sums.get(name)
+            if is_counter(value):  # a counter has no mean: the furthest user's count stands
+                self._sums[name] = value.clone() if known is None else torch.maximum(known, value)
+            elif known is None:
+                self._sums[name] = value * weight
             else:
-                self._add_part(name, update[name], weight, of_all, held[name])
-        for index in counted:
-            self._reached[index] += 1 if users is None else users[index]
+                known.add_(value, alpha=weight)
+            self._senders[name] = self._senders.get(name, 0.0) + of_all
+            if name in self._holders:
+                self._holders[name] += of_all
+        for index, count in counts.items():
+            self._reached[index] += count
 
     def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
         """The sums, each layer's divided by its divisor (1 if not given): the method's step.
@@ -111,32 +119,26 @@ class LayerwiseAggregate:
         step = Step({}, self._held())
         for name, value in self._sums.items():
             index = self._layers.index_of[name]
-            if is_counter(value):
-                step.values[name] = value
-                continue
-            weight = float(weights[index])
-            if divisor is not None:
-                value, weight = value / float(divisor[index]), weight / float(divisor[index])
-            is_buffer = not self._like[name].requires_grad
-            step.values[name] = value / max(1.0, weight) if is_buffer else value
+            if not is_counter(value):
+                by = 1.0 if divisor is None else float(divisor[index])
+                if divisor is not None:
+                    value = value / by
+                if not self._like[name].requires_grad:  # a buffer
+                    value = value / max(1.0, float(weights[index]) / by)
+            step.values[name] = value
         return step
 
-    def average(self, unreached: PerLayer | None = None) -> Step:
-        """[salf_update_rule] as a step: the weighted mean over U^l, divided by 1 - p_l.
-
-        An entry that only some networks hold is averaged over the users who hold it (HeteroFL).
-        """
-        p = np.zeros(len(self._layers)) if unreached is None else np.asarray(unreached)
+    def average(self) -> Step:
+        """The weighted mean of each entry over the users who hold it (HeteroFL)."""
         step = Step({}, self._held())
         for name, value in self._sums.items():
-            reached = 1 - p[self._layers.index_of[name]] if self._like[name].requires_grad else 1.0
             holders = self._holders.get(name)
             if is_counter(value):
                 step.values[name] = value
             elif holders is None:
-                step.values[name] = value / (self._senders[name] * reached)
+                step.values[name] = value / self._senders[name]
             else:
-                step.values[name] = value / (torch.where(holders > 0, holders, 1) * reached)
+                step.values[name] = value / torch.where(holders > 0, holders, 1)
         return step
 
     def sum_of(self, rows: Mapping[str, Tensor], weights: PerLayer) -> dict[str, Tensor]:
@@ -151,18 +153,6 @@ class LayerwiseAggregate:
             return self._layers.index_of[name]
         except KeyError:
             raise SalfError(f"the update names {name!r}, which is in no layer.") from None
-
-    def _add_whole(self, name: str, value: Tensor, weight: float, total: float) -> None:
-        if is_counter(value):  # a counter has no mean: the furthest user's count stands
-            known = self._sums.get(name)
-            self._sums[name] = value.clone() if known is None else torch.maximum(known, value)
-        elif name in self._sums:
-            self._sums[name].add_(value, alpha=weight)
-        else:
-            self._sums[name] = value * weight
-        self._senders[name] = self._senders.get(name, 0.0) + total
-        if name in self._holders:
-            self._holders[name] += total
 
     def _add_part(
         self,
@@ -212,8 +202,8 @@ class Changing(LayerwiseAggregate, ABC):
     def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
         return self._inner.total(weights, divisor)
 
-    def average(self, unreached: PerLayer | None = None) -> Step:
-        return self._inner.average(unreached)
+    def average(self) -> Step:
+        return self._inner.average()
 
 
 def is_counter(value: Tensor) -> bool:

@@ -11,7 +11,9 @@ modules that are frozen, are computed with and stay as they are.
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from itertools import pairwise
 from textwrap import shorten
 from typing import Any
 
@@ -20,7 +22,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from salf.common.errors import SalfError
-from salf.core.graph import BackwardGraph
 from salf.core.inputs import tensors_in, unchanged
 
 # What may stand for one layer when layers are given by hand: a name or prefix, or several of them.
@@ -307,72 +308,71 @@ def _claim(module: nn.Module, groups: list[_Group]) -> list[Layer]:
         ]
 
     parameters: list[list[str]] = [[] for _ in groups]
-    frozen: list[list[str]] = [[] for _ in groups]
+    frozen, buffers = deepcopy(parameters), deepcopy(parameters)
     for name, tensor in tensors.items():
         owners = claimants(aliases[id(tensor)])
         if not tensor.requires_grad:
             for index in owners[:1]:
                 frozen[index].append(name)
-            continue
-        if not owners:
+        elif not owners:
             raise SalfError(
                 f"the parameter {name!r} belongs to no layer: no given name covers it, or the "
                 "forward pass does not use it through a module of its own. Give the layers by name "
-                f"so that each parameter is in one, such as {in_words(_completed(module, groups))}."
+                "so that each parameter is in one, or freeze it with requires_grad=False."
             )
-        if len(owners) > 1 and len(aliases[id(tensor)]) == 1:
+        elif len(owners) > 1 and len(aliases[id(tensor)]) == 1:
             raise SalfError(
                 f"the parameter {name!r} belongs to more than one layer: "
                 f"{', '.join(groups[index][0] for index in owners)}."
             )
-        parameters[owners[0]].append(name)
+        else:
+            parameters[owners[0]].append(name)
     if tensors and not any(parameters):
         raise SalfError(
             "all parameters of the model are frozen, so there is no layer to train: set "
             "requires_grad=True for those that are to be trained."
         )
-    buffers: list[list[str]] = [[] for _ in groups]
     for name, _ in module.named_buffers():
         own = [*module.get_submodule(name.rpartition(".")[0]).parameters(recurse=False)]
         stays = own and not any(parameter.requires_grad for parameter in own)
         if not stays and (owners := claimants([name])):
             buffers[owners[0]].append(name)
     return [
-        Layer(
-            group[0],
-            tuple(owned),
-            tuple(carried),
-            sum(tensors[name].numel() for name in owned),
-            tuple(still),
-        )
-        for group, owned, carried, still in zip(groups, parameters, buffers, frozen, strict=True)
+        Layer(name, tuple(owned), tuple(kept), sum(tensors[n].numel() for n in owned), tuple(still))
+        for (name, _), owned, kept, still in zip(groups, parameters, buffers, frozen, strict=True)
         if owned
     ]
 
 
-def _completed(module: nn.Module, groups: list[_Group]) -> list[Prefixes]:
-    """The groups as layers by hand, and one for every module with parameters in none of them."""
-    given = [names for _, names in groups]
-    for name, parameter in module.named_parameters():
-        claimed = [one for names in given for one in names]
-        if parameter.requires_grad and not any(_under(name, one) for one in claimed):
-            owner = name.rpartition(".")[0]
-            alone = owner and not any(_under(one, owner) for one in claimed)
-            given.append([owner if alone else name])
-    return [_entry(names) for names in given]
-
-
 def _check_order(module: nn.Module, layers: Sequence[Layer], example: Tensor) -> None:
-    graph = BackwardGraph.of(module, example)
-    owned = [layer.parameters for layer in layers]
-    if (wrong := graph.out_of_order(owned)) is None:
-        return
-    early, late = (layers[index].name for index in wrong)
-    right = [_entry(layers[index].name.split(" + ")) for index in graph.ordered(owned)]
-    raise SalfError(
-        f"the layers are in the wrong order: backpropagation completes {early!r} before {late!r}, "
-        f"so {early!r} must come later: use {in_words(right)}."
-    )
+    """Refuse layers in another order than that in which backpropagation completes them."""
+    complete: list[str] = []
+    tensors = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    handles = [
+        tensor.register_hook(lambda _, name=name: complete.append(name))  # type: ignore[no-untyped-call]
+        for name, tensor in tensors.items()
+    ]
+    try:
+        with unchanged(module), torch.enable_grad():
+            sums = [output.sum() for output in tensors_in(module(example))]
+            torch.autograd.grad(sums, list(tensors.values()), allow_unused=True)
+    finally:
+        for handle in handles:
+            handle.remove()
+    when = {
+        layer.name: max(map(complete.index, own))
+        for layer in layers
+        if (own := [name for name in layer.parameters if name in complete])  # else never waited for
+    }
+    for early, late in pairwise(when):
+        if when[early] < when[late]:
+            right = sorted(when, key=lambda name: -when[name])
+            names = [right.pop(0) if layer.name in when else layer.name for layer in layers]
+            raise SalfError(
+                f"the layers are in the wrong order: backpropagation completes {early!r} before "
+                f"{late!r}, so {early!r} must come later: use "
+                f"{in_words([_entry(name.split(' + ')) for name in names])}."
+            )
 
 
 def _entry(names: list[str]) -> Prefixes:

@@ -16,6 +16,8 @@ from salf.core.deadline import Backpropagation
 from salf.core.inputs import tensors_in, unchanged
 from salf.core.layers import Layers, sent_bytes
 
+LARGE, DEPTHWISE = "large", "depthwise"  # kinds of convolutions that devices are slower with
+SMALL = 9  # entries of the largest kernel for which there are fast algorithms
 aten = torch.ops.aten
 
 
@@ -23,9 +25,10 @@ aten = torch.ops.aten
 class Pass:
     """The work of one layer in one direction, for a whole batch."""
 
-    multiply_adds: int
-    depthwise: int  # those of them in depthwise convolutions
     products: int  # matrix products and convolutions that are launched
+    multiply_adds: int
+    large: int = 0  # those of them in convolutions with kernels of more than 3 x 3
+    depthwise: int = 0  # those in depthwise convolutions
 
 
 @dataclass(frozen=True)
@@ -70,15 +73,12 @@ def work(model: nn.Module, layers: Layers, example: Tensor) -> list[Work]:
     ]
 
 
-Product = tuple[int, bool]  # multiply-adds; whether it is of a depthwise convolution
+Product = tuple[int, str]  # multiply-adds; "large" or "depthwise" for such convolutions, or ""
 
 
 def _pass(products: Sequence[Product]) -> Pass:
-    return Pass(
-        sum(count for count, _ in products),
-        sum(count for count, depthwise in products if depthwise),
-        len(products),
-    )
+    of = {kind: sum(n for n, own in products if own == kind) for kind in ("", LARGE, DEPTHWISE)}
+    return Pass(len(products), sum(of.values()), of[LARGE], of[DEPTHWISE])
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -107,11 +107,19 @@ def _products(kind: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> Iter
         # Of the signal and of the weight, if wanted; torch counts all pairs of channels of groups.
         gradient, value, weight, *_, transposed, _, groups, wanted = args
         count = len(value) * prod((value if transposed else gradient).shape[2:]) * weight.numel()
-        return [(count, 1 < groups == value.shape[1])] * sum(wanted[:2])
+        return [(count, _kind(value, weight, groups))] * sum(wanted[:2])
     if kind not in flop_registry:
         return []
-    depthwise = kind is aten.convolution and 1 < args[8] == args[0].shape[1]
-    return [(flop_registry[kind](*args, **kwargs, out_val=out) // 2, depthwise)]
+    convolution = kind is aten.convolution
+    count = flop_registry[kind](*args, **kwargs, out_val=out) // 2
+    return [(count, _kind(args[0], args[1], args[8]) if convolution else "")]
+
+
+def _kind(value: Tensor, weight: Tensor, groups: int) -> str:
+    """The kind of a convolution."""
+    if 1 < groups == value.shape[1]:
+        return DEPTHWISE
+    return LARGE if prod(weight.shape[2:]) > SMALL else ""
 
 
 class _ByLayer(TorchFunctionMode):

@@ -211,13 +211,13 @@ def _tensor(what: str, given: Any) -> Tensor:
         tensor = torch.as_tensor(array)
     except (TypeError, ValueError, RuntimeError):
         raise SalfError(
-            f"the {what} cannot be converted to a tensor: pass numbers, and the same shape for all "
+            f"{what} cannot be converted to a tensor: pass numbers, and the same shape for all "
             "samples; text as token ids, and names of classes as numbers from 0, for example with "
             "numpy.unique(labels, return_inverse=True)[1]."
         ) from None
     if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
         raise SalfError(
-            f"the {what} contain NaN or infinite values: remove those samples, or replace the "
+            f"{what} contain NaN or infinite values: remove those samples, or replace the "
             "values with torch.nan_to_num."
         )
     return tensor

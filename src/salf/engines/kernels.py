@@ -145,7 +145,8 @@ class _InputGradient(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(weight)
         ctx.padding, ctx.dilation = padding, dilation
-        return outputs.view_as(outputs)
+        ctx.mark_dirty(outputs)  # a view of them could not be changed in place by the next module
+        return outputs
 
     @staticmethod
     def backward(ctx: Any, *signals: Tensor) -> tuple[Tensor | None, ...]:

@@ -2,15 +2,13 @@
 
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from salf.common.errors import SalfError, in_one_line
 from salf.core.arrivals import Floats
@@ -122,10 +120,7 @@ def _reshape(outputs: Tensor, targets: Tensor) -> str:
 def _evaluate(loss: Loss, outputs: Tensor, targets: Tensor) -> tuple[Tensor, bool]:
     """The values on all rows, and whether outputs and targets were broadcast to each other."""
     outputs = outputs.detach().requires_grad_()
-    same_count = outputs.shape != targets.shape and outputs.numel() == targets.numel() > 1
-    # Only where it is of use: the mode imports torch._dynamo, which takes seconds.
-    largest = _Largest() if same_count else None  # type: ignore[no-untyped-call]
-    with warnings.catch_warnings(record=True) as caught, largest or nullcontext():
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         values = loss(outputs, targets)
         if not isinstance(values, Tensor):
@@ -135,8 +130,17 @@ def _evaluate(loss: Loss, outputs: Tensor, targets: Tensor) -> tuple[Tensor, boo
         torch.autograd.grad(values.sum(), outputs, allow_unused=True)
         if len(outputs) > 2:  # the number of rows may fit by coincidence
             loss(outputs[:-1], targets[:-1])
-    squared = largest is not None and largest.elements >= len(outputs) * outputs.numel()
-    return values.detach(), squared or any("target size" in str(w.message) for w in caught)
+        broadcast = any("target size" in str(warning.message) for warning in caught)
+        if outputs.shape != targets.shape and outputs.numel() == targets.numel() > 1:
+            # Then it matters whether outputs have the shape of the targets.
+            some = torch.rand(outputs.shape).to(outputs)
+            wanted = (
+                torch.rand(targets.shape).to(targets) if targets.is_floating_point() else targets
+            )
+            with suppress(Exception):  # where a loss does not take other shapes than these
+                found, alike = loss(some, wanted), loss(some.reshape(targets.shape), wanted)
+                broadcast |= found.shape != alike.shape or not torch.allclose(found, alike)
+    return values.detach(), broadcast
 
 
 def _is_rowwise(loss: Loss, outputs: Tensor, targets: Tensor, values: Tensor) -> bool:
@@ -156,15 +160,3 @@ def _is_rowwise(loss: Loss, outputs: Tensor, targets: Tensor, values: Tensor) ->
         if not torch.allclose(alone, value, 0, tolerance * largest, equal_nan=True):
             return False
     return True
-
-
-class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the size of the largest result of any operation."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if isinstance(result, Tensor):
-            self.elements = max(self.elements, result.numel())
-        return result

@@ -5,7 +5,7 @@ parameters are computed user by user, from what each module was given and the si
 it. Normalisation runs without its weight and bias, which are applied afterwards.
 """
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,108 +16,67 @@ from salf.core.layers import Layers
 from salf.engines.base import Weights
 from salf.engines.kernels import ThinConvolution, UserBatchNorm
 
-
-class Kernel(Protocol):
-    """The forward pass of a module with a weight, and its gradients."""
-
-    def forward(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The outputs."""
-
-    def below(self, signal: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
-        """The gradient of the inputs."""
-
-    def of_weight(self, signal: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
-        """The gradient of the weight of each user; `signal` and `inputs` are [users, rows, ...]."""
-
-    def of_bias(self, signal: Tensor) -> Tensor:
-        """The gradient of the bias of each user."""
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+NORMS = (UserBatchNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
-class _Linear:
-    def forward(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return F.linear(inputs, weight, bias)
+def is_known(module: nn.Module) -> bool:
+    """Whether the gradients of a module's parameters can be computed user by user."""
+    hooked = module._forward_hooks or module._forward_pre_hooks
+    if isinstance(module, CONVOLUTIONS) and (
+        isinstance(module.padding, str) or module.padding_mode != "zeros"
+    ):
+        return False
+    known = type(module) in (nn.Linear, *CONVOLUTIONS, *NORMS)
+    return known and not hooked and set(module._parameters) <= {"weight", "bias"}
 
-    def below(self, signal: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
-        return signal @ weight
 
-    def of_weight(self, signal: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
-        return torch.bmm(signal.flatten(1, -2).transpose(1, 2), inputs.flatten(1, -2))
+def _normalised(module: nn.Module, inputs: Tensor, weights: Weights) -> Tensor:
+    """What a norm makes of its inputs before its weight."""
+    if isinstance(module, nn.GroupNorm):
+        return F.group_norm(inputs, module.num_groups, None, None, module.eps)
+    if isinstance(module, nn.LayerNorm):
+        return F.layer_norm(inputs, list(module.normalized_shape), None, None, module.eps)
+    if isinstance(module, nn.RMSNorm):
+        return F.rms_norm(inputs, list(module.normalized_shape), None, module.eps)
+    own = {f"norm.{name}": tensor for name, tensor in weights.items()}
+    normalised: Tensor = functional_call(module, own, (inputs, False))
+    return normalised
 
-    def of_bias(self, signal: Tensor) -> Tensor:
+
+def _spread(value: Tensor, inputs: Tensor, module: nn.Module) -> Tensor:
+    """A norm's weight or bias, to go with its inputs: by channel, or over the last dimensions."""
+    by_channel = not isinstance(module, nn.LayerNorm | nn.RMSNorm)
+    return value.reshape(-1, *[1] * (inputs.dim() - 2)) if by_channel else value
+
+
+def _of_weight(module: nn.Module, signal: Tensor, given: Tensor) -> Tensor:
+    """The gradient of each user's weight; `signal` and `given` are [users, rows, ...]."""
+    if isinstance(module, nn.Linear):
+        return torch.bmm(signal.flatten(1, -2).transpose(1, 2), given.flatten(1, -2))
+    if not isinstance(module, CONVOLUTIONS):
+        return _of_bias(module, signal * given, given)
+    assert not isinstance(module.padding, str)
+    shape = (module.stride, module.padding, module.dilation)
+    settings = (*shape, False, (0,) * len(module.stride), module.groups, [False, True, False])
+    backward = torch.ops.aten.convolution_backward
+    # One user at a time: faster than a grouped convolution or products of unfolded inputs.
+    each = zip(signal, given, strict=True)
+    return torch.stack([backward(*one, module.weight, None, *settings)[1] for one in each])
+
+
+def _of_bias(module: nn.Module, signal: Tensor, given: Tensor) -> Tensor:
+    """The gradient of each user's bias."""
+    if isinstance(module, nn.Linear):
         return signal.flatten(1, -2).sum(1)
-
-
-class _Convolution:
-    def __init__(self, module: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> None:
-        assert not isinstance(module.padding, str)
-        shape = (module.stride, module.padding, module.dilation)
-        self._settings = (*shape, False, (0,) * len(module.stride), module.groups)
-
-    def forward(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        outputs: Tensor = torch.ops.aten.convolution(inputs, weight, bias, *self._settings)
-        return outputs
-
-    def below(self, signal: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
-        return self._backward(signal, inputs, weight, 0)
-
-    def of_weight(self, signal: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
-        # One user at a time: faster than a grouped convolution or products of unfolded inputs.
-        each = zip(signal, inputs, strict=True)
-        return torch.stack([self._backward(*one, weight, 1) for one in each])
-
-    def of_bias(self, signal: Tensor) -> Tensor:
+    if isinstance(module, CONVOLUTIONS):
         return signal.flatten(3).sum((1, 3))
-
-    def _backward(self, signal: Tensor, inputs: Tensor, weight: Tensor, which: int) -> Tensor:
-        wanted = [which == 0, which == 1, False]
-        found: Tensor = torch.ops.aten.convolution_backward(
-            signal, inputs, weight, None, *self._settings, wanted
-        )[which]
-        return found
+    if isinstance(module, nn.LayerNorm | nn.RMSNorm):
+        return signal.sum(list(range(1, signal.dim() - len(module.normalized_shape))))
+    return signal.sum([dim for dim in range(1, signal.dim()) if dim != 2])
 
 
-class _Affine:
-    """What normalisation does last; its parameters begin at a dimension of the inputs."""
-
-    def __init__(self, first: int, dims: int) -> None:
-        self._first, self._dims = first, dims  # first is counted from the end if negative
-
-    def forward(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        outputs = inputs * self._spread(weight, inputs)
-        return outputs if bias is None else outputs.add_(self._spread(bias, inputs))
-
-    def below(self, signal: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
-        return signal * self._spread(weight, inputs)
-
-    def of_weight(self, signal: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
-        return self.of_bias(signal * inputs)
-
-    def of_bias(self, signal: Tensor) -> Tensor:
-        first = self._first + (1 if self._first > 0 else signal.dim())
-        own = range(first, first + self._dims)
-        return signal.sum([dim for dim in range(1, signal.dim()) if dim not in own])
-
-    def _spread(self, value: Tensor, inputs: Tensor) -> Tensor:
-        first = self._first % inputs.dim()
-        return value.reshape(*value.shape, *[1] * (inputs.dim() - first - self._dims))
-
-
-def kernel_of(module: nn.Module) -> Kernel | None:
-    """How the gradients of a module's parameters are computed user by user; None if they cannot."""
-    kind, hooks = type(module), (module._forward_hooks, module._forward_pre_hooks)
-    if any(hooks) or set(module._parameters) - {"weight", "bias"}:
-        return None
-    if kind is nn.Linear:
-        return _Linear()
-    if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
-        known = kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d) and not isinstance(module.padding, str)
-        return _Convolution(module) if known and module.padding_mode == "zeros" else None
-    if kind in (UserBatchNorm, nn.GroupNorm):
-        return _Affine(1, 1)
-    if isinstance(module, nn.LayerNorm | nn.RMSNorm) and kind in (nn.LayerNorm, nn.RMSNorm):
-        dims = len(module.normalized_shape)
-        return _Affine(-dims, dims)
-    return None
+_OF = {"weight": _of_weight, "bias": _of_bias}
 
 
 class SeparateBlock:
@@ -125,16 +84,15 @@ class SeparateBlock:
 
     def __init__(self, sequence: nn.Sequential, weights: Weights, layers: Layers) -> None:
         full_name = {id(tensor): name for name, tensor in weights.items()}
-        self._modules: list[tuple[nn.Module, Kernel | None, dict[str, str]]] = []
+        self._modules: list[tuple[nn.Module, dict[str, str]]] = []
         for module in sequence:
-            if isinstance(module, ThinConvolution):
-                module = module.convolution
+            own = module.convolution if isinstance(module, ThinConvolution) else module
             tensors = (
-                *module.named_parameters(remove_duplicate=False),
-                *module.named_buffers(remove_duplicate=False),
+                *own.named_parameters(remove_duplicate=False),
+                *own.named_buffers(remove_duplicate=False),
             )
-            names = {name: full_name[id(tensor)] for name, tensor in tensors}
-            self._modules.append((module, kernel_of(module), names))
+            names = {name.removeprefix("norm."): full_name[id(tensor)] for name, tensor in tensors}
+            self._modules.append((own, names))
         self._index_of = layers.index_of
         self.gradients: dict[str, Tensor] = {}  # of the last pass by full name, [users, ...]
 
@@ -142,92 +100,65 @@ class SeparateBlock:
     def knows_all(self) -> bool:
         """Whether there is a rule for all modules with parameters."""
         return all(
-            kernel is not None or not any(True for _ in module.parameters())
-            for module, kernel, _ in self._modules
+            is_known(module) or not any(True for _ in module.parameters())
+            for module, _ in self._modules
         )
 
     def __call__(self, inputs: Tensor, users: int, weights: Weights) -> Tensor:
         """The outputs for the rows of `users` users; a backward pass then finds the gradients."""
         self.gradients = {}
-        for module, kernel, names in self._modules:
-            if kernel is None:
+        for module, names in self._modules:
+            if not is_known(module):
                 inputs = module(inputs)
                 continue
-            if isinstance(module, UserBatchNorm):
-                module.users, module.moved = users, {}
-                own = {name: weights[full] for name, full in names.items()}
-                inputs = functional_call(module, own, (inputs, False))
+            own = {name: weights[full] for name, full in names.items()}
+            # Without gradients of the parameters, which are noted instead.
+            fixed = {name: own[name].detach() for name in _OF if name in own}
+            if isinstance(module, NORMS):
+                if isinstance(module, UserBatchNorm):
+                    module.users, module.moved = users, {}
+                given = outputs = _normalised(module, inputs, own)
+                if "weight" in fixed:
+                    outputs = outputs * _spread(fixed["weight"], outputs, module)
+                if "bias" in fixed:
+                    outputs = outputs.add_(_spread(fixed["bias"], outputs, module))
             else:
-                inputs = _normalised(module, inputs)
-            prefix = "norm." if isinstance(module, UserBatchNorm) else ""
-            weight, bias = names.get(f"{prefix}weight"), names.get(f"{prefix}bias")
-            if weight is not None:
-                inputs = _Noting.apply(  # type: ignore[no-untyped-call]
-                    inputs,
-                    weights[weight],
-                    None if bias is None else weights[bias],
-                    kernel,
-                    users,
-                    (weight, bias),
-                    self.gradients,
-                )
+                given, outputs = inputs, functional_call(module, fixed, (inputs,))
+            for name in fixed:
+                note = _OF[name], module, users, names[name], self.gradients
+                outputs = _Noting.apply(outputs, given, own[name], *note)  # type: ignore[no-untyped-call]
+            inputs = outputs
         return inputs
 
     def update_of(self, column: int) -> dict[str, Tensor]:
         """The gradients of one of the users, and how it moved running statistics."""
         update = {name: gradients[column] for name, gradients in self.gradients.items()}
-        for module, _, names in self._modules:
+        for module, names in self._modules:
             if isinstance(module, UserBatchNorm):
                 for name, moved in module.moved.items():
-                    if (full := names[f"norm.{name}"]) in self._index_of:
+                    if (full := names[name]) in self._index_of:
                         counter = not moved.dtype.is_floating_point
                         update[full] = moved if counter else moved[column]
         return update
 
 
-def _normalised(module: nn.Module, inputs: Tensor) -> Tensor:
-    """What a normalisation makes of its inputs before its weight; others leave them alone."""
-    if isinstance(module, nn.GroupNorm):
-        return F.group_norm(inputs, module.num_groups, None, None, module.eps)
-    if isinstance(module, nn.LayerNorm):
-        return F.layer_norm(inputs, list(module.normalized_shape), None, None, module.eps)
-    if isinstance(module, nn.RMSNorm):
-        return F.rms_norm(inputs, list(module.normalized_shape), None, module.eps)
-    return inputs
-
-
 class _Noting(torch.autograd.Function):
-    """Runs a kernel; backward, notes the gradients of its parameters user by user."""
+    """Passes outputs on; backward, notes the gradient of each user's weight or bias."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        inputs: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        kernel: Kernel,
-        users: int,
-        names: tuple[str, str | None],
-        gradients: dict[str, Tensor],
-    ) -> Tensor:
-        ctx.save_for_backward(inputs, weight)
-        ctx.kernel, ctx.users, ctx.names, ctx.gradients = kernel, users, names, gradients
-        return kernel.forward(inputs, weight, bias)
+    def forward(ctx: Any, outputs: Tensor, given: Tensor, parameter: Tensor, *note: Any) -> Tensor:
+        ctx.mark_dirty(outputs)  # a view of them could not be changed in place by the next module
+        ctx.save_for_backward(given)
+        ctx.note = note
+        return outputs
 
     @staticmethod
     def backward(ctx: Any, *signals: Tensor) -> tuple[Tensor | None, ...]:
-        (signal,), (inputs, weight) = signals, ctx.saved_tensors
-        kernel, users = ctx.kernel, ctx.users
-        own = signal.view(users, -1, *signal.shape[1:])
-        if ctx.needs_input_grad[1]:
-            given = inputs.view(users, -1, *inputs.shape[1:])
-            _add(ctx.gradients, ctx.names[0], kernel.of_weight(own, given, weight))
+        (signal,), (given,) = signals, ctx.saved_tensors
+        kind, module, users, name, gradients = ctx.note
         if ctx.needs_input_grad[2]:
-            _add(ctx.gradients, ctx.names[1], kernel.of_bias(own))
-        below = kernel.below(signal, inputs, weight) if ctx.needs_input_grad[0] else None
-        return below, None, None, None, None, None, None
-
-
-def _add(gradients: dict[str, Tensor], name: str, found: Tensor) -> None:
-    """Modules may share a parameter."""
-    gradients[name] = gradients[name] + found if name in gradients else found
+            each = (tensor.view(users, -1, *tensor.shape[1:]) for tensor in (signal, given))
+            found = kind(module, *each)
+            # Modules may share a parameter.
+            gradients[name] = gradients[name] + found if name in gradients else found
+        return signal, *[None] * (len(ctx.note) + 2)

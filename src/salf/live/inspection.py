@@ -91,48 +91,48 @@ class Inspection:
     ) -> None:
         if max_norm is not None and not max_norm > 0:
             raise SalfError(f"the largest allowed norm must be positive, not {max_norm}.")
-        self.layers = layers
-        self.weights = weights
+        self.layers, self.weights = layers, weights
         self.max_norm = max_norm
         self.local_steps = local_steps  # the most that users do
         self._seen: dict[Part, dict[str, float]] = {}  # norms of this round, by user
-        self._usual: dict[Part, Usual] = {
-            Part(index, gradients): Usual()
-            for index in range(len(layers))
-            for gradients in (True, False)
-        }
-        self._due = [
-            tuple(
-                name
-                for names, is_parameter in ((layer.parameters, True), (layer.buffers, False))
-                for name in names
-                if is_sent(weights[name], is_parameter)
-            )
+        parts = (Part(i, gradients) for i in range(len(layers)) for gradients in (True, False))
+        self._usual = {part: Usual() for part in parts}
+        self._sent = [
+            {name for name in layer.parameters if is_sent(weights[name], True)}
+            | {name for name in layer.buffers if is_sent(weights[name], False)}
             for layer in layers
         ]
 
     def check(self, update: Update, round: int) -> bool:
         """Whether all its parts have a bound; `Rejected` if it may not be used in this round."""
+        layers, (begun, planned) = len(self.layers), (update.steps, update.planned)
         if update.round != round:
             raise Rejected(f"it is for round {update.round}, but this is round {round}")
-        if not 1 <= update.depth <= len(self.layers) + 1:
-            raise Rejected(f"its depth {update.depth} is outside 1..{len(self.layers) + 1}")
-        if not 1 <= update.steps <= update.planned <= self.local_steps:
+        if not 1 <= update.depth <= layers + 1:
+            raise Rejected(f"its depth {update.depth} is outside 1..{layers + 1}")
+        if not 1 <= begun <= planned <= self.local_steps:
             raise Rejected(
-                f"it has {update.steps} of {update.planned} local steps, outside "
-                f"1..{self.local_steps}"
+                f"it has {begun} of {planned} local steps, outside 1..{self.local_steps}"
             )
         self._check_names(update)
         for name, tensor in update.tensors.items():
-            self._check_tensor(name, tensor)
+            like = self.weights[name]
+            for what, came, wanted in (
+                ("shape", tuple(tensor.shape), tuple(like.shape)),
+                ("type", tensor.dtype, like.dtype),
+            ):
+                if came != wanted:
+                    raise Rejected(f"{name!r} has {what} {came}, expected {wanted}")
+            if name.endswith("running_var") and bool((tensor + like < 0).any()):
+                raise Rejected(f"{name!r} makes a variance negative")
         norms = self._norms(update)
         for part, norm in norms.items():
             self._seen.setdefault(part, {})[update.user] = norm
-        return self._check_norms(norms)
+        return self._are_bounded(norms)
 
     def check_norms(self, update: Update) -> None:
         """Return if no part of the update is larger than its bound, as far as that is known."""
-        self._check_norms(self._norms(update))
+        self._are_bounded(self._norms(update))
 
     def learn(self) -> None:
         """A round is over."""
@@ -171,24 +171,13 @@ class Inspection:
     def _check_names(self, update: Update) -> None:
         """Exactly the layers d..L, or all after a complete local step: known and whole."""
         lowest = update.depth if update.steps == 1 else 1
-        due = {name for names in self._due[lowest - 1 :] for name in names}
+        due = set().union(*self._sent[lowest - 1 :])
         if extra := sorted(update.tensors.keys() - due):
             reached = extra[0] in self.layers.index_of
             why = "which its depth does not reach" if reached else "which is not in the model"
             raise Rejected(f"it has {extra[0][:200]!r}, {why}")
         if missing := sorted(due - update.tensors.keys()):
             raise Rejected(f"{missing[0]!r} is missing, but its depth is {update.depth}")
-
-    def _check_tensor(self, name: str, tensor: Tensor) -> None:
-        like = self.weights[name]
-        if tensor.shape != like.shape:
-            raise Rejected(
-                f"{name!r} has shape {tuple(tensor.shape)}, expected {tuple(like.shape)}"
-            )
-        if tensor.dtype != like.dtype:
-            raise Rejected(f"{name!r} has type {tensor.dtype}, expected {like.dtype}")
-        if name.endswith("running_var") and bool((tensor + like < 0).any()):
-            raise Rejected(f"{name!r} makes a variance negative")
 
     def _norms(self, update: Update) -> dict[Part, float]:
         squares: dict[Part, float] = {}
@@ -197,18 +186,17 @@ class Inspection:
             squares[part] = squares.get(part, 0.0) + _norm(name, tensor) ** 2
         return {part: square**0.5 for part, square in squares.items()}
 
-    def _check_norms(self, norms: Mapping[Part, float]) -> bool:
+    def _are_bounded(self, norms: Mapping[Part, float]) -> bool:
+        """Whether all norms have a bound; `Rejected` if one is above its own."""
         bounds = {part: self.bound(part) for part in norms}
         for part, bound in bounds.items():
-            if bound is None or norms[part] <= bound:
-                continue
-            kind = "gradient" if part.gradients else "buffers"
-            learned = not part.gradients or self.max_norm is None
-            raise (TooLarge if learned else Rejected)(
-                f"the norm of the {kind} of layer {part.layer + 1} "
-                f"({self.layers[part.layer].name!r}) is {norms[part]:.3g}, above the limit "
-                f"{bound:.3g}"
-            )
+            if bound is not None and norms[part] > bound:
+                learned = not part.gradients or self.max_norm is None
+                raise (TooLarge if learned else Rejected)(
+                    f"the norm of the {'gradient' if part.gradients else 'buffers'} of layer "
+                    f"{part.layer + 1} ({self.layers[part.layer].name!r}) is {norms[part]:.3g}, "
+                    f"above the limit {bound:.3g}"
+                )
         return None not in bounds.values()
 
 

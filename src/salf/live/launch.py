@@ -5,26 +5,58 @@ depths.
 """
 
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
 
 from salf.common.errors import SalfError
 from salf.common.files import temporary_folder
-from salf.live.serve import Nobody, Say, Watcher, serve, wait_for
+from salf.core import rows as records
+from salf.core.rows import Row
+from salf.core.server import schedule
+from salf.live.rounds import Grace, Link, Rounds
+from salf.live.server import LiveServer, ServerSettings
 from salf.live.slow import slowness
 from salf.live.users import make_user, user_name
 from salf.problem import Problem
-from salf.runs.federation import problem_of
-from salf.runs.folder import LOG, RunFolder
+from salf.runs.federation import evaluation_of, planned_steps, problem_of
+from salf.runs.folder import LOG, RunFolder, remembered, summarise, without_last_evaluation
 from salf.runs.live_config import LiveConfig
 from salf.runs.run import Result, in_folder
-from salf.runs.training import OnRound
+from salf.runs.training import History, OnRound, ends_run
 from salf.stages.robust import Robust
 
 log = logging.getLogger("salf.live")
+
+
+class Watcher(Protocol):
+    """Somebody who looks on, such as the command line."""
+
+    def begin(self, config: LiveConfig, layers: Sequence[str]) -> None:
+        """The federation is put together."""
+        return
+
+    def status(self, text: str) -> None:
+        """Something is being prepared; empty when that is over."""
+        return
+
+    def round(self, row: Row) -> None:
+        """A round is closed."""
+        return
+
+    def say(self, text: str) -> None:
+        """Something to know, such as for whom the server waits."""
+        log.warning("%s", text)
+
+
+class Nobody(Watcher):
+    """Nobody looks on: there is a log."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +112,20 @@ def run(
 
     def go(config: LiveConfig, folder: RunFolder | None) -> Result:
         with nullcontext() if folder is None else _log_into(folder.path / LOG):
-            return _run(config, folder, joining, on_round, watcher)
+            # Before the users, so that data are fetched once.
+            problem = problem_of(config, report=watcher.say)
+            watcher.begin(config, [layer.name for layer in problem.layers])
+            if folder is not None:
+                folder.begin(config)
+            if config.backend == "flower":
+                return _on_flower(config, folder, watcher)
+            with _on_ray(config, folder, joining, watcher) as link:
+                return serve(config, link, folder, problem, on_round, watcher)
 
     return in_folder(config, out, resume, go)
 
 
-def trusting(config: LiveConfig, joining: Joining, say: Say) -> LiveConfig:
+def trusting(config: LiveConfig, joining: Joining, say: Callable[[str], None]) -> LiveConfig:
     """The config with the rule for users that may be bad, where it does not name one.
 
     Users that this command starts on a Ray of its own are trusted. Those that come to a cluster or
@@ -103,35 +143,20 @@ def trusting(config: LiveConfig, joining: Joining, say: Say) -> LiveConfig:
     return config.changed(robust=rule)
 
 
-def _run(
-    config: LiveConfig,
-    folder: RunFolder | None,
-    joining: Joining,
-    on_round: OnRound | None,
-    watcher: Watcher,
-) -> Result:
-    problem = problem_of(config, report=watcher.say)  # before the users: data are fetched once
-    watcher.begin(config, [layer.name for layer in problem.layers])
-    if folder is not None:
-        folder.begin(config)
-    if config.backend == "ray":
-        return _on_ray(config, problem, folder, joining, on_round, watcher)
-    with temporary_folder("salf-live") as scratch:
-        kept = RunFolder(scratch) if folder is None else folder
-        from salf.live.flower.app import run_here
+def _on_flower(config: LiveConfig, folder: RunFolder | None, watcher: Watcher) -> Result:
+    from salf.live.flower.app import run_here
 
+    with temporary_folder("salf-live") as scratch:
+        kept = folder or RunFolder(scratch)
         summary = run_here(config, kept, watcher)
         return Result(config, kept.history(summary), summary)
 
 
+@contextmanager
 def _on_ray(
-    config: LiveConfig,
-    problem: Problem,
-    folder: RunFolder | None,
-    joining: Joining,
-    on_round: OnRound | None,
-    watcher: Watcher,
-) -> Result:
+    config: LiveConfig, folder: RunFolder | None, joining: Joining, watcher: Watcher
+) -> Iterator[Link]:
+    """The link to users on Ray, once they are ready."""
     from salf.live.cluster import cluster
 
     started = config.users if joining.here is None else joining.here
@@ -153,7 +178,107 @@ def _on_ray(
         watcher.status("")
         link = ray.RayLink()
         wait_for(joining.min_users or 0, link.users, watcher.say)
-        return serve(config, link, folder, problem=problem, on_round=on_round, watcher=watcher)
+        yield link
+
+
+def wait_for(
+    users: int, present: Callable[[], Collection[str]], say: Callable[[str], None]
+) -> None:
+    """Before the first round only: after it, nobody is waited for."""
+    there = -1
+    while (now := len(present())) < users:
+        if now != there:
+            say(f"{now} of {users} users have joined; waiting for the others.")
+        there = now
+        time.sleep(0.2)
+
+
+def serve(
+    config: LiveConfig,
+    link: Link,
+    folder: RunFolder | None,
+    problem: Problem,
+    on_round: OnRound | None = None,
+    watcher: Watcher | None = None,
+    grace: Grace | None = None,
+) -> Result:
+    """Train with the users at the other end of the link.
+
+    With a folder, every closed round is kept there, and a run that was stopped continues after the
+    last of them.
+    """
+    watcher, evaluation = watcher or Nobody(), evaluation_of(config, problem)
+    server = make_server(config, problem)
+    rows: list[Row] = []
+    if folder is not None:
+        server.restore(folder.checkpoint)
+        rows = without_last_evaluation(records.resume(folder.rounds, server.t), evaluation)
+        records.rewrite(folder.rounds, rows)
+    rounds = Rounds(
+        server,
+        link,
+        config.make_deadline(),
+        grace or Grace(config.grace),
+        cohort=None if config.cohort == "all" else config.cohort_size(),
+        seed=config.seed,
+        on_wait=watcher.say,
+    )
+    stopped = False
+    while server.t < config.rounds and not stopped:
+        row = evaluation.measured(rounds.next(), config.rounds)
+        rows.append(row)
+        if folder is not None:  # the state comes last: a round that it does not have is run again
+            records.append(folder.rounds, row)
+            server.save(folder.checkpoint)
+        watcher.round(row)
+        stopped = ends_run(on_round, row, problem.model)
+    history = History(
+        tuple(rows), evaluation.tested(), config.backend, "users are real processes", stopped
+    )
+    summary = summarise(config, history, problem) | _counted(config, rows)
+    summary |= {"voice": None, **remembered(server.pipeline)}
+    if folder is not None:
+        folder.finish(problem.model, rows, summary)
+    return Result(config, history, summary)
+
+
+def make_server(config: LiveConfig, problem: Problem) -> LiveServer:
+    """The server of a live run, on Ray as on Flower."""
+    steps = planned_steps(config, problem.users_data, np.arange(config.users))
+    settings = ServerSettings(
+        method=config.make_method(),
+        optimiser=config.make_optimiser(),
+        local_steps=int(steps.max()),
+        client_lr=config.client_lr,
+        equal_time=config.batch_size if config.equal_time() else None,
+        reach="learned" if config.learns_reach else "counted",
+        max_norm=config.max_norm,
+        robust="none" if config.robust == "auto" else config.robust,
+        tolerate=config.tolerate,
+        compress=config.compress,
+    )
+    return LiveServer(problem, schedule(config.lr, config.rounds), settings)
+
+
+def _counted(config: LiveConfig, rows: Sequence[Row]) -> dict[str, Any]:
+    """Counts of live runs: how far users came, and how rounds kept their limit."""
+    answers = [(row, user) for row in rows for user in row.depths]
+    asked = max(1, len(answers))
+    finished = sum(row.finished(user) for row, user in answers)
+    delivered = sum(row.delivered(user) for row, user in answers)
+    limited = [row for row in rows if row.limit is not None]
+    in_time = sum(row.seconds <= (row.limit or 0.0) for row in limited)
+    return {
+        "deadline": config.deadline,
+        "finished": finished / asked,
+        "partial": (delivered - finished) / asked,
+        "nothing": (len(answers) - delivered) / asked,
+        "late": sum(row.late for row in rows),
+        "rejected": sum(len(row.rejected) for row in rows),
+        "bytes": sum(row.bytes for row in rows),
+        "empty": sum(not any(row.reached) for row in rows),  # rounds in which nobody came anywhere
+        "rounds_in_time": in_time / len(limited) if limited else None,
+    }
 
 
 @contextmanager

@@ -17,8 +17,7 @@ from safetensors.torch import load
 from salf.common.errors import SalfError, in_one_line
 from salf.live.cluster import Pulse
 from salf.live.rounds import Answer
-from salf.live.task import Task
-from salf.live.update import Rejected, encode, encode_model
+from salf.live.update import Rejected, Task, encode, encode_model
 from salf.live.user import User
 
 try:

@@ -15,9 +15,8 @@ from typing import Protocol
 from salf.common.errors import SalfError
 from salf.core.rows import Row
 from salf.live.server import LiveServer
-from salf.live.task import Task
 from salf.live.tmax import TMax
-from salf.live.update import Rejected, Update
+from salf.live.update import Rejected, Task, Update
 from salf.worlds.fleet.deadlines import Deadline
 
 log = logging.getLogger("salf.live")
@@ -25,7 +24,7 @@ log = logging.getLogger("salf.live")
 LONGEST = 600.0  # seconds between two rounds when all users fail
 SAY = 30.0  # seconds after which a round without a deadline says for whom it waits
 SAY_WAITING = 2.0  # seconds without anybody to ask after which that is said
-SAY_EMPTY = 20  # rounds without a layer from anybody after which that is said, and then 10 times it
+SAY_EMPTY = (20, 200, 2000)  # rounds without a layer from anybody after which that is said
 PAUSE = 0.25  # seconds at most until the next look at who is there and who is awaited
 
 
@@ -99,8 +98,8 @@ class Rounds:
 
     `deadline` is T_max in seconds, or a `fleet.deadlines.Deadline`: a schedule, or `Auto`,
     which is adapted after each round. With a `cohort`, each round asks that many of the free users,
-    drawn from `seed`. `on_wait` is called with a sentence when there is nobody to ask. `now` is the
-    clock.
+    drawn from `seed`; a function says how many from the number of users who are there. `on_wait` is
+    called with a sentence when there is nobody to ask. `now` is the clock.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class Rounds:
         deadline: float | Deadline | None,
         grace: Grace | None = None,
         *,
-        cohort: int | None = None,
+        cohort: int | Callable[[int], int] | None = None,
         seed: int = 0,
         on_wait: Callable[[str], None] | None = None,
         now: Callable[[], float] = time.monotonic,
@@ -126,7 +125,6 @@ class Rounds:
         self._closing: deque[float] = deque(maxlen=20)  # from the last answers to the new model
         self._failures = 0  # rounds in a row in which all who answered had failed
         self._empty = 0  # rounds in a row in which nobody reached a layer
-        self._say_empty = SAY_EMPTY
         self._not_before = -inf  # when the next round may begin
 
     def next(self) -> Row:
@@ -158,18 +156,20 @@ class Rounds:
         return replace(row, seconds=closed - began, limit=limit if isfinite(limit) else None)
 
     def _choose(self) -> Collection[str]:
+        present = self.link.users()
         if self.cohort is None:
-            return self.link.users()
+            return present
+        size = self.cohort if isinstance(self.cohort, int) else self.cohort(len(present))
         free = sorted(self.link.free())
         # By round, so that a server that starts again does not begin with the same users again.
         rng = random.Random(f"{self.seed}:{self.server.t + 1}")
-        return rng.sample(free, min(self.cohort, len(free)))
+        return rng.sample(free, min(size, len(free)))
 
     def _listen(self, began: float, until: float) -> float:
         """Take answers until time is up or nobody is awaited; return when it last listened."""
         heard = self._now()
         say = began + SAY
-        while (missing := self.server.missing(self.link.awaited())) and self._now() < until:
+        while (missing := self.server.missing() & set(self.link.awaited())) and self._now() < until:
             if self.deadline is None and heard >= say:
                 some = ", ".join(sorted(missing)[:5]) + (", ..." if len(missing) > 5 else "")
                 self._on_wait(f"waiting for {some} ({heard - began:.0f} s so far).")
@@ -204,14 +204,10 @@ class Rounds:
     def _say_if_nobody_gets_anywhere(self, row: Row) -> None:
         """Rounds go on in time all the same, and a run may be over before anybody has learned."""
         self._empty = 0 if any(row.reached) else self._empty + 1
-        if not self._empty:
-            self._say_empty = SAY_EMPTY
-        elif self._empty == self._say_empty and self.deadline is not None and not self._failures:
-            self._say_empty *= 10
+        if self._empty in SAY_EMPTY and self.deadline is not None and not self._failures:
+            about = f"is a deadline of {self.deadline:g} s too short?"
             if self.t_max.adapts:
                 about = f"the deadline is now {self.deadline:g} s and growing."
-            else:
-                about = f"is a deadline of {self.deadline:g} s too short?"
             self._on_wait(f"nobody has completed a layer in {self._empty} rounds; {about}")
 
     def _wait_for_somebody(self) -> list[tuple[Sequence[Answer], float]]:

@@ -7,7 +7,7 @@ sums their divisor at closing.
 
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import Literal
@@ -25,8 +25,7 @@ from salf.core.server import SGD, Optimiser, Schedule, Server
 from salf.live.batches import common_time
 from salf.live.inspection import Inspection, TooLarge
 from salf.live.reach import ReachEstimate, UserReach
-from salf.live.task import Task
-from salf.live.update import Rejected, Update, decode, size_of
+from salf.live.update import Rejected, Task, Update, decode, size_of
 from salf.methods import Method, to_wire
 from salf.methods import method as make_method
 from salf.methods.base import mean_steps
@@ -39,42 +38,72 @@ from salf.worlds.fleet.cost import Cost, stages
 log = logging.getLogger("salf.live")
 
 
-def saved_round(path: Path) -> int:
-    """The last closed round that a server's checkpoint has; 0 without one, or if unreadable."""
-    try:
-        found = checkpoint.read(path)
-        return 0 if found is None else int(found[1]["round"])
-    except (SalfError, KeyError, ValueError, TypeError):
-        return 0
-
-
-@dataclass
 class OpenRound:
     """A round that is not closed yet: who was asked, and what has come so far."""
 
-    aggregate: LayerwiseAggregate
-    depths: dict[str, int]  # of every user asked; L + 1 until it is heard
-    steps: dict[str, tuple[int, int]]  # local steps of every user asked: begun and planned
-    shares: Floats  # the sum of the shares of every layer
-    present: Floats  # how many users have a share in it
-    gradients: Floats  # and how many local steps' gradients of it
-    deadline: float | None = None  # T_max, where it says how far users could come
-    updates: dict[str, Update] = field(default_factory=dict)  # that are used, without tensors
-    unsure: list[Update] = field(default_factory=list)  # of unknown size, until the round closes
-    answered: set[str] = field(default_factory=set)
-    losses: list[float] = field(default_factory=list)
-    reach: dict[str, tuple[float, ...]] = field(default_factory=dict)  # that shares depend on
-    used: int = 0  # updates
-    bytes: int = 0  # of the tensors that came, as they came
-    late: int = 0
-    rejected: list[tuple[str, str]] = field(default_factory=list)
-    failed: set[str] = field(default_factory=set)  # who cannot do better, until somebody helps
+    def __init__(
+        self,
+        users: Collection[str],
+        aggregate: LayerwiseAggregate,
+        layers: int,
+        local_steps: int,
+        deadline: float | None,
+    ) -> None:
+        self.asked = dict.fromkeys(users)
+        self.aggregate = aggregate
+        self.deadline = deadline  # T_max, where it says how far users could come
+        self.updates: dict[str, Update] = {}  # that are used, without tensors
+        self.unsure: list[Update] = []  # of unknown size, until the round closes
+        self.answered: set[str] = set()
+        self.failed: set[str] = set()  # who cannot do better, until somebody helps
+        self.rejected: list[tuple[str, str]] = []
+        self.late = self.bytes = 0  # bytes of the tensors that came, as they came
+        self.reach: dict[str, tuple[float, ...]] = {}  # that shares depend on
+        # Of every layer: the sum of the shares, how many users have one, and how many local steps'
+        # gradients.
+        self.shares, self.present, self.gradients = (np.zeros(layers) for _ in range(3))
+        self._unheard = layers + 1, (1, local_steps)
+
+    def depth(self, user: str) -> int:
+        """The depth of a user who was asked; L + 1 until it is heard."""
+        return self.updates[user].depth if user in self.updates else self._unheard[0]
+
+    def steps(self, user: str) -> tuple[int, int]:
+        """The local steps that a user began and planned."""
+        found = self.updates.get(user)
+        return self._unheard[1] if found is None else (found.steps, found.planned)
 
     def arrived(self, users: Collection[str]) -> Arrivals:
         """How far these users came."""
-        depths = np.array([self.depths[user] for user in users], np.int64)
-        begun, planned = np.array([self.steps[user] for user in users], np.int64).reshape(-1, 2).T
+        depths = np.array([self.depth(user) for user in users], np.int64)
+        begun, planned = np.array([*map(self.steps, users)], np.int64).reshape(-1, 2).T
         return Arrivals.at(depths, steps=begun, planned=planned)
+
+    def row(self, t: int, layers: int, unreached: Floats, local_steps: int) -> Row:
+        """The record of the round."""
+        used = self.updates
+        losses = [u.loss for u in used.values() if u.depth <= layers or u.steps > 1]
+        return Row(
+            t,
+            sum(losses) / len(losses) if losses else float("nan"),
+            tuple(self.aggregate.reached.tolist()),
+            depths={user: self.depth(user) for user in self.asked},
+            unreached=tuple(unreached.tolist()),
+            late=self.late,
+            bytes=self.bytes,
+            rejected=tuple(self.rejected),
+            silent=tuple(sorted(self.asked.keys() - self.answered)),
+            deadline=self.deadline,
+            reach=self.reach,
+            steps={user: self.steps(user) for user in self.asked} if local_steps > 1 else {},
+            rows={user: each.rows for user, each in used.items() if each.rows},
+            stages={
+                user: each.stages
+                for user, each in used.items()
+                # Users say so themselves.
+                if len(each.stages) == layers + (0 if each.steps > 1 else 1 - each.depth)
+            },
+        )
 
 
 @dataclass(frozen=True)
@@ -122,10 +151,8 @@ class LiveServer:
         settings, layers = settings or ServerSettings(), problem.layers
         method = settings.method
         self.method = make_method(method) if isinstance(method, str) else method
-        if self.method.asks.simulated_only:
-            raise SalfError(
-                f"{self.method.name} runs in the simulator only: {self.method.asks.simulated_only}."
-            )
+        if why := self.method.asks.simulated_only:
+            raise SalfError(f"{self.method.name} runs in the simulator only: {why}.")
         if why := self.method.refuses(settings.optimiser or SGD()):
             raise SalfError(f"{self.method.name} {why}.")
         self.layers, self.weights = layers, problem.weights
@@ -133,20 +160,20 @@ class LiveServer:
         self.server = Server(self.weights, schedule, settings.optimiser, settings.client_lr)
         self.inspection = Inspection(layers, self.weights, settings.max_norm, settings.local_steps)
         self.local_steps = settings.local_steps
-        unreached = settings.unreached
-        if unreached is not None and (
-            len(unreached) != len(layers) or not all(0 <= p < 1 for p in unreached)
-        ):
-            raise SalfError(
-                f"unreached must be {len(layers)} probabilities in [0, 1), one for each layer."
-            )
-        self.given_unreached = None if unreached is None else np.asarray(unreached, np.float64)
-        self.reach = ReachEstimate(len(layers))
-        self.pipeline = Pipeline(settings.stages(), self.method, layers, self.weights)
-        self.names: dict[str, None] = {}  # of all users that were ever asked, in order
+        self.given_unreached = None
+        if settings.unreached is not None:
+            self.given_unreached = np.asarray(settings.unreached, np.float64)
+            given = self.given_unreached
+            if given.shape != (len(layers),) or not ((given >= 0) & (given < 1)).all():
+                raise SalfError(
+                    f"unreached must be {len(layers)} probabilities in [0, 1), one for each layer."
+                )
         work = _stage_work(problem)
         self.done_after = work.cumsum() / work.sum()  # the part of the work
-        self.user_reach = UserReach(self.done_after) if settings.reach == "learned" else None
+        learned = settings.reach == "learned"
+        self.reach = UserReach(self.done_after) if learned else ReachEstimate(len(layers))
+        self.pipeline = Pipeline(settings.stages(), self.method, layers, self.weights)
+        self.names: dict[str, None] = {}  # of all users that were ever asked, in order
         self.equal_time = settings.equal_time
         self.paces: dict[str, float] = {}  # seconds a row takes each user, if they choose batches
         self.t_max = 0.0  # that a deadline which is adapted is at; 0 until it is found
@@ -168,15 +195,8 @@ class LiveServer:
         if self._round is not None:
             raise SalfError(f"round {self.t + 1} is already open.")
         self.names |= dict.fromkeys(users)
-        self._round = OpenRound(
-            self.pipeline.open(self.t + 1, len(self.names)),
-            dict.fromkeys(users, len(self.layers) + 1),
-            dict.fromkeys(users, (1, self.local_steps)),
-            np.zeros(len(self.layers)),
-            np.zeros(len(self.layers)),
-            np.zeros(len(self.layers)),
-            deadline,
-        )
+        aggregate = self.pipeline.open(self.t + 1, len(self.names))
+        self._round = OpenRound(users, aggregate, len(self.layers), self.local_steps, deadline)
         return self.t + 1
 
     def task(self, deadline: float | None, fixed: bool = True) -> Task:
@@ -190,7 +210,7 @@ class LiveServer:
             return task
         if self.method.users_keep == "device":
             return replace(task, server=states.server, used=states.used)
-        users = {user: states.of(user) for user in self.round.depths}
+        users = {user: states.of(user) for user in self.round.asked}
         return replace(task, server=states.server, users=users)
 
     def step_seconds(self, deadline: float | None) -> float:
@@ -199,10 +219,9 @@ class LiveServer:
             return 0.0
         return common_time(self.paces, self.equal_time, deadline, self.local_steps)
 
-    def missing(self, present: Collection[str] | None = None) -> set[str]:
-        """The users asked who have not answered; of those present, where that is known."""
-        missing = self.round.depths.keys() - self.round.answered
-        return missing if present is None else missing & set(present)
+    def missing(self) -> set[str]:
+        """The users asked who have not answered."""
+        return self.round.asked.keys() - self.round.answered
 
     def take(self, user: str, data: bytes | Update, asked: int | None = None) -> Update | None:
         """Use an update, or note why not, and return it unless it is bad. The round goes on.
@@ -211,7 +230,7 @@ class LiveServer:
         messages knows (None where nobody does); what the update says must agree. One of an
         earlier round is late: it is counted, and not used.
         """
-        t = self.t + 1
+        t, round = self.t + 1, self.round
         try:
             update = data if isinstance(data, Update) else decode(data, self._size)
             if update.user != user:
@@ -219,14 +238,14 @@ class LiveServer:
             if asked is not None and update.round != asked:
                 raise Rejected(f"it is for round {update.round}, in reply to round {asked}")
             if update.round < t:
-                self.round.late += 1
+                round.late += 1
                 log.info("round %d: late update from %s, for round %d", t, user, update.round)
                 return update
-            if user not in self.round.depths:
+            if user not in round.asked:
                 raise Rejected("this user was not asked")
-            if user in self.round.answered:
+            if user in round.answered:
                 raise Rejected("this user has already sent an update in this round")
-            self.round.bytes += sum(tensor.nbytes for tensor in update.tensors.values())
+            round.bytes += sum(tensor.nbytes for tensor in update.tensors.values())
             update = self._received(update)
             known = self.inspection.check(update, t)
         except TooLarge as reason:
@@ -235,31 +254,20 @@ class LiveServer:
         except Rejected as reason:
             self.refuse(user, str(reason), asked)
             return None
-        self.round.answered.add(user)
+        round.answered.add(user)
         if known:
             self._use(update)
         else:
-            self.round.unsure.append(update)
+            round.unsure.append(update)
         return update
 
     def _received(self, update: Update) -> Update:
         if self.pipeline.stages.compression is None:
             return update
         try:
-            tensors = dict(self.pipeline.received(update.tensors))
+            return replace(update, tensors=dict(self.pipeline.received(update.tensors)))
         except ValueError as error:
             raise Rejected(f"wrong compression: {error}") from None
-        return replace(update, tensors=tensors)
-
-    def _use_unsure(self) -> None:
-        """Use the updates whose size can be judged only now that the others of the round came."""
-        for update in self.round.unsure:
-            try:
-                self.inspection.check_norms(update)
-            except Rejected as reason:
-                self._reject(update.user, str(reason))
-            else:
-                self._use(update)
 
     def refuse(self, user: str, reason: str, asked: int | None = None) -> None:
         """Note why a user has no update that could be used."""
@@ -282,11 +290,16 @@ class LiveServer:
         """End the round: take the step, and learn from it."""
         t, round, unreached = self.t + 1, self.round, self._unreached()
         self.inspection.learn()
-        self._use_unsure()
-        reached = round.aggregate.reached
+        for update in round.unsure:  # whose size can be judged now that the others came
+            try:
+                self.inspection.check_norms(update)
+            except Rejected as reason:
+                self._reject(update.user, str(reason))
+            else:
+                self._use(update)
         closing = Closing(
-            users=len(round.depths),
-            reached=reached,
+            users=len(round.asked),
+            reached=round.aggregate.reached,
             shares=round.shares,
             unreached=unreached,
             everybody=len(self.names),
@@ -301,47 +314,20 @@ class LiveServer:
                 step = self.pipeline.states.close(step, closing, self.server.local_rate(t))
             self.server.apply(step, t)
         self._check_finite(step.values, t)
-        missing = self.missing()
         # Users whose updates were bad say nothing about how far they come, or how often.
-        good = [user for user in round.depths if user not in dict(round.rejected)]
-        if round.used or missing:  # else all failed, or nobody was asked: time was enough
+        bad = {user for user, _ in round.rejected} - round.updates.keys()
+        good = [user for user in round.asked if user not in bad]
+        if good:  # else all failed, or nobody was asked: time was enough
             # Who reached a layer, not whom the method counted: p_l is about the former.
-            everybody = round.arrived(round.depths).reach(len(self.layers))
-            self.reach.learn(everybody.sum(axis=1).tolist())
-            if self.user_reach is not None and round.deadline is not None:
-                first = {u: 1 if round.steps[u][0] > 1 else round.depths[u] for u in good}
-                self.user_reach.learn(first, round.deadline)
-        part = self.method.counts(round.arrived(good), len(self.layers))
-        self.pipeline.close(t, good, part)
+            first = {u: 1 if round.steps(u)[0] > 1 else round.depth(u) for u in good}
+            self.reach.learn(first, round.deadline)
+        self.pipeline.close(t, good, self.method.counts(round.arrived(good), len(self.layers)))
         self.t, self._round = t, None
-        return Row(
-            t,
-            sum(round.losses) / len(round.losses) if round.losses else float("nan"),
-            tuple(reached.tolist()),
-            depths=round.depths,
-            unreached=tuple(unreached.tolist()),
-            late=round.late,
-            bytes=round.bytes,
-            rejected=tuple(round.rejected),
-            silent=tuple(sorted(missing)),
-            deadline=round.deadline,
-            reach=round.reach,
-            steps=round.steps if self.local_steps > 1 else {},
-            rows={u: each.rows for u, each in round.updates.items() if each.rows},
-            stages={
-                user: each.stages
-                for user, each in round.updates.items()
-                # Users say so themselves.
-                if len(each.stages) == (0 if each.steps > 1 else 1 - each.depth) + len(self.layers)
-            },
-        )
+        return round.row(t, len(self.layers), unreached, self.local_steps)
 
     @property
     def _kept(self) -> dict[str, Kept]:
-        kept: dict[str, Kept] = {"reach": self.reach, "norms": self.inspection}
-        if self.user_reach is not None:
-            kept["user_reach"] = self.user_reach
-        return kept | self.pipeline.kept
+        return {"reach": self.reach, "norms": self.inspection, **self.pipeline.kept}
 
     def save(self, path: Path) -> None:
         """Write everything a server that is started again needs to continue after this round."""
@@ -371,45 +357,43 @@ class LiveServer:
                 self.weights[name].copy_(tensor)
 
     def _use(self, update: Update) -> None:
-        self.round.used += 1
-        self.round.updates[update.user] = replace(update, tensors={})
+        user, round, layers = update.user, self.round, len(self.layers)
+        round.updates[user] = replace(update, tensors={})
         if self.equal_time is not None and update.pace > 0:
-            self.paces[update.user] = update.pace
-        self.round.depths[update.user] = update.depth
-        self.round.steps[update.user] = update.steps, update.planned
-        arrived = self.round.arrived([update.user])
-        if arrived.reach(len(self.layers)).any():
-            self.round.losses.append(update.loss)
-        if (chance := self._chance(update.user)) is not None:
-            self.round.reach[update.user] = tuple(chance[:, 0].tolist())
+            self.paces[user] = update.pace
+        if (chance := self._chance(user)) is not None:
+            round.reach[user] = tuple(chance[:, 0].tolist())
         arrived = replace(
-            arrived,
+            round.arrived([user]),
             chances=chance,
-            intervals=self.pipeline.intervals([update.user]),
+            intervals=self.pipeline.intervals([user]),
             round=self.t + 1,
             server=self.pipeline.server_state,
         )
-        share = self.method.checked_share(arrived, len(self.layers))[:, 0]
-        gradients = np.where(share > 0, self.method.gradients(arrived, len(self.layers))[:, 0], 0)
+        share = self.method.checked_share(arrived, layers)[:, 0]
+        gradients = np.where(share > 0, self.method.gradients(arrived, layers)[:, 0], 0)
         if (states := self.pipeline.states) is not None:
             rate = self.server.local_rate(self.t + 1)
-            states.begin(update.user, Progress(gradients, rate, 1.0))
+            states.begin(user, Progress(gradients, rate, 1.0))
             if share.any():
-                states.used[update.user] = self.t + 1
-        self.round.aggregate.add(update.tensors, share, user=update.user)
-        self.round.shares += share
-        self.round.present += share > 0
-        self.round.gradients += gradients
+                states.used[user] = self.t + 1
+        round.aggregate.add(update.tensors, share, user=user)
+        round.shares += share
+        round.present += share > 0
+        round.gradients += gradients
 
     def _chance(self, user: str) -> Floats | None:
         """How likely a user is to reach each layer, [L, 1], if the method weighs by it."""
         if not self.method.asks.chance:
             return None
-        if self.user_reach is None:
-            return self.pipeline.chance([user])
-        if self.round.deadline is None:  # all users have the time they need
-            return np.ones((len(self.layers), 1))
-        return self.user_reach.reach([user], self.round.deadline)
+        if isinstance(self.reach, UserReach):
+            return self.reach.reach([user], self.round.deadline)
+        return self.pipeline.chance([user])
+
+    def _unreached(self) -> Floats:
+        if self.given_unreached is not None:
+            return self.given_unreached
+        return self.reach.unreached(self.round.asked, self.round.deadline)
 
     def _check_finite(self, moved: Collection[str], t: int) -> None:
         """Good updates may still add up to a model that overflows."""
@@ -423,15 +407,6 @@ class LiveServer:
                     f"training diverged in round {t}: {name!r} is not finite. "
                     "Try a smaller learning rate."
                 )
-
-    def _unreached(self) -> Floats:
-        if self.given_unreached is not None:
-            return self.given_unreached
-        if self.user_reach is None:
-            return self.reach.unreached()
-        if self.round.deadline is None:  # all users have the time they need
-            return np.zeros(len(self.layers))
-        return self.user_reach.unreached(list(self.round.depths), self.round.deadline)
 
 
 def _stage_work(problem: Problem) -> Floats:

@@ -26,21 +26,18 @@ class TMax:
     """
 
     def __init__(self, server: LiveServer, deadline: float | Deadline | None) -> None:
-        if deadline is not None and not isinstance(deadline, Deadline):
-            deadline = DeadlineSchedule((deadline,))
+        if isinstance(deadline, int | float):
+            deadline = DeadlineSchedule((float(deadline),))
         waits = server.method.asks.waits
         if deadline is None and not waits:
             raise SalfError(
                 f"{server.method.name} needs a deadline, the time that a round may take."
             )
         self.server, self.deadline = server, None if waits else deadline
+        self.adapts = isinstance(self.deadline, Auto)
         self._fastest: dict[str, float] = {}  # seconds of a step, of each user
         self._slowest = 0.0  # user in the last trial
         self._trials = 0
-
-    @property
-    def adapts(self) -> bool:
-        return isinstance(self.deadline, Auto)
 
     @property
     def trying(self) -> bool:
@@ -49,11 +46,9 @@ class TMax:
 
     def seconds(self, t: int) -> float | None:
         """T_max of round t, which is the next one; None if rounds wait for everybody."""
-        if self.deadline is None:
-            return None
         if self.trying:
             return min(FIRST, max(1.0, PATIENCE * self._slowest)) if self._slowest else FIRST
-        return self.deadline.of(t, self.server.t_max)
+        return None if self.deadline is None else self.deadline.of(t, self.server.t_max)
 
     def learn(self, row: Row, asked: Collection[str], updates: Mapping[str, Update]) -> None:
         """Take in a round: its row, the users who got its question, and the updates used.
@@ -61,42 +56,36 @@ class TMax:
         Users that failed say nothing about time, nor do users who were still busy with an earlier
         round, so a user that hangs does not stretch T_max.
         """
-        if not isinstance(self.deadline, Auto):
-            return
         failed = {user for user, _ in row.rejected}
         counted = [user for user in row.depths if user in asked and user not in failed]
-        if not counted:
+        if not isinstance(self.deadline, Auto) or not counted:
             return
         if self.trying:
-            self._try(counted, updates)
-            return
-        layers = len(row.reached)
-        reached = [
-            layers if row.steps.get(user, (1, 1))[0] > 1 else layers + 1 - row.depths[user]
-            for user in counted
-        ]
-        done = sum(reached) / (layers * len(counted))
-        self._set(self.deadline.after(self.server.t_max, done))
+            found = self._tried(counted, updates, self.deadline.reach)
+        else:
+            layers = len(row.reached)
+            first = [1 if row.steps.get(u, (1, 1))[0] > 1 else row.depths[u] for u in counted]
+            done = sum(layers + 1 - depth for depth in first) / (layers * len(counted))
+            found = self.deadline.after(self.server.t_max, done)
+        if found is not None:
+            self.server.t_max = min(max(found, SHORTEST), LONGEST)
 
-    def _try(self, users: Collection[str], updates: Mapping[str, Update]) -> None:
-        assert isinstance(self.deadline, Auto)
+    def _tried(
+        self, users: Collection[str], updates: Mapping[str, Update], reach: float
+    ) -> float | None:
+        """T_max after a trial; None before the last of them."""
         for user in users:
-            update = updates.get(user)
-            full = update is not None and update.depth == 1
-            taken = update.seconds / update.steps if update is not None and full else inf
+            update, taken = updates.get(user), inf
+            if update is not None and update.depth == 1:
+                taken = update.seconds / update.steps
             self._fastest[user] = min(taken, self._fastest.get(user, inf))
-        self._slowest = max(
-            (u.seconds for user, u in updates.items() if user in users), default=self._slowest
-        )
+        heard = [update.seconds for user, update in updates.items() if user in users]
+        self._slowest = max(heard, default=self._slowest)
         self._trials += 1
-        times = np.outer(list(self._fastest.values()), self.server.done_after).ravel()
+        times = np.sort(np.outer(list(self._fastest.values()), self.server.done_after).ravel())
         known = times[np.isfinite(times)]
         if self._trials < TRIALS or not len(known):
-            return
-        at = float(np.sort(times)[ceil(self.deadline.reach * len(times)) - 1])
+            return None
+        at = float(times[ceil(reach * len(times)) - 1])
         # If too many users did not finish, T_max starts beyond all that did.
-        start = at if isfinite(at) else 2 * float(known.max())
-        self._set(start)
-
-    def _set(self, seconds: float) -> None:
-        self.server.t_max = min(max(seconds, SHORTEST), LONGEST)
+        return at if isfinite(at) else 2 * float(known[-1])

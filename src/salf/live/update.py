@@ -1,9 +1,9 @@
-"""What a user sends, as bytes and back. Decoding runs no code from the wire."""
+"""What a server asks for and a user sends, as bytes and back. Decoding runs no code."""
 
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -12,12 +12,38 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from salf.common.errors import in_one_line
+from salf.core.rules import State
 
 _FORMAT = "salf-1"
 _MOST_STAGES = 10_000
 _HEADER = struct.Struct("<Q")  # how safetensors begins: the length of the JSON that follows
 _WHOLE = ("depth", "steps", "planned", "rows")
 _NUMBERS = ("loss", "seconds", "pace")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A round as every user is asked for it. The deadline is a duration, from when it arrives."""
+
+    round: int
+    deadline: float | None
+    weights: Mapping[str, Tensor]
+    steps: int = 1  # local ones
+    rate: float = 0.0  # of local steps
+    step_seconds: float = 0.0  # that a step is to take users who choose their batch; 0 if unknown
+    method: str = ""  # and its options, if it changes what users do (`salf.methods.to_wire`)
+    server: State = field(default_factory=dict)  # the method's
+    users: Mapping[str, State] = field(default_factory=dict)  # where the server keeps their states
+    # For users that keep theirs: the last round in which the server used an update of each.
+    used: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, user: str) -> "Task":
+        """The task without what is other users'."""
+        return replace(
+            self,
+            users={name: own for name, own in self.users.items() if name == user},
+            used={name: round for name, round in self.used.items() if name == user},
+        )
 
 
 class Rejected(Exception):

@@ -21,8 +21,7 @@ from salf.core.layers import is_sent
 from salf.core.local import Local, LocalUpdate, Passed, local_update
 from salf.core.rules import Done, State, Tensors
 from salf.live.batches import OwnBatch
-from salf.live.task import Task
-from salf.live.update import Update
+from salf.live.update import Task, Update
 from salf.methods import Method, from_wire
 from salf.methods.asks import Watch
 from salf.methods.base import state_of
@@ -68,7 +67,7 @@ class User:
     the model of its problem. `steps` is the number of local steps, by default what the server
     asks for. With a `batch`, the user chooses the size of its batches, `batch.rows`. What it learns
     about its own speed stays here. `method` is needed if it changes users' local steps and does not
-    come with salf; what it keeps on this device is `kept`.
+    come with salf; what it keeps on this device is `kept`. With a `sender`, updates are compressed.
     """
 
     def __init__(
@@ -77,22 +76,16 @@ class User:
         problem: Problem,
         loss: Callable[[int, int], Tensor],
         now: Callable[[], float] = time.perf_counter,
+        *,
         steps: int | None = None,
         batch: OwnBatch | None = None,
-        sender: Sender | None = None,
         method: Method | None = None,
-        kept: OwnState | None = None,
     ) -> None:
-        self.name = name
-        self.model = problem.model
+        self.name, self.model, self.batch = name, problem.model, batch
         self.backpropagation = Backpropagation(problem.model, problem.layers, now)
-        self._loss = loss
-        self._now = now
-        self._steps = steps
-        self.batch = batch
-        self.sender = sender  # if it compresses what it sends
-        self._method = method
-        self.kept = kept or OwnState()
+        self.sender: Sender | None = None
+        self.kept = OwnState()
+        self._loss, self._now, self._steps, self._method = loss, now, steps, method
 
     def packed(self, update: Update) -> Update:
         """The update as it is sent."""
@@ -210,14 +203,13 @@ def _stages(before: float, found: Partial, layers: int) -> tuple[float, ...]:
 def take_over(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Make the model's parameters and buffers those of `weights`."""
     own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    if own.keys() != weights.keys():
-        odd = sorted(own.keys() ^ weights.keys())[0]
-        side = "this model" if odd in own else "the server's"
-        raise SalfError(f"the server trains another model: {odd!r} is in {side} only.")
-    for name, tensor in weights.items():
-        if own[name].shape != tensor.shape:
+    for name in sorted(own.keys() | weights.keys()):
+        here, there = (
+            f"of shape {tuple(side[name].shape)}" if name in side else "missing"
+            for side in (own, weights)
+        )
+        if here != there:
             raise SalfError(
-                f"the server trains another model: {name!r} has shape {tuple(tensor.shape)} "
-                f"there and {tuple(own[name].shape)} here."
+                f"the server trains another model: {name!r} is {there} there and {here} here."
             )
-        own[name].copy_(tensor)
+        own[name].copy_(weights[name])

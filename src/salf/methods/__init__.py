@@ -96,18 +96,6 @@ def from_wire(text: str) -> Method:
 
 
 __all__ = [
-    "METHODS",
-    "Asks",
-    "Average",
-    "Group",
-    "Method",
-    "Narrow",
-    "Recalled",
-    "RoundPlan",
-    "asks",
-    "find",
-    "from_wire",
-    "method",
-    "named",
-    "to_wire",
-]
+    "METHODS", "Asks", "Average", "Group", "Method", "Narrow", "Recalled", "RoundPlan", "asks",
+    "find", "from_wire", "method", "named", "to_wire",
+]  # fmt: skip

@@ -5,7 +5,7 @@ from typing import Literal
 
 from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals, Closing, Floats
-from salf.methods.base import Averaging, limited
+from salf.methods.base import Method, limited
 from salf.methods.family import of_whole_updates, polynomial
 from salf.worlds.base import World
 
@@ -13,7 +13,7 @@ Stale = Literal["difference", "model"]
 
 
 @dataclass(frozen=True)
-class AsyncFL(Averaging):
+class AsyncFL(Method):
     """A straggler of depth d is busy for `delay` * d rounds, then delivers its full update.
 
     The paper's "participates in the averaging" can be read in two ways: the server adds the user's

@@ -126,10 +126,12 @@ def limited(default: Any, **limits: float) -> Any:
 class Method(ABC):
     """A rule that turns the arrivals of a round into weights of the users' updates.
 
-    Its fields are its options. `Averaging` has a choice of what it averages over.
+    Its fields are its options. `average`: over the users that reached a layer, as the equations
+    say, or over all users, as the authors' script does.
     """
 
-    average: ClassVar[Average] = "reached"
+    average: Average = field(default="reached", kw_only=True)
+
     name: ClassVar[str]  # that of the class in lower case, unless it says otherwise
     users_keep: ClassVar[Keeper] = "server"  # live, where the users' states are
 
@@ -345,14 +347,10 @@ class Method(ABC):
 
 
 @dataclass(frozen=True)
-class Averaging(Method):
-    """A method with the choice of what it averages over: its divisor reads `average`.
+class OwnAverage(Method):
+    """A method that defines its own average: there is no choice."""
 
-    "reached" are the users that reached a layer, as the equations say, "all" are all users, as in
-    the authors' script.
-    """
-
-    average: Average = field(default="reached", kw_only=True)  # type: ignore[misc]
+    average: ClassVar[Average] = "reached"  # type: ignore[misc]
 
 
 def state_of(method: Method, hook: str, state: Any) -> "dict[str, Tensor]":
@@ -392,7 +390,7 @@ def make(cls: type[Method], options: Mapping[str, object]) -> Method:
             own = [option for option in known if option != "average"]
             raise unknown(f"option of {cls.name}", name, own)
     try:
-        return cls(**{known[n]: value for n, value in given.items()})
+        return cls(**{known[n]: value for n, value in given.items()})  # type: ignore[arg-type]
     except TypeError as error:
         raise SalfError(
             f"{cls.__name__} cannot be made from its options ({in_one_line(error)}): these are the "

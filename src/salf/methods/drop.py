@@ -6,13 +6,13 @@ from typing import Literal
 import numpy as np
 
 from salf.core.arrivals import Arrivals, Closing, Floats
-from salf.methods.base import Averaging
+from salf.methods.base import Method
 
 Lucky = Literal["dropped", "kept"]
 
 
 @dataclass(frozen=True)
-class Drop(Averaging):
+class Drop(Method):
     """The mean over the users that finished [fl_updateStr]; no step is taken if nobody did.
 
     In the paper's mixture, a straggler's depth may be 1. `lucky` says whether such a straggler is

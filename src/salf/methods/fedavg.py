@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from salf.core.arrivals import Closing, Floats
-from salf.methods.base import Averaging
+from salf.methods.base import Method
 from salf.worlds.base import World
 
 
 @dataclass(frozen=True)
-class FedAvg(Averaging):
+class FedAvg(Method):
     """The mean over all users [FedAvg_update]."""
 
     def world(self, world: World) -> World:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from salf.core.arrivals import Closing, Floats
 from salf.core.rules import Done, LocalRule, LocalStep, State, Tensors
 from salf.core.server import SGD, Optimiser
-from salf.methods.base import Method, limited
+from salf.methods.base import OwnAverage, limited
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Bent(LocalRule):
 
 
 @dataclass(frozen=True)
-class FedDyn(Method):
+class FedDyn(OwnAverage):
     """Users step on F_u(w) + alpha/2 ||w - w_t||^2 - <h_u, w>; the server takes mean w_u - h/alpha.
 
     After its round, user u has h_u <- h_u - alpha (w_u - w_t), and the server h <- h - alpha/N

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from salf.core.arrivals import Closing, Floats
 from salf.core.rules import Done, LocalRule, LocalStep, State, Tensors
-from salf.methods.base import Method
+from salf.methods.base import OwnAverage
 
 
 class Corrected(LocalRule):
@@ -15,7 +15,7 @@ class Corrected(LocalRule):
 
 
 @dataclass(frozen=True)
-class SCAFFOLD(Method):
+class SCAFFOLD(OwnAverage):
     """Local steps follow g - c_u + c; the server averages where users get to, layer by layer.
 
     After its round, user u has c_u <- c_u - c + (w_t - w_u) / (K eta), the mean of its gradients

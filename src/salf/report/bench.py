@@ -7,16 +7,16 @@ from rich.console import Console
 
 from salf.bench import ranking
 from salf.bench.results import BenchRow, CellResult, to_csv
-from salf.bench.suite import POINTS, REFERENCE, BenchCell, Suite
-from salf.common.intervals import Interval, over_seeds
+from salf.bench.suite import POINTS, REFERENCE, Suite
+from salf.common.intervals import over_seeds
 from salf.report import names
 from salf.report.lines import Line, Lines, Point, figure
 from salf.report.page import Chart, Page, PageBlock, Section, again, made_with
 from salf.report.style import Axis, Spec, write
-from salf.report.tables import Table, best, bold, tell
+from salf.report.tables import NONE, Table, best, bold, tell
 from salf.runs.clocked import SHARE
 
-NONE, PAGE, CSV = "–", "report.html", "results.csv"
+PAGE, CSV = "report.html", "results.csv"
 Show = Callable[[CellResult], str]
 
 
@@ -40,31 +40,22 @@ def write_files(
 def ranks(suite: Suite, rows: Sequence[BenchRow]) -> Table:
     """The mean rank over all cells, and over those of each scenario."""
     means = ranking.mean_ranks(rows, suite)
-    by_scenario = {
-        scenario.key: ranking.mean_ranks(rows, suite.only([scenario.key]))
-        for scenario in suite.scenarios
-    }
     most = max((count for _, count in means.values()), default=0)
-    body = []
-    for row in ranking.ordered(rows, suite):
-        mean, count = means.get(row.name, (None, 0))
-        some = f" (of {count})" if count < most else ""
-        found = (each.get(row.name) for each in by_scenario.values())
-        body.append(
-            [
-                name(row),
-                NONE if mean is None else f"{mean:.1f}{some}",
-                *(NONE if each is None else f"{each[0]:.3g}" for each in found),
-            ]
-        )
-    titles = [scenario.title for scenario in suite.scenarios]
-    return Table(["Method", "Mean rank", *titles], body, "Rank by accuracy at the budget")
+    body = {row.name: {"Method": name(row), "Mean rank": NONE} for row in rows}
+    for key, (mean, count) in means.items():
+        body[key]["Mean rank"] = f"{mean:.1f}" + f" (of {count})" * (count < most)
+    for scenario in suite.scenarios:
+        found = ranking.mean_ranks(rows, suite.only([scenario.key]))
+        for key, row in body.items():
+            row[scenario.title] = f"{found[key][0]:.3g}" if key in found else NONE
+    order = [body[row.name] for row in ranking.ordered(rows, suite)]
+    return Table.of(order, "Rank by accuracy at the budget")
 
 
 def accuracies(suite: Suite, rows: Sequence[BenchRow], data: str) -> Table:
     """The accuracy at the budget, methods by scenarios; the best of each scenario is bold."""
     caption = f"Test accuracy at the budget, {names.data(data)}"
-    return _by_scenario(suite, rows, data, accuracy, caption, ranked=True)
+    return _by_scenario(suite, rows, data, _accuracy, caption, ranked=True)
 
 
 def name(row: BenchRow) -> str:
@@ -77,13 +68,6 @@ def name(row: BenchRow) -> str:
     return shown + (" (waits)" if names.waits(entrant.method) else "")
 
 
-def accuracy(outcome: CellResult) -> str:
-    """`0.912 ±0.004`, or that some of the runs have no result."""
-    if outcome.failed:
-        return "failed"
-    return _spread(outcome.over_seeds("accuracy"))
-
-
 def _by_scenario(
     suite: Suite,
     rows: Sequence[BenchRow],
@@ -92,52 +76,41 @@ def _by_scenario(
     caption: str,
     ranked: bool = False,
 ) -> Table:
-    cells = [cell for cell in suite.cells if cell.data == data]
-    first = {c.key: best(ranking.in_cell(rows, c), min) if ranked else set() for c in cells}
-    body = [
-        [name(row), *(bold(_shown(row, cell, show), row.name in first[cell.key]) for cell in cells)]
-        for row in ranking.ordered(rows, suite)
-    ]
-    return Table(["Method", *(cell.scenario.title for cell in cells)], body, caption)
+    order = ranking.ordered(rows, suite)
+    body = [{"Method": name(row)} for row in order]
+    for cell in (cell for cell in suite.cells if cell.data == data):
+        first = best(ranking.in_cell(rows, cell), min) if ranked else set()
+        for row, cells in zip(order, body, strict=True):
+            outcome = row.cells.get(cell.key)
+            shown = NONE if outcome is None or outcome.refused else show(outcome)
+            cells[cell.scenario.title] = bold(shown, row.name in first)
+    return Table.of(body, caption)
 
 
-def _shown(row: BenchRow, cell: BenchCell, show: Show) -> str:
-    outcome = row.cells.get(cell.key)
-    return NONE if outcome is None or outcome.refused else show(outcome)
+def _accuracy(outcome: CellResult) -> str:
+    return "failed" if outcome.failed else _spread(outcome, "accuracy")
 
 
-def _spread(found: Interval | None) -> str:
-    return NONE if found is None else str(found)
+def _spread(outcome: CellResult, what: str) -> str:
+    return str(outcome.over_seeds(what) or NONE)
 
 
 def _to_target(outcome: CellResult) -> str:
     """The mean time, if all seeds reached the target; else how many did."""
     if all(run.target is None for run in outcome.runs):
         return NONE
-    reached = [run.to_target for run in outcome.runs if run.to_target is not None]
-    if not reached:
-        return "not reached"
     found = outcome.over_seeds("to_target")
     if found is None:
-        return f"{len(reached)} of {len(outcome.runs)} reached"
-    if found.mean >= 7200:
-        hours = Interval(found.mean / 3600, None if found.half is None else found.half / 3600)
-        return _number(hours) + " h"
-    return _number(found)
-
-
-def _number(found: Interval) -> str:
-    return f"{found.mean:.3g}" + ("" if found.half is None else f" ±{found.half:.2g}")
+        reached = sum(run.to_target is not None for run in outcome.runs)
+        return f"{reached} of {len(outcome.runs)} reached" if reached else "not reached"
+    unit, hours = (3600, " h") if found.mean >= 7200 else (1, "")
+    half = "" if found.half is None else f" ±{found.half / unit:.2g}"
+    return f"{found.mean / unit:.3g}{half}{hours}"
 
 
 def _lost(outcome: CellResult) -> str:
     work, sent = outcome.over_seeds("lost_work"), outcome.over_seeds("lost_bytes")
     return NONE if work is None or sent is None else f"{work.mean:.0%} / {sent.mean:.0%}"
-
-
-def _rate(outcome: CellResult) -> str:
-    measured = any(value is not None for value in outcome.tuning.values())
-    return f"{outcome.lr:g}" if measured else NONE
 
 
 def notes(suite: Suite, rows: Sequence[BenchRow]) -> list[str]:
@@ -171,75 +144,67 @@ def gaps(suite: Suite, rows: Sequence[BenchRow]) -> list[str]:
 
 
 def page(suite: Suite, rows: Sequence[BenchRow], command: Sequence[str]) -> Page:
-    """The whole page."""
+    """The ranks, accuracies and curves, other measures, the scenarios."""
     shown = ranking.ordered([row for row in rows if row.entrant is not REFERENCE], suite)
-    data = names.listed([names.data(each) for each in suite.data])
     made = sorted({package for row in rows for package in row.made_with.items()})
     return Page(
         f"The straggler benchmark: suite {suite.name}, version {suite.version}",
         [
-            f"{len(shown)} methods in {len(suite.scenarios)} scenarios on {data}. The scenarios "
-            "differ in who is slow or absent and in who holds which data. In each of them, all "
-            "methods have the same users, data, devices and budget.",
-            "Device speeds are assumed, more than a thousand times slower than measured phones, "
-            "with no fixed cost per step; ranks and times will change. Four steps of four rows "
-            "take as long here as one of 16; on measured phones they take up to 2.9 times as long.",
-            *notes(suite, shown),
+            f"{len(shown)} methods in {len(suite.scenarios)} scenarios, which differ in who is "
+            "slow or absent and in who holds which data. In each of them, all methods have the "
+            "same users, data, devices and budget.",
+            "The clock is the old one. Device speeds are assumed, more than a thousand times "
+            "slower than measured phones, with no fixed cost per step; ranks and times will "
+            "change. Four steps of four rows take as long here as one of 16; on measured phones "
+            "they take up to 2.9 times as long.",
         ],
         [
-            Section("Ranks", [ranks(suite, shown), *gaps(suite, shown)]),
-            *(section for each in suite.data for section in _of_data(suite, shown, each)),
+            Section("Ranks", [ranks(suite, shown), *notes(suite, shown), *gaps(suite, shown)]),
+            *(_of_data(suite, shown, each) for each in suite.data),
             Section("Scenarios", _scenarios(suite)),
             again(command, "", *made_with(made)),
         ],
     )
 
 
-def _of_data(suite: Suite, rows: Sequence[BenchRow], data: str) -> list[Section]:
-    title, target = names.data(data), f"{100 * SHARE:g} % of the reference"
+def _of_data(suite: Suite, rows: Sequence[BenchRow], data: str) -> Section:
+    title, goal = names.data(data), f"{100 * SHARE:g} % of the reference"
     chart = Chart(
         curves(suite, rows, data),
         f"Accuracy on held-out data of {title} over the budget, by scenario: mean over the seeds. "
         "Dashed lines: equal-time batches. Click a method in the legend to show it alone.",
     )
-    measures: dict[str, Show] = {
-        f"Time to {target}": _to_target,
-        "Accuracy on the data of the slowest tenth": lambda it: _spread(it.over_seeds("slowest")),
-        "Work and bytes lost": _lost,
-        "Learning rates chosen": _rate,
-    }
     about = (
         f"Time: simulated seconds (Mixture: rounds; h: hours) until the accuracy on held-out data "
-        f"is at or above {target}, FedAvg waiting for every user, for as many rounds as the budget "
+        f"is at or above {goal}, FedAvg waiting for every user, for as many rounds as the budget "
         "has deadlines, however long that takes. Slowest tenth: in By labels, where users differ "
         "only in availability, the tenth that is available least."
     )
+    measures: dict[str, Show] = {
+        f"Time to {goal}": _to_target,
+        "Accuracy on the data of the slowest tenth": lambda it: _spread(it, "slowest"),
+        "Work and bytes lost": _lost,
+    }
     tables = [_by_scenario(suite, rows, data, show, name) for name, show in measures.items()]
-    return [
-        Section(f"{title}: accuracy at the budget", [accuracies(suite, rows, data)]),
-        Section(f"{title}: accuracy over time", [chart]),
-        Section(f"{title}: other measures", [about, *tables]),
-    ]
+    return Section(title, [accuracies(suite, rows, data), chart, about, *tables])
 
 
 def curves(suite: Suite, rows: Sequence[BenchRow], data: str) -> Spec:
     """Accuracy over the part of the budget that is used, a panel per scenario."""
     points = [
         Point(name(row), (point + 1) / POINTS, accuracy, column=cell.scenario.title)
-        for row in rows
         for cell in suite.cells
+        for row in rows
         if cell.data == data and cell.key in row.cells
         for point, accuracy in enumerate(row.cells[cell.key].curve)
         if accuracy is not None
     ]
-    order = {scenario.title: place for place, scenario in enumerate(suite.scenarios)}
     colours = names.colours([row.entrant.method for row in rows])
     lines = [
         Line(name(row), colour, dashed=row.entrant.settings.get("batches") == "equal-time")
         for row, colour in zip(rows, colours, strict=True)
     ]
     x, y = Axis("Part of the budget", percent=True), Axis("Accuracy", domain=(0, 1))
-    points.sort(key=lambda point: order[point.column])
     return figure(Lines(points, lines, x, y, height=170, wrap=3))
 
 
@@ -248,9 +213,8 @@ def _scenarios(suite: Suite) -> list[PageBlock]:
     for scenario in suite.scenarios:
         budget = f"{scenario.rounds} rounds"
         if scenario.clocked:
-            deadline = names.duration(scenario.settings["deadline"])
             days = scenario.budget / 86_400
             budget = names.duration(scenario.budget) if days < 1 else f"{days:g} days"
-            budget += f", deadline {deadline}"
+            budget += f", deadline {names.duration(scenario.settings['deadline'])}"
         found.append(f"{scenario.title} ({scenario.key}; {budget}): {scenario.about}")
     return found

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from salf.report import names
 from salf.report.extra import alt
-from salf.report.style import INK, Axis, Records, Spec, legend, of, spec, upright
+from salf.report.style import INK, Axis, Records, Spec, of, spec
 
 _WIDTH, _GAP, _ROW_HEADING = 880, 30, 40  # of panels, in pixels
 
@@ -59,13 +59,12 @@ class Lines:
     y: Axis
     interval: Literal["band", "bar"] = "band"
     joined: bool = True
-    steps: bool = False  # from point to point
-    reference: Literal["diamonds", "dashed", "solid", ""] = ""
+    reference: Literal["diamonds", "dashed", ""] = ""
     level: float | None = None
     marks: Sequence[Mark] = ()
     height: int = 220
     widest: int = 560  # of one panel
-    wrap: int = 0  # so many columns of panels, and then the next row
+    wrap: int = 4  # so many columns of panels, and then the next row, unless there are rows
 
 
 def figure(
@@ -78,21 +77,16 @@ def figure(
         return alt.when(chosen).then(alt.value(value)).otherwise(alt.value(value / 8))
 
     # Altair checks the data and copies them at every step, so it gets their name only.
-    datasets: dict[str, Records] = {}
-    drawn = []
-    for i, chart in enumerate(charts, 1):
-        if isinstance(chart, Lines):
-            made = _drawn(chart, f"points-{i}", opacity)
-            drawn.append(made if datasets else made.add_params(chosen))
-            datasets[f"points-{i}"] = _records(chart)
-        else:
-            drawn.append(chart)
-    own = len(datasets) < len(charts)  # charts of several kinds, which share no colours
+    lines = {f"points-{i}": each for i, each in enumerate(charts) if isinstance(each, Lines)}
+    datasets = {name: _records(chart) for name, chart in lines.items()}
+    drawn = [each for each in charts if not isinstance(each, Lines)]
+    own = bool(drawn)  # charts of several kinds, which share no colours
+    for i, (name, chart) in enumerate(lines.items()):
+        made = _drawn(chart, name, opacity)
+        drawn.append(made if i else made.add_params(chosen))
     whole = drawn[0]
-    if beside:
-        whole = alt.hconcat(*drawn, spacing=40)
-    elif len(drawn) > 1:
-        whole = alt.vconcat(*drawn, **({"spacing": 24} if own else {}))
+    if len(drawn) > 1:
+        whole = alt.hconcat(*drawn, spacing=40) if beside else alt.vconcat(*drawn, spacing=24)
     if title:
         heading = alt.Title(title, subtitle=list(subtitle), anchor="start", offset=12)
         whole = whole.properties(title=heading)
@@ -116,8 +110,10 @@ def _drawn(chart: Lines, data: str, opacity: Callable[[float], Any]) -> Any:
     dashes = alt.Scale(
         domain=shown, range=[[5, 3] if line.dashed else [1, 0] for line in chart.lines]
     )
-    # In one row, if that is not too long.
-    look = legend(columns=len(shown) if sum(map(len, shown)) < 70 else 4) if shown[1:] else None
+    # In one row, if that is not too long; over the chart, where it takes no width from panels.
+    columns = len(shown) if sum(map(len, shown)) < 70 else 4
+    style = {"symbolType": "stroke", "symbolOpacity": 1, "labelLimit": 0, "columns": columns}
+    look = alt.Legend(title=None, orient="top", **style) if shown[1:] else None
     base = alt.Chart(alt.NamedData(data)).encode(
         x=alt.X("x:Q", **chart.x.options(padding=12)),
         color=alt.Color("line:N", scale=colours, legend=look),
@@ -125,8 +121,7 @@ def _drawn(chart: Lines, data: str, opacity: Callable[[float], Any]) -> Any:
     heights = [v for p in points for v in (p.mean, p.low, p.high, p.reference) if v is not None]
     y = chart.y.options(heights)
 
-    steps = {"interpolate": "step-after", "clip": True} if chart.steps else {}
-    line = base.mark_line(strokeJoin="round", **steps).encode(
+    line = base.mark_line(strokeJoin="round").encode(
         y=alt.Y("mean:Q", **y),
         strokeDash=alt.StrokeDash("line:N", scale=dashes, legend=look),
         strokeWidth=alt.StrokeWidth("width:Q", scale=None),
@@ -154,8 +149,7 @@ def _drawn(chart: Lines, data: str, opacity: Callable[[float], Any]) -> Any:
         if chart.reference == "diamonds":
             layers.append(reference.mark_point(shape="diamond", size=70, strokeWidth=1.6))
         else:
-            dash = [6, 4] if chart.reference == "dashed" else [1, 0]
-            layers.insert(0, reference.mark_line(strokeWidth=1.6, strokeDash=dash))
+            layers.insert(0, reference.mark_line(strokeWidth=1.6, strokeDash=[6, 4]))
     layers += [layer for mark in chart.marks for layer in _marked(mark, base, y)]
     if chart.level is not None:
         level = of([{"y": chart.level}]).mark_rule(strokeDash=[4, 4], color=INK)
@@ -173,22 +167,28 @@ def _faceted(chart: Lines, layers: Any) -> Any:
         for side in ("column", "row")
     )
     facets: dict[str, Any] = {}
-    if any(columns) and chart.wrap:
-        facets["facet"] = alt.Facet("column:N", sort=columns, header=header, title=None)
-        facets |= {"columns": chart.wrap, "spacing": 32}
-    elif any(columns):
-        facets["column"] = alt.Column("column:N", sort=columns, header=header)
+    across = len(columns)
     if any(rows):
         facets["row"] = alt.Row("row:N", sort=rows, header=header)
+        facets |= (
+            {"column": alt.Column("column:N", sort=columns, header=header)} if any(columns) else {}
+        )
+    elif any(columns):
+        across = min(across, chart.wrap)
+        facets["facet"] = alt.Facet("column:N", sort=columns, header=header, title=None)
+        facets |= {"columns": across, "spacing": 32}
     room = _WIDTH - _ROW_HEADING * any(rows)
-    width = min(chart.widest, room // max(1, chart.wrap or len(columns)) - _GAP)
+    width = min(chart.widest, room // max(1, across) - _GAP)
     sized = layers.properties(width=width, height=chart.height)
     return sized.facet(**facets) if facets else sized
 
 
 def _marked(mark: Mark, base: Any, y: dict[str, Any]) -> list[Any]:
     if not mark.line:
-        return upright(mark.x, mark.label)
+        at = of([{"x": mark.x, "label": mark.label}]).encode(x="x:Q")
+        text = at.mark_text(align="left", dx=5, dy=8, y=0, fontSize=11, color=INK)
+        rule = at.mark_rule(color=INK, strokeDash=[4, 3], strokeWidth=1.5)
+        return [rule, text.encode(text="label:N")]
     at = base.properties(data=alt.InlineData([{"line": mark.line, "x": mark.x, "mean": mark.y}]))
     rule = at.mark_rule(strokeDash=[4, 3], strokeWidth=1.2)
     dot = at.mark_point(filled=True, size=100, opacity=1).encode(y=alt.Y("mean:Q", **y))

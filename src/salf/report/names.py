@@ -10,14 +10,16 @@ from salf.runs.settings import key as setting_name
 from salf.worlds.depth import has_ratio
 from salf.worlds.fleet.named import GIVEN
 
+# A method's name and colour: Okabe and Ito's, which people with any kind of colour vision can tell
+# apart. A method has the same one in every chart, and SALF the one that stands out most.
 _METHODS = {
-    "salf": "SALF",
-    "fedavg": "FedAvg",
-    "drop": "Drop",
-    "heterofl": "HeteroFL",
-    "asyncfl": "AsyncFL",
-    "salf-recall": "SALF-Recall",
-    "inverse": "Inverse probability",
+    "salf": ("SALF", "#D55E00"),
+    "fedavg": ("FedAvg", "#000000"),
+    "drop": ("Drop", "#0072B2"),
+    "heterofl": ("HeteroFL", "#009E73"),
+    "asyncfl": ("AsyncFL", "#CC79A7"),
+    "salf-recall": ("SALF-Recall", "#882255"),
+    "inverse": ("Inverse probability", "#56B4E9"),
 }
 _DATA = {
     "mnist": "MNIST",
@@ -25,19 +27,9 @@ _DATA = {
     "cifar10": "CIFAR-10",
     "digits": "digits (8x8 images)",
 }
-# Okabe and Ito's colours, which people with any kind of colour vision can tell apart. A method
-# has the same one in every chart, and SALF the one that stands out most.
-_COLOURS = {
-    "salf": "#D55E00",
-    "fedavg": "#000000",
-    "drop": "#0072B2",
-    "heterofl": "#009E73",
-    "asyncfl": "#CC79A7",
-    "salf-recall": "#882255",
-}
 # Then those of Paul Tol's muted scheme.
 _MORE_COLOURS = (
-    "#56B4E9", "#E69F00", "#F0E442", "#332288", "#44AA99", "#999933", "#117733",
+    "#E69F00", "#F0E442", "#332288", "#44AA99", "#999933", "#117733",
     "#88CCEE", "#AA4499", "#DDCC77", "#661100",
 )  # fmt: skip
 
@@ -60,9 +52,10 @@ def waits(method: str) -> bool:
 def method(key: str) -> str:
     """A method as people write it; of your own, the class, or the path if that name is taken."""
     if key in _METHODS:
-        return _METHODS[key]
+        return _METHODS[key][0]
     name = find(key).__name__
-    return key if name in _METHODS.values() or key.startswith(name) else name
+    taken = {known for known, _ in _METHODS.values()}
+    return key if name in taken or key.startswith(name) else name
 
 
 def users(config: Config) -> str:
@@ -93,6 +86,11 @@ def fleet(config: Config) -> str:
     return f"{fleet_name(config)}, deadline {deadline(config.deadline)}"
 
 
+def deadline(value: float | str | None) -> str:
+    """A deadline as people write it."""
+    return duration(value) if isinstance(value, int | float) else value or "none"
+
+
 def fleet_name(config: Config) -> str:
     """A fleet as people write it."""
     if config.fleet == GIVEN:
@@ -101,24 +99,15 @@ def fleet_name(config: Config) -> str:
     return Path(config.fleet).stem if config.fleet.endswith(".csv") else config.fleet
 
 
-def deadline(value: float | str | None) -> str:
-    """A deadline as people write it."""
-    if value is None:
-        return "none"
-    return value if isinstance(value, str) else duration(value)
-
-
 def who_is_slow(config: Config) -> str:
     """The reason why users of a run do not finish."""
     if waits(config.method):
         return f"waiting for all users{f' of {config.fleet}' if config.fleet else ''}"
-    if config.fleet and not config.make_method().asks.deadline:
+    if not config.fleet:
+        return condition(config.depth, config.stragglers)
+    if not config.make_method().asks.deadline:
         return f"{fleet_name(config)}, no deadline"
-    if config.fleet:
-        return fleet(config)
-    if has_ratio(config.depth):
-        return f"{percent(config.stragglers)} stragglers"
-    return f"{config.depth} depths"
+    return fleet(config)
 
 
 def variant(key: str, batches: str = "equal") -> str:
@@ -163,9 +152,9 @@ def duration(seconds: float) -> str:
 
 def colours(methods: Sequence[str]) -> list[str]:
     """A colour for each method."""
-    others = [key for key in methods if key not in _COLOURS]
+    others = [key for key in methods if key not in _METHODS]
     more = {key: _MORE_COLOURS[i % len(_MORE_COLOURS)] for i, key in enumerate(others)}
-    return [_COLOURS.get(key) or more[key] for key in methods]
+    return [_METHODS[key][1] if key in _METHODS else more[key] for key in methods]
 
 
 def listed(words: Sequence[str]) -> str:

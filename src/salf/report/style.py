@@ -90,45 +90,20 @@ def named(field: str, order: Sequence[str], title: str | None = None, **axis: An
     return alt.Y(f"{field}:N", sort=list(order), title=title, axis=alt.Axis(**axis))
 
 
-def coloured(field: str, colours: Mapping[str, str], legend: Any = None) -> Any:
-    """The colour of each name."""
-    scale = alt.Scale(domain=list(colours), range=list(colours.values()))
-    return alt.Color(f"{field}:N", sort=list(colours), scale=scale, legend=legend)
-
-
-def legend(columns: int = 5, **look: Any) -> Any:
-    """A legend over the chart, where it takes no width from the panels."""
-    look = {"symbolType": "stroke", "symbolOpacity": 1, **look}
-    return alt.Legend(title=None, orient="top", columns=columns, labelLimit=0, **look)
-
-
 def ordered(count: int) -> list[str]:
     """Colours of things that have an order, such as layers."""
     last = len(_ORDERED) - 1
     return [_ORDERED[round(i * last / max(1, count - 1))] for i in range(count)]
 
 
-def shaded(field: str, title: str, **look: Any) -> Any:
+def shaded(field: str, title: str) -> Any:
     """The colour of a number from 0 to 1. Nothing is not white: who got nowhere was asked."""
-    look = look or {"format": ".0%", "values": [0, 0.5, 1]} | {
-        "gradientLength": 180,
-        "gradientThickness": 10,
-    }
+    look: dict[str, Any] = {"format": ".0%", "values": [0, 0.5, 1], "gradientLength": 180}
     return alt.Color(
         f"{field}:Q",
         scale=alt.Scale(domain=[0, 1], range=list(_SHADES), interpolate="lab"),
         legend=alt.Legend(title=title, titleFontWeight="normal", orient="top", **look),
     )
-
-
-def upright(x: float, label: str, field: str = "x", colour: str = INK) -> list[Any]:
-    """The layers of a vertical line with a label."""
-    at = of([{field: x, "label": label}]).encode(x=f"{field}:Q")
-    text = at.mark_text(align="left", dx=5, dy=8, y=0, fontSize=11, color=colour)
-    return [
-        at.mark_rule(color=colour, strokeDash=[4, 3], strokeWidth=1.5),
-        text.encode(text="label:N"),
-    ]
 
 
 def spec(chart: Any, datasets: Mapping[str, Records] | None = None) -> Spec:

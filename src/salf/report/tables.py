@@ -1,6 +1,6 @@
 """A table as plain data, and the ways to show it: terminal, HTML, Markdown."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any, TypeVar
@@ -11,6 +11,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 K = TypeVar("K")
+NONE = "–"
 
 
 class Bold(str):
@@ -24,6 +25,15 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     caption: str = ""
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, str]], caption: str = "") -> "Table":
+        """From rows with their cells by column; those that a row lacks are dashes."""
+        rows = list(rows)
+        columns = list(dict.fromkeys(column for row in rows for column in row))
+        return cls(
+            columns, [[row.get(column, NONE) for column in columns] for row in rows], caption
+        )
 
     def rich(self, *, fold: bool = True) -> RenderableType:
         """The table for the terminal; cells are folded where it is too narrow."""
@@ -41,23 +51,28 @@ class Table:
 
     def html(self) -> str:
         """The table for a page."""
+
+        def cells(row: Sequence[str]) -> str:
+            shown = [
+                f"<strong>{escape(c)}</strong>" if isinstance(c, Bold) else escape(c) for c in row
+            ]
+            first, *others = shown
+            return (
+                f'<tr><th scope="row">{first}</th>{"".join(f"<td>{c}</td>" for c in others)}</tr>'
+            )
+
         head = "".join(f'<th scope="col">{escape(column)}</th>' for column in self.columns)
-        body = "".join(
-            f"<tr>{''.join(map(_html_cell, range(len(row)), row))}</tr>" for row in self.rows
-        )
         caption = f"<caption>{escape(self.caption)}</caption>" if self.caption else ""
+        body = "".join(map(cells, self.rows))
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def markdown(self) -> str:
         """The table for a README."""
-        lines = [self.caption, ""] if self.caption else []
-        lines.append(_markdown_row(self.columns))
-        lines.append(_markdown_row(["---", *("---:" for _ in self.columns[1:])]))
-        lines += [
-            _markdown_row([f"**{c}**" if isinstance(c, Bold) else c for c in row])
-            for row in self.rows
-        ]
-        return "\n".join(lines) + "\n"
+        bolded = [[f"**{c}**" if isinstance(c, Bold) else c for c in row] for row in self.rows]
+        lines = [self.columns, ["---", *("---:" for _ in self.columns[1:])], *bolded]
+        escaped = [" | ".join(cell.replace("|", r"\|") for cell in line) for line in lines]
+        caption = f"{self.caption}\n\n" if self.caption else ""
+        return caption + "".join(f"| {line} |\n" for line in escaped)
 
 
 def bold(text: str, stands_out: bool) -> str:
@@ -70,16 +85,6 @@ def best(values: Mapping[K, float | None], choose: Callable[..., Any] = max) -> 
     top = choose((value for value in values.values() if value is not None), default=None)
     several = len(values) > 1 and top is not None
     return {key for key, value in values.items() if several and value == top}
-
-
-def _html_cell(i: int, cell: str) -> str:
-    text = f"<strong>{escape(cell)}</strong>" if isinstance(cell, Bold) else escape(cell)
-    return f"<td>{text}</td>" if i else f'<th scope="row">{text}</th>'
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    escaped = (cell.replace("|", r"\|") for cell in cells)
-    return f"| {' | '.join(escaped)} |"
 
 
 def tell(console: Console, *shown: str | Table) -> None:

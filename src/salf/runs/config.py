@@ -32,8 +32,9 @@ class Config(Settings):
     stragglers: float = setting(0.9, "Ratio of stragglers, in [0, 1].", least=0, most=1)
     fleet: str = setting(
         "",
-        "The users' devices, for a simulated clock instead of --depth: phones | "
-        "edge | lab | slow-classes | phones:speed=1e6,jitter=0.3 | FILE.csv | package.module:Name",
+        "The users' devices, for a simulated clock instead of --depth: phones | pis | "
+        "microcontrollers | slow-classes | phones:speed=2,links=none | FILE.csv | "
+        "package.module:Name",
     )
     availability: str = setting(
         "always",

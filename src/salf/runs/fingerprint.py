@@ -2,12 +2,11 @@
 
 import hashlib
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from salf.core.inputs import Inputs
@@ -30,42 +29,33 @@ def fingerprints(parts: Mapping[str, Any]) -> dict[str, str]:
 def fingerprint(value: Any) -> str:
     """Equal for equal objects, in this process and the next."""
     digest = hashlib.sha256()
-    for part in _parts(value):
-        digest.update(part)
+    with suppress(Exception):  # of a class inside a function, say: the name must do
+        _Contents(SimpleNamespace(write=digest.update)).dump(value)
     name = value.name if isinstance(value, Fleet) else ""
     name = name or getattr(value, "__qualname__", type(value).__qualname__)
     return f"{name} {digest.hexdigest()[:16]}"
 
 
-def _parts(value: Any) -> Iterator[bytes]:
-    if isinstance(value, DataSet):
-        value = (value.train.inputs, value.train.labels, value.test.inputs, value.test.labels)
-    if isinstance(value, Partitioned):
-        value = (value.samples.inputs, value.samples.labels, *value.parts)
-    if isinstance(value, Inputs):
-        value = value.parts
-    if isinstance(value, dict):
-        value = tuple(value.values())
-    if isinstance(value, tuple | list) and value and not np.isscalar(value[0]):
-        for each in value:
-            yield from _parts(each)
-    elif isinstance(value, Tensor | np.ndarray | tuple | list):
-        array = np.ascontiguousarray(value.cpu() if isinstance(value, Tensor) else value)
-        yield f"{array.dtype} {array.shape}".encode()
-        yield array.tobytes()
-    elif isinstance(value, FunctionType):  # a pickle would have its name only
-        yield from _code(value.__code__)
-    else:
-        with suppress(Exception):  # of a class inside a function, say: the name must do
-            yield pickle.dumps(value)
+class _Contents(pickle.Pickler):
+    """Pickles what an object is made of: of data the numbers, of functions the instructions."""
 
+    fast = True  # no memory of what was seen: equal objects need not share their parts
 
-def _code(code: CodeType) -> Iterator[bytes]:
-    """The instructions of a function, as far as they are in the function itself."""
-    yield code.co_code
-    yield repr(code.co_names).encode()
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _code(constant)
-        else:
-            yield repr(constant).encode()
+    def reducer_override(self, value: Any) -> Any:
+        content: Any
+        match value:
+            case DataSet():
+                content = [(half.inputs, half.labels) for half in (value.train, value.test)]
+            case Partitioned():
+                content = value.samples.inputs, value.samples.labels, value.parts
+            case Inputs():
+                content = value.parts
+            case Tensor():
+                content = value.detach().cpu().numpy()
+            case FunctionType():  # of which a pickle would have the name only
+                content = value.__code__
+            case CodeType():
+                content = value.co_code, value.co_names, value.co_consts
+            case _:
+                return NotImplemented
+        return tuple, ([content],)

@@ -242,7 +242,11 @@ def _voice(simulation: Simulation) -> dict[str, Any] | None:
 def remembered(pipeline: Pipeline) -> dict[str, Any]:
     """The memory that a method keeps of its users on the server."""
     recall = pipeline.recall
-    return {} if recall is None else {"remembered": {"users": recall.users, "bytes": recall.bytes}}
+    return (
+        {}
+        if recall is None
+        else {"remembered": {"users": len(recall.remembered), "bytes": recall.bytes}}
+    )
 
 
 def _budget(config: Settings) -> float | None:

@@ -45,7 +45,9 @@ def fleet_world(
         # Where nobody is cut off, batches need not fit.
         seconds = config.first_deadline() if method.asks.deadline else None
         sizes = equal_time(fleet.devices, cost, batch_size, local.steps, seconds)
-        _check_smallest(problem, int(sizes.min()))
+        assert problem.example is not None
+        # Batch norm refuses a single row, which slow users may have.
+        check_fit(problem.model, problem.example, 0, config.model, int(sizes.min()))
     batches = Batches(users, sizes, local.epochs)
 
     def timed(cost: Cost) -> Timing:
@@ -94,15 +96,3 @@ def _dealt(config: Config, fleet: Fleet, data: UsersData) -> Fleet:
     if how == "size":
         return fleet.paired(how, sizes=data.sizes(everybody))
     return fleet.paired(how, dominant=data.label_mixes().argmax(axis=1))
-
-
-def _check_smallest(problem: Problem, rows: int) -> None:
-    """Batch norm refuses a single row, which equal-time batches of slow users may have."""
-    assert problem.example is not None
-    try:
-        check_fit(problem.model, problem.example, 0, "", rows)
-    except SalfError:
-        raise SalfError(
-            f"with batches equal-time the slowest user has {rows} row, which is too few for this "
-            "model (batch norm needs 2): use a larger batch size or a longer deadline."
-        ) from None

@@ -37,8 +37,8 @@ class Attack:
 
     @classmethod
     def parse(cls, text: str, seed: int = 0) -> "Attack | None":
-        """`flip`, or `flip:2` for another strength; None for no attack."""
-        if not text:
+        """`flip`, or `flip:2` for another strength; None for `none` or nothing."""
+        if text in ("", "none"):
             return None
         kind, colon, strength = text.partition(":")
         if kind not in STRENGTH:

@@ -12,7 +12,7 @@ For some of these the server keeps something of each user from round to round. T
 with one state for checkpoints.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,20 +21,18 @@ from torch import Tensor
 
 from salf.common.errors import SalfError
 from salf.core.aggregate import LayerwiseAggregate, UserId
-from salf.core.arrivals import Bools, Floats, Ints
+from salf.core.arrivals import Bools, Floats
 from salf.core.compression import Compression, unpacked
 from salf.core.layers import Layers
-from salf.core.rules import LocalRule, State, Tensors
+from salf.core.rules import LocalRule, Tensors
 from salf.methods import Method, RoundPlan
 from salf.methods.asks import Watch
 from salf.stages.attacks import Attacked, Attackers
 from salf.stages.compressed import Compressed, Residuals
-from salf.stages.participation import Participation
+from salf.stages.participation import Participation, Users
 from salf.stages.recall import Recall, Remembering, StandIns
 from salf.stages.robust import Robust, RobustAggregate, Votes
 from salf.stages.states import States
-
-Users = Sequence[UserId] | Ints
 
 
 class Kept(Protocol):
@@ -75,35 +73,20 @@ class Pipeline:
         """With the `seed` of a simulation, its users' side of compression is run here, too."""
         self.method, self.stages, self._simulated = method, stages, seed is not None
         self._layers, self._weights = layers, weights
-        asks, rule = method.asks, method.memory()
+        asks, rule, compression = method.asks, method.memory(), stages.compression
+        _check(stages, method)
         counts = asks.cutoff is not None or (asks.chance and stages.count_reach)
         self.participation = Participation(len(layers), asks.cutoff) if counts else None
         self.recall = None if rule is None else Recall(layers, weights, rule)
-        self.states: States | None = None
-        if method.defines("server_state", "user_state", "step"):
-            self.states = States(method, layers, weights)
-            if method.users_keep == "device" and method.defines("user_state") and asks.about_users:
-                raise SalfError(
-                    f"{method.name}.share depends on what only the server knows of users, so their "
-                    "states cannot stay on their devices: set users_keep to 'server'."
-                )
-            if stages.robust is not None and method.defines("heard"):
-                raise SalfError(
-                    f"the server of {method.name} keeps a sum over all users, which a robust rule "
-                    "does not protect: set robust to 'none'."
-                )
-        self.watch = Watch(method)
-        self.rule_watch: Watch | None = None
+        keeps = method.defines("server_state", "user_state", "step")
+        self.states = States(method, layers, weights) if keeps else None
         if not asks.simulated_only:
             method.check_shares_are_own(len(layers), self.server_state)
+        self.watch = Watch(method)
+        self.rule_watch: Watch | None = None
         self.votes = None if stages.robust is None else Votes(stages.robust)
         self.residuals: Residuals | None = None
-        if (compression := stages.compression) is not None and seed is not None:
-            if compression.remembers and method.asks.narrows:
-                raise SalfError(
-                    f"the users' networks change in {method.name}, so they cannot add what they "
-                    "did not send to the next update: use compress='fp16' or qsgd."
-                )
+        if compression is not None and seed is not None:
             self.residuals = Residuals(compression, layers, seed)
 
     def open(
@@ -167,11 +150,6 @@ class Pipeline:
         return self.participation.intervals(users)
 
     @property
-    def begins_with(self) -> tuple[State, State]:
-        """The method's state of the server, and of a user that was not there before."""
-        return ({}, {}) if self.states is None else (self.states.server, self.states.fresh)
-
-    @property
     def server_state(self) -> Mapping[str, Tensor]:
         """The method's state of the server."""
         return {} if self.states is None else self.states.server
@@ -187,6 +165,27 @@ class Pipeline:
             "states": self.states,
         }
         return {name: each for name, each in kept.items() if each is not None}
+
+
+def _check(stages: Stages, method: Method) -> None:
+    """Refuse what a method cannot do with these stages."""
+    keeps = method.defines("user_state") and method.users_keep == "device"
+    if keeps and method.asks.about_users:
+        raise SalfError(
+            f"{method.name}.share depends on what only the server knows of users, so their "
+            "states cannot stay on their devices: set users_keep to 'server'."
+        )
+    if stages.robust is not None and method.defines("heard"):
+        raise SalfError(
+            f"the server of {method.name} keeps a sum over all users, which a robust rule "
+            "does not protect: set robust to 'none'."
+        )
+    compression = stages.compression
+    if compression is not None and compression.remembers and method.asks.narrows:
+        raise SalfError(
+            f"the users' networks change in {method.name}, so they cannot add what they "
+            "did not send to the next update: use compress='fp16' or qsgd."
+        )
 
 
 def state_of(kept: Mapping[str, Kept]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
@@ -229,29 +228,24 @@ class Voice:
             self.total[group.users] += group.weights.sum(axis=0) / len(group.weights)
 
     def _hear_with_memory(self, plan: RoundPlan, t: int, recall: Recall, everybody: float) -> None:
-        layers, remembered = len(recall.layers), np.array(recall.remembered, np.int64)
-        new = np.zeros((layers, len(self.total)))
+        remembered, rule = np.array(recall.remembered, np.int64), recall.rule
+        new = np.zeros((len(recall.layers), len(self.total)))
         for group in plan.groups:
             new[:, group.users] = group.weights
-        here = [np.flatnonzero(each).tolist() for each in new]
-        nobody: list[list[int]] = [[] for _ in new]
-        left = [
-            recall.absent(t, layer, there)[: len(remembered)]
-            for layer, there in enumerate(here if recall.rule.stands_in else nobody)
-        ]
         old = np.zeros_like(new)
-        if recall.rule.stands_in:
-            # All together weigh 1: who arrived by number, who did not by what is left.
-            for layer, absent in enumerate(left):
-                total = len(here[layer]) + absent.sum()
-                if total > 0:
-                    new[layer] *= len(here[layer]) / total
+        for layer, weights in enumerate(new):
+            here = np.flatnonzero(weights).tolist() if rule.stands_in else []
+            absent = recall.absent(t, layer, here)[: len(remembered)]
+            if rule.stands_in:
+                # All together weigh 1: who arrived by number, who did not by what is left.
+                if (total := len(here) + absent.sum()) > 0:
+                    new[layer] *= len(here) / total
                     old[layer, remembered] = absent / total
-        else:
-            # What arrives takes the place of what is remembered of its user.
-            counts = recall.left(t, remembered.tolist()).T * recall.rule.beta
-            new[:, remembered] *= 1 - counts
-            old[:, remembered] = np.array(left) * recall.rule.beta / everybody
+            else:
+                # What arrives takes the place of what is remembered of its user.
+                left = recall.left(t)[: len(remembered), layer]
+                new[layer, remembered] *= 1 - left * rule.beta
+                old[layer, remembered] = absent * rule.beta / everybody
         self.total += (new + old).mean(axis=0)
 
     def parts(self) -> Floats:

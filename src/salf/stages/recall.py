@@ -12,8 +12,7 @@ who arrived, and what is left of it for who did not,
     sum_u r[l, u] y[l, u] / sum_u r[l, u],    y being new for those who arrived.
 """
 
-from abc import abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import torch
@@ -24,93 +23,69 @@ from salf.core.arrivals import Floats, Ints
 from salf.core.layers import Layers
 from salf.core.rules import Tensors
 from salf.methods import Recalled
+from salf.stages.table import Table
 
 
 class Recall:
-    """A table with a row for each user remembered: its last gradient of every layer, and when.
+    """The last gradient of every layer that each user sent, when, and the user's weight.
 
-    It has at most `rule.users` rows, so it takes as many times the memory of the model, and that of
-    the updates of the open round. A user too many takes the place of the one that has been away for
-    longest, whose gradients faded most.
+    At most `rule.users` are remembered, so it takes as many times the memory of the model, and that
+    of the updates of the open round. A user too many takes the place of the one that has been away
+    for longest, whose gradients faded most.
     """
 
-    def __init__(
-        self,
-        layers: Layers,
-        like: Mapping[str, Tensor],
-        rule: Recalled,
-    ) -> None:
+    def __init__(self, layers: Layers, like: Mapping[str, Tensor], rule: Recalled) -> None:
         self.layers, self.rule = layers, rule
-        self._like = {name: tensor for name, tensor in like.items() if tensor.requires_grad}
-        self._like = {name: self._like[name] for name in layers.index_of if name in self._like}
-        self._row: dict[UserId, int] = {}
-        self._values = {
-            name: tensor.new_empty((0, *tensor.shape)) for name, tensor in self._like.items()
-        }
-        self._last: Ints = np.zeros((0, len(layers)), np.int64)  # the round of each layer; 0: none
-        self._weight: Floats = np.zeros(0)
+        self.names = [name for name in layers.index_of if name in like and like[name].requires_grad]
+        about = {"last": torch.zeros(len(layers), dtype=torch.int64)}  # the round; 0: none
+        about["weight"] = torch.zeros((), dtype=torch.float64)
+        values = {f"value {name}": like[name].detach() for name in self.names}
+        self._table = Table({**values, **about}, rule.users)
+        self.state, self.load_state = self._table.state, self._table.load_state
         self._new: dict[UserId, Tensors] = {}  # of the round that is open
-
-    @property
-    def users(self) -> int:
-        return len(self._row)
-
-    @property
-    def names(self) -> Collection[str]:
-        return self._values
-
-    @property
-    def bytes(self) -> int:
-        return sum(values.nbytes for values in self._values.values())
-
-    def faded(self, user: UserId, name: str, t: int) -> Tensor | None:
-        """y[l, u] as it counts in round t; None if there is none."""
-        row = self._row.get(user)
-        if row is None or not (last := int(self._last[row, self.layers.index_of[name]])):
-            return None
-        return self._values[name][row] * float(self._left(np.array(t - last)))
-
-    def left(self, t: int, users: Sequence[UserId]) -> Floats:
-        """The part left in round t of each user's last update, [users, L]; 0 if nothing was."""
-        rows = np.array([self._row.get(user, -1) for user in users], np.int64)
-        last = np.concatenate(
-            [self._last, np.zeros_like(self._last[:1], shape=(1, len(self.layers)))]
-        )
-        return np.where(last[rows] > 0, self._left(t - last[rows]), 0.0)
 
     @property
     def remembered(self) -> list[UserId]:
         """The users that are remembered, row by row."""
-        return sorted(self._row, key=self._row.__getitem__)
+        return self._table.users
 
-    def absent(self, t: int, layer: int, here: Iterable[UserId]) -> Floats:
-        """The weights in round t of the rows of absent users, in a layer (from 0)."""
-        last = self._last[:, layer]
-        counts = np.where(last > 0, self._left(t - last), 0.0) * self._weight
-        counts[[self._row[user] for user in here if user in self._row]] = 0.0
-        return counts
+    @property
+    def bytes(self) -> int:
+        return sum(self._table.columns[f"value {name}"].nbytes for name in self.names)
 
-    def rows(self, layer: int) -> dict[str, Tensor]:
-        """The memory of a layer (from 0), [rows, ...], by name."""
-        names = self.layers[layer].parameters
-        return {name: self._values[name] for name in names if name in self._values}
+    @property
+    def _last(self) -> Ints:
+        return self._table.columns["last"].numpy()
 
-    def mean(self, t: int, total: float, sums: LayerwiseAggregate) -> dict[str, Tensor]:
-        """sum_u weight_u y[l, u] / total, of the layers of which something is remembered.
-
-        `sums` says what a sum over users is: where some may be bad, another than the plain one.
-        """
-        found: dict[str, Tensor] = {}
-        left = np.where(self._last > 0, self._left(t - self._last), 0.0)
-        weights = left * self._weight[:, None] / total
-        for index in range(len(self.layers)):
-            if weights[:, index].any():
-                found |= sums.sum_of(self.rows(index), weights[:, index])
-        return found
+    @property
+    def _weight(self) -> Floats:
+        return self._table.columns["weight"].numpy()
 
     def _left(self, age: Ints) -> Floats:
         fade = self.rule.fade
         return np.ones(age.shape) if fade is None else np.asarray(fade / (fade + age))
+
+    def left(self, t: int) -> Floats:
+        """What is left in round t of what is remembered, [rows, L]; 0 of what nobody sent."""
+        return np.where(self._last > 0, self._left(t - self._last), 0.0)
+
+    def faded(self, user: UserId, name: str, t: int) -> Tensor | None:
+        """y[l, u] as it counts in round t; None if there is none."""
+        row = self._table.row.get(user)
+        if row is None or not (last := int(self._last[row, self.layers.index_of[name]])):
+            return None
+        return self._table.columns[f"value {name}"][row] * float(self._left(np.array(t - last)))
+
+    def absent(self, t: int, layer: int, here: Iterable[UserId]) -> Floats:
+        """The weights in round t of the rows of absent users, in a layer (from 0)."""
+        counts = self.left(t)[:, layer] * self._weight
+        counts[[self._table.row[user] for user in here if user in self._table.row]] = 0.0
+        return counts
+
+    def sum_of(self, layer: int, weights: Floats, sums: LayerwiseAggregate) -> dict[str, Tensor]:
+        """sum_u weights_u y[l, u] of a layer (from 0), as `sums` says what a sum over users is."""
+        names = [name for name in self.layers[layer].parameters if name in self.names]
+        return sums.sum_of({n: self._table.columns[f"value {n}"] for n in names}, weights)
 
     def note(self, user: UserId, update: Tensors) -> None:
         """A user's update of the round that is open; an empty one takes nobody's place."""
@@ -123,101 +98,63 @@ class Recall:
             row = self._place(user)
             self._weight[row] = weights.get(user, 1.0)
             for name, value in update.items():
-                self._values[name][row] = value
+                self._table.columns[f"value {name}"][row] = value
                 self._last[row, self.layers.index_of[name]] = t
         self._new = {}
 
     def _place(self, user: UserId) -> int:
-        if user in self._row:
-            return self._row[user]
-        if len(self._row) < self.rule.users:
-            self._row[user] = row = len(self._row)
-            if row >= len(self._weight):
-                self._grow(min(self.rule.users, max(8, 2 * row)))
-            return row
-        # The row decides between equally old ones, so that a server started again chooses alike.
-        oldest = min(self._row, key=lambda one: (self._last[self._row[one]].max(), self._row[one]))
-        self._row[user] = row = self._row.pop(oldest)
-        self._last[row] = 0
-        return row
-
-    def _grow(self, rows: int) -> None:
-        more = rows - len(self._weight)
-        self._weight = np.concatenate([self._weight, np.zeros(more)])
-        self._last = np.concatenate([self._last, np.zeros((more, len(self.layers)), np.int64)])
-        for name, values in self._values.items():
-            self._values[name] = torch.cat([values, values.new_zeros((more, *values.shape[1:]))])
-
-    def state(self) -> tuple[list[UserId], dict[str, Tensor]]:
-        users = self.remembered
-        kept = {f"value {name}": values[: len(users)] for name, values in self._values.items()}
-        kept["last"] = torch.from_numpy(self._last[: len(users)])
-        kept["weight"] = torch.from_numpy(self._weight[: len(users)])
-        return users, kept
-
-    def load_state(self, users: Sequence[UserId], kept: Mapping[str, Tensor]) -> None:
-        self._row = {user: row for row, user in enumerate(users)}
-        self._last, self._weight = kept["last"].numpy().copy(), kept["weight"].numpy().copy()
-        for name, like in self._like.items():
-            values = kept[f"value {name}"]
-            if values.shape != (len(users), *like.shape):
-                raise ValueError(f"the memory of {name!r} has a different shape")
-            self._values[name] = values.to(like).clone()
+        rows = self._table.row
+        if user not in rows and len(rows) == self.rule.users:
+            # The row decides between equally old ones: a server started again chooses alike.
+            oldest = min(rows, key=lambda one: (self._last[rows[one]].max(), rows[one]))
+            rows[user] = rows.pop(oldest)
+            self._last[rows[user]] = 0
+        return int(self._table.rows([user], add=True)[0])
 
 
-class _WithRecall(Changing):
-    """An aggregate around another, to which it adds what is remembered.
+class Remembering(Changing):
+    """Adds what differs from what is remembered, and then the mean of the latter.
 
-    Buffers are aggregated as ever: a running statistic is not something to catch up with.
+    `everybody` is the weight of all users, whether they were asked or not. Buffers are aggregated
+    as ever: a running statistic is not something to catch up with.
     """
 
-    def __init__(self, inner: LayerwiseAggregate, recall: Recall, t: int) -> None:
+    def __init__(self, inner: LayerwiseAggregate, recall: Recall, t: int, everybody: float) -> None:
         super().__init__(inner)
-        self._recall, self._t = recall, t
+        self._recall, self._t, self._everybody = recall, t, everybody
 
     def changed(self, update: Tensors, weights: PerLayer | None, user: UserId) -> Tensors:
         """Remember the layers of a user's update that count, and add what is new in them."""
-        index_of = self._recall.layers.index_of
+        index_of, names = self._recall.layers.index_of, self._recall.names
         counts = {
             name: value
             for name, value in update.items()
-            if name in self._recall.names and (weights is None or weights[index_of[name]])
+            if name in names and (weights is None or weights[index_of[name]])
         }
         self._recall.note(user, counts)
         return {**update, **self._new(user, counts)}
 
-    @abstractmethod
     def _new(self, user: UserId, counts: Tensors) -> Tensors:
         """The part of a user's gradients that is added."""
-
-
-class Remembering(_WithRecall):
-    """Adds what differs from what is remembered, and then the mean of the latter.
-
-    `everybody` is the weight of all users, whether they were asked or not.
-    """
-
-    def __init__(self, inner: LayerwiseAggregate, recall: Recall, t: int, everybody: float) -> None:
-        super().__init__(inner, recall, t)
-        self._everybody = everybody
-
-    def _new(self, user: UserId, counts: Tensors) -> Tensors:
-        found = dict(counts)
+        new = dict(counts)
         for name, value in counts.items():
             if (known := self._recall.faded(user, name, self._t)) is not None:
-                found[name] = value - self._recall.rule.beta * known
-        return found
+                new[name] = value - self._recall.rule.beta * known
+        return new
 
     def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
-        step = self._inner.total(weights, divisor)
-        for name, value in self._recall.mean(self._t, self._everybody, self._inner).items():
-            remembered = self._recall.rule.beta * value
-            known = step.values.get(name)
-            step.values[name] = remembered if known is None else known + remembered
+        step, recall = self._inner.total(weights, divisor), self._recall
+        shares = recall.left(self._t) * recall._weight[:, None] / self._everybody
+        for layer in np.flatnonzero(shares.any(axis=0)).tolist():
+            mean = recall.sum_of(layer, shares[:, layer], self._inner)
+            for name, value in mean.items():
+                remembered = recall.rule.beta * value
+                known = step.values.get(name)
+                step.values[name] = remembered if known is None else known + remembered
         return step
 
 
-class StandIns(_WithRecall):
+class StandIns(Remembering):
     """Averages what arrived together with what absent users sent last, as far as it is left.
 
     `own` are the weights of users that do not weigh 1. The method's step must be the mean over who
@@ -227,7 +164,7 @@ class StandIns(_WithRecall):
     def __init__(
         self, inner: LayerwiseAggregate, recall: Recall, t: int, own: Mapping[UserId, float]
     ) -> None:
-        super().__init__(inner, recall, t)
+        super().__init__(inner, recall, t, everybody=0.0)
         self._own = own
         self._here: list[dict[UserId, float]] = [{} for _ in recall.layers]
 
@@ -244,7 +181,7 @@ class StandIns(_WithRecall):
             if not absent.any():
                 continue
             arrived, left = sum(here.values()), float(absent.sum())
-            for name, value in self._inner.sum_of(self._recall.rows(layer), absent).items():
+            for name, value in self._recall.sum_of(layer, absent, self._inner).items():
                 known = step.values.get(name)
                 if known is None:
                     step.values[name] = value / left

@@ -22,13 +22,12 @@ than 2f + 1 users have ever sent a layer, it does not move. Buffers are combined
 and counters as always.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -40,22 +39,6 @@ from salf.core.rules import Tensors
 RULES = ("none", "median", "trimmed", "clip")
 ROUNDING = 1e-6  # of a sum of weights
 LARGE = 3.0  # times the median norm: an update that is not just of a larger batch or more steps
-
-
-@dataclass(frozen=True)
-class Sent:
-    """One user's update of a layer, with its weight in the step of its round.
-
-    Where `partial`, entries that the user's narrower network does not hold are NaN.
-    """
-
-    weight: float
-    values: Mapping[str, Tensor]
-    partial: bool = False
-
-    def changed(self, change: Callable[[str, Tensor], Tensor]) -> "Sent":
-        """This update with other values."""
-        return replace(self, values={name: change(name, v) for name, v in self.values.items()})
 
 
 @dataclass(frozen=True)
@@ -87,6 +70,87 @@ class Robust:
         """How many users' updates are compared, old ones included, if there are as many."""
         return 4 * self.attackers + 3
 
+    def located(self, values: Tensor, weights: Tensor) -> Tensor:
+        """Where values [users, n] are, by the rule; a weight of 0 is no value."""
+        if self.rule == "clip":
+            return _mean(values, weights)
+        f, present = self.attackers, (weights > 0).expand_as(values)
+        count = present.sum(0, keepdim=True)
+        # Those who hold no such entry come last.
+        ordered, places = values.where(present, torch.inf).sort(dim=0)
+        if self.rule == "trimmed":
+            low, high = ((count - 1) // 2).clamp(min=0), (count // 2).clamp(max=len(values) - 1)
+            centre = (ordered.gather(0, low) + ordered.gather(0, high)) / 2
+            furthest = (values - centre).abs().where(present, -1.0).topk(f, dim=0).indices
+            return _mean(values, weights.expand_as(values).scatter(0, furthest, 0.0))
+        rank = torch.arange(len(values), device=values.device).unsqueeze(1)
+        kept = (rank >= f) & (rank < count - f)
+        upto = (weights.expand_as(values).gather(0, places) * kept).cumsum(0)
+        half = upto[-1] / 2
+        lower = (upto < half * (1 - ROUNDING)).sum(0, keepdim=True)
+        upper = (upto <= half * (1 + ROUNDING)).sum(0, keepdim=True).clamp(max=len(values) - 1)
+        return (ordered.gather(0, lower) + ordered.gather(0, upper))[0] / 2
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One user's update of a layer: all its numbers, in a row.
+
+    `held` says which of them a user has sent that did not send all: the others are 0.
+    """
+
+    weight: float  # in the step of its round
+    numbers: Tensor
+    held: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Ballot:
+    """Several users' updates of a layer, one in a row: gradients, and from `split` on buffers."""
+
+    values: Tensor
+    weights: Sequence[float]
+    split: int
+    held: Tensor | None = None
+
+    @classmethod
+    def of(cls, sent: Sequence[Sent], split: int) -> "Ballot":
+        values, held = torch.stack([each.numbers for each in sent]), None
+        if any(each.held is not None for each in sent):
+            everything = torch.ones_like(values[0], dtype=torch.bool)
+            held = torch.stack([everything if s.held is None else s.held for s in sent])
+        return cls(values, [each.weight for each in sent], split, held)
+
+    @property
+    def parts(self) -> list[Tensor]:
+        """The gradients and the buffers, without a part that is empty."""
+        both = self.values[:, : self.split], self.values[:, self.split :]
+        return [part for part in both if part.shape[1]]
+
+    def capped(self) -> "Ballot":
+        """Nobody weighs more than the median user: weight can be had by staying away."""
+        cap = sorted(self.weights)[(len(self.weights) - 1) // 2]
+        return replace(self, weights=[min(weight, cap) for weight in self.weights])
+
+    def clipped(self) -> "Ballot":
+        """No update is above the median norm; gradients and buffers apart."""
+        return replace(self, values=torch.cat([_clipped(part)[0] for part in self.parts], 1))
+
+    def suspects(self, count: int) -> set[int]:
+        """The rows of so many votes furthest from the median of all, as whole vectors.
+
+        Sizes differ for good reasons, such as batches and local steps, so lengths count only above
+        `LARGE` times the median norm.
+        """
+        found: set[int] = set()
+        for part in self.parts:
+            alike, norms = _clipped(part)
+            distances = torch.linalg.vector_norm(alike - alike.median(0).values, dim=1).cpu()
+            distances[norms > LARGE * norms.quantile(0.5)] = torch.inf
+            furthest = distances.topk(count).indices.tolist()
+            found |= {row for row in furthest if distances[row] > 0}
+        return found
+
 
 @dataclass
 class Votes:
@@ -104,28 +168,21 @@ class Votes:
     def keep(self, index: int, now: Mapping[UserId, Sent], old: Mapping[UserId, Sent]) -> None:
         """Keep the latest votes on a layer, each user's last."""
         # In the order of the users, which a replay has too, unlike that in which updates came.
-        newest = sorted(now, key=lambda user: (len(str(user)), user))[: self.rule.votes]
-        # Copies, because an engine may use the memory of its gradients again.
-        votes = {u: now[u].changed(lambda _, value: value.clone()) for u in newest} | dict(old)
+        newest = sorted(now, key=lambda user: (len(str(user)), user))
+        votes = {user: now[user] for user in newest} | dict(old)
         self.kept[index] = dict(islice(votes.items(), self.rule.votes))
 
     def state(self) -> tuple[list[list[Any]], dict[str, Tensor]]:
         kept = [(index, user, s) for index, by in self.kept.items() for user, s in by.items()]
-        tensors = {
-            f"{place}/{name}": value
-            for place, (_, _, sent) in enumerate(kept)
-            for name, value in sent.values.items()
-        }
-        return [[index, user, sent.partial] for index, user, sent in kept], tensors
+        tensors = {f"{place}": sent.numbers for place, (_, _, sent) in enumerate(kept)}
+        tensors |= {f"{n} held": s.held for n, (_, _, s) in enumerate(kept) if s.held is not None}
+        return [[index, user] for index, user, _ in kept], tensors
 
     def load_state(self, kept: Sequence[Sequence[Any]], tensors: Mapping[str, Tensor]) -> None:
-        values: list[dict[str, Tensor]] = [{} for _ in kept]
-        for key, tensor in tensors.items():
-            place, _, name = key.partition("/")
-            values[int(place)][name] = tensor
         self.kept = {}
-        for (index, user, partial), own in zip(kept, values, strict=True):
-            self.kept.setdefault(int(index), {})[user] = Sent(0.0, own, bool(partial))
+        for place, (index, user) in enumerate(kept):
+            sent = Sent(0.0, tensors[f"{place}"], tensors.get(f"{place} held"))
+            self.kept.setdefault(int(index), {})[user] = sent
 
 
 class RobustAggregate(LayerwiseAggregate):
@@ -133,8 +190,14 @@ class RobustAggregate(LayerwiseAggregate):
 
     def __init__(self, votes: Votes, layers: Layers, like: Mapping[str, Tensor]) -> None:
         super().__init__(layers, like, separate=True)
-        self._votes, self._robust = votes, votes.rule
+        self._votes, self._rule = votes, votes.rule
         self._sent: dict[int, dict[UserId, Sent]] = {}  # in this round
+        self._counters: dict[int, dict[str, Tensor]] = {}
+        # The numbers of every layer by name, in the order in which they are in a row.
+        self._names: list[list[str]] = []
+        for layer in layers:
+            names = [n for n in (*layer.parameters, *layer.buffers) if not is_counter(like[n])]
+            self._names.append(sorted(names, key=lambda name: not like[name].requires_grad))
 
     def add(
         self,
@@ -144,187 +207,115 @@ class RobustAggregate(LayerwiseAggregate):
         user: UserId | None = None,
     ) -> None:
         assert user is not None
-        by_layer: dict[int, dict[str, Tensor]] = {}
-        for name, value in update.items():
-            index = self._index(name)
-            if weights is None or weights[index]:
-                whole = value if held is None else self._whole(name, value, held)
-                by_layer.setdefault(index, {})[name] = whole
-        for index, values in by_layer.items():
-            weight = 1.0 if weights is None else float(weights[index])
-            sent = Sent(weight, values, held is not None)
-            others = self._sent.setdefault(index, {})
-            others[user] = _merged(others[user], sent) if user in others else sent
+        for index in dict.fromkeys(self._index(name) for name in update):
+            if not (weight := 1.0 if weights is None else float(weights[index])):
+                continue
+            known = self._counters.setdefault(index, {})
+            for name in self._layers[index].buffers:
+                if name in update and is_counter(value := update[name]):
+                    # As always: the furthest user's count stands.
+                    known[name] = torch.maximum(value, known.get(name, value))
+            row = self._row(self._names[index], update, held)
+            self._sent.setdefault(index, {})[user] = Sent(weight, *row)
             self._reached[index] += 1
 
-    def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
-        return self._combined(divisor, np.zeros(len(self._layers)), entrywise=False)
+    def _row(
+        self, names: Sequence[str], update: Tensors, held: Held | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """A user's numbers of a layer, and which they are if it has not all."""
+        if held is None and all(name in update for name in names):
+            return torch.cat([update[name].reshape(-1) for name in names]), None
+        full = {name: torch.full_like(self._like[name], torch.nan) for name in names}
+        for name in full.keys() & update.keys():
+            full[name][... if held is None else held[name]] = update[name]
+        numbers = torch.cat([value.reshape(-1) for value in full.values()])
+        return numbers.nan_to_num(), ~numbers.isnan()
 
-    def average(self, unreached: PerLayer | None = None) -> Step:
+    def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
+        return self._combined(divisor, entrywise=False)
+
+    def average(self) -> Step:
         """A mean of each entry over the users who hold it."""
-        p = np.zeros(len(self._layers)) if unreached is None else np.asarray(unreached)
-        return self._combined(None, p, entrywise=True)
+        return self._combined(None, entrywise=True)
 
     def sum_of(self, rows: Mapping[str, Tensor], weights: PerLayer) -> dict[str, Tensor]:
         """The sum over users of what is remembered of them, combined by the rule."""
-        step, users = Step({}), [row for row, weight in enumerate(weights) if weight]
-        sent = [Sent(float(weights[u]), {n: v[u] for n, v in rows.items()}) for u in users]
-        if sent:
-            rule = self._robust
-            self._combine(step, _capped(sent), rule.rule, rule.needed, 1.0, entrywise=False)
+        step, users = Step({}), np.flatnonzero(weights).tolist()
+        if len(users):
+            values = torch.cat([value[users].reshape(len(users), -1) for value in rows.values()], 1)
+            all_of_them = [float(weights[user]) for user in users]
+            ballot = Ballot(values, all_of_them, values.shape[1]).capped()
+            self._place(step, list(rows), ballot, self._rule)
         return step.values
 
-    def _combined(
-        self, divisor: PerLayer | None, p: npt.NDArray[np.float64], entrywise: bool
-    ) -> Step:
-        step, robust = Step({}), self._robust
+    def _combined(self, divisor: PerLayer | None, entrywise: bool) -> Step:
+        step, rule = Step({}), self._rule
         for index, sent in self._sent.items():
-            by = 1.0 if divisor is None else float(divisor[index])
-            now = {u: replace(each, weight=each.weight / by) for u, each in sent.items()}
+            names, by = self._names[index], 1.0 if divisor is None else float(divisor[index])
+            split = sum(self._like[n].numel() for n in names if self._like[n].requires_grad)
+            now = {user: replace(each, weight=each.weight / by) for user, each in sent.items()}
             old = {u: each for u, each in self._votes.kept.get(index, {}).items() if u not in now}
             self._votes.keep(index, now, old)
-            fresh, reached = _capped(list(now.values())), float(1 - p[index])
-            if len(fresh) >= robust.needed:
-                self._combine(step, fresh, robust.rule, robust.needed, reached, entrywise)
-            elif plausible := self._plausible(fresh, list(old.values())):
-                self._combine(step, plausible, "mean", 1, reached, entrywise)
+            fresh = Ballot.of(list(now.values()), split).capped()
+            if len(now) >= rule.needed:
+                self._place(step, names, fresh, rule, entrywise)
+            elif plausible := self._plausible(fresh, [*now.values(), *old.values()]):
+                self._place(step, names, plausible, None, entrywise)
+            else:
+                continue
+            step.values.update(self._counters[index])
         return step
 
-    def _plausible(self, fresh: Sequence[Sent], old: Sequence[Sent]) -> list[Sent]:
+    def _plausible(self, fresh: Ballot, votes: Sequence[Sent]) -> Ballot | None:
         """Select, of too few updates, those that are like what users last sent of this layer.
 
         They are clipped to the median norm, and have the weight of those left out as well.
         """
-        votes = [*fresh, *old][: self._robust.votes]
-        if len(votes) < self._robust.needed:
-            return []  # nobody can tell
-        gradients, buffers = self._kinds(votes)
-        suspects = self._suspects(votes, gradients) | self._suspects(votes, buffers)
-        clipped = self._entries_of_enough(self._clipped(votes))
-        left = [clipped[place] for place in range(len(fresh)) if place not in suspects]
+        rule, votes = self._rule, votes[: self._rule.votes]
+        if len(votes) < rule.needed:
+            return None  # nobody can tell
+        both = Ballot.of(votes, fresh.split)
+        suspects = both.suspects(rule.attackers)
+        left = [row for row in range(len(fresh.weights)) if row not in suspects]
         if not left:
-            return []
-        gain = sum(each.weight for each in fresh) / sum(each.weight for each in left)
-        return [replace(each, weight=each.weight * gain) for each in left]
+            return None
+        gain = sum(fresh.weights) / sum(fresh.weights[row] for row in left)
+        held = both.held
+        if held is not None:  # entries of narrower networks that enough of them hold
+            held = (held & (held.sum(0) >= rule.needed))[left]
+        weights = [fresh.weights[row] * gain for row in left]
+        return Ballot(both.clipped().values[left], weights, fresh.split, held)
 
-    def _suspects(self, votes: Sequence[Sent], names: Sequence[str]) -> set[int]:
-        """The places of the f votes furthest from the median of all, as whole vectors.
-
-        Sizes differ for good reasons, such as batches and local steps, so lengths count only above
-        `LARGE` times the median norm.
-        """
-        numbers = [name for name in names if not is_counter(self._like[name])]
-        if not numbers:
-            return set()
-        norms = torch.tensor([_norm(each, numbers) for each in votes])
-        alike = _clipped(votes, numbers)
-        rows = torch.cat([self._stacked(name, alike)[0].flatten(1) for name in numbers], dim=1)
-        distances = torch.linalg.vector_norm(rows - rows.median(0).values, dim=1).cpu()
-        distances[norms > LARGE * norms.quantile(0.5)] = torch.inf
-        furthest = distances.topk(self._robust.attackers).indices.tolist()
-        return {place for place in furthest if distances[place] > 0}
-
-    def _entries_of_enough(self, votes: Sequence[Sent]) -> Sequence[Sent]:
-        """The votes without the entries of narrower networks that too few of them hold."""
-        if not any(each.partial for each in votes):
-            return votes
-        held = {
-            name: torch.stack([~each.values[name].isnan() for each in votes]).sum(0)
-            >= self._robust.needed
-            for name in votes[0].values
-            if not is_counter(votes[0].values[name])
-        }
-
-        def enough(name: str, value: Tensor) -> Tensor:
-            return value.where(held[name], torch.nan) if name in held else value
-
-        return [replace(each.changed(enough), partial=True) for each in votes]
-
-    def _combine(
+    def _place(
         self,
         step: Step,
-        sent: Sequence[Sent],
-        rule: str,
-        needed: int,
-        reached: float,
-        entrywise: bool,
+        names: Sequence[str],
+        ballot: Ballot,
+        rule: Robust | None,
+        entrywise: bool = False,
     ) -> None:
-        """Put what users sent of a layer into the step, where there are enough of them."""
-        if rule == "clip":
-            sent = self._clipped(sent)
-        for name in dict.fromkeys(name for each in sent for name in each.values):
-            mine = [each for each in sent if name in each.values]
-            if is_counter(mine[0].values[name]):  # as always: the furthest user's count stands
-                step.values[name] = torch.stack([each.values[name] for each in mine]).amax(0)
-                continue
-            values, weights = self._stacked(name, mine)
-            enough = (weights > 0).sum(0) >= needed
-            if not bool(enough.any()):
-                continue
-            mean, of_all = _located(values, weights, rule, self._robust.attackers), weights.sum(0)
-            is_buffer = not self._like[name].requires_grad
-            scale = torch.ones_like(of_all) if entrywise else of_all
-            scale = scale.clamp(max=1.0) if is_buffer else scale / reached
-            step.values[name] = (mean * scale).where(enough, 0.0)
-            if not bool(enough.all()):
-                step.held[name] = enough.expand_as(mean)
-
-    def _kinds(self, sent: Sequence[Sent]) -> tuple[list[str], list[str]]:
-        names = list(dict.fromkeys(name for each in sent for name in each.values))
-        gradients = [name for name in names if self._like[name].requires_grad]
-        return gradients, [name for name in names if name not in gradients]
-
-    def _clipped(self, sent: Sequence[Sent]) -> Sequence[Sent]:
-        """The updates, none above the median norm; gradients and buffers apart."""
-        for names in self._kinds(sent):
-            sent = _clipped(sent, names)
-        return sent
-
-    def _whole(self, name: str, value: Tensor, held: Held) -> Tensor:
-        """A narrower network's entries in a tensor of full shape, and NaN for the others."""
-        full = torch.full_like(self._like[name], torch.nan, requires_grad=False)
-        full[held[name]] = value
-        return full
-
-    def _stacked(self, name: str, sent: Sequence[Sent]) -> tuple[Tensor, Tensor]:
-        """Values [users, ...] and weights of the same rank, 0 where a user holds no such entry."""
-        like = self._like[name]
-        values = torch.stack([each.values[name].to(like) for each in sent])
-        weights = like.new_tensor([each.weight for each in sent], requires_grad=False)
-        weights = weights.view(-1, *[1] * like.dim())
-        if not any(each.partial for each in sent):
-            return values, weights
-        absent = values.isnan()
-        return values.where(~absent, 0.0), weights.where(~absent, 0.0)
-
-
-def _capped(sent: Sequence[Sent]) -> list[Sent]:
-    """Nobody weighs more than the median user: a weight, too, can be asked for by staying away."""
-    weights = sorted(each.weight for each in sent)
-    cap = weights[(len(weights) - 1) // 2]
-    return [replace(each, weight=min(each.weight, cap)) for each in sent]
-
-
-def _located(values: Tensor, weights: Tensor, rule: str, f: int) -> Tensor:
-    """Where the values [users, ...] are, by the rule; a weight of 0 is no value."""
-    if rule in ("clip", "mean"):
-        return _mean(values, weights)
-    present = (weights > 0).expand_as(values)
-    count = present.sum(0, keepdim=True)
-    # Those who hold no such entry come last.
-    ordered, places = values.where(present, torch.inf).sort(dim=0)
-    if rule == "trimmed":
-        low, high = ((count - 1) // 2).clamp(min=0), (count // 2).clamp(max=len(values) - 1)
-        centre = (ordered.gather(0, low) + ordered.gather(0, high)) / 2
-        furthest = (values - centre).abs().where(present, -1.0).topk(f, dim=0).indices
-        return _mean(values, weights.expand_as(values).scatter(0, furthest, 0.0))
-    rank = torch.arange(len(values), device=values.device).view(-1, *[1] * (values.dim() - 1))
-    kept = (rank >= f) & (rank < count - f)
-    upto = (weights.expand_as(values).gather(0, places) * kept).cumsum(0)
-    half = upto[-1] / 2
-    lower = (upto < half * (1 - ROUNDING)).sum(0, keepdim=True)
-    upper = (upto <= half * (1 + ROUNDING)).sum(0, keepdim=True).clamp(max=len(values) - 1)
-    return (ordered.gather(0, lower) + ordered.gather(0, upper))[0] / 2
+        """Put what a rule (None: the mean) makes of users' updates of a layer into the step."""
+        if rule is not None and rule.rule == "clip":
+            ballot = ballot.clipped()
+        values, needed = ballot.values, 1 if rule is None else rule.needed
+        weights = values.new_tensor(ballot.weights).unsqueeze(1)
+        if ballot.held is not None:
+            weights = weights.where(ballot.held, 0.0)
+        mean = _mean(values, weights) if rule is None else rule.located(values, weights)
+        enough, of_all = (weights > 0).sum(0) >= needed, weights.sum(0)
+        scale = torch.ones_like(of_all) if entrywise else of_all
+        gradients = torch.arange(len(mean), device=mean.device) < ballot.split
+        moved = mean * torch.where(gradients, scale, scale.clamp(max=1.0))
+        moved, enough = moved.where(enough, 0.0), enough.expand_as(mean)
+        sizes = [self._like[name].numel() for name in names]
+        for name, value, some in zip(
+            names, moved.split_with_sizes(sizes), enough.split_with_sizes(sizes), strict=True
+        ):
+            like = self._like[name]
+            if bool(some.any()):
+                step.values[name] = value.to(like.dtype).view(like.shape)
+                if not bool(some.all()):
+                    step.held[name] = some.view(like.shape)
 
 
 def _mean(values: Tensor, weights: Tensor) -> Tensor:
@@ -332,37 +323,9 @@ def _mean(values: Tensor, weights: Tensor) -> Tensor:
     return (values * weights).sum(0) / total.where(total > 0, 1.0)
 
 
-def _clipped(sent: Sequence[Sent], names: Sequence[str]) -> list[Sent]:
-    """Every update, its values of these names scaled down to the median norm."""
-    norms = torch.tensor([_norm(each, names) for each in sent])
+def _clipped(values: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows, none above their median norm, and their norms."""
+    norms = torch.linalg.vector_norm(values, dim=1, dtype=torch.float64).float().cpu()
     bound = float(norms.quantile(0.5))
-
-    def clipped(each: Sent, norm: float) -> Sent:
-        if not norm > bound:
-            return each
-        factor = bound / norm
-        return each.changed(lambda n, v: v if is_counter(v) or n not in names else v * factor)
-
-    return [clipped(*pair) for pair in zip(sent, norms.tolist(), strict=True)]
-
-
-def _norm(sent: Sent, names: Sequence[str]) -> float:
-    mine = [sent.values[name] for name in names if name in sent.values]
-    squares = [
-        float(torch.linalg.vector_norm(value.nan_to_num(), dtype=torch.float64)) ** 2
-        for value in mine
-        if not is_counter(value)
-    ]
-    return float(sum(squares) ** 0.5)
-
-
-def _merged(one: Sent, other: Sent) -> Sent:
-    """Two updates of one user in one round: one voice, with the weight of both."""
-    weight = one.weight + other.weight
-
-    def mean(name: str, value: Tensor) -> Tensor:
-        if is_counter(value):
-            return torch.maximum(value, other.values[name])
-        return (value * one.weight + other.values[name] * other.weight) / weight
-
-    return replace(one.changed(mean), weight=weight)
+    factors = [bound / norm if norm > bound else 1.0 for norm in norms.tolist()]
+    return values * values.new_tensor(factors).unsqueeze(1), norms

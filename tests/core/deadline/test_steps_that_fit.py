@@ -10,8 +10,7 @@ from reference import assert_close, copy_of, gradients
 from salf.core.layers import Layers
 from salf.live.inspection import Inspection
 from salf.live.server import LiveServer, ServerSettings
-from salf.live.task import Task
-from salf.live.update import decode, encode, size_of
+from salf.live.update import Task, decode, encode, size_of
 from salf.live.user import User
 from salf.problem import Problem
 

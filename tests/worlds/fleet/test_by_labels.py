@@ -73,7 +73,7 @@ def test_in_a_run_who_holds_what_decides_who_takes_part(pair):
         data="digits",
         split="dirichlet:0.1",
         users=20,
-        fleet="lab:speed=1e9",
+        fleet="pis:links=none",
         pair=pair,
         availability="by-labels:0.3,1",
         deadline=1.0,

@@ -35,7 +35,7 @@ def test_phones_have_the_documented_laws():
     """20,000 devices: quantiles within 4 % (over 4.5 standard errors of the 5th and 95th)."""
     devices = salf.Fleet("phones", users=20_000).devices
     z = 1.6449
-    wanted = 1e6 * np.exp(0.93 * np.array([-z, 0, z]))
+    wanted = np.exp(0.78 * np.array([-z, 0, z]))
     np.testing.assert_allclose(quantiles(devices.speed), wanted, rtol=0.06)
     np.testing.assert_allclose(
         quantiles(devices.up), 1e3 * np.exp(8.04 + 0.68 * np.array([-z, 0, z])), rtol=0.05
@@ -47,14 +47,31 @@ def test_phones_have_the_documented_laws():
     assert np.abs(together[np.triu_indices(3, 1)]).max() < 4.5 / np.sqrt(20_000)
 
 
-def test_edge_devices_are_of_four_classes():
-    speed = salf.Fleet("edge", users=20_000).devices.speed
+@pytest.mark.parametrize(
+    ("name", "speeds"), [("pis", [0.5, 1.0, 1.9]), ("microcontrollers", [1.0, 4.2])]
+)
+def test_boards_are_of_a_few_models(name, speeds):
+    speed = salf.Fleet(name, users=20_000).devices.speed
     found = {value: float((speed == value).mean()) for value in np.unique(speed)}
-    assert found == pytest.approx({25e6: 0.4, 5e6: 0.2, 2.5e6: 0.2, 1.25e6: 0.2}, abs=0.016)
+    assert found == pytest.approx(dict.fromkeys(speeds, 1 / len(speeds)), abs=0.016)
+
+
+def test_links_of_a_named_fleet():
+    with_links, without = (
+        parse(f"pis:links={name}", 20_000, 0).devices for name in ("lan", "none")
+    )
+    assert with_links.up[0] == pytest.approx(941e6 / 8, rel=0.01)
+    assert np.isinf([without.up, without.down]).all()
+    clients = parse("phones:links=clients", 20_000, 0).devices
+    np.testing.assert_array_equal(clients.up, clients.down)
+    # The quantiles of 100 clients, in kbit/s: 1134, 5388 and 43437.
+    found = quantiles(clients.up) * 8 / 1e3
+    np.testing.assert_allclose(found, [1134, 5388, 43437], rtol=0.25)
+    np.testing.assert_array_equal(with_links.speed, without.speed)
 
 
 def test_options_of_a_named_fleet():
-    fast = parse("phones:speed=1e7,jitter=0", 30, seed=0)
+    fast = parse("phones:speed=10,jitter=0", 30, seed=0)
     np.testing.assert_allclose(
         fast.devices.speed, 10 * salf.Fleet("phones", users=30).devices.speed
     )
@@ -70,7 +87,9 @@ def test_options_of_a_named_fleet():
     [
         ("phone", "unknown fleet 'phone'"),
         ("phones:colour=3", "unknown option of the fleet 'phones' 'colour'"),
-        ("phones:speed=fast", "write options of a fleet as in"),
+        ("phones:speed=fast", "option speed of the fleet 'phones' must be"),
+        ("phones:links=fast", "unknown kind of links 'fast'"),
+        ("phones:speed=2,links", "write options of a fleet as in"),
         ("nowhere.csv", "cannot read the fleet"),
         ("phones:speed=-1", "speed must be positive"),
     ],
@@ -161,7 +180,7 @@ def test_an_error_inside_a_named_fleet_is_not_taken_for_a_wrong_option(monkeypat
 def test_a_device_of_which_nobody_says_when_it_is_available_is_refused(tmp_path):
     (tmp_path / "a.csv").write_text("device,start,end\n0,0,9\n2,0,9\n")
     with pytest.raises(SalfError, match="2 of 4 devices have no intervals, such as device 1"):
-        parse("lab", 4, seed=0, available=str(tmp_path / "a.csv"))
+        parse("pis", 4, seed=0, available=str(tmp_path / "a.csv"))
 
 
 @pytest.mark.parametrize(

@@ -293,6 +293,7 @@ WITH_LAUNCHES = Cost(
     forward=np.array([1.0, 1.0]),
     backward=np.array([2.0, 1.0]),
     bytes=np.array([20.0, 10.0]),
+    large=np.array([[0.0, 1.0], [0.0, 0.0]]),
     depthwise=np.array([[0.0, 0.0], [1.0, 0.0]]),
     products=np.array([[1.0, 1.0], [1.0, 2.0]]),
     trained=np.array([5.0, 2.0]),

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node, get_gradient_edge
 
 from salf.common.errors import SalfError
 from salf.core.deadline.retry import Retry
 from salf.core.deadline.times import FORWARD, StageTimes
-from salf.core.graph import nodes_of
 from salf.core.layers import Layers
 
 SLOWEST = 2.0  # how much slower than usual a round may look, since one hiccup is not a slow round
@@ -120,7 +120,7 @@ class Backpropagation:
         named = dict(self.model.named_parameters())
         names = [name for layer in self.layers for name in layer.parameters]
         trainable = {name: named[name] for name in names if named[name].requires_grad}
-        nodes = nodes_of([loss] if loss.requires_grad else [])
+        nodes = _nodes_of([loss] if loss.requires_grad else [])
         # Only at the leaves: nodes of functions of one's own may have such an attribute too.
         used = {id(getattr(n, "variable", None)) for n in nodes if not n.next_functions}
         awaited = {name: p for name, p in trainable.items() if id(p) in used}
@@ -299,3 +299,15 @@ class _Round:
 
 def _accelerators(parameters: Iterable[Tensor]) -> set[torch.device]:
     return {parameter.device for parameter in parameters if parameter.device.type != "cpu"}
+
+
+def _nodes_of(outputs: Iterable[Tensor]) -> list[Node]:
+    """All nodes of the backward pass of these outputs."""
+    ahead = [get_gradient_edge(output).node for output in outputs]
+    found = set(ahead)
+    for node in ahead:  # which grows on the way
+        for below, _ in node.next_functions:
+            if below is not None and below not in found:
+                found.add(below)
+                ahead.append(below)
+    return ahead

@@ -15,15 +15,15 @@ from salf.core.compression import Compression, Sender
 from salf.core.layers import Layers
 from salf.engines.losses import Loss
 from salf.live.batches import OwnBatch
-from salf.live.task import Task
+from salf.live.update import Task
 from salf.live.user import User
 from salf.methods import Method
 from salf.problem import Problem
 from salf.worlds.fleet.cost import MOST
 
-RESIDUALS = "salf-residuals"  # where in the context's state what was not sent is kept
 SERVER_STATE, USER_STATE = "salf-server", "salf-user"  # records with a method's states
-TIMES = "salf-times"  # where in the context's state the learned times are kept
+# Where in the context's state what was not sent is kept, and the learned times.
+RESIDUALS, TIMES = "salf-residuals", "salf-times"
 
 Batch = tuple[Tensor, Tensor]
 
@@ -38,8 +38,6 @@ def train(
     steps: int | None = None,
     batch_size: int | None = None,
     samples: int | None = None,
-    seed: int = 0,
-    number: int | None = None,
     method: Method | None = None,
 ) -> Message:
     """Backpropagate as far as the round's deadline allows, and reply with the layers reached.
@@ -57,18 +55,14 @@ def train(
     `samples`.
 
     Flower starts a new process for each message. In the context, this node remembers how long its
-    layers take and, with topk compression, what it has not sent yet. `seed` and `number` key the
-    random rounding of QSGD. `method` is needed if it changes users' local steps and does not come
-    with salf.
+    layers take and, with topk compression, what it has not sent yet. `method` is needed if it
+    changes users' local steps and does not come with salf.
     """
     start = time.perf_counter()
     if isinstance(model, Problem):
         loss, model = model.loss, model.model
-    config, weights, states = _read(msg)
-    named, round = cast(str, config["layers"]), cast(int, config["server-round"])
-    deadline = cast(float | None, config.get("deadline"))
-    layers = Layers.of(model, json.loads(named))
-
+    config = _config(msg)
+    layers = Layers.of(model, json.loads(cast(str, config["layers"])))
     most = MOST * (batch_size or 0) if samples is None else samples
     own = None if batch_size is None else OwnBatch(batch_size, most)
 
@@ -80,105 +74,82 @@ def train(
         return loss(model(inputs), targets).mean()
 
     user = User("", Problem(model, layers), value, steps=steps, batch=own, method=method)
-    user.sender = _sender(cast(str, config.get("compress", "")), layers, seed, number, msg, context)
-    _recall(user, context, named)
-    left = None if deadline is None else deadline - (time.perf_counter() - start)
+    if (compression := Compression.parse(cast(str, config.get("compress", "")))) is not None:
+        # A node's number is as good as any to make its draws its own.
+        user.sender = Sender(compression, layers, 0, msg.metadata.dst_node_id % 2**32)
+    return answer(user, msg, context, start)
+
+
+def answer(
+    user: User, msg: Message, context: Context | None, start: float | None = None
+) -> Message:
+    """The reply of a user, who was asked at `start` (by `time.perf_counter`), or now."""
+    start = time.perf_counter() if start is None else start
+    config, state = _config(msg), RecordDict() if context is None else context.state
+    records = {n: dict(r.to_torch_state_dict()) for n, r in msg.content.array_records.items()}
+    server, own = records.pop(SERVER_STATE, {}), records.pop(USER_STATE, None)
+    (weights,) = records.values()
+    deadline = cast(float | None, config.get("deadline"))
+    _recall(user, state, cast(str, config["layers"]))
     task = Task(
-        round,
-        left,
+        cast(int, config["server-round"]),
+        None if deadline is None else deadline - (time.perf_counter() - start),
         weights,
         cast(int, config["local-steps"]),
         cast(float, config["local-rate"]),
         cast(float, config.get("step-seconds", 0.0)),
         cast(str, config.get("method", "")),
-        states.get(SERVER_STATE, {}),
-        {user.name: states[USER_STATE]} if USER_STATE in states else {},
+        server,
+        {} if own is None else {user.name: own},
         {user.name: cast(int, config.get("used", 0))},
     )
-    _recall_states(user, context)
     update = user.train(task)
-    if context is not None:
-        learned = user.backpropagation.state_dict()
-        context.state[TIMES] = ConfigRecord({"layers": named, "rows": update.rows, **learned})
-        if user.kept.states:
-            context.state[USER_STATE] = ArrayRecord(
-                {f"{r} {n}": v for r, own in user.kept.states.items() for n, v in own.items()}
-            )
-    elif user.kept.states:
-        raise SalfError("the method keeps a state on this node: pass the context to train.")
     update = replace(update, seconds=time.perf_counter() - start)
-    metrics = MetricRecord({"server-round": round, **update.numbers()})
-    arrays = ArrayRecord(dict(user.packed(update).tensors))
-    if user.sender is not None and user.sender.residuals and context is not None:
-        kept = {str(index): residual for index, residual in user.sender.residuals.items()}
-        context.state[RESIDUALS] = ArrayRecord(kept)
+    packed = user.packed(update)
+    residuals = {} if user.sender is None else user.sender.residuals
+    if context is None and (user.kept.states or residuals):
+        what = "the method keeps a state" if user.kept.states else "compress topk keeps the rest"
+        raise SalfError(f"{what} on this node: pass the context to train.")
+    learned = user.backpropagation.state_dict()
+    layers = cast(str, config["layers"])
+    state[TIMES] = ConfigRecord({"layers": layers, "rows": update.rows, **learned})
+    if user.kept.states:
+        kept = {f"{t} {n}": v for t, each in user.kept.states.items() for n, v in each.items()}
+        state[USER_STATE] = ArrayRecord(kept)
+    if residuals:
+        state[RESIDUALS] = ArrayRecord({str(index): rest for index, rest in residuals.items()})
+    metrics = MetricRecord({"server-round": task.round, **update.numbers()})
+    arrays = ArrayRecord(dict(packed.tensors))
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=msg)
 
 
-def _read(msg: Message) -> tuple[ConfigRecord, dict[str, Tensor], dict[str, dict[str, Tensor]]]:
-    """The config, the model, and the method's states by the names of their records."""
-    try:
-        (config,) = msg.content.config_records.values()
-        records = msg.content.array_records.items()
-        found = {name: dict(each.to_torch_state_dict()) for name, each in records}
-        states = {name: found.pop(name) for name in (SERVER_STATE, USER_STATE) if name in found}
-        (weights,) = found.values()
-        if not {"layers", "server-round", "local-steps", "local-rate"} <= config.keys():
-            raise ValueError
-    except ValueError:
+def _config(msg: Message) -> ConfigRecord:
+    """The config of a message that a SALF strategy sent."""
+    config = next(iter(msg.content.config_records.values()), ConfigRecord())
+    if not {"layers", "server-round", "local-steps", "local-rate"} <= config.keys():
         raise SalfError(
             "salf.flower.train cannot answer this message: the server's strategy must be "
             "salf.flower.SALF."
-        ) from None
-    return config, weights, states
+        )
+    return config
 
 
-def _recall_states(user: User, context: Context | None) -> None:
-    """Go on with what the method keeps on this node."""
-    known = None if context is None else context.state.get(USER_STATE)
-    if isinstance(known, ArrayRecord):
-        states: dict[int, dict[str, Tensor]] = {}
+def _recall(user: User, state: RecordDict, layers: str) -> None:
+    """Go on with what this node kept; not with times that are of other layers, or damaged."""
+    if isinstance(known := state.get(USER_STATE), ArrayRecord):
         for key, value in known.to_torch_state_dict().items():
             round, _, name = key.partition(" ")
-            states.setdefault(int(round), {})[name] = value
-        user.kept.states.update(states)
-
-
-def _sender(
-    compress: str,
-    layers: Layers,
-    seed: int,
-    number: int | None,
-    msg: Message,
-    context: Context | None,
-) -> Sender | None:
-    """Who compresses, if the strategy asks for it, with what this node has not sent yet."""
-    compression = Compression.parse(compress)
-    if compression is None:
-        return None
-    if compression.remembers and context is None:
-        raise SalfError(
-            "compress topk keeps what is not sent in the context: pass the context to train."
-        )
-    # A node's number is as good as any to make its draws its own.
-    own = msg.metadata.dst_node_id % 2**32 if number is None else number
-    sender = Sender(compression, layers, seed, own)
-    known = None if context is None else context.state.get(RESIDUALS)
-    if isinstance(known, ArrayRecord):
-        for index, residual in known.to_torch_state_dict().items():
-            sender.residuals[int(index)] = residual
-    return sender
-
-
-def _recall(user: User, context: Context | None, named: str) -> None:
-    """Go on with the times learned before, unless they are of other layers, or damaged."""
-    known = None if context is None else context.state.get(TIMES)
-    if not isinstance(known, ConfigRecord) or known.get("layers") != named:
+            user.kept.states.setdefault(int(round), {})[name] = value  # type: ignore[index]
+    if user.sender is not None and isinstance(known := state.get(RESIDUALS), ArrayRecord):
+        residuals = known.to_torch_state_dict()
+        user.sender.residuals = {int(index): rest for index, rest in residuals.items()}
+    times = state.get(TIMES)
+    if not isinstance(times, ConfigRecord) or times.get("layers") != layers:
         return
     try:
-        times = {key: value for key, value in known.items() if key not in ("layers", "rows")}
-        user.backpropagation.load_state_dict(times)  # type: ignore[arg-type]  # it checks
-        if user.batch is not None and isinstance(rows := known.get("rows"), int) and rows > 0:
+        learned = {key: value for key, value in times.items() if key not in ("layers", "rows")}
+        user.backpropagation.load_state_dict(learned)  # type: ignore[arg-type]  # it checks
+        if user.batch is not None and isinstance(rows := times.get("rows"), int) and rows > 0:
             user.batch.rows = rows
     except (SalfError, TypeError):
         return

@@ -1,7 +1,7 @@
 """The nodes of a Flower federation, as `Rounds` reaches them. What they send is not trusted."""
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any, TypeVar, cast
@@ -18,8 +18,7 @@ from salf.core.layers import Layers
 from salf.live.flower.client import SERVER_STATE, USER_STATE
 from salf.live.flower.mail import Mail, SentMessage
 from salf.live.rounds import Answer, Grace
-from salf.live.task import Task
-from salf.live.update import Rejected, Update, size_of, whole_of
+from salf.live.update import Rejected, Task, Update, size_of, whole_of
 
 Record = TypeVar("Record")
 
@@ -27,9 +26,6 @@ Record = TypeVar("Record")
 # torch: several seconds in all, and nobody knows how many before the first answers.
 FIRST_GRACE = 30.0
 MOST_GRACE = 60.0
-
-# Who takes part in a round, of the nodes that are there and those of them that are free.
-Choose = Callable[[Sequence[int], Sequence[int]], Sequence[int]]
 
 
 def grace_of(seconds: float | None) -> Grace:
@@ -91,24 +87,18 @@ class GridLink:
     """
 
     def __init__(
-        self,
-        grid: Grid,
-        question: Question,
-        choose: Choose | None = None,
-        names: Mapping[str, str] | None = None,
+        self, grid: Grid, question: Question, names: Mapping[str, str] | None = None
     ) -> None:
         self._grid, self._mail, self._question = grid, Mail(grid), question
-        self._choose = choose or (lambda present, free: present)
         self._names = dict(names or {})
         self._nodes = {name: int(node) for node, name in self._names.items()}
         self._round = self._most_bytes = 0
 
     def users(self) -> set[str]:
-        present = sorted(self._grid.get_node_ids())
-        return {self._name(node) for node in self._choose(present, self._idle(present))}
+        return {self._name(node) for node in self._grid.get_node_ids()}
 
     def free(self) -> set[str]:
-        return {self._name(node) for node in self._idle(list(self._grid.get_node_ids()))}
+        return {self._name(node) for node in self._idle(self._grid.get_node_ids())}
 
     def send(self, task: Task, users: Collection[str]) -> None:
         """One message to each of them who is free."""
@@ -127,7 +117,7 @@ class GridLink:
     def _name(self, node: int) -> str:
         return self._names.get(str(node), str(node))
 
-    def _idle(self, nodes: Sequence[int]) -> list[int]:
+    def _idle(self, nodes: Iterable[int]) -> list[int]:
         busy = {sent.node for sent in self._mail.unanswered()}
         return [node for node in nodes if node not in busy]
 

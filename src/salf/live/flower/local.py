@@ -17,27 +17,30 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
+from functools import cache
 from pathlib import Path
+from threading import Thread
 from typing import IO
 from urllib.request import urlopen
 
 import tomli_w
 
 from salf.common.errors import SalfError
-from salf.common.files import short_place, temporary_folder
+from salf.common.files import locked, temporary_folder
 from salf.common.process import sigterm_as_exit, uninterrupted
-from salf.live.flower.parent import VARIABLE
 
 LOOPBACK = "127.0.0.1"
 CONNECTION = "salf"  # what the federation is called in Flower's own configuration
 START = 60.0  # seconds a SuperLink or SuperNode may take until it is ready
 STOP = 5.0  # seconds they have to end before they are ended
+PARENT = "SALF_PARENT"  # in the environment of all processes of a federation: its folder
+LOOK = 0.5  # seconds between two looks whether the process that began it is there
 
 Value = str | int | float | bool
 
 
 class LocalFederation:
-    """A SuperLink and so many SuperNodes, or with `simulation` Flower's simulated nodes.
+    """A SuperLink and so many SuperNodes.
 
         with LocalFederation(3) as federation:
             for line in federation.run(Path("examples/flower-mnist"), {"deadline": 2.0}):
@@ -48,25 +51,20 @@ class LocalFederation:
     app calls `end_with_parent` as salf's own does, and else up to a minute later.
     """
 
-    def __init__(self, nodes: int, *, simulation: bool = False) -> None:
+    def __init__(self, nodes: int) -> None:
         if sys.platform == "win32":
             raise SalfError("a local Flower federation needs Linux or macOS; on Windows use WSL.")
-        self._nodes, self._simulation = nodes, simulation
+        self._nodes = nodes
         self._processes: dict[str, subprocess.Popen[str]] = {}
-        self._runs = 0
 
     def __enter__(self) -> "LocalFederation":
         with ExitStack() as stack:
             stack.enter_context(sigterm_as_exit())
             self.home = stack.enter_context(temporary_folder("salf-flower"))
             self._env = {**os.environ, **self._environment()}
-            if self._simulation:
-                folder = temporary_folder("salf-ray", short_place())
-                self._env["RAY_TMPDIR"] = str(stack.enter_context(folder))
             stack.callback(self._end_all)
             self._start_superlink()
-            if not self._simulation:
-                self._start_supernodes()
+            self._start_supernodes()
             self._open = stack.pop_all()
         return self
 
@@ -79,12 +77,9 @@ class LocalFederation:
         Its keys must be in the app's pyproject.toml. A run that fails is a `SalfError` after the
         last line.
         """
-        self._runs += 1
-        settings = self.home / f"run-{self._runs}.toml"
+        settings = self.home / "run.toml"
         settings.write_text(tomli_w.dumps(config or {}), encoding="utf-8")
         command = ["run", str(app.resolve()), CONNECTION, "--stream", "--run-config", str(settings)]
-        if self._simulation:
-            command += ["--federation-config", f"num-supernodes={self._nodes}"]
         last, process = "", self._flwr(*command)
         try:
             assert process.stdout is not None
@@ -96,12 +91,6 @@ class LocalFederation:
         finally:
             _end(process, time.monotonic() + STOP)
         self._check_last_run()
-
-    def kill(self, number: int) -> None:
-        """End SuperNode `number` (0, 1, ...) and all it started at once, as a power cut would."""
-        process = self._processes.pop(_node(number))
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
     def node_id(self, number: int) -> str:
         """What SuperNode `number` (0, 1, ...) is called as a user."""
@@ -122,11 +111,9 @@ class LocalFederation:
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds; else 1
-            "RAY_ADDRESS": "local",  # a simulation has a Ray of its own, not one that is there
-            "RAY_worker_niceness": "1",  # else 15, which leaves nothing beside other programs
             "OMP_NUM_THREADS": "1",  # each node a device of its own, not all of this machine
             "PYTHONUNBUFFERED": "1",
-            VARIABLE: str(self.home),
+            PARENT: str(self.home),
         }
 
     def _end_all(self) -> None:
@@ -148,7 +135,6 @@ class LocalFederation:
             "flower-superlink",
             *("--insecure", "--host", LOOPBACK, "--port", str(port)),
             "--disable-runtime-dependency-installation",
-            *(["--simulation"] if self._simulation else []),
         )
         until = time.monotonic() + START
         while True:
@@ -252,3 +238,31 @@ def _end_those_with(variable: str) -> None:
                     os.kill(int(folder.name), signal.SIGKILL)
                     found = True
         time.sleep(0.05)
+
+
+def end_with_parent() -> None:
+    """End this process if the one that began its federation is gone, now or later.
+
+    The kernel ends that one's children. Theirs, which Flower starts for each run and each message,
+    would go on for half a minute, and the ServerApp's has the files of the run. The federation's
+    folder is locked for as long as the process that began it lives. Without a local federation
+    this does nothing.
+    """
+    if (folder := os.environ.get(PARENT)) is not None:
+        _end_if_gone(folder)
+        _watch(folder)
+
+
+@cache
+def _watch(folder: str) -> None:
+    def keep_looking() -> None:
+        while True:
+            time.sleep(LOOK)
+            _end_if_gone(folder)
+
+    Thread(target=keep_looking, daemon=True).start()
+
+
+def _end_if_gone(folder: str) -> None:
+    with suppress(BlockingIOError), locked(Path(folder)):
+        os._exit(1)  # nobody is left to be told

@@ -1,7 +1,6 @@
 """SALF as a Flower strategy: rounds that end at their deadline, from whatever layers came."""
 
 import logging
-import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -46,21 +45,6 @@ class FlowerSettings(ServerSettings):
     example: Tensor | None = None
     evaluate_timeout: float = 60.0
     seed: int = 0
-
-    @classmethod
-    def given(cls, settings: dict[str, Any]) -> "FlowerSettings":
-        """Take these settings out of those of a strategy."""
-        names = [each.name for each in fields(cls) if each.name in settings]
-        return cls(**{name: settings.pop(name) for name in names})
-
-    def of_server(self, deadline: float | Deadline | None) -> ServerSettings:
-        """The settings with what follows from them."""
-        changes = isinstance(deadline, Deadline) and deadline.changes
-        return replace(
-            self,
-            optimiser=self.optimiser or SGD(self.momentum),
-            reach="learned" if changes else self.reach,
-        )
 
 
 class SALF(FedAvg):
@@ -113,42 +97,36 @@ class SALF(FedAvg):
     ) -> None:
         if isinstance(deadline, str):
             deadline = deadlines.parse(deadlines.read(deadline))
-        given = FlowerSettings.given(settings)
+        own = [each.name for each in fields(FlowerSettings) if each.name in settings]
+        given = FlowerSettings(**{name: settings.pop(name) for name in own})
+        if given.optimiser is None:
+            given = replace(given, optimiser=SGD(given.momentum))
+        if isinstance(deadline, Deadline) and deadline.changes:
+            given = replace(given, reach="learned")
         super().__init__(**settings)
         if isinstance(model, nn.Module):
             layers = Layers.of(model, given.layers, given.example)
             model = Problem(model, layers, example=given.example)
-        self.model, self.lr, self.deadline = model.model, lr, deadline
+        self.model, self.deadline = model.model, deadline
         self.state = None if state is None else Path(state)
         self.record = None if record is None else Path(record)
-        self.settings = given
-        self.grace = grace_of(given.grace)
-        self.server = LiveServer(model, lr, given.of_server(deadline))
+        self.settings, self.grace = given, grace_of(given.grace)
+        self.server = LiveServer(model, lr, given)
         TMax(self.server, deadline)  # says now what is wrong with it, not when nodes are there
-        # With fewer there is no majority against a bad one, and no layer would ever move.
-        self.min_available_nodes = max(self.min_available_nodes, self._needed())
-
-    def _needed(self) -> int:
         robust = self.server.pipeline.stages.robust
-        return 0 if robust is None else robust.needed
+        # With fewer there is no majority against a bad one, and no layer would ever move.
+        self._needed = 0 if robust is None else robust.needed
+        self.min_available_nodes = max(self.min_available_nodes, self._needed)
 
     def summary(self) -> None:
-        names = [layer.name for layer in self.server.layers]
-        waits = "none: every round waits for all nodes" if self.server.method.asks.waits else None
-        grace = "learned from arrivals" if self.grace.fixed is None else f"{self.grace.fixed:g} s"
+        names = ", ".join(layer.name for layer in self.server.layers)
+        robust = self.server.pipeline.stages.robust or "none: all nodes are trusted"
         log(INFO, "\t├──> Rounds:")
         log(INFO, "\t│\t├──Method: %s", self.server.method.name)
-        log(INFO, "\t│\t├──Deadline: %s", waits or f"{self._described()} | grace period: {grace}")
-        rule = self.server.pipeline.stages.robust
-        log(INFO, "\t│\t├──Robust: %s", rule or "none: all nodes are trusted")
-        log(INFO, "\t│\t├──Layers: %d (%s)", len(names), ", ".join(names))
-        log(INFO, "\t│\t└──State: %s", self.state or "not kept")
+        log(INFO, "\t│\t├──Deadline: %s", self.deadline)
+        log(INFO, "\t│\t├──Robust: %s", robust)
+        log(INFO, "\t│\t└──Layers: %d (%s)", len(self.server.layers), names)
         super().summary()
-
-    def _described(self) -> str:
-        if isinstance(self.deadline, Deadline):
-            return str(self.deadline)
-        return f"{self.deadline:g} s"
 
     def start(
         self,
@@ -166,34 +144,36 @@ class SALF(FedAvg):
         """
         compress, more = self.settings.compress, train_config or ConfigRecord()
         question = Question(self.server.layers, self.grace, compress, more, timeout)
-        link = GridLink(grid, question, self._choose)
+        link = GridLink(grid, question)
         rounds = Rounds(
             self.server,
             link,
             self.deadline,
             self.grace,
+            cohort=None if self.fraction_train == 1 else self._cohort,
+            seed=self.settings.seed,
             on_wait=lambda sentence: log(WARNING, "%s %s", WAITING, sentence),
         )
-        log(INFO, "Starting %s strategy:", type(self).__name__)
-        log(INFO, "\t├── Number of rounds: %d", num_rounds)
+        log(INFO, "Starting %s strategy: %d rounds", type(self).__name__, num_rounds)
         self.summary()
-        self._load(initial_arrays)
+        try:
+            self.model.load_state_dict(initial_arrays.to_torch_state_dict())
+        except RuntimeError as error:
+            raise SalfError(f"the arrays do not belong to the strategy's model: {error}") from None
         self._resume()
-        result = Result(arrays=self._arrays())
+        result = Result(arrays=ArrayRecord(self.model.state_dict()))
         self._evaluate_here(result, evaluate_fn)
         self._wait_for_nodes(grid)
         began = time.monotonic()
         while self.server.t < num_rounds:
-            log(INFO, "")
             log(INFO, "[ROUND %s/%s]", self.server.t + 1, num_rounds)
             row = rounds.next()
-            result.arrays = self._arrays()
+            result.arrays = ArrayRecord(self.model.state_dict())
             result.train_metrics_clientapp[row.round] = metrics = _metrics(row)
             log(INFO, "\t└──> Aggregated MetricRecord: %s", metrics)
             self._evaluate_there(result, grid, link, evaluate_config or ConfigRecord())
             self._evaluate_here(result, evaluate_fn)
             self._keep(row, result)
-        log(INFO, "")
         log(INFO, "Strategy execution finished in %.2fs", time.monotonic() - began)
         for line in str(result).splitlines():
             log(INFO, "\t%s", line)
@@ -209,23 +189,8 @@ class SALF(FedAvg):
             return []
         return super().configure_evaluate(server_round, arrays, config, grid)
 
-    def _choose(self, present: Sequence[int], free: Sequence[int]) -> Sequence[int]:
-        """All nodes; where only a part is wanted, a sample of those who can be asked."""
-        if self.fraction_train == 1:
-            return present
-        size = max(int(self.fraction_train * len(present)), self.min_train_nodes)
-        # By round, so that a server that starts again does not begin with the same nodes again.
-        rng = random.Random(f"{self.settings.seed}:{self.server.t + 1}")
-        return rng.sample(list(free), min(size, len(free)))
-
-    def _load(self, arrays: ArrayRecord) -> None:
-        try:
-            self.model.load_state_dict(arrays.to_torch_state_dict())
-        except RuntimeError as error:
-            raise SalfError(f"the arrays do not belong to the strategy's model: {error}") from None
-
-    def _arrays(self) -> ArrayRecord:
-        return ArrayRecord(self.model.state_dict())
+    def _cohort(self, present: int) -> int:
+        return max(int(self.fraction_train * present), self.min_train_nodes)
 
     def _resume(self) -> None:
         if self.state is not None and self.state.exists():
@@ -248,32 +213,33 @@ class SALF(FedAvg):
         while (there := len(list(grid.get_node_ids()))) < self.min_available_nodes:
             needed = self.min_available_nodes
             log(INFO, "Waiting for nodes: %d of %d are connected.", there, needed)
-            if there and needed == self._needed():
+            if there and needed == self._needed:
                 log(INFO, "(robust='none', which trusts all nodes, needs fewer.)")
             time.sleep(1)
 
     def _evaluate_here(self, result: Result, evaluate_fn: Evaluate | None) -> None:
-        if evaluate_fn is None:
-            return
         t = self.server.t
-        measured = evaluate_fn(t, result.arrays)
+        if evaluate_fn is None or (measured := evaluate_fn(t, result.arrays)) is None:
+            return
         log(INFO, "Global evaluation after round %d: %s", t, measured)
-        if measured is not None:
-            result.evaluate_metrics_serverapp[t] = measured
+        result.evaluate_metrics_serverapp[t] = measured
 
     def _evaluate_there(
         self, result: Result, grid: Grid, link: GridLink, config: ConfigRecord
     ) -> None:
         """Federated evaluation by nodes that are free, for as long as it may take."""
-        t = self.server.t
+        t, seconds = self.server.t, self.settings.evaluate_timeout
         messages = list(self.configure_evaluate(t, result.arrays, config, grid))
         free = link.free() if messages else set()
         messages = [each for each in messages if str(each.metadata.dst_node_id) in free]
         if not messages:
             return
         for message in messages:
-            message.metadata.ttl = self.settings.evaluate_timeout
-        replies = _exchanged(grid, messages, self.settings.evaluate_timeout)
+            message.metadata.ttl = seconds
+        mail, until, replies = Mail(grid), time.monotonic() + seconds, []
+        mail.send(messages, round=0)
+        while mail.unanswered() and (left := until - time.monotonic()) > 0:
+            replies += [reply for _, reply in mail.receive(left) if isinstance(reply, Message)]
         try:
             measured = self.aggregate_evaluate(t, replies)
         except Exception as error:  # whatever nodes' metrics make Flower's mean of them raise
@@ -282,16 +248,6 @@ class SALF(FedAvg):
         if measured is not None:
             log(INFO, "\t└──> Aggregated MetricRecord: %s", measured)
             result.evaluate_metrics_clientapp[t] = measured
-
-
-def _exchanged(grid: Grid, messages: Sequence[Message], seconds: float) -> list[Message]:
-    """Send messages, and return the replies that come within so many seconds."""
-    mail = Mail(grid)
-    mail.send(messages, round=0)
-    until, replies = time.monotonic() + seconds, []
-    while mail.unanswered() and (left := until - time.monotonic()) > 0:
-        replies += [reply for _, reply in mail.receive(left) if isinstance(reply, Message)]
-    return replies
 
 
 def _metrics(row: Row) -> MetricRecord:

@@ -25,7 +25,8 @@ class Cost:
     backward: Floats
     bytes: Floats
     sent: Floats | None = None
-    depthwise: Floats | float = 0.0  # multiply-adds in depthwise convolutions, [2 passes, L]
+    large: Floats | float = 0.0  # multiply-adds in convolutions larger than 3 x 3, [2 passes, L]
+    depthwise: Floats | float = 0.0  # multiply-adds in depthwise convolutions, [2, L]
     products: Floats | float = 0.0  # matrix products and convolutions launched, [2, L]
     trained: Floats | float = 0.0  # parameters, [L]
 
@@ -54,6 +55,7 @@ class Cost:
             backward,
             np.array([each.bytes for each in found], np.float64),
             sent,
+            both("large") / rows,
             both("depthwise") / rows,
             both("products"),
             np.array([each.parameters for each in found], np.float64),
@@ -69,7 +71,7 @@ class Cost:
 
     @property
     def multiply_adds(self) -> Floats:
-        """Those of a row, [2, L]: of the forward and the backward pass."""
+        """The multiply-adds of a row, [2, L]: of the forward and the backward pass."""
         return np.array([self.forward, self.backward])
 
 

@@ -40,12 +40,14 @@ class DeviceClass:
     multiply_add: float | Floats  # seconds
     launch: float | Floats = 0.0  # seconds of a matrix product or convolution, whatever its size
     parameter: float | Floats = 0.0  # seconds to write the gradient and the new value of one
-    depthwise: float = 1.0  # how many others a multiply-add of a depthwise convolution takes
+    large: float = 1.0  # how many others one of a convolution larger than 3 x 3 takes
+    depthwise: float = 1.0  # how many others one of a depthwise convolution takes
     layer: float = 0.0  # seconds of a layer per row, whatever is in it
 
     def seconds(self, cost: "Cost") -> tuple[Floats, Floats]:
         """The fixed part and that of a row of each layer's forward and backward pass: [2, L]."""
-        counted = cost.multiply_adds + (self.depthwise - 1) * cost.depthwise
+        slow = (self.large - 1) * cost.large + (self.depthwise - 1) * cost.depthwise
+        counted = cost.multiply_adds + slow
         written = np.array([[0.0], [1.0]]) * self.parameter * cost.trained
         fixed = np.zeros_like(counted) + self.launch * cost.products + written
         row = self.multiply_add * counted
@@ -116,7 +118,7 @@ class Fleet:
     """The devices of a federation.
 
     `Fleet("phones", users=30, seed=0)` creates a named fleet (see docs/fleets.md), with options
-    such as `speed=1e6` (the median speed). `Fleet.of(speed=[...])` creates a fleet from speeds and
+    such as `links="none"`. `Fleet.of(speed=[...])` creates a fleet from speeds and
     `Fleet.csv` from a file. A device depends only on the seed and its number. All three take
     `availability`, as the setting of that name or as an object of `salf.worlds.fleet.availability`.
     """

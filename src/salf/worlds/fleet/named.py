@@ -2,8 +2,8 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -12,64 +12,102 @@ from salf.common import registry
 from salf.common.errors import SalfError, unknown
 from salf.common.registry import converted
 from salf.core.arrivals import Floats
-from salf.core.draws import Keyed, Purpose
-from salf.worlds.fleet.devices import LAYERS, Devices, Fleet, drawn_normal
-from salf.worlds.fleet.jitter import (
-    ExponentialLayers,
-    Jitter,
-    LogNormal,
-    ShiftedExponential,
-    Steady,
+from salf.worlds.fleet.devices import LAYERS, DeviceClass, Devices, Fleet, drawn_normal
+from salf.worlds.fleet.jitter import ExponentialLayers, LogNormal, Steady
+
+# Fitted by tools/fit_phones.py to steps measured on one phone, and checked on another.
+PHONE = DeviceClass(
+    "typical phones",
+    multiply_add=8.2e-12,
+    launch=0.73e-3,
+    parameter=14e-9,
+    large=8.7,
+    depthwise=500.0,
 )
+# Of a Raspberry Pi 4, training with PyTorch; what it takes to launch and write is an estimate.
+PI = DeviceClass(
+    "Raspberry Pis 4", multiply_add=1.04e-10, launch=0.3e-3, parameter=10e-9, depthwise=135.0
+)
+# Of a Cortex-M4 at 80 MHz, in float32; it launches nothing, and writing is like two multiply-adds.
+MICROCONTROLLER = DeviceClass("Cortex-M4s", multiply_add=1.04e-7, parameter=2.1e-7)
 
 KB = 1e3
+# Of the logarithm of kB/s: the mean and the spread, down and up; one pair if they are the same.
+LINKS: Mapping[str, tuple[float, ...]] = {
+    "phones": (8.55, 0.47, 8.04, 0.68),
+    "clients": (6.70, 1.16),
+    "wifi": (8.52, 0.5),
+    "lan": (11.67, 0.0),
+    "ble": (4.14, 0.3, 3.75, 0.3),
+    "none": (np.inf, 0.0),
+}
 
 
 def phones(
-    users: int, seed: int, speed: float = 1e6, sigma: float = 0.93, jitter: float = 0.06
+    users: int,
+    seed: int,
+    speed: float = 1.0,
+    sigma: float = 0.78,
+    jitter: float = 0.06,
+    links: str = "phones",
 ) -> Devices:
-    """Log-normal speeds and links of phones; a phone's own times hardly vary.
-
-    The spread of the speeds is that of phones' processors. Their median, in multiply-adds a second,
-    is assumed: with it a batch of the paper's MLP takes the median phone 0.8 s. Phones measured in
-    training were more than a thousand times as fast, with a fixed cost per step.
-    """
+    """Phones of log-normal speeds and links; `speed` 1 is the median phone."""
     z = drawn_normal(seed, users, 3)
-    return Devices(
-        speed=speed * np.exp(sigma * z[0]),
-        up=KB * np.exp(8.04 + 0.68 * z[1]),
-        down=KB * np.exp(8.55 + 0.47 * z[2]),
-        latency=np.zeros(users),
-        jitter=LogNormal(jitter) if jitter else Steady(),
-    )
+    return _made(PHONE, speed * np.exp(sigma * z[0]), z, jitter, links)
 
 
-def edge(users: int, seed: int, mean: float = 0.5) -> Devices:
-    """Four classes of edge devices, 1 to 20 times as fast, with shifted exponential times."""
-    speeds, parts = np.array([25e6, 5e6, 2.5e6, 1.25e6]), np.array([10, 5, 5, 5])
-    place = Keyed(seed, 0).uniform(np.arange(users), Purpose.DEVICE)[:, 0]
-    kind = np.searchsorted(np.cumsum(parts / parts.sum())[:-1], place, side="right")
-    return _without_links(speeds[kind], ShiftedExponential(mean))
+def pis(
+    users: int, seed: int, speed: float = 1.0, jitter: float = 0.06, links: str = "wifi"
+) -> Devices:
+    """Raspberry Pis 3, 4 and 5, as many of each; `speed` 1 is a Pi 4."""
+    z = drawn_normal(seed, users, 3)
+    return _made(PI, speed * _one_of((0.5, 1.0, 1.9), z[0]), z, jitter, links)
 
 
-def lab(users: int, seed: int, speed: float = 1e9, sigma: float = 0.1) -> Devices:
-    """Machines of one kind on a fast network: nobody is slow for long."""
-    (z,) = drawn_normal(seed, users, 1)
-    return _without_links(speed * np.exp(sigma * z), LogNormal(0.1))
+def microcontrollers(
+    users: int, seed: int, speed: float = 1.0, jitter: float = 0.01, links: str = "ble"
+) -> Devices:
+    """Boards with a Cortex-M4 or a Cortex-M7, as many of each; `speed` 1 is an M4 at 80 MHz."""
+    z = drawn_normal(seed, users, 3)
+    return _made(MICROCONTROLLER, speed * _one_of((1.0, 4.2), z[0]), z, jitter, links)
 
 
 def slow_classes(users: int, seed: int, speed: float = 1.0, sigma: float = 0.93) -> Devices:
-    """Devices that stay slow, dealt by label, so that slow users hold their own classes.
+    """Made up: devices that stay slow, dealt by label, so that slow users hold their own classes.
 
     Every layer takes an exponential time, of mean 1 s on the median device.
     """
     (z,) = drawn_normal(seed, users, 1)
-    made = _without_links(speed * np.exp(sigma * z), ExponentialLayers())
-    return replace(made, kinds=(LAYERS,), pair="labels")
+    speeds, none = speed * np.exp(sigma * z), np.full(users, np.inf)
+    law = ExponentialLayers()
+    return Devices(speeds, none, none, np.zeros(users), law, pair="labels", kinds=(LAYERS,))
+
+
+def _made(kind: DeviceClass, speed: Floats, z: Floats, jitter: float, links: str) -> Devices:
+    """Devices of one class; `z` are standard normal numbers of each, the last two for its link."""
+    if links not in LINKS:
+        raise unknown("kind of links", links, LINKS)
+    mean, spread, *apart = LINKS[links]
+    down = up = KB * np.exp(mean + spread * z[2])
+    if apart:
+        up = KB * np.exp(apart[0] + apart[1] * z[1])
+    law = LogNormal(jitter) if jitter else Steady()
+    return Devices(speed, up, down, np.zeros(len(speed)), law, kinds=(kind,))
+
+
+def _one_of(speeds: tuple[float, ...], z: Floats) -> Floats:
+    """The speed of each device's model, which are equally frequent."""
+    edges = [NormalDist().inv_cdf(k / len(speeds)) for k in range(1, len(speeds))]
+    return np.array(speeds)[np.searchsorted(edges, z)]
 
 
 NAMED: Mapping[str, Callable[..., Devices]]
-NAMED = {"phones": phones, "edge": edge, "lab": lab, "slow-classes": slow_classes}
+NAMED = {
+    "phones": phones,
+    "pis": pis,
+    "microcontrollers": microcontrollers,
+    "slow-classes": slow_classes,
+}
 GROUP = "salf.fleets"  # of entry points, for packages that bring fleets
 
 
@@ -80,15 +118,16 @@ def make(name: str, users: int, seed: int, options: Mapping[str, Any]) -> Device
             raise SalfError(f"a fleet from a file has no option {next(iter(options))!r}.")
         return Fleet.csv(name, users).devices
     if name in NAMED:
-        known = [key for key in inspect.signature(NAMED[name]).parameters if key != "users"]
+        taken = list(inspect.signature(NAMED[name]).parameters.values())[2:]
+        known = {parameter.name: type(parameter.default) for parameter in taken}
         for key in options:
             if key not in known:
                 raise unknown(f"option of the fleet {name!r}", key, known)
-        numbers = {
-            key: converted(value, float, f"the option {key} of the fleet {name!r}")
+        told = {
+            key: converted(value, known[key], f"the option {key} of the fleet {name!r}")
             for key, value in options.items()
         }
-        return NAMED[name](users, seed, **numbers)
+        return NAMED[name](users, seed, **told)
     recipe = registry.find("fleet", name, dict.fromkeys(NAMED), GROUP)
     made = registry.call("fleet", name, recipe, {"users": users, "seed": seed, **options})
     if isinstance(made, Fleet):
@@ -102,9 +141,9 @@ GIVEN = "given"  # the name of a Fleet that was given as an object
 
 
 def parse(spec: str, users: int, seed: int, available: str = "always") -> Fleet:
-    """Read a fleet as people write it: phones | phones:speed=1e6,jitter=0.3 | FILE.csv | path."""
+    """Read a fleet as people write it: phones | phones:speed=2,links=none | FILE.csv | path."""
     name, options = spec, {}
-    head, _, rest = spec.partition(":")
+    head, _, rest = spec.rpartition(":")
     if "=" in rest:
         name, options = head, dict(_option(spec, part) for part in rest.split(","))
     seed = int(options.pop("seed", seed))
@@ -113,21 +152,9 @@ def parse(spec: str, users: int, seed: int, available: str = "always") -> Fleet:
     return fleet
 
 
-def assumed(spec: str) -> str:
-    """A caveat about times on a named fleet whose speed was not given; empty for others."""
-    name, _, options = spec.partition(":")
-    if name not in NAMED or "speed=" in options:
-        return ""
-    slow = ", more than a thousand times slower than measured phones" if name == "phones" else ""
-    return (
-        f"Device speeds of the fleet {name} are assumed{slow}, with no fixed cost per step; ratios "
-        "of times will change."
-    )
-
-
 def check(spec: str) -> None:
     """Refuse a name that no fleet has; files and your own are looked at when they are made."""
-    name = spec.partition(":")[0] if "=" in spec else spec
+    name = spec.rpartition(":")[0] if "=" in spec else spec
     if name == GIVEN:
         return
     if name not in NAMED and not name.endswith(".csv"):
@@ -136,16 +163,11 @@ def check(spec: str) -> None:
         raise SalfError(f"there is no file {name}.")
 
 
-def _option(spec: str, part: str) -> tuple[str, float]:
-    key, _, value = part.partition("=")
+def _option(spec: str, part: str) -> tuple[str, float | str]:
+    key, _, value = (each.strip() for each in part.partition("="))
+    if not value:
+        raise SalfError(f"write options of a fleet as in phones:speed=2,links=none, not {spec!r}.")
     try:
-        return key.strip(), float(value)
+        return key, float(value)
     except ValueError:
-        raise SalfError(
-            f"write options of a fleet as in phones:speed=1e6,jitter=0.3, not {spec!r}."
-        ) from None
-
-
-def _without_links(speed: Floats, jitter: Jitter) -> Devices:
-    none = np.full(len(speed), np.inf)
-    return Devices(speed, none, none, np.zeros(len(speed)), jitter)
+        return key, value

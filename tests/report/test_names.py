@@ -1,20 +1,6 @@
 import pytest
 
 from salf.report import names
-from salf.report.measured import Spread
-
-
-def test_mean_and_standard_deviation_over_the_seeds():
-    spread = Spread.of([0.80, 0.82, None, 0.90])
-    assert (spread.low, spread.high, spread.count) == (0.80, 0.90, 3)
-    assert spread.mean == pytest.approx(0.84)
-    assert spread.sd == pytest.approx(0.052915, abs=1e-6)  # with n - 1
-    assert str(spread) == "0.8400 ±0.0529"
-
-
-def test_one_seed_has_no_spread_and_none_has_nothing():
-    assert str(Spread.of([0.5])) == "0.5000"
-    assert Spread.of([None]) is None
 
 
 @pytest.mark.parametrize(

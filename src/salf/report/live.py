@@ -1,0 +1,346 @@
+"""The page of a live run: its result, how far users got, and which updates were rejected."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite
+from pathlib import Path
+from statistics import fmean
+from textwrap import shorten
+from typing import Any
+
+from salf.common.errors import SalfError
+from salf.common.files import write_whole
+from salf.core import rows
+from salf.core.rows import Row
+from salf.live.slow import slowness
+from salf.live.users import user_name
+from salf.report import names, style
+from salf.report.charts import MEASURES, Measure
+from salf.report.extra import alt
+from salf.report.lines import Line, Lines, Point, figure
+from salf.report.page import Chart, Page, PageBlock, Section, again
+from salf.report.tables import Table
+from salf.runs.folder import CONFIG, RunFolder
+from salf.runs.live_config import LiveConfig
+from salf.runs.presets import load_config
+
+PAGE = "live.html"
+MOST_USERS = 100  # that have a row; so a page stays one that a browser opens at once
+MOST_ROUNDS = 400
+_MOST_REASONS = 30
+_LONGEST_REASON = 110  # characters: it stands in one line
+_WIDTH = 740
+_FEW = 40  # points of a curve that are drawn, and not only there to be hovered over
+_COLUMNS = 120  # of the users' rounds
+_SHORTEST = 1e-5  # seconds: an axis of magnitudes has no zero
+TOOK, LIMIT, OVER = "a round", "limit, T_max + grace", "round over its limit"
+OUTCOMES = ("Finished", "Partial", "Nothing", "Silent", "Rejected")
+# Numbers that are others in every round, though the reason is the same.
+_CHANGING = re.compile(r"(\bround|\blimit|\) is) [-+.\de]+")
+
+
+@dataclass(frozen=True)
+class LiveRun:
+    """A live run: its closed rounds, and a summary once it is finished."""
+
+    config: LiveConfig
+    records: Sequence[Row]
+    summary: Mapping[str, Any] | None
+
+    @classmethod
+    def of(cls, path: Path) -> "LiveRun":
+        """The run in a folder, which may be at work: nothing is locked, and nothing changed."""
+        folder = RunFolder(path)
+        config = load_config(str(path / CONFIG)) if (path / CONFIG).is_file() else None
+        if not isinstance(config, LiveConfig):
+            raise SalfError(f"{path} contains no live run.")
+        # The summary is read before the rounds, since it comes after the last of them.
+        summary = folder.summary()
+        if not (records := rows.read(folder.rounds)):
+            raise SalfError(f"{path} has no closed round yet; try again after the first round.")
+        return cls(config, records, summary)
+
+    @property
+    def layers(self) -> list[str]:
+        """Layers by number, and by name once the run is finished."""
+        unnamed = [""] * len(self.records[0].reached)
+        return names.layers((self.summary or {}).get("layers") or unnamed)
+
+    @cached_property
+    def users(self) -> dict[str, str]:
+        """Every user's label, the slowest last; also those of the config who never came."""
+        factors = slowness(self.config.slow, self.config.users)
+        slow = {user_name(number): factor for number, factor in enumerate(factors, 1)}
+        found = slow.keys() | {user for row in self.records for user in row.depths}
+        ordered = sorted(found, key=lambda user: (slow.get(user, 1.0), names.in_order(user)))
+        return {user: names.user(user, slow.get(user, 1.0)) for user in ordered}
+
+
+def write_live_page(folder: Path) -> Path:
+    """Write the page of the live run in this folder, finished or not, and return its path."""
+    write_whole(folder / PAGE, page(LiveRun.of(folder), folder).html())
+    return folder / PAGE
+
+
+def page(run: LiveRun, folder: Path) -> Page:
+    """The run as a page."""
+    how = again(["replay", str(folder)], run.config.to_toml())
+    return Page(
+        f"{names.method(run.config.method)} live on {names.data(run.config.data)}",
+        [_result(run)],
+        [
+            _curve_section(run),
+            _progress_section(run),
+            _layers_section(run),
+            _durations_section(run),
+            _users_section(run),
+            _rejected_section(run),
+            Section("Replay it", ["Replay the recorded depths in the simulator:", *how.blocks]),
+        ],
+    )
+
+
+def _result(run: LiveRun) -> str:
+    config = run.config
+    time = "in rounds that wait for all users"
+    if config.deadline is not None and not names.waits(config.method):
+        time = f"with T_max = {names.deadline(config.deadline)} per round"
+    seconds = names.duration(sum(row.seconds for row in run.records))
+    rounds = _count(len(run.records), "round")
+    end = f"Not finished: {len(run.records):,} of {config.rounds:,} rounds in {seconds}."
+    if run.summary is not None:
+        accuracy = run.summary["test_accuracy"]
+        reached = "was not measured" if accuracy is None else f"is {accuracy:.4f}"
+        end = f"Its test accuracy {reached} after {rounds} in {seconds}."
+    return (
+        f"{names.method(config.method)} trains the model {config.given.get('model', config.model)} "
+        f"on {names.data(config.data)} with {_count(config.users, 'user')}, {time}. {end}"
+    )
+
+
+def curve(run: LiveRun, measure: Measure) -> style.Spec | None:
+    """A measure over the seconds that rounds took; None if it was never measured."""
+    method = names.method(run.config.method)
+    points, seconds = [], 0.0
+    for row in run.records:
+        seconds += row.seconds
+        value = getattr(row, measure)
+        if value is not None and isfinite(value):
+            points.append(Point(method, round(seconds, 4), round(value, 6)))
+    if not points:
+        return None
+    points = style.thinned(points)
+    chart = Lines(
+        points,
+        [Line(method, names.colours([run.config.method])[0], bold=True)],
+        x=style.Axis("Seconds of training", domain=(0, round(seconds, 4) or 1.0)),
+        y=style.Axis(MEASURES[measure]),
+        interval="bar" if len(points) <= _FEW else "band",
+        height=240,
+        widest=_WIDTH,
+    )
+    return figure(chart)
+
+
+def _curve_section(run: LiveRun) -> Section:
+    """Accuracy, unless it was never measured (there may be no held-out data)."""
+    measure: Measure
+    for measure, title in MEASURES.items():
+        if (spec := curve(run, measure)) is not None:
+            missing = "No accuracy has been measured; this is the loss. "
+            caption = (
+                f"{missing * (measure == 'train_loss')}{title} over the total duration of the "
+                "rounds, without the time between them. The axis may not start at zero."
+            )
+            return Section(f"{title} over time", [Chart(spec, caption)])
+    nothing = "No accuracy or loss was measured: no user has answered in time."
+    return Section(f"{MEASURES['accuracy']} over time", [nothing])
+
+
+def shown_users(run: LiveRun) -> dict[str, str]:
+    """All users; or every n-th, which keeps the proportion of slow and fast ones."""
+    return dict(list(run.users.items())[:: -(-len(run.users) // MOST_USERS)])
+
+
+def progress(run: LiveRun) -> style.Spec:
+    """How far each user got over the rounds. Where it was not asked, there is nothing."""
+    users, layers = shown_users(run), len(run.layers)
+    bins = _in_bins(run.records, _COLUMNS)
+    records = []
+    for some in bins:
+        first, last = some[0].round, some[-1].round
+        span = {
+            "from": first - 0.5,
+            "to": last + 0.5,
+            "rounds": f"{first}" if first == last else f"{first} to {last}",
+        }
+        for user, label in users.items():
+            parts = [(layers + 1 - r.depths[user]) / layers for r in some if user in r.depths]
+            if parts:
+                about = {"asked": len(parts), "done": round(fmean(parts), 4)}
+                records.append({"user": label, **span, **about})
+    order = list(users.values())
+    rows = style.named("user", order, labelFontSize=11 if len(users) <= 24 else 10)
+    # Columns of whole pixels, so that no seams are seen between them.
+    columns = len(run.records) / len(bins[0])
+    height = alt.Step(24 if len(users) <= 24 else 13)
+    chart = style.of(records, width=_WIDTH // columns * columns, height=height).mark_rect()
+    return style.spec(
+        chart.encode(
+            x=alt.X("from:Q", **_rounds(run).options()),
+            x2="to:Q",
+            y=rows.scale(domain=order, paddingInner=0.12),
+            color=style.shaded("done", "Layers reached"),
+            tooltip=style.tips(
+                user="User",
+                rounds="Rounds",
+                asked=("Asked in", "d"),
+                done=("Layers reached", ".0%"),
+            ),
+        )
+    )
+
+
+def _progress_section(run: LiveRun) -> Section:
+    shown, there = len(shown_users(run)), len(run.users)
+    some = f"{shown} of the {there:,} users are shown. " * (shown < there)
+    stopped = (
+        "Every round waits for all users; no user is stopped early."
+        if names.waits(run.config.method)
+        else "Backpropagation starts at the last layer. A user stopped by the deadline sends "
+        "the layers it has completed."
+    )
+    caption = (
+        f"{some}Layers that a user reached, on average; blank where it was not asked. A "
+        "user that sent nothing, or whose update was rejected, reached no layer."
+    )
+    return Section("How far each user got", [stopped, Chart(progress(run), caption)])
+
+
+def _layers_section(run: LiveRun) -> Section:
+    said = "Number of updates per layer, from the input to the output; mean over the rounds."
+    users = [fmean(counts) for counts in zip(*(row.reached for row in run.records), strict=True)]
+    columns = ["Layer", "Updates"]
+    lines = [[label, f"{count:.1f}"] for label, count in zip(run.layers, users, strict=True)]
+    if chances := run.records[-1].unreached:
+        said += (
+            " p_l is the probability that nobody reaches the layer: the layer's last step was "
+            "divided by 1\u00a0−\u00a0p_l."
+        )
+        columns.append("p_l")
+        lines = [[*line, f"{p:.2g}"] for line, p in zip(lines, chances, strict=True)]
+    return Section("Updates per layer", [said, Table(columns, lines)])
+
+
+def durations(run: LiveRun) -> style.Spec:
+    """How long rounds took, and what they were to take at most."""
+    points = []
+    for some in _in_bins(run.records, MOST_ROUNDS):
+        # The slowest, but one that took too long before one that had more time.
+        row = max(some, key=lambda row: (_over(row), row.seconds))
+        kind = OVER if _over(row) else TOOK
+        points.append(Point(kind, row.round, round(max(row.seconds, _SHORTEST), 5)))
+        if row.limit is not None:
+            points.append(Point(LIMIT, row.round, round(max(row.limit, _SHORTEST), 5)))
+    kinds = {TOOK: "#0072B2", OVER: style.RUST, LIMIT: style.SOFT}
+    there = {point.line for point in points}
+    # A limit that is being learned is a hundred times the later ones.
+    seconds = [point.mean for point in points]
+    chart = Lines(
+        points,
+        [Line(kind, kinds[kind], dashed=kind == LIMIT) for kind in kinds if kind in there],
+        x=_rounds(run),
+        y=style.Axis(
+            "Duration", log=True, seconds=True, domain=(min(seconds) / 1.3, max(seconds) * 1.3)
+        ),
+        interval="bar",
+        joined=False,
+        height=240,
+        widest=_WIDTH,
+    )
+    return figure(chart)
+
+
+def _durations_section(run: LiveRun) -> Section:
+    limited = [row for row in run.records if row.limit is not None]
+    kept = "No round had a limit."
+    if limited:
+        in_time = sum(not _over(row) for row in limited)
+        kept = f"{in_time:,} of {len(limited):,} rounds closed within T_max plus the grace period."
+    caption = "Time from sending the requests to the new model, on a logarithmic axis."
+    if len(run.records) > MOST_ROUNDS:
+        caption += " A dot is the slowest of several consecutive rounds, or a round over its limit."
+    return Section("Round durations", [kept, Chart(durations(run), caption)])
+
+
+def _users_section(run: LiveRun) -> Section:
+    what = (
+        "Rounds in which a user was asked, by outcome: it finished, reached some layers, "
+        "completed no layer, did not answer in time, or sent an update that was rejected."
+    )
+    lines = []
+    for user, label in run.users.items():
+        its = Counter(_outcome(row, user) for row in run.records if user in row.depths)
+        lines.append([label, f"{its.total():,}", *(f"{its[each]:,}" for each in OUTCOMES)])
+    return Section(
+        "How each user's rounds went", [what, Table(["User", "Asked", *OUTCOMES], lines)]
+    )
+
+
+def _outcome(row: Row, user: str) -> str:
+    """How a round of a user went. What was used counts, even if a second update was refused."""
+    if row.delivered(user):
+        return "Finished" if row.finished(user) else "Partial"
+    if user in row.silent:
+        return "Silent"
+    return "Rejected" if user in dict(row.rejected) else "Nothing"
+
+
+def _rejected_section(run: LiveRun) -> Section:
+    """Rejected updates by user and reason, the most frequent first."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for row in run.records:
+        for user, text in row.rejected:
+            found.setdefault((_CHANGING.sub(r"\1 …", text), user), []).append(row.round)
+    most = sorted(found.items(), key=lambda it: (-len(it[1]), it[1][0], names.in_order(it[0][1])))
+    lines = [
+        [
+            shorten(reason, _LONGEST_REASON, placeholder=" …"),
+            user,
+            *(f"{number:,}" for number in (len(rounds), rounds[0], rounds[-1])),
+        ]
+        for (reason, user), rounds in most[:_MOST_REASONS]
+    ]
+    columns = ["Reason", "User", "Times", "First round", "Last round"]
+    blocks: list[PageBlock] = []
+    if late := sum(row.late for row in run.records):
+        blocks.append(f"{_count(late, 'update')} came after the round had closed, too late.")
+    nothing = "No update that arrived in time was rejected."
+    blocks.append(Table(columns, lines) if lines else nothing)
+    if more := len(most) - len(lines):
+        blocks.append(f"{_count(more, 'more reason')} can be found in the run's log, live.log.")
+    return Section("Rejected updates", blocks)
+
+
+def _rounds(run: LiveRun) -> style.Axis:
+    """The axis of rounds, with a tick for each of a few."""
+    last = run.records[-1].round
+    ticks = range(1, last + 1) if last <= 12 else ()
+    return style.Axis("Round", domain=(0.5, last + 0.5), ticks=ticks)
+
+
+def _over(row: Row) -> bool:
+    return row.limit is not None and row.seconds > row.limit
+
+
+def _in_bins(records: Sequence[Row], most: int) -> list[Sequence[Row]]:
+    """Rounds that follow each other together, as many in each."""
+    size = -(-len(records) // most)
+    return [records[i : i + size] for i in range(0, len(records), size)]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" + "s" * (number != 1)
