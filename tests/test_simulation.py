@@ -12,7 +12,6 @@ from nets import small_mlp, small_normed
 from reference import (
     ANY_MODEL,
     ANY_WORLD,
-    Scripted,
     assert_same,
     copy_of,
     data,
@@ -162,51 +161,6 @@ def test_the_reach_of_a_record_is_that_of_the_depths():
     sim.world = AtDeadline(Noting(USERS, 3))
     for _ in range(6):
         assert sim.step().reached == tuple(drawn[-1].reach(3).sum(1).tolist())
-
-
-@pytest.mark.parametrize("name", ["salf", "asyncfl", "heterofl", "fedrolex", "drop"])
-def test_a_plan_that_is_used_again_is_the_plan_that_would_be_made(name, monkeypatch):
-    """Rounds with equal arrivals, some of them in a row, with stragglers on older models too."""
-    script = [[1, 3, 2, 4, 1]] * 3 + [[1] * 5] * 3 + [[1, 3, 2, 4, 1]]
-    sim = simulation(name=name, depth=Scripted(script, 3))
-    used = []
-    own = sim._plan
-
-    def compared(t, arrived, unreached):
-        found = own(t, arrived, unreached)
-        if sim._last is not None and sim._last[2] == t:
-            used.append(t)
-        wanted = sim.method.plan(t, arrived, unreached, sim.batches.sizes(arrived.user))
-        assert found.narrow == wanted.narrow
-        for one, other in zip(found.groups, wanted.groups, strict=True):
-            assert (one.given, one.width, one.rows) == (other.given, other.width, other.rows)
-            assert one.users.tolist() == other.users.tolist()
-            assert np.array_equal(one.weights, other.weights)
-        return found
-
-    monkeypatch.setattr(sim, "_plan", compared)
-    for _ in script:
-        sim.step()
-    if name == "salf":
-        assert used == [1, 4, 7]
-
-
-def test_a_plan_of_somebodys_own_is_made_in_every_round():
-    """It may depend on the round, as one that takes turns."""
-    from salf.methods.salf import SALF
-
-    rounds = []
-
-    class TakesTurns(SALF):
-        def plan(self, t, *arguments):
-            rounds.append(t)
-            return super().plan(t, *arguments)
-
-    sim = simulation(depth=Mixture(USERS, 3, 0.0))
-    sim.method = TakesTurns()
-    for _ in range(3):
-        sim.step()
-    assert rounds == [1, 2, 3]
 
 
 def test_a_mismatch_of_users_or_layers_is_refused():

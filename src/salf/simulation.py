@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from salf.common.errors import SalfError, TrainingDiverged
 from salf.core.aggregate import UserId
-from salf.core.arrivals import Arrivals, Floats, Ints
+from salf.core.arrivals import Arrivals, Ints
 from salf.core.draws import Keyed
 from salf.core.rows import Row, timed
 from salf.core.server import SGD, Optimiser, Schedule, Server
@@ -98,14 +98,12 @@ class Simulation:
             self.engine = under_rule(engine, rule, *state)
         if recipe.engine == "auto" and isinstance(self.engine, LoopEngine) and can_spread(engine):
             self.engine = SpreadEngine(self.engine, self.batches.of_round, recipe.workers)
-        # The weight of all users, asked or not, which only methods with memory ask for.
-        self.everybody = float(len(data))
-        if recipe.by_samples and (self.pipeline.recall or self.pipeline.states) is not None:
-            self.everybody = float(data.sizes(np.arange(len(data))).sum())
-        states = self.pipeline.states
+        keeps = (self.pipeline.states or self.pipeline.recall) is not None
         # For anything about its users, or beyond the round.
-        self.asks = method.asks.about_users or (states or self.pipeline.recall) is not None
-        self._last: tuple[tuple[bytes, int], RoundPlan, int] | None = None  # for what, when
+        self.asks = method.asks.about_users or keeps
+        # The weight of all users, asked or not, which only methods that keep something ask for.
+        weighed = recipe.by_samples and keeps
+        self.everybody = float(data.sizes(np.arange(len(data))).sum() if weighed else len(data))
         self.voice = Voice(len(data))
         self.memory = self.world.start()
         self.old: dict[int, dict[str, Tensor]] = {}  # models users still compute on, by round
@@ -147,9 +145,8 @@ class Simulation:
             arrived = self.stages.attackers.arrived(arrived)
         if self.by_samples:
             arrived = replace(arrived, weight=self.data.sizes(arrived.user).astype(float))
-        if self.asks:
-            arrived = self._with_what_is_known(t, arrived)
-        plan = self._plan(t, arrived, unreached)
+        arrived = self._with_what_is_known(t, arrived)
+        plan = self.method.plan(t, arrived, unreached, self.batches.sizes(arrived.user))
         if gone := {group.given for group in plan.groups} - {t, *self.old}:
             raise SalfError(
                 f"a user computed on the model of round {min(gone)}, which was not kept: "
@@ -192,43 +189,23 @@ class Simulation:
         self.memory, self.t = memory, t
         return Row(t, result.loss, result.reached, **timed(arrived, computing))
 
-    def _plan(self, t: int, arrived: Arrivals, unreached: Floats) -> RoundPlan:
-        """The work of the engine: as in the last round if all arrivals are as they were there.
-
-        They are if nobody is a straggler, and, without a clock, in methods that wait. Small models
-        feel it.
-        """
-        rows = self.batches.sizes(arrived.user)
-        whole = type(self.method).plan is Method.plan and arrived.spent is None
-        if (
-            not whole or self.asks or self.method.asks.narrows or "round" in self.method.asks.read
-        ):  # then it may depend on more
-            return self.method.plan(t, replace(arrived, round=t), unreached, rows)
-        who = [arrived.user, arrived.depth, arrived.straggler, arrived.age, arrived.weight]
-        what = [arrived.steps, arrived.planned, unreached, rows]
-        like = b"".join([each.tobytes() for each in who + what]), arrived.asked
-        if self._last is None or self._last[0] != like:
-            plan = self.method.plan(t, replace(arrived, round=t), unreached, rows)
-            self._last = like, plan, t
-        return self._last[1].later(t - self._last[2])
-
     def _with_what_is_known(self, t: int, arrived: Arrivals) -> Arrivals:
         """The arrivals with what the method asks for about their users."""
+        if not self.asks:
+            return replace(arrived, round=t)
         users, chance = arrived.user, self.pipeline.chance(arrived.user)
         if self.method.asks.chance and chance is None:
             if self.local.several:
                 chance = self.world.reach_in_steps(t, users, arrived.planned, self.memory)
             else:
                 chance = self.world.reach(t, users, self.memory)
-        intervals = self.pipeline.intervals(users)
-        server = self.pipeline.server_state
         return replace(
             arrived,
             round=t,
             chances=chance,
-            intervals=intervals,
+            intervals=self.pipeline.intervals(users),
             everybody=self.everybody,
-            server=server,
+            server=self.pipeline.server_state,
         )
 
     def _local_steps(

@@ -77,13 +77,6 @@ class RoundPlan:
     narrow: Narrow = field(default_factory=Narrow)
     average_models: bool = False
 
-    def later(self, rounds: int) -> "RoundPlan":
-        """This plan, so many rounds later."""
-        if not rounds:
-            return self
-        groups = [replace(group, given=group.given + rounds) for group in self.groups]
-        return replace(self, groups=tuple(groups))
-
     def total_weights(self) -> Floats:
         """sum_u c[l, u], for l = 1..L."""
         return np.asarray(sum(group.weights.sum(axis=1) for group in self.groups))

@@ -11,7 +11,7 @@ import torch
 
 from salf.core.aggregate import UserId
 from salf.core.arrivals import Bools, Floats, Ints
-from salf.stages.table import Table
+from salf.stages.table import UserTable
 
 Users = Sequence[UserId] | Ints
 
@@ -34,7 +34,7 @@ class Participation:
         # How many rounds each user was asked in, and how many of them it took part in. Of FedAU:
         # the rounds of the present interval, and the ended ones: how many, how long.
         columns = dict.fromkeys(("part", "away", "ended", "length"), counts)
-        self._table = Table({"asked": counts[:1], **columns})
+        self._table = UserTable({"asked": counts[:1], **columns})
         self.state, self.load_state = self._table.state, self._table.load_state
 
     def reach(self, users: Users) -> Floats:

@@ -23,7 +23,7 @@ from salf.core.arrivals import Floats, Ints
 from salf.core.layers import Layers
 from salf.core.rules import Tensors
 from salf.methods import Recalled
-from salf.stages.table import Table
+from salf.stages.table import UserTable
 
 
 class Recall:
@@ -40,7 +40,7 @@ class Recall:
         about = {"last": torch.zeros(len(layers), dtype=torch.int64)}  # the round; 0: none
         about["weight"] = torch.zeros((), dtype=torch.float64)
         values = {f"value {name}": like[name].detach() for name in self.names}
-        self._table = Table({**values, **about}, rule.users)
+        self._table = UserTable({**values, **about}, rule.users)
         self.state, self.load_state = self._table.state, self._table.load_state
         self._new: dict[UserId, Tensors] = {}  # of the round that is open
 

@@ -10,7 +10,7 @@ from salf.core.aggregate import UserId
 from salf.core.arrivals import Ints
 
 
-class Table:
+class UserTable:
     """Tensors like these, with a row for every user that was added, by its number (live, its name).
 
     Rows are 0 at first. There is room for at most `most` users.
