@@ -13,7 +13,7 @@ from reproduction.reproduce import PAGE, reproduce
 from reproduction.sizes import SIZES
 from salf import cli
 from salf.cli.options import DataDir, Workers, option
-from salf.cli.terminal import Downloads, results, say, tell
+from salf.cli.terminal import results, say, tell
 from salf.common.bars import Bar, console
 from salf.common.errors import SalfError, unknown
 from salf.report.extra import check_extra
@@ -88,7 +88,7 @@ def command(
             workers=workers,
             on_progress=on_progress,
             on_item=lambda name, item: console.print(_line(name, item), soft_wrap=True),
-            report=Downloads(),
+            report=say,
         )
     _print_verdicts({name: made.made[name] for name in made.made if _asked(name, what)})
     tell(f"\nwrote {out / PAGE} in {(monotonic() - began) / 60:.1f} minutes")

@@ -68,7 +68,7 @@ def points(line: str, seeds: Sequence[Course] | None, column: str, row: str = ""
 def figure(points: Sequence[Point], lines: Sequence[Line], height: int = 220, **title: Any) -> Spec:
     """Accuracies over the rounds."""
     x = Axis("Round", domain=(0, max((point.x for point in points), default=1)))
-    y = Axis("Accuracy on held-out data", limits=(0, 1))
+    y = Axis("Accuracy on held-out data")
     return lines_figure(Lines(points, lines, x, y, height=height), **title)
 
 

@@ -109,7 +109,7 @@ def _figure(size: Size, panels: Mapping[tuple[str, str], Panel]) -> Spec:
         points,
         method_lines(METHODS),
         x=Axis("Deadline T_max in µs", ticks=size.deadlines, domain=(0, max(size.deadlines))),
-        y=Axis("Test accuracy", limits=(0, 1)),
+        y=Axis("Test accuracy"),
         interval="bar",
     )
     return figure(chart, **heading("latency", **_told(size)))

@@ -142,7 +142,7 @@ def _figure(cells: Cells, size: Size) -> Spec:
         points,
         method_lines(METHODS),
         x=Axis("Stragglers", percent=True, ticks=RATIOS),
-        y=Axis("Test accuracy", limits=(0, 1)),
+        y=Axis("Test accuracy"),
         interval="bar",
         reference="diamonds",
         height=230,

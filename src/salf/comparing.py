@@ -33,7 +33,7 @@ from salf.runs.compare import (
 )
 from salf.runs.config import Config
 from salf.runs.federation import load_data
-from salf.runs.own import run_own
+from salf.runs.own import TrainData, run_own
 from salf.runs.pool import Interrupted, Job, run_all, run_here, run_job
 from salf.runs.presets import simulated
 from salf.runs.run import How, Result
@@ -45,7 +45,7 @@ from salf.worlds.fleet.deadlines import missing
 from salf.worlds.fleet.named import GIVEN
 
 Model = nn.Module | Problem | Callable[[], nn.Module] | str
-Data = DataSet | tuple[Any, Any] | Sequence[Any] | Callable[[int], Any] | str
+Data = TrainData | str
 SplitRule = str | Sequence[Sequence[int]]
 SettingsOf = Callable[[Case, int], dict[str, Any]]
 # Python objects that a run may be given, besides model, data and method.

@@ -1,19 +1,17 @@
 """Choose deadlines for a fleet from Python, for your own model and data."""
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from salf.common.errors import SalfError
-from salf.data import DataSet
 from salf.problem import Problem
 from salf.report.plan import print_plan, write_plan
 from salf.report.tables import printed
 from salf.runs.config import Config
 from salf.runs.federation import problem_of
-from salf.runs.own import own_federation
+from salf.runs.own import TrainData, own_federation
 from salf.runs.plan import Planned
 from salf.runs.plan import plan as make_plan
 from salf.runs.plan_options import PlanOptions
@@ -35,7 +33,7 @@ class DeadlinePlan(Planned):
 
 def plan(
     model: nn.Module | Problem,
-    data: DataSet | tuple[Any, Any] | Sequence[Any] | Callable[[int], Any],
+    data: TrainData,
     test: tuple[Any, Any] | None = None,
     *,
     fleet: str | Fleet,

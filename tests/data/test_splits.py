@@ -53,16 +53,13 @@ def test_a_split_depends_on_the_generator_and_on_nothing_else(spec):
     assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
 
 
-def skew(labels, parts):
-    """How much of a user's data is of its most frequent class, averaged over users."""
-    return np.mean([np.bincount(labels[part]).max() / len(part) for part in parts])
-
-
 def test_smaller_alpha_means_more_skew():
+    """The part of a user's data that is of its most frequent class, averaged over users."""
     labels = torch.arange(6000) % 10
-    values = [
-        skew(labels, split(f"dirichlet:{alpha}", labels, 30, rng())) for alpha in (100, 1, 0.1)
-    ]
+    values = []
+    for alpha in (100, 1, 0.1):
+        parts = split(f"dirichlet:{alpha}", labels, 30, rng())
+        values.append(np.mean([np.bincount(labels[part]).max() / len(part) for part in parts]))
     assert values[0] < 0.2
     assert values[0] + 0.1 < values[1] < values[2] - 0.1
     assert values[2] > 0.45
@@ -82,43 +79,26 @@ def test_dirichlet_mixes_follow_the_distribution_while_classes_last():
     assert np.mean(seen) == pytest.approx((alpha + 1) / (classes * alpha + 1), abs=0.06)
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_thirty_users_with_few_classes_each_still_have_full_batches(seed):
-    labels = torch.arange(600) % 10
-    parts = split("dirichlet:0.1", labels, 30, rng(seed))
-    assert min(len(part) for part in parts) == 20
-
-
 def test_a_user_with_k_shards_sees_few_classes_and_iid_users_all():
     labels = torch.arange(6000) // 600
+    assert len(split("iid", torch.randn(10, 3), 5, rng())) == 5  # which needs no classes
     for spec, fewest, most in (("shards:2", 1, 2), ("iid", 10, 10)):
         for part in split(spec, labels, 10, rng()):
             assert fewest <= len(set(labels[part].tolist())) <= most
 
 
-def test_iid_needs_no_classes():
-    assert len(split("iid", torch.randn(10, 3), 5, rng())) == 5
-
-
 @pytest.mark.parametrize(
     ("spec", "users", "message"),
     [
-        (
-            "iid",
-            21,
-            "21 users cannot share 20 samples; use at most 20 users, or .* shared:K",
-        ),
+        ("iid", 21, "21 users cannot share 20 samples; use at most 20 users, or .* shared:K"),
         ("iid", 0, "at least 1 user, not 0"),
         ("dirichlet:0", 2, "needs a number above 0, as in dirichlet:0.5"),
-        ("dirichlet:-1", 2, "needs a number above 0"),
-        ("dirichlet:nan", 2, "needs a number above 0"),
         ("dirichlet:inf", 2, "needs a number above 0"),
         ("dirichlet", 2, "needs a number above 0"),
         ("shards:0", 2, "needs a number above 0, as in shards:2"),
         ("shards:1.5", 2, "must be an integer"),
         ("shards:11", 2, "need 22 samples, but there are 20"),
         ("shared", 2, "needs a number above 0, as in shared:100"),
-        ("shared:1.5", 2, "must be an integer"),
         ("shared:21", 2, "needs 21 samples, but there are 20"),
         ("dirichle:0.1", 2, "Did you mean 'dirichlet:ALPHA'"),
         ("iid:3", 2, "unknown split 'iid:3'"),
@@ -193,11 +173,6 @@ def test_holdout_is_a_partition_of_the_size_asked_for(count, part, seed):
     assert sorted([*kept, *held]) == list(range(count))
     assert np.array_equal(held, np.sort(held))
     assert np.array_equal(kept, np.sort(kept))
-
-
-def test_holdout_of_the_paper():
-    kept, held = holdout(60_000, 1 / 6, rng())
-    assert (len(kept), len(held)) == (50_000, 10_000)
 
 
 @pytest.mark.parametrize("part", [-0.1, 1, 1.5, float("nan"), 0.9])

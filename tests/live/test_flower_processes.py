@@ -122,23 +122,6 @@ def test_the_same_app_in_simulation(tmp_path, monkeypatch):
     assert processes_with(home) == []
 
 
-def test_nothing_outlives_a_block_that_is_interrupted():
-    code = (
-        "import time\nfrom salf.live.flower.local import LocalFederation\n"
-        "with LocalFederation(1) as federation:\n"
-        "    print(federation.home, flush=True)\n    time.sleep(600)\n"
-    )
-    with started("-c", code, stdout=subprocess.PIPE) as parent:
-        home = parent.stdout.readline().strip()
-        assert processes_with(home)
-        parent.send_signal(signal.SIGINT)
-        time.sleep(0.3)
-        parent.send_signal(signal.SIGINT)  # as people do who do not see that it is closing
-        parent.wait(120)
-    assert processes_with(home) == []
-    assert not Path(home).exists()
-
-
 @pytest.fixture
 def live(tmp_path):
     """`salf live` on Flower, when it has started its server, with its temporary files here."""

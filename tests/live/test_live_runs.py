@@ -142,12 +142,12 @@ def live(config, path, resume=False, on_round=None):
     return run(config, path, resume=resume, on_round=on_round).summary
 
 
-def replayed(config, path, distance=5e-3):
+def replayed(config, path, distance=5e-3, resume=False):
     """The rounds of a live run that the simulator repeats up to rounding.
 
     There is a unit now and then that rounding switches on or off.
     """
-    summary = live(config, path / "run")
+    summary = live(config, path / "run", resume)
     assert summary["layers"] == [layer.name for layer in problem_of(config).layers]
     again = replay(path / "run")
     assert again.distance < distance
@@ -157,9 +157,18 @@ def replayed(config, path, distance=5e-3):
     return rows
 
 
-@pytest.mark.parametrize("average", ["reached", "all"])
-@pytest.mark.parametrize("method", ["salf", "drop", "fedavg", "ownmethod:Halves"])
-@pytest.mark.parametrize("model", ["mlp", "cnn", "bnnet:Net", "bnnet:Adapted"])
+METHODS = ["salf", "drop", "fedavg", "ownmethod:Halves"]
+
+
+@pytest.mark.parametrize(
+    ("method", "model", "average"),
+    [
+        *((method, "mlp", average) for method in METHODS for average in ("reached", "all")),
+        *(("salf", model, "reached") for model in ("cnn", "bnnet:Net", "bnnet:Adapted")),
+        ("drop", "bnnet:Net", "all"),
+        ("fedavg", "cnn", "reached"),
+    ],
+)
 def test_the_simulator_gets_to_the_same_model_with_the_recorded_depths(
     tmp_path, monkeypatch, method, model, average
 ):
@@ -181,10 +190,17 @@ def test_a_run_of_cohorts_asks_as_many_users_and_is_replayed(tmp_path, method, a
     assert len({tuple(row.depths) for row in rows}) > 1
 
 
+STEPS, EPOCHS = {"local_steps": 3}, {"local_epochs": 1, "batch_size": 200}
+
+
 @pytest.mark.parametrize(
-    "work", [{"local_steps": 3}, {"local_epochs": 1, "batch_size": 200}], ids=str
+    ("method", "work"),
+    [
+        *((method, STEPS) for method in ("salf", "drop", "fedavg", "fedprox", "fednova")),
+        *((method, EPOCHS) for method in ("salf", "fedprox")),
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize("method", ["salf", "drop", "fedavg", "fedprox", "fednova"])
 def test_local_steps_replay_to_the_same_model(tmp_path, method, work):
     config = SMALL.changed(method=method, lr=0.01, client_lr=0.05, server="yogi", **work)
     rows = replayed(config, tmp_path)
@@ -203,19 +219,15 @@ def test_local_steps_replay_to_the_same_model(tmp_path, method, work):
         ("fedstale", {"reach": "learned"}),
     ],
 )
-def test_what_the_server_knows_of_users_is_replayed(tmp_path, method, settings):
-    rows = replayed(SMALL.changed(method=method, momentum=0.5, **settings), tmp_path)
+def test_what_the_server_knows_of_users_survives_a_restart_and_is_replayed(
+    tmp_path, method, settings
+):
+    config = SMALL.changed(method=method, momentum=0.5, **settings)
+    live(config.changed(rounds=3), tmp_path / "run")
+    rows = replayed(config, tmp_path, resume=True)
     if settings.get("reach") or method == "inverse":
         chances = {chance for row in rows for reach in row.reach.values() for chance in reach}
         assert len(chances) > 1  # shares differed
-
-
-@pytest.mark.parametrize("method", ["salf-recall", "fedau", "inverse"])
-def test_a_server_started_again_knows_its_users(tmp_path, method):
-    config = SMALL.changed(method=method, batches="equal", rounds=6)
-    live(config.changed(rounds=3), tmp_path / "run")
-    live(config, tmp_path / "run", resume=True)
-    assert replay(tmp_path / "run").distance < 5e-3
 
 
 @pytest.mark.parametrize("work", [{}, {"local_steps": 2}], ids=str)
@@ -230,17 +242,16 @@ def test_batches_that_users_chose_are_recorded_and_replayed(tmp_path, monkeypatc
     assert replay(tmp_path / "run").distance > 5e-3  # with other batches it is another model
 
 
-@pytest.mark.parametrize("rule", ["trimmed", "median", "clip"])
+@pytest.mark.parametrize("rule", ["trimmed", "clip"])
 def test_robust_rules_replay_to_the_same_model(tmp_path, rule):
     rows = replayed(SMALL.changed(robust=rule, users=6), tmp_path, distance=1e-3)
     assert any(0 < row.reached[0] < 3 for row in rows)  # and layer 1 had to wait
 
 
-@pytest.mark.parametrize("attack", ["flip", "random", "constant", "large-first"])
+@pytest.mark.parametrize("attack", ["flip", "large-first"])
 def test_one_attacker_of_eight_costs_a_live_run_little(monkeypatch, attack):
     """Users stop at any depth alike, or are not heard, so few reach the first layer."""
-    config = SMALL.changed(data="digits", users=8, rounds=120, batch_size=16, eval_every=120)
-    honest = run(config.changed(robust="none")).summary["test_accuracy"]
+    config = SMALL.changed(data="digits", users=8, rounds=100, batch_size=16, eval_every=100)
     attacks, packed = Attack.parse(attack), User.packed
 
     def sent(user, update):
@@ -252,7 +263,7 @@ def test_one_attacker_of_eight_costs_a_live_run_little(monkeypatch, attack):
 
     monkeypatch.setattr(User, "packed", sent)
     attacked = run(config.changed(robust="trimmed")).summary["test_accuracy"]
-    assert attacked >= honest - 0.05
+    assert attacked >= 0.85  # 0.9 without an attack
 
 
 @pytest.mark.parametrize("compress", ["fp16", "qsgd:4", "topk:0.2"])
@@ -317,33 +328,36 @@ def test_on_round_can_stop_a_live_run_which_is_then_finished(tmp_path):
     assert live(SMALL, tmp_path / "run", resume=True) == summary
 
 
-def test_a_finished_live_run_is_given_more_rounds(tmp_path):
-    live(SMALL.changed(rounds=4), tmp_path / "run")
-    live(SMALL, tmp_path / "run", resume=True)
-    live(SMALL, tmp_path / "whole")
-    assert rows_of(tmp_path / "run") == rows_of(tmp_path / "whole")
-
-
 class Killed(Exception):
     pass
 
 
 def test_a_server_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path):
-    config = SMALL.changed(momentum=0.5)
+    """So does one that finished and is given more rounds, or wrote a round that it did not keep."""
+    config, path = SMALL.changed(momentum=0.5), tmp_path / "parts" / ROUNDS
     live(config, tmp_path / "whole")
+    live(config.changed(rounds=2), tmp_path / "parts")
     with pytest.raises(Killed):
-        live(config, tmp_path / "parts", on_round=interrupted.at(4, Killed))
+        live(config, tmp_path / "parts", resume=True, on_round=interrupted.at(4, Killed))
+    record.append(path, replace(record.read(path)[-1], round=5))
+    with path.open("a") as stream:
+        stream.write('{"round": 6, "de')
     live(config, tmp_path / "parts", resume=True)
     assert rows_of(tmp_path / "parts") == rows_of(tmp_path / "whole")
     one, other = ((tmp_path / run / "model.safetensors").read_bytes() for run in ("whole", "parts"))
     assert one == other
 
 
-STATES = ["scaffold", "feddyn", "ownstate:Leans", "ownstate:LeansOnDevice"]
-
-
-@pytest.mark.parametrize("compress", ["", "fp16"])
-@pytest.mark.parametrize("method", STATES)
+@pytest.mark.parametrize(
+    ("method", "compress"),
+    [
+        ("scaffold", ""),
+        ("scaffold", "fp16"),
+        ("feddyn", ""),
+        ("ownstate:Leans", ""),
+        ("ownstate:LeansOnDevice", "fp16"),
+    ],
+)
 def test_what_a_method_keeps_survives_a_stop_and_is_replayed(tmp_path, method, compress):
     """Users' states on their devices and at the server; some updates are lost on the way."""
     config = SMALL.changed(method=method, momentum=0.0, local_steps=3, compress=compress, rounds=8)
@@ -354,27 +368,11 @@ def test_what_a_method_keeps_survives_a_stop_and_is_replayed(tmp_path, method, c
     one, other = ((tmp_path / run / "model.safetensors").read_bytes() for run in ("whole", "parts"))
     assert one == other
     assert replay(tmp_path / "whole").distance < 5e-3
-    live(config.changed(method="salf"), tmp_path / "salf")
-    assert (tmp_path / "salf" / "model.safetensors").read_bytes() != one
 
 
 def rows_of(folder):
     timeless = {"seconds": 0, "stages": {}, "arrived": {}}
     return [asdict(row) | timeless for row in record.read(folder / ROUNDS)]
-
-
-def test_a_round_that_was_written_but_not_kept_is_run_again(tmp_path):
-    """The server was killed between the two."""
-
-    with pytest.raises(Killed):
-        live(SMALL, tmp_path / "run", on_round=interrupted.at(3, Killed))
-    path = tmp_path / "run" / ROUNDS
-    record.append(path, replace(record.read(path)[-1], round=4))
-    with path.open("a") as stream:
-        stream.write('{"round": 5, "de')
-    live(SMALL, tmp_path / "run", resume=True)
-    live(SMALL, tmp_path / "whole")
-    assert rows_of(tmp_path / "run") == rows_of(tmp_path / "whole")
 
 
 def test_rounds_that_are_gone_are_not_made_up(tmp_path):

@@ -114,6 +114,25 @@ USERS = {
 }
 
 
+def the_folder_of_our_own_cluster():
+    """It listens on this machine, for this account only."""
+    import ray as plain
+
+    folder = Path(plain._private.worker._global_node.get_temp_dir_path()).parent
+    assert folder.name.startswith("salf-ray-")
+    assert folder.stat().st_mode & 0o077 == 0
+    assert plain.nodes()[0]["NodeManagerAddress"] == "127.0.0.1"
+    port = int(plain.get_runtime_context().gcs_address.rpartition(":")[2])
+    lines = "".join(Path(f"/proc/net/{name}").read_text() for name in ("tcp", "tcp6")).splitlines()
+    sockets = [line.split()[1:4] for line in lines]
+    listening = [own for own, _, state in sockets if state == "0A" and own.endswith(f"{port:04X}")]
+    assert len(listening) == 1
+    assert "0100007F" in listening[0]  # 127.0.0.1
+    assert os.environ["RAY_AUTH_MODE"] == "token"
+    assert len(os.environ["RAY_AUTH_TOKEN"]) == 64
+    return folder
+
+
 def stepped(weights, updates, unreached):
     """[salf_update_rule], the obvious way, from the accepted updates alone."""
     layers = Layers.of(network())
@@ -145,6 +164,7 @@ def test_a_federation_with_slow_killed_hanging_and_lying_users_trains_on_what_is
     rows = []
     caplog.set_level(logging.INFO, "salf.live")
     with cluster():
+        folder = the_folder_of_our_own_cluster()
         users = [ray.start_user(n, partial(make, n, tmp_path, **how)) for n, how in USERS.items()]
         ray.wait_ready(users)
         link = ray.RayLink()
@@ -159,6 +179,7 @@ def test_a_federation_with_slow_killed_hanging_and_lying_users_trains_on_what_is
             assert time.monotonic() < give_up, "those who were killed or hung did not come back"
             rows.append(rounds.next())
             time.sleep(0.05)
+    assert not folder.exists()
 
     for row in rows:
         assert row.seconds <= row.limit + 2  # nobody is waited for, on however busy a machine
@@ -179,26 +200,6 @@ def test_a_federation_with_slow_killed_hanging_and_lying_users_trains_on_what_is
         "hangs has hung since round",
     ):
         assert reason in caplog.text
-
-
-def test_a_cluster_of_our_own_is_for_this_machine_and_this_account_and_leaves_nothing():
-    with cluster():
-        import ray as plain
-
-        # Only ours: other tests have Rays of their own at the same time.
-        (folder,) = Path("/tmp").glob(f"salf-ray-{os.getpid()}-*")
-        assert folder.stat().st_mode & 0o077 == 0
-        assert plain.nodes()[0]["NodeManagerAddress"] == "127.0.0.1"
-        ports = [line.split()[1:4] for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-        ports += [line.split()[1:4] for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
-        address = plain.get_runtime_context().gcs_address
-        port = f"{int(address.rpartition(':')[2]):04X}"
-        listening = [local for local, _, state in ports if state == "0A" and local.endswith(port)]
-        assert len(listening) == 1
-        assert "0100007F" in listening[0]  # 127.0.0.1
-        assert os.environ["RAY_AUTH_MODE"] == "token"
-        assert len(os.environ["RAY_AUTH_TOKEN"]) == 64
-    assert not folder.exists()
 
 
 # About 50 are closed while the GCS is missed. A round without the slow user takes 10 ms, so that

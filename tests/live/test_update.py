@@ -374,7 +374,7 @@ def attempt(data):
 
 
 @pytest.mark.slow
-@settings(max_examples=1500)
+@settings(max_examples=400)
 @given(st.binary(max_size=400))
 def test_random_bytes_are_rejected(data):
     assert not attempt(data)
@@ -384,7 +384,7 @@ WHOLE = encode(good())
 
 
 @pytest.mark.slow
-@settings(max_examples=3000)
+@settings(max_examples=1000)
 @given(st.integers(0, 10**6), st.integers(0, 255), st.sampled_from(["set", "cut", "insert"]))
 def test_a_damaged_update_is_rejected_or_a_whole_one(place, byte, how):
     at = place % len(WHOLE)
@@ -405,7 +405,7 @@ json_values = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=1500)
+@settings(max_examples=400)
 @given(json_values, st.integers(-8, 8))
 def test_any_header_is_rejected_unless_it_is_an_update(header, off_by):
     text = json.dumps(header).encode()
@@ -421,7 +421,7 @@ def test_a_header_nested_without_end_is_rejected():
 
 
 @pytest.mark.slow
-@settings(max_examples=1500)
+@settings(max_examples=400)
 @given(
     st.dictionaries(
         st.sampled_from([*WEIGHTS, "stranger", ""]),

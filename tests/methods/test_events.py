@@ -81,14 +81,6 @@ def test_fedasyncs_local_steps_have_a_proximal_term(engine):
     assert sim.clock == 2.0
 
 
-def test_the_mixing_weight_does_not_compound():
-    """alpha_tau is alpha s(tau) in every step, however many there were."""
-    arrived = Arrivals.at(np.array([1]), age=np.array([3]))
-    rule = method("fedasync")
-    for _ in range(3):
-        assert rule.weights(arrived, np.zeros(2)).tolist() == [[0.45], [0.45]]
-
-
 def test_users_weighed_by_their_samples_keep_alpha():
     arrived = replace(Arrivals.at(np.array([1])), weight=np.array([30.0]))
     assert method("fedasync").weights(arrived, np.zeros(1)).tolist() == [[0.9]]

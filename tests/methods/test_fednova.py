@@ -34,9 +34,8 @@ def test_users_weighed_by_their_samples_are_in_both_means():
 
 
 def test_average_all_divides_by_all_users():
-    arrived = Arrivals.at(
-        np.array([1, 3]), asked=2, steps=np.array([2, 1]), planned=np.array([2, 2])
-    )
+    pair = {"steps": np.array([2, 1]), "planned": np.array([2, 2])}
+    arrived = Arrivals.at(np.array([1, 3]), asked=2, **pair)
     assert method("fednova").weights(arrived, np.zeros(2)).tolist() == [[1, 0]] * 2
     all_users = method("fednova", average="all").weights(arrived, np.zeros(2))
     assert all_users.tolist() == [[0.5, 0]] * 2
@@ -70,9 +69,8 @@ def test_live_the_weights_are_the_same():
     """Every user sends its number + 1 in all entries."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
-    server = LiveServer(
-        Problem.of(model), 1.0, ServerSettings(method="fednova", local_steps=3, max_norm=100.0)
-    )
+    settings = ServerSettings(method="fednova", local_steps=3, max_norm=100.0)
+    server = LiveServer(Problem.of(model), 1.0, settings)
     before = {name: value.detach().clone() for name, value in server.weights.items()}
     server.open(["0", "1", "2", "silent"])
     for user in range(3):

@@ -13,7 +13,6 @@ from reference import (
     ANY_MODEL,
     Scripted,
     assert_close,
-    assert_same,
     copy_of,
     data,
     gradients,
@@ -180,12 +179,3 @@ def test_a_lucky_straggler_still_trains_the_narrow_network():
         ([0], 1.0),
         ([1, 2], 0.5),
     ]
-
-
-@pytest.mark.parametrize("engine", ANY_MODEL)
-def test_nothing_of_the_full_model_is_written_by_a_round(engine):
-    full = small_normed()
-    before = copy_of(full)
-    made = ENGINES[engine](full, Layers.of(full))
-    made.round(plan_of("heterofl", [1, 2, 2], 3), 1, {}, rows_of(*data(3, 2, (2, 4, 4)), 2))
-    assert_same(copy_of(full), before)

@@ -114,13 +114,6 @@ def test_the_layerwise_average_gives_the_same_numbers():
         assert aggregate.reached.tolist() == [1, 2, 2]
 
 
-def test_weights_in_numbers():
-    depths = Arrivals.at(np.array([1, 2, 4]), np.array([False, True, True]))
-    c = SALF().weights(depths, np.array(P))
-    wanted = [[64 / 37, 0, 0], [32 / 56, 32 / 56, 0], [32 / 63, 32 / 63, 0]]
-    np.testing.assert_allclose(c, wanted, rtol=1e-14)
-
-
 def test_a_layer_that_nobody_can_reach_has_no_weight_and_no_nan():
     depths = Arrivals.at(np.array([3, 4]), np.array([True, True]))
     c = SALF().weights(depths, np.array([1.0, 0.5, 0.0]))

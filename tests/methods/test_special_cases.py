@@ -66,13 +66,6 @@ def test_with_stragglers_no_method_is_fedavg():
         assert any(not torch.equal(found[key], wanted[key]) for key in wanted), name
 
 
-def test_fedavg_ignores_depths():
-    with_deadline, _ = run("fedavg", Mixture(USERS, 3, 1.0))
-    without, _ = run("fedavg", Mixture(USERS, 3, 0.0))
-    # Drawn from the same numbers, so the batches are the same ones.
-    assert_same(with_deadline, without)
-
-
 @pytest.mark.parametrize("engine", ANY_MODEL)
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("average", ["reached", "all"])

@@ -167,18 +167,15 @@ def test_live_users_and_server_get_to_the_same_model(name):
             return half_square(own(inputs), targets).mean()
 
         users[f"{number}"] = User(f"{number}", Problem(own, layers), loss)
-    everybody = [(0, 1, 3), (1, 1, 3), (2, 1, 3), (3, 1, 3)]
+    everybody = [(user, 1, 3) for user in range(USERS)]
     rounds = [everybody, everybody[:2], everybody[2:], everybody]
-    for arrived in [rounds[0], rounds[1], None, rounds[2], rounds[3]]:
+    for arrived in [rounds[0], rounds[1], [], rounds[2], rounds[3]]:  # in one, all are lost
         server.open(list(users))
         task = server.task(None)
-        for number, *_ in everybody if arrived is None else arrived:
+        for number, *_ in arrived or everybody:
             update = users[f"{number}"].train(task.of(f"{number}"))
-            if arrived is not None:
+            if arrived:
                 server.take(f"{number}", update)
-        if arrived is None:  # all are lost
-            server.close()
-            continue
         server.close()
     for parameter, value in zip(net.parameters(), RULES[name][0](rounds, 1.0), strict=True):
         np.testing.assert_allclose(parameter.detach().numpy(), value, rtol=1e-12, atol=1e-14)
@@ -196,27 +193,26 @@ def test_a_robust_rule_does_not_protect_what_a_server_sums():
 
 
 class Keeps(salf.Method):
-    """One of a state each, which tests make go wrong."""
+    """A method of one's own whose hooks return what a test says, by name."""
 
-    def __init__(self, first=None, later=None, users_first=None, users_later=None, change=None):
+    def __init__(self, **returns):
         super().__init__()
-        found = first or {}, later or {}, users_first or {}, users_later or {}, change
-        object.__setattr__(self, "_all", found)
+        vars(self).update(returns=returns)
 
     def server_state(self, weights):
-        return self._all[0]
+        return self.returns.get("server_state", {})
 
     def learned(self, server, heard, closing):
-        return self._all[1]
+        return self.returns.get("learned", {})
 
     def user_state(self, weights):
-        return self._all[2]
+        return self.returns.get("user_state", {})
 
     def after(self, done):
-        return self._all[3]
+        return self.returns.get("after", {})
 
     def step(self, step, server, rate):
-        return step if self._all[4] is None else self._all[4]
+        return self.returns.get("step", step)
 
     def divisor(self, closing):
         return np.maximum(closing.shares, 1)
@@ -231,27 +227,28 @@ def kept(method, **more):
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    ("returns", "message"),
     [
-        ({"later": {"x": 1}}, r"Keeps.learned returned 'x', which server_state does not declare"),
-        ({"users_later": {"x": 1}}, "Keeps.after returned 'x', which user_state does not declare"),
-        ({"users_first": {"n": 0}, "users_later": {"n": torch.ones(2)}}, r"'n' of shape \(2,\)"),
+        ({"learned": {"x": 1}}, "Keeps.learned returned 'x', which server_state does not declare"),
+        ({"after": {"x": 1}}, "Keeps.after returned 'x', which user_state does not declare"),
+        ({"user_state": {"n": 0}, "after": {"n": torch.ones(2)}}, r"'n' of shape \(2,\)"),
         (
-            {"first": {"n": torch.zeros(2)}, "later": {"n": torch.zeros(2, dtype=torch.int64)}},
-            "'n' as torch.int64, which server_state declares as torch.float32",
+            {"server_state": {"n": torch.tensor(0)}, "learned": {"n": 0.5}},
+            "'n' as torch.float64, which server_state declares as torch.int64",
         ),
-        ({"first": {"n": torch.tensor(0)}, "later": {"n": 0.5}}, "declares as torch.int64"),
-        ({"change": {"x": torch.ones(2)}}, "Keeps.step must return tensors by the names in `step`"),
-        ({"change": {"0.bias": torch.ones(1)}}, r"not '0.bias' of shape \(1,\)"),
+        ({"step": {"x": torch.ones(2)}}, "Keeps.step must return tensors by the names in `step`"),
+        ({"step": {"0.bias": torch.ones(1)}}, r"not '0.bias' of shape \(1,\)"),
+        ({"server_state": 3}, "Keeps.server_state must return a dict of tensors and numbers"),
     ],
 )
-def test_a_state_unlike_the_first_one_is_refused(more, message):
+def test_a_state_unlike_the_first_one_is_refused(returns, message):
     with pytest.raises(SalfError, match=message):
-        kept(Keeps(**more))
+        kept(Keeps(**returns))
 
 
 def test_a_number_becomes_what_was_declared():
-    assert kept(Keeps({"n": torch.tensor(0)}, {"n": 3}, {"m": 0}, {"m": 2})).engine
+    first = {"server_state": {"n": torch.tensor(0)}, "user_state": {"m": 0}}
+    assert kept(Keeps(**first, learned={"n": 3}, after={"m": 2})).engine
 
 
 class OnDevice(Keeps):
@@ -269,7 +266,7 @@ class OnDevice(Keeps):
 
 
 def test_a_device_keeps_what_counts_and_no_more():
-    net, rule = model(), OnDevice(users_first={"seen": 0})
+    net, rule = model(), OnDevice(user_state={"seen": 0})
     server = LiveServer(Problem.of(net), ETA, ServerSettings(rule))
     own, targets = model(), torch.from_numpy(TARGETS)
     user = User(
@@ -290,7 +287,7 @@ class ByChance(OnDevice):
 
 def test_states_on_devices_need_a_share_that_devices_know():
     with pytest.raises(SalfError, match="set users_keep to 'server'"):
-        kept(ByChance(users_first={"seen": 0}))
+        kept(ByChance(user_state={"seen": 0}))
 
 
 class Hooked(salf.Method):
@@ -319,14 +316,12 @@ class Changes(salf.LocalRule):
     def gradient(self, gradients, step):
         match self.how:
             case "if":
-                return (
-                    gradients if step.own["seen"] > 0 else {n: 2 * g for n, g in gradients.items()}
-                )
+                factor = 1 if step.own["seen"] > 0 else 2
+                return {n: factor * g for n, g in gradients.items()}
             case "random":
                 return {n: g + 0.1 * torch.randn_like(g) for n, g in gradients.items()}
             case "counts":
                 self.n += 1
-                return gradients
             case "none":
                 return None
             case "some":
@@ -339,7 +334,7 @@ class Changes(salf.LocalRule):
 class WithRule(Hooked):
     def __init__(self, how):
         super().__init__()
-        object.__setattr__(self, "how", how)
+        vars(self)["how"] = how
 
     def user_state(self, weights):
         return {"seen": 0}

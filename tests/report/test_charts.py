@@ -43,7 +43,7 @@ def test_a_panel_is_headed_by_what_differs_between_panels():
     assert headings(one, first) == []
     assert headings(one, first, apart=False) == [
         "i.i.d.",
-        "averaged over the users\nthat reached a layer",
+        "averaged over the users that reached a layer",
         "90 % stragglers",
     ]
     cases = [
@@ -55,7 +55,7 @@ def test_a_panel_is_headed_by_what_differs_between_panels():
     spec = charts.curves(comparison({each: [0.9] for each in cases}), "accuracy")
     shown = spec["facet"]["sort"]
     assert len(shown) == 8
-    assert shown[0] == "i.i.d.\naveraged over the users\nthat reached a layer\n30 % stragglers"
+    assert shown[0] == "i.i.d.\naveraged over the users that\nreached a layer\n30 % stragglers"
     assert spec["columns"] == 4
 
 

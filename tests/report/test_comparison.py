@@ -65,7 +65,7 @@ def test_mean_and_spread_of_each_method_by_ratio_with_the_best_in_bold(both):
     ]
     assert bold(reached) == [[False, False], [True, False], [False, True]]
     assert [reached.caption, every.caption] == [
-        "i.i.d., averaged over the users that reached a layer, as the equations say",
+        "i.i.d., averaged over the users that reached a layer",
         "i.i.d., averaged over all users, as the authors' script does",
     ]
 

@@ -52,11 +52,11 @@ def test_points_that_are_not_joined_have_a_line_for_the_level_only():
     assert drawn(dots, records) == ["Drop"]
 
 
-def test_an_axis_shows_all_numbers_with_some_room_within_its_limits():
+def test_an_axis_shows_all_numbers_with_some_room():
     points = [Point("SALF", 1, 0.5, 0.2, 0.99), Point("SALF", 2, 0.5, reference=0.1)]
-    low, high = y_domain(figure(chart(*points, y=Axis("y", limits=(0, 1)))))
+    low, high = y_domain(figure(chart(*points)))
     assert 0 < low < 0.1
-    assert high == 1
+    assert 0.99 < high < 1.1
     assert y_domain(figure(chart(*points, y=Axis("y", domain=(0, 2))))) == [0, 2]
     assert y_domain(figure(chart(*points, y=Axis("y", log=True)))) is None
 
@@ -69,4 +69,4 @@ def test_charts_below_each_other_share_a_title_and_can_be_drawn():
 
 
 def test_nothing_to_draw_is_drawn():
-    assert vl_convert.vegalite_to_svg(figure(chart(y=Axis("y", limits=(0, 1)))))
+    assert vl_convert.vegalite_to_svg(figure(chart(y=Axis("y"))))

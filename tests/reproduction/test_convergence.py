@@ -1,13 +1,11 @@
 """The convergence figures: verdicts on made-up curves, and the files they become."""
 
 import pytest
-import vl_convert
 from made_up_runs import found
 
 from reproduction.convergence import CNN, MLP, findings
 from reproduction.curves import Course
-from reproduction.item import label
-from reproduction.sizes import AVERAGES, METHODS, QUICK
+from reproduction.sizes import QUICK
 from reproduction.verdicts import Verdict
 
 HOLDS, IN_PART, FAILS = Verdict.HOLDS, Verdict.IN_PART, Verdict.FAILS
@@ -40,15 +38,6 @@ def test_where_salf_is_worst_it_is_not_the_closest():
     assert "The paper leaves open" in closest.reason
     assert second.verdict is HOLDS
     assert inferior.verdict is IN_PART  # they are still below AsyncFL
-
-
-def test_where_only_heterofl_is_nearer_than_salf_it_holds_in_part():
-    closest, second, inferior = findings("all", flat(AS_IN_THE_PAPER | {"heterofl": 0.93}))
-    assert closest.verdict is IN_PART
-    assert "4 of 6 checks passed" in closest.reason
-    assert "HeteroFL 0.020" in closest.reason
-    assert "Drop" not in closest.reason.split("The paper leaves open")[0]
-    assert (second.verdict, inferior.verdict) == (IN_PART, IN_PART)
 
 
 def test_the_closest_is_a_matter_of_where_fedavg_is():
@@ -92,18 +81,6 @@ def outcome(item, size=QUICK, accuracies=curve):
     return item.outcome(size, found(item.tasks(size), accuracies))
 
 
-def test_the_runs_are_those_of_table_1(item):
-    labels = {label(task) for task in item.tasks(QUICK)}
-    expected = {
-        label(QUICK.config(item.model, method, average, 0.9, seed))
-        for method in METHODS
-        for average in AVERAGES
-        for seed in range(QUICK.seeds)
-    }
-    assert labels == expected
-    assert len(labels) == QUICK.seeds * (1 + 4 * 2)  # FedAvg is the same both ways
-
-
 def test_each_way_of_averaging_gets_its_verdicts(item):
     def worse_over_all(config):
         return [0.1] * 3 if (config.method, config.average) == ("salf", "all") else curve(config)
@@ -123,37 +100,3 @@ def test_heterofl_is_not_judged_on_the_mlp_which_the_paper_leaves_out():
     cnn = outcome(CNN, accuracies=best)
     assert cnn.findings[0].verdict is IN_PART
     assert "not judged" not in cnn.intro
-
-
-def test_the_figure_says_what_it_shows_and_can_be_drawn():
-    made = outcome(CNN)
-    title = made.figure["title"]
-    assert "CNN on MNIST" in title["text"]
-    assert "150 rounds, mean of 3 seeds and its 95 % interval; size quick" in title["subtitle"][0]
-    drawn = vl_convert.vegalite_to_svg(made.figure)
-    for text in ("As the equations say:", "As published:", "SALF", "AsyncFL", "Round"):
-        assert text in drawn
-
-
-def test_no_interval_is_cut_off_and_none_goes_beyond_what_an_accuracy_can_be():
-    def wild(config):
-        if config.method != "heterofl":
-            return curve(config)
-        return [0.99, 0.99, 0.99] if config.seed else [0.05, 0.05, 0.05]
-
-    figure = outcome(CNN, accuracies=wild).figure
-    (records,) = figure["datasets"].values()
-    drawn = {(each["low"], each["high"]) for each in records if each["line"] == "HeteroFL"}
-    assert drawn == {(0.0, 1.0)}
-    assert {tuple(domain) for domain in domains_of(figure)} == {(0.0, 1.0)}
-    assert "'clip'" not in str(figure)
-
-
-def domains_of(spec):
-    """Those of all y scales."""
-    if isinstance(spec, list):
-        return [found for each in spec for found in domains_of(each)]
-    if not isinstance(spec, dict):
-        return []
-    own = [spec["y"]["scale"]["domain"]] if "scale" in spec.get("y", {}) else []
-    return own + [found for each in spec.values() for found in domains_of(each)]

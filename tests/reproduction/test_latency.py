@@ -4,17 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import vl_convert
 from made_up_runs import found
 
 from reproduction.deadlines import FLEET, passes, straggler_share
-from reproduction.item import label
 from reproduction.latency import Latency
 from reproduction.latency_claims import PLACES, PUBLISHED, WITH_DEADLINE, Panel, findings
-from reproduction.sizes import AVERAGES, QUICK
+from reproduction.sizes import QUICK
 from reproduction.verdicts import Verdict
 from salf.core.draws import Keyed
-from salf.report.tables import Table
 from salf.runs.config import Config
 from salf.runs.federation import from_config
 from salf.runs.run import run
@@ -141,12 +138,6 @@ def test_heterofl_and_drop_change_places_at_1_and_a_half():
     assert verdicts({("heterofl", 7): 0.94})["drop-stragglers"] is HOLDS
 
 
-def test_asyncfl_is_judged_at_low_deadlines_only():
-    assert verdicts({("heterofl", 1): 0.9})["superior to both"] is IN_PART
-    assert verdicts({("asyncfl", 1): 0.01})["superior to both"] is FAILS
-    assert verdicts({("asyncfl", 2): 0.01})["superior to both"] is HOLDS
-
-
 @pytest.mark.parametrize(
     ("method", "accuracy", "verdict"),
     [
@@ -183,20 +174,6 @@ def test_a_loss_is_that_of_all_seeds_and_its_interval_counts(seeds, verdict):
     assert "±" in stated.reason
 
 
-def test_the_reason_says_that_the_papers_own_table_says_otherwise():
-    reason = judged({("drop", 1): 0.5})["deadline Drop"].reason
-    assert "Drop at 1 µs loses 47.4 ±0.1 %, the paper's 90 %" in reason
-    assert "by its Table I Drop loses 70.5 % at 90 % stragglers" in reason
-    assert "although 1 µs has fewer, 86.7 %" in reason
-
-
-def test_the_other_panels_are_told_and_do_not_change_the_verdict():
-    finding = judged(elsewhere={("salf", 1): 0.1})["deadline SALF"]
-    assert finding.verdict is HOLDS
-    assert "As the equations say: does not hold." in finding.reason
-    assert "By the clock, as published: does not hold." in finding.reason
-
-
 def test_training_that_diverged_speaks_against_the_method_said_to_be_good():
     found = judged({("salf", 1): None, ("drop", 9): None})
     assert found["deadline SALF"].verdict is FAILS
@@ -224,19 +201,6 @@ def outcome(size=SIZE, numbers=accuracies):
     return Latency().outcome(size, found(Latency().tasks(size), numbers))
 
 
-def test_runs_are_those_of_the_size_and_only_depths_are_changed():
-    tasks = {label(task): task for task in Latency().tasks(SIZE) if isinstance(task, Config)}
-    # FedAvg, then per way of averaging: 1 and 5 µs in both mappings, 9 µs is one and the same.
-    assert len(tasks) == SIZE.seeds * (1 + 4 * 2 * (2 * 2 + 1))
-    for average in AVERAGES:
-        assert label(SIZE.config("cnn", "salf", average, 0.8667, 0)) in tasks
-        assert label(SIZE.config("cnn", "salf", average, 0.0, 0)) in tasks
-    timed = [task for task in tasks.values() if task.fleet]
-    assert {(task.fleet, task.deadline) for task in timed} == {(FLEET, 1e-6), (FLEET, 5e-6)}
-    as_mapped = {label(replace(task, fleet="", deadline=None)) for task in timed}
-    assert as_mapped <= tasks.keys()
-
-
 @pytest.mark.parametrize("method", WITH_DEADLINE)
 def test_depths_by_the_clock_can_be_run(method):
     config = Config(
@@ -244,43 +208,6 @@ def test_depths_by_the_clock_can_be_run(method):
         fleet=FLEET, deadline=1e-6, validation=0.0, method=method,
     )  # fmt: skip
     assert len(run(config).history.rows[0].reached) == 4
-
-
-def test_rows_have_both_mappings_and_fedavg_once():
-    rows = outcome().rows
-    assert len(rows) == SIZE.seeds * (1 + 4 * 2 * 2 * 3)
-    keys = [
-        tuple(row[k] for k in ("method", "average", "mapping", "deadline", "seed")) for row in rows
-    ]
-    assert len(set(keys)) == len(keys)
-    (row,) = [r for r in rows if keys[rows.index(r)] == ("salf", "all", "timed", 1, 0)]
-    assert row["accuracy"] == pytest.approx(0.905)
-    assert row["stragglers"] == 0.8667
-
-
-def test_the_figure_has_four_panels_and_says_what_was_run():
-    made = outcome()
-    drawn = vl_convert.vegalite_to_svg(made.figure)
-    for text in (
-        "Deadline T_max in µs",
-        "depths by a simulated clock",
-        "As published:",
-        "As the equations say:",
-        "size quick",
-        "mean of 3 seeds and its 95 % interval",
-    ):
-        assert text in drawn
-
-
-def test_the_tables_show_what_is_lost_and_who_reaches_what():
-    losses, reach = outcome().blocks
-    assert isinstance(losses, Table)
-    assert list(losses.rows[0]) == ["SALF", "5 %", *["4.7 ±0.0 %"] * 4]
-    assert isinstance(reach, Table)
-    # 26 of 30 users are stragglers, one in five of them at any depth.
-    texts = [list(row) for row in reach.rows]
-    assert texts[0] == ["1 (Conv2d)", "100 %", "30.7 %", "13.3 %"]
-    assert texts[3][:3] == ["4 (Linear)", "41.6 %", "82.7 %"]
 
 
 def test_deadlines_that_nobody_misses_leave_claims_untested():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from reference import draw_all, gradients, unreached
+from reference import gradients, unreached
 from reproduction import lemma1, lemma2, lemma3
 from reproduction.item import Found, label
 from reproduction.lemmas import inner_products, rounds_of, weights_of
@@ -17,7 +17,6 @@ from reproduction.sizes import QUICK
 from reproduction.verdicts import Verdict
 from salf.core.arrivals import Arrivals
 from salf.core.draws import Unkeyed
-from salf.core.layers import Layers
 from salf.data import split, synthetic
 from salf.data.sampling import places
 from salf.methods.drop import Drop
@@ -58,15 +57,6 @@ def products_of(gradients):
 
 
 # What the lemmas are measured on.
-
-
-def test_rounds_are_drawn_by_the_law_itself_as_many_as_asked_for():
-    law = Uniform(3, 2)
-    found = [
-        d.depth.tolist() for some in rounds_of(law, 2300, np.random.default_rng(5)) for d in some
-    ]
-    rng = np.random.default_rng(5)
-    assert found == [draw_all(law, rng).depth.tolist() for _ in range(2300)]
 
 
 def test_inner_products_are_those_of_every_users_own_gradient():
@@ -127,32 +117,6 @@ def test_a_layer_that_does_not_fit_is_drawn_again_and_the_page_says_both():
     assert found.verdict is Verdict.IN_PART
     (found, *_) = findings1([counted(10, 3)])
     assert found.reason.endswith("All did at once.")
-
-
-def test_second_draws_are_other_draws_of_the_same_sizes():
-    tasks = lemma1.Lemma1().tasks(TINY)
-    first, second = ([t.arguments for t in tasks if t.arguments["seed"] == seed] for seed in (1, 2))
-    assert len(first) == len(tasks) / 2
-    assert [one | {"seed": 2} for one in first] == second
-    counts = [t(silent)["counts"] for t in (tasks[0], tasks[len(first)])]
-    assert counts[0] != counts[1]
-
-
-def test_users_that_reach_a_layer_are_counted_in_every_draw():
-    found = lemma1.measure(users=4, layers=3, draws=1500, seed=0, progress=silent)
-    counts = np.array(found["counts"])
-    assert counts.shape == (3, 5)
-    assert (counts.sum(1) == 1500).all()
-    # The sets are nested: at least k users reach layer l + 1 whenever k reach layer l.
-    at_least = counts[:, ::-1].cumsum(1)
-    assert (at_least[1:] >= at_least[:-1]).all()
-    assert json.loads(json.dumps(found)) == found
-
-
-def test_lemma_1_holds_for_the_librarys_depths():
-    sizes = [(2, 3), (6, 3)]
-    measured = [lemma1.measure(*size, draws=4000, seed=0, progress=silent) for size in sizes]
-    assert verdicts(findings1(measured)) == [Verdict.HOLDS] * 3
 
 
 def test_chi_square_merges_what_is_rarely_due():
@@ -289,12 +253,6 @@ def test_what_happens_too_rarely_to_be_seen_is_no_bias():
     assert verdicts(lemma2.findings([made_up(layer(unvaried=1e-4))]))[0] is Verdict.HOLDS
 
 
-def test_a_control_that_passes_is_said():
-    found = lemma2.findings([made_up(layer(), undivided=layer(1.01))])
-    assert verdicts(found)[1] is Verdict.IN_PART
-    assert "SALF not divided by 1 − p_l is 1.010" in found[1].reason
-
-
 def test_controls_are_left_out_where_their_bias_cannot_be_seen():
     found = lemma2.findings([made_up(layer(), p=1e-4, undivided=layer(), drop=layer())])
     assert verdicts(found)[1] is Verdict.HOLDS
@@ -361,14 +319,6 @@ def test_the_layerwise_bound_is_above_the_variance_whatever_the_gradients():
         assert exact_variance(products, users, layers) <= bound
 
 
-@pytest.mark.parametrize("start", ["default", "he"])
-def test_a_network_has_as_many_layers_as_told_and_the_same_weights_each_time(start):
-    one, two = (lemma3.network((1, 28, 28), 10, 4, start, seed=7) for _ in range(2))
-    assert len(Layers.of(one)) == 4
-    assert torch.equal(one[3].weight, two[3].weight)
-    assert one(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
-
-
 def points(value, error=1e-6, spread=0.01, starts=("default", "he")):
     """Variances made up by layers and users, in three networks that differ by `spread`."""
     return lemma3.Points(
@@ -390,16 +340,6 @@ def points(value, error=1e-6, spread=0.01, starts=("default", "he")):
             for number in range(3)
         ]
     )
-
-
-def test_errors_are_those_of_the_mean_over_the_draws():
-    """With U = 2 and L = 1 the step is off by 0, (g_1 - g_2)/2 or more: few values, known law."""
-    found = lemma3.measure("synthetic", "", 4, 1, [2], 1, 4000, 1, silent)["points"][0]
-    model = lemma3.network((1, 28, 28), 10, 1, "default", 1)
-    products = inner_products(model, synthetic(0).train, 2, 4, np.random.default_rng([1, 0]))
-    weights = weights_of(SALF(), every_round(2, 1), unreached(Uniform(2, 1)))
-    squares = lemma3.squared_norms(weights - 1 / 2, products)
-    assert found["error"] == pytest.approx(squares.std() / np.sqrt(4000), rel=0.1)
 
 
 def test_lemma_3_holds_on_a_small_variance_that_grows_with_layers_and_falls_with_users():
@@ -427,31 +367,12 @@ def test_whether_the_variance_grows_with_layers(power, verdict):
     assert verdicts(found)[2] is verdict
 
 
-def test_a_variance_that_grows_with_layers_in_one_kind_of_network_is_in_part():
-    grows = points(lambda layers, users: layers / users, starts=["he"])
-    shrinks = points(lambda layers, users: 1 / (layers * users), starts=["default"])
-    both = [p for made in (grows, shrinks) for found in made.by_size.values() for p in found]
-    found = lemma3.findings(lemma3.Points(both))[2]
-    assert found.verdict is Verdict.IN_PART
-    assert "0.25-fold with PyTorch's default weights and 10 users" in found.reason
-
-
 def test_a_variance_that_does_not_fall_with_users_is_said():
     flat = lemma3.findings(points(lambda layers, users: 0.1 * layers))
     assert verdicts(flat)[3] is Verdict.FAILS
     # However much networks differ, what counts is what users do in each of them.
     falls = lemma3.findings(points(lambda layers, users: layers / users**0.1, spread=0.5))
     assert verdicts(falls)[3] is Verdict.HOLDS
-
-
-def test_a_bound_that_grows_more_slowly_than_the_layers_would_be_said(monkeypatch):
-    monkeypatch.setattr(lemma3, "_bound", lambda layers, users: layers**0.5)
-    assert verdicts(lemma3.findings(points(lambda layers, users: 0.01)))[1] is Verdict.FAILS
-
-
-def test_users_for_whom_there_are_no_batches_are_left_out():
-    found = lemma3.measure("synthetic", "", 100, 1, [2, 60, 61], 1, 10, 0, silent)  # 6000 images
-    assert {point["users"] for point in found["points"]} == {2, 60}
 
 
 # All of them, as the command makes them.

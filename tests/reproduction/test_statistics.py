@@ -5,14 +5,6 @@ from reproduction.statistics import against, paired
 from salf.common.intervals import interval
 
 
-def test_the_interval_is_students():
-    values = [0.9, 0.92, 0.88, 0.91]
-    low, high = stats.t.interval(0.95, 3, loc=sum(values) / 4, scale=stats.sem(values))
-    found = interval(values)
-    assert found.low == pytest.approx(low)
-    assert found.high == pytest.approx(high)
-
-
 def test_one_value_has_no_interval_and_no_p_value():
     found = interval([0.5])
     assert (found.low, found.half, found.high) == (0.5, None, 0.5)

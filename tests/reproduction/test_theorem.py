@@ -14,12 +14,9 @@ from reproduction.item import Found, label
 from reproduction.ridge import Ridge, from_images, trajectories
 from reproduction.sizes import QUICK
 from reproduction.verdicts import Verdict
-from salf.common.intervals import interval
-from salf.core.draws import Keyed
 from salf.core.layers import Layers
 from salf.core.server import theorem_rate
 from salf.data import Partition, Partitioned, Samples, synthetic
-from salf.data.sampling import places
 from salf.methods import method
 from salf.problem import Problem
 from salf.simulation import Recipe, Simulation
@@ -101,56 +98,7 @@ def test_moments_of_gradients_are_those_over_all_batches(ridge):
             assert squares[u, i] == pytest.approx((np.array(every) ** 2).sum(1).mean(), rel=1e-10)
 
 
-def test_images_become_a_well_conditioned_problem_of_heterogeneous_users():
-    samples = synthetic(0, train=400).train
-    made = from_images(
-        samples,
-        users=5,
-        features=8,
-        spec="dirichlet:1",
-        ridge=0.5,
-        batch_size=4,
-        rng=np.random.default_rng(0),
-    )
-    assert made.inputs.T @ made.inputs / 400 == pytest.approx(np.eye(8), abs=1e-8)
-    assert sorted(np.concatenate(made.shares)) == list(range(400))
-    assert made.targets.mean() == pytest.approx(0)
-    even = samples.labels.numpy() % 2 == 0
-    assert made.targets[even].min() > made.targets[~even].max()
-    assert made.rho[1] / made.rho[0] < 20
-    assert made.heterogeneity > 0.01
-
-
 # Trajectories.
-
-
-@pytest.mark.parametrize("name", ["salf", "fedavg"])
-def test_a_trajectory_is_that_of_a_plain_loop(ridge, name):
-    """Users, layers and parameters one by one, from the paper's equations."""
-    users, layers, rounds, seed = 3, 3, 12, 5
-    found = np.array(list(trajectories(ridge, method(name), layers, [4, seed], rounds)))[:, 1]
-    p = [(1 - layer / (layers + 1)) ** users for layer in range(1, layers + 1)]
-    rho_c, rho_s = ridge.rho
-    w = np.zeros(6)
-    for t in range(1, rounds + 1):
-        assert found[t - 1] == pytest.approx(w, rel=1e-9, abs=1e-12)
-        draws, everybody = Keyed(seed, t), np.arange(users)
-        drawn = places(draws, everybody, ridge.shares.sizes(everybody), 2)
-        batches = [share[some] for share, some in zip(ridge.shares, drawn, strict=True)]
-        depth = Uniform(users, layers).draw(draws, everybody).depth
-        g = [gradient(ridge, batch, w) for batch in batches]
-        eta = 2 / (rho_c * (max(8 * rho_s / rho_c, 1) + t))
-        after = w.copy()
-        for layer in range(1, layers + 1):
-            block = slice(2 * layer - 2, 2 * layer)
-            if name == "fedavg":
-                after[block] -= eta * sum(g[u][block] / users for u in range(users))
-                continue
-            reached = [u for u in range(users) if depth[u] <= layer]
-            if reached:
-                mean = sum((w - eta * g[u])[block] for u in reached) / len(reached)
-                after[block] = (mean - p[layer - 1] * w[block]) / (1 - p[layer - 1])
-        w = after
 
 
 class Blocks(nn.Module):
@@ -203,12 +151,6 @@ def test_slope_and_scale_of_a_power_law():
     gaps[:50] = 1.0  # the first rounds do not count
     assert theorem.slopes(gaps, gamma) == pytest.approx([-1, -0.5], rel=1e-10)
     assert theorem.late_scale(gaps, gamma)[0] == pytest.approx(5, rel=1e-10)
-
-
-def test_the_upper_end_is_that_of_the_interval_of_the_mean():
-    gaps = np.random.default_rng(0).random((3, 5))
-    wanted = [interval(row).high for row in gaps.tolist()]
-    assert theorem.upper_end(gaps) == pytest.approx(wanted, rel=1e-12)
 
 
 PROBLEM = {"users": 4, "features": 8, "spec": "dirichlet:1", "ridge": 0.5}

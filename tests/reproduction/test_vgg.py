@@ -5,8 +5,7 @@ import vl_convert
 from made_up_runs import found
 
 from reproduction.curves import Course
-from reproduction.item import label
-from reproduction.sizes import AVERAGES, MEDIUM, PAPER, QUICK
+from reproduction.sizes import MEDIUM, PAPER, QUICK
 from reproduction.verdicts import Verdict
 from reproduction.vgg import (
     AT_90,
@@ -102,14 +101,6 @@ def test_slower_with_depth_says_whether_fedavg_is_too():
     assert "For FedAvg, without any deadline, the same does not hold" in slower.reason
 
 
-def test_one_seed_can_tell_no_two_nets_or_methods_apart():
-    converges, slower, gains = by_share(noise=NOISE[:1])
-    assert converges.verdict is HOLDS  # which is about each seed
-    assert [slower.verdict, gains.verdict] == [UNDECIDED] * 2
-    assert "For FedAvg, without any deadline, the same is inconclusive" in slower.reason
-    assert {finding.verdict for finding in at_90(noise=NOISE[:1])} == {UNDECIDED}
-
-
 def test_nets_that_are_not_slower_with_depth():
     faster = {salf(net, s): 0.3 + 0.15 * i for i, net in enumerate(NETS) for s in (*SHARES, 0.9)}
     assert by_share(faster)[1].verdict is FAILS
@@ -130,12 +121,6 @@ def test_vgg19_gains_from_stragglers_or_does_not_or_is_not_run():
     not_run = by_share(nets=("vgg11", "vgg13"))[2]
     assert not_run.verdict is Verdict.NOT_TESTED
     assert "VGG-19 is not run" in not_run.reason
-
-
-def test_one_net_says_nothing_about_depth():
-    slower = by_share(nets=("vgg11",))[1]
-    assert slower.verdict is Verdict.NOT_TESTED
-    assert "one net only" in slower.reason
 
 
 def test_salf_has_to_be_above_drop_by_more_than_the_seeds_differ():
@@ -164,19 +149,6 @@ def test_being_near_a_fedavg_that_has_learned_little_says_nothing():
     assert "(too early)" in near.reason
 
 
-def test_training_that_diverged_does_not_converge():
-    converges, slower, _ = by_share({salf("vgg13", 0.5): None})
-    assert converges.verdict is IN_PART
-    assert "VGG-13 SALF (50 %): training diverged" in converges.reason
-    assert slower.verdict is IN_PART
-    above, near, _ = at_90({NetCase.waiting("vgg11"): None, salf("vgg13", 0.9): None})
-    assert "Inconclusive: at the end: VGG-11 FedAvg: training diverged" in near.reason
-    assert "Failed: over all rounds: VGG-13 SALF (90 %): training diverged" in above.reason
-    nothing = dict.fromkeys(like_the_paper())
-    for finding in (*by_share(nothing), *at_90(nothing)):
-        assert finding.verdict is FAILS
-
-
 ITEMS = [BY_SHARE, AT_90]
 
 
@@ -189,25 +161,6 @@ def accuracies(config):
 
 def outcome(item, size=QUICK, numbers=accuracies):
     return item.outcome(size, found(item.tasks(size), numbers))
-
-
-def test_the_runs_are_those_of_the_size():
-    by_share, tight = ({label(task) for task in item.tasks(QUICK)} for item in ITEMS)
-    assert by_share == {
-        label(QUICK.config(net, method, "reached", share, 0))
-        for net in QUICK.nets_by_share
-        for method in ("fedavg", "salf")
-        for share in SHARES
-    }
-    assert tight == {
-        label(QUICK.config(net, method, average, 0.9, 0))
-        for net in QUICK.nets
-        for method in ("fedavg", "salf", "drop")
-        for average in AVERAGES
-    }
-    both = {label(task) for task in ITEMS[0].tasks(PAPER)}
-    assert len(both) == PAPER.vgg_seeds * 4 * (1 + 3 * 2)
-    assert (QUICK.vgg_seeds, PAPER.vgg_seeds) == (1, 3)  # three can tell, one cannot
 
 
 @pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.name)
@@ -227,19 +180,6 @@ def test_what_was_run_is_on_the_figure_and_in_the_reasons(item):
     assert not any("1,500 rounds" in finding.reason for finding in full.findings)
     assert not any("One seed" in finding.reason for finding in full.findings)
     assert "not run" not in str(full.figure["title"])
-
-
-def test_panels_are_nets_and_where_there_are_two_averages():
-    one = vl_convert.vegalite_to_svg(outcome(ITEMS[0]).figure)
-    two = vl_convert.vegalite_to_svg(outcome(ITEMS[1]).figure)
-    assert "VGG-11" in one
-    assert "SALF, 70 % stragglers" in one
-    assert "averaged over the users that reached a layer, as the equations say" in one
-    assert "As published:" not in one
-    assert "As published:" in two
-    # FedAvg is drawn in both rows: nets x averages x methods x points.
-    values = str(outcome(ITEMS[1]).figure).count("'line': 'FedAvg'")
-    assert values == 2 * 2 * 3
 
 
 def test_a_part_of_the_rounds_makes_a_claim_fail_once_fedavg_has_learned():

@@ -1,6 +1,5 @@
 """Runs and comparisons with a simulated clock: how they end, continue, and what they leave."""
 
-import csv
 import json
 
 import pytest
@@ -12,12 +11,11 @@ import salf
 from salf.common.errors import SalfError
 from salf.comparing import Sweep
 from salf.core.rows import Row
-from salf.runs.clocked import Clocked, nobody_is_cut_off, seconds_to
+from salf.runs.clocked import Clocked, seconds_to
 from salf.runs.compare import Case, Comparison, cases
 from salf.runs.config import Config
 from salf.runs.folder import RunFolder
 from salf.runs.pool import run_job
-from salf.runs.presets import PRESETS
 from salf.runs.run import Result, run
 from salf.runs.training import History
 from salf.runs.watched import part_done
@@ -172,30 +170,6 @@ def test_no_time_for_a_round_is_said_with_the_way_out(tmp_path):
     assert run(CLOCKED, tmp_path / "r").summary["rounds"] > 1  # the folder stayed free
 
 
-def test_it_is_seen_whether_the_deadline_cuts_anybody_off():
-    generous = CLOCKED.changed(deadline=5.0)
-    assert nobody_is_cut_off(generous, run(generous).history)
-    assert not nobody_is_cut_off(CLOCKED, run(CLOCKED).history)
-    waiting = generous.changed(method="fedavg")
-    assert not nobody_is_cut_off(waiting, run(waiting).history)  # it has no deadline
-
-
-@pytest.mark.slow
-def test_a_comparison_by_the_clock_leaves_its_columns_and_is_not_repeated(tmp_path):
-    sweep = Sweep.of(CLOCKED, {"method": ["fedavg", "salf", "salf+equal-time"]}, [0])
-    sweep.run(tmp_path, workers=1)
-    folders = {path.name for path in (tmp_path / "runs").iterdir()}
-    assert folders == {
-        "fedavg-reached-iid-phones-0",
-        "salf-reached-iid-phones-0",
-        "salf-equal_time-reached-iid-phones-0",
-    }
-    with (tmp_path / "results.csv").open() as stream:
-        lines = list(csv.DictReader(stream))
-    assert [(line["method"], line["batches"]) for line in lines][2] == ("salf", "equal-time")
-    assert 0 < float(lines[1]["simulated_seconds"]) <= 0.2
-
-
 @pytest.mark.parametrize(
     ("base", "goal", "said"),
     [
@@ -230,9 +204,3 @@ def test_python_compares_on_a_fleet_object_too():
     with pytest.raises(SalfError, match="leave out stragglers="):
         salf.compare(nn.Linear(6, 3), (inputs, labels), (inputs, labels), fleet=fleet,
                      stragglers=[0.5])  # fmt: skip
-
-
-def test_slow_classes_is_a_preset():
-    preset = PRESETS["slow-classes"]
-    assert (preset.fleet, preset.split, preset.deadline) == ("slow-classes", "shards:1", 2.0)
-    assert (preset.rounds, preset.lr) == (400, 0.05)

@@ -53,15 +53,6 @@ def test_the_config_of_a_live_run_is_not_simulated_with_made_up_depths(tmp_path,
     assert "this is the config of a live run: use `salf live` or `salf replay`" in done.stderr
 
 
-def test_a_misspelt_setting_is_a_sentence_wherever_settings_are_given():
-    for give in (
-        lambda: salf.PRESETS["digits-mlp"].changed(roundz=3),
-        lambda: salf.live.config(salf.PRESETS["digits-mlp"], dealine="50ms"),
-    ):
-        with pytest.raises(salf.SalfError, match="Did you mean"):
-            give()
-
-
 OWN = """
 from dataclasses import dataclass
 from salf.methods.salf import SALF

@@ -3,7 +3,6 @@
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import salf
@@ -105,26 +104,8 @@ def test_every_part_of_a_run_can_be_named_by_import_path(own):
     assert run(config, own / "out", resume=True).summary == result.summary
 
 
-def test_a_law_of_depth_of_ones_own_draws_as_the_one_it_makes(own):
-    settings = dict(data="ownparts:points", model="ownparts:net", **SMALL)
-    theirs = run(Config(depth="ownparts:law", **settings)).history.rows
-    ours = run(Config(depth="uniform", **settings)).history.rows
-    assert [row.reached for row in theirs] == [row.reached for row in ours]
-    assert [row.train_loss for row in theirs] == [row.train_loss for row in ours]
-
-
-COMMON = [
-    "--data",
-    "ownparts:points",
-    "--model",
-    "ownparts:net",
-    "--users",
-    "5",
-    "--rounds",
-    "3",
-    "--batch-size",
-    "4",
-]
+COMMON = ["--data=ownparts:points", "--model=ownparts:net", "--users=5", "--rounds=3"]
+COMMON += ["--batch-size=4"]
 
 
 @pytest.fixture
@@ -154,23 +135,6 @@ def test_options_of_any_simple_type_reach_an_own_method_from_the_command_line(co
     assert command("run", "--method", "ownparts:Halves", "--option", "whole=perhaps") == 2
     said = "the option whole of halves must be of type bool, not 'perhaps'."
     assert said in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_compare_puts_an_own_method_beside_the_others(command, own):
-    chosen = (
-        "--methods",
-        "salf,ownparts:Halves",
-        "--seeds",
-        "2",
-        "--workers",
-        "1",
-        "--out",
-        "compared",
-    )
-    assert command("compare", *COMMON, *chosen) == 0
-    assert "Halves" in (own / "compared" / "report.html").read_text()
-    assert "ownparts:Halves" in (own / "compared" / "results.csv").read_text()
 
 
 @pytest.mark.parametrize(
@@ -227,10 +191,3 @@ def test_a_package_brings_parts_by_entry_point(own, monkeypatch):
         Config(method="broken")
     with pytest.raises(salf.SalfError, match="halves"):
         Config(method="halfs")
-
-
-def test_an_own_method_weighs_as_it_says(own):
-    arrived = salf.Arrivals.at(np.array([1, 2, 3]))
-    half = salf.method("ownparts:Halves").weights(arrived, np.zeros(2))
-    whole = salf.method("salf").weights(arrived, np.zeros(2))
-    np.testing.assert_allclose(half, whole / 2)

@@ -52,6 +52,7 @@ def test_one_object_used_twice_begins_twice():
     assert torch.equal(*found)
 
 
+@pytest.mark.slow
 def test_it_is_compared_with_others_by_the_command(tmp_path):
     shutil.copy(ownstate.__file__, tmp_path / "copied.py")
     words = "compare digits-mlp --methods salf,copied:Leans --rounds 4 --users 4 --seeds 1 --out c"

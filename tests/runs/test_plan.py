@@ -241,7 +241,7 @@ def test_what_following_the_bound_costs_by_hand():
         (TINY.changed(method="fedavg"), {}, "waits for all users"),
         (TINY.changed(method="asyncfl", options={"buffer": 2}), {}, "asyncfl has no deadline"),
         (TINY, {"bound": "loose"}, "loose"),
-        (TINY, {"g2": -1.0}, "g2 must not be negative"),
+        (TINY, {"g2": -1.0}, "g2 must be at least 0"),
         (TINY, {"deadlines": [60.0]}, "within the budget of 30 s"),
         (TINY.changed(fleet="pis", seconds=1e-6), {}, "Use more seconds or a faster fleet"),
         (TINY.changed(users=1), {}, "at least 2 users"),

@@ -13,7 +13,6 @@ from nets import mlp
 from reference import ANY_WORLD
 from salf.data import of_users
 from salf.runs.federation import from_config
-from salf.runs.live_config import live
 
 SIZES = (12, 3, 7, 1, 20)
 SMALL = {"rounds": 4, "batch_size": 4, "threads": 1, "lr": 0.1, "momentum": 0.0}
@@ -59,11 +58,6 @@ def test_a_list_of_inputs_and_labels_is_data_to_split():
     _, wanted = trained((inputs, labels), users=4)
     for x, y in ((inputs, labels), (inputs.tolist(), labels.tolist())):
         assert torch.equal(trained([x, y], users=4)[1], wanted)
-
-
-def test_users_data_are_measured_on_test_data():
-    history, _ = trained(pairs(), test=pairs()[0], eval_every=2)
-    assert [t for t, _ in history.curve] == [2, 4]
 
 
 @pytest.mark.parametrize(
@@ -128,12 +122,6 @@ def test_users_may_outnumber_samples_if_they_share_them():
         salf.run(config)
     history = salf.run(config.changed(split="shared:40", method="fedavg")).history
     assert [row.reached[0] for row in history.rows] == [10, 10]
-
-
-def test_a_live_server_refuses_what_needs_the_users_numbers_of_samples():
-    for settings in ({"weigh": "samples"}, {"cohort": 3, "cohort_by": "samples"}):
-        with pytest.raises(salf.SalfError, match="is for simulated users only"):
-            live(salf.Config(**settings), deadline=1.0)
 
 
 def problem(**more):

@@ -16,7 +16,7 @@ from salf.cli.options import (
     parse_options,
     settings_of,
 )
-from salf.cli.terminal import Downloads, can_draw, results, say, tell
+from salf.cli.terminal import can_draw, results, say, tell
 from salf.common.bars import Bar
 from salf.common.errors import SalfError
 from salf.runs.config import Config
@@ -96,7 +96,7 @@ def bench(
                 published,
                 workers=workers,
                 watch=lambda what: partial(bar.update, description=what),
-                report=Downloads(),
+                report=say,
             )
     if not (rows := kept.shown(chosen, rows)):
         raise SalfError(

@@ -17,7 +17,7 @@ from salf.cli.options import (
     parse_options,
     settings_of,
 )
-from salf.cli.terminal import INTERRUPTED, Downloads, as_options, can_draw, results, say, tell
+from salf.cli.terminal import INTERRUPTED, as_options, can_draw, results, say, tell
 from salf.runs.config import Config
 from salf.runs.presets import simulated
 
@@ -83,7 +83,7 @@ def compare(
     asked |= {"method": parse_list(methods)} if methods else {}
     asked |= {"options": parse_options(options)} if options else {}
     drawn = out is not None and can_draw(check_extra)
-    compared = Sweep.of(base, asked, seeds, target).run(out, workers, report=Downloads())
+    compared = Sweep.of(base, asked, seeds, target).run(out, workers, report=say)
     if compared.results:
         print_tables(compared, results)
     if out is not None and drawn and compared.results:

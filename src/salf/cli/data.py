@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from salf.cli.options import GivenSettings, settings_of
-from salf.cli.terminal import Downloads, console, tell
+from salf.cli.terminal import console, say, tell
 from salf.runs.config import Config
 
 
@@ -22,7 +22,7 @@ def data(
 
     folder = settings.get("data_dir")
     with console.status(f"looking for {name}"):
-        found = load(name, Path(folder) if folder else None, report=Downloads())
+        found = load(name, Path(folder) if folder else None, report=say)
     tell(
         f"{found.name}: {len(found.train):,} training and {len(found.test):,} test samples of "
         f"shape {'x'.join(map(str, found.train.shape))}, {found.classes} classes "

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich.status import Status
 from rich.text import Text
 
 from salf.cli.compare import end
 from salf.cli.options import DataDir, option
-from salf.cli.terminal import Downloads, can_draw, console, results, say, tell
+from salf.cli.terminal import can_draw, console, results, say, tell
 from salf.common.errors import DataUnavailable
 from salf.runs.presets import PRESETS
 from salf.runs.settings import key
@@ -98,23 +97,14 @@ def _command(preset: str, asked: Mapping[str, Any]) -> list[str]:
     return ["compare", preset, *(f"--{name}={text}" for name, text in named.items())]
 
 
-class _Quiet(Downloads):
-    """Shows steps while they last: a source that fails is no news if another one works."""
-
-    def __init__(self, status: Status) -> None:
-        super().__init__()
-        self._status = status
-
-    def __call__(self, line: str) -> None:
-        self._status.update(Text(line))
-
-
 def _has_mnist(folder: str | None) -> bool:
     from salf.data import load
 
     try:
         with console.status("looking for MNIST") as status:
-            load("mnist", Path(folder) if folder else None, report=_Quiet(status))
+            # While it lasts: a source that fails is no news if another one works.
+            show = lambda line: status.update(Text(line))  # noqa: E731
+            load("mnist", Path(folder) if folder else None, report=show)
     except DataUnavailable:
         say(
             "MNIST is not available (`salf data mnist` says why), so this demo uses digits: "

@@ -1,13 +1,16 @@
 """`salf fleet`: devices with a simulated clock."""
 
+import platform
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from salf.cli.layers import ModelName, named_model
 from salf.cli.options import ConfigSource, GivenSettings, option, settings_of
-from salf.cli.terminal import Downloads, console, tell
+from salf.cli.terminal import console, results, say, tell
+from salf.common.errors import SalfError
 from salf.runs.config import Config
 from salf.runs.presets import simulated
 
@@ -28,7 +31,8 @@ def list_() -> None:
     for name, make in NAMED.items():
         tell(f"{name:{width}}  {(make.__doc__ or '').splitlines()[0]}")
     tell(
-        "Or a file with a line per device (FILE.csv), or a fleet of your own (package.module:Name)."
+        "Or a file with a line per device (FILE.csv), FedScale's files (fedscale:FOLDER), or your "
+        "own (package.module:Name)."
     )
 
 
@@ -66,8 +70,59 @@ def preview(
         check_extra()
     config = simulated(source).changed(**settings)
     with console.status("drawing rounds"):
-        found = preview_of(config, Downloads())
+        found = preview_of(config, say)
     tell(str(found))
     if out is not None:
         for path in write_preview(found, config, out, sys.argv[1:]):
             tell(f"wrote {path}")
+
+
+@app.command()
+@settings_of(Config, only=("data", "layers"))
+def calibrate(
+    settings: dict[str, Any],
+    model: ModelName,
+    out: Annotated[
+        Path, option("--out", help="A fleet file; a line is added to one that exists.")
+    ] = Path("fleet.csv"),
+) -> None:
+    """Measure how long this machine takes for the parts of a training step of a model.
+
+    Steps of several batch sizes are timed for some seconds, in one thread, and written as a line of
+    a fleet: seconds per launch, parameter and multiply-add, of the forward pass and of the backward
+    pass of every layer. Run it on one device of each kind, join the lines in one file, and write
+    how many users have such a device into the column users.
+
+    Examples:
+
+        salf fleet calibrate cnn --out pi.csv
+
+        salf run mnist-cnn --fleet pi.csv --users 8 --deadline 50ms
+    """
+    import numpy as np
+
+    from salf.live.calibrate import SIZES, calibrate
+    from salf.report import names
+    from salf.report.tables import Table
+    from salf.worlds.fleet.files import write
+
+    if out.suffix != ".csv":  # which --fleet knows files by
+        raise SalfError(f"--out must be a file that ends in .csv, not {out.name!r}.")
+    _, network, layers, inputs, classes = named_model(model, settings, rows=max(SIZES))
+    with console.status("timing steps"):
+        found = calibrate(network, layers, inputs, classes)
+    stages = ["forward pass", *names.layers([layer.name for layer in layers])]
+    columns = [
+        f"{rows} rows, {what}" for rows in (SIZES[0], SIZES[-1]) for what in ("ms", "fitted")
+    ]
+    pairs = np.stack([found.measured, found.fitted], axis=1)[[0, -1]]  # [2 sizes, 2, stages]
+    cells = pairs.reshape(4, -1).T * 1e3
+    rows = [[name, *map("{:.3g}".format, own)] for name, own in zip(stages, cells, strict=True)]
+    results.print(Table([model, *columns], rows).rich())
+    launch, parameter, multiply_add = found.common
+    tell(
+        f"If all layers were alike: {launch:.2g} s per launch, {parameter:.2g} s per parameter, "
+        f"{multiply_add:.2g} s per multiply-add. Times vary by {found.jitter:.0%} (sigma)."
+    )
+    write(out, platform.node() or "device", found.kind, found.jitter)
+    tell(f"wrote {out}: use it as --fleet {out}")

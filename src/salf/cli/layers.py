@@ -1,6 +1,7 @@
 """`salf layers`."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,15 +14,19 @@ from salf.runs.presets import PRESETS
 from salf.runs.settings import PAPER_MODELS
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
-    from salf.core.layers import Layer
+    from salf.core.layers import Layer, Layers
+
+ModelName = Annotated[
+    str, typer.Argument(metavar="MODEL", help=f"{' | '.join(PAPER_MODELS)} | package.module:Name")
+]
 
 
 @settings_of(Config, only=("data", "layers", "batch_size"))
 def layers(
     settings: dict[str, Any],
-    model: Annotated[str, typer.Argument(help=f"{' | '.join(PAPER_MODELS)} | package.module:Name")],
+    model: ModelName,
 ) -> None:
     """Show the layers of a model, from the input to the output, with their work and size.
 
@@ -35,18 +40,9 @@ def layers(
 
         salf layers mynets:Net --data digits --layers stem+norm,body,head
     """
-    from salf.core.layers import Layers
     from salf.core.work import work
-    from salf.data import example as example_of
-    from salf.models import build, check_fit
 
-    presets = (preset.data for preset in PRESETS.values() if preset.model == model)
-    config = Config(**{"data": next(presets, Config.data), **settings, "model": model})
-    example, classes = example_of(config.data, config.batch_size)
-    network = build(model, tuple(example.shape[1:]), classes, config.seed)
-    check_fit(network, example, classes, model)
-    found = Layers.of(network, config.given_layers(), example)
-
+    config, network, found, example, _ = named_model(model, settings)
     costs, rows = work(network, found, example), len(example)
     total = sum(cost.forward.multiply_adds + cost.backward.multiply_adds for cost in costs)
     sizes = {n: p.numel() for n, p in network.named_parameters() if not p.requires_grad}
@@ -92,6 +88,22 @@ def layers(
         f"A straggler of uniform depth reaches layer l with probability l/{count + 1}: layer 1 "
         f"with {1 / (count + 1):.0%}, layer {count} with {count / (count + 1):.0%}."
     )
+
+
+def named_model(
+    name: str, settings: Mapping[str, Any], rows: int | None = None
+) -> "tuple[Config, nn.Module, Layers, Tensor, int]":
+    """A model by name with its layers, a batch of inputs and the number of classes."""
+    from salf.core.layers import Layers
+    from salf.data import example as example_of
+    from salf.models import build, check_fit
+
+    presets = (preset.data for preset in PRESETS.values() if preset.model == name)
+    config = Config(**{"data": next(presets, Config.data), **settings, "model": name})
+    example, classes = example_of(config.data, rows or config.batch_size)
+    network = build(name, tuple(example.shape[1:]), classes, config.seed)
+    check_fit(network, example, classes, name)
+    return config, network, Layers.of(network, config.given_layers(), example), example, classes
 
 
 def _modules(network: "nn.Module", layer: "Layer") -> str:

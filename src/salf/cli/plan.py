@@ -13,7 +13,7 @@ from salf.cli.options import (
     settings_of,
     with_options,
 )
-from salf.cli.terminal import Downloads, can_draw, console, results, say, tell
+from salf.cli.terminal import can_draw, console, results, say, tell
 from salf.common.bars import Bar
 from salf.runs.config import Config
 from salf.runs.plan_options import PlanOptions
@@ -61,7 +61,7 @@ def plan(
     config = with_options(simulated(source), settings, options)
     config = config.changed(threads=config.threads or 1)
     with console.status(f"looking for {config.data}"):
-        load_data(config, Downloads())  # fetched once, and what is wrong with them is said once
+        load_data(config, say)  # fetched once, and what is wrong with them is said once
     with Bar("bound and search") as bar:
         keep = None if out is None else out / "search"
         planned = make_plan(

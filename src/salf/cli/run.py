@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from salf.cli.options import ConfigSource, GivenSettings, Options, option, settings_of, with_options
-from salf.cli.terminal import Downloads, say, tell
+from salf.cli.terminal import say, tell
 from salf.common.errors import SalfError
 from salf.methods import find
 from salf.runs.config import Config
@@ -59,7 +59,7 @@ def run(
             resume=resume,
             checkpoint_every=checkpoint_every,
             on_round=on_round,
-            report=Downloads(),
+            report=say,
         )
     found = result.summary
     accuracy = found["test_accuracy"]

@@ -5,10 +5,8 @@ from collections.abc import Callable
 
 from rich.console import Console
 
-from salf.common.bars import Bar
 from salf.common.bars import console as console
 from salf.common.errors import SalfError
-from salf.common.progress import Reporter, megabytes
 from salf.runs.config import Config
 from salf.runs.live_config import LiveConfig
 from salf.runs.settings import key, names_of
@@ -35,27 +33,6 @@ def can_draw(check: Callable[[], None]) -> bool:
         say(f"No figure and no page will be written: {error}")
         return False
     return True
-
-
-class Downloads(Reporter):
-    """Lines as `say` prints them, and a bar for a download; lines where there is no terminal."""
-
-    def __init__(self, say: Callable[[str], None] = say) -> None:
-        super().__init__(say)
-        self._bar: Bar | None = None
-
-    def show(self, title: str, done: int, total: int | None) -> None:
-        if not console.is_terminal:
-            super().show(title, done, total)
-            return
-        self._bar = self._bar or Bar(title, total, patience=0)
-        self._bar.update(done, total, state=megabytes(done))
-
-    def hide(self) -> None:
-        super().hide()
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
 
 
 # deadline='2s', seconds=600, out=

@@ -33,7 +33,6 @@ class Bar:
         *,
         counted: bool = False,
         memory: float = 30.0,
-        patience: float = PATIENCE,
     ) -> None:
         self.progress = Progress(
             TextColumn("{task.description}"),
@@ -49,7 +48,7 @@ class Bar:
         )
         self.visible = console.is_terminal or console.is_jupyter
         self.task = self.progress.add_task(what, total=total, state="")
-        self._from = monotonic() + patience
+        self._from = monotonic() + PATIENCE
 
     def __enter__(self) -> "Bar":
         return self

@@ -7,8 +7,7 @@ that makes up for rounds in which a gradient was missing, and would take a runni
 further than anybody saw it, a variance even below 0.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,6 +23,8 @@ from salf.core.rules import Tensors
 Held = Mapping[str, tuple[slice | Tensor, ...]]
 PerLayer = Sequence[float] | npt.NDArray[np.float64]
 UserId = int | str  # a number in the simulator, a name live
+# What makes another update of a user's, given its weights.
+Change = Callable[[Tensors, PerLayer | None, UserId], Tensors]
 
 
 @dataclass(frozen=True)
@@ -173,16 +174,12 @@ class LayerwiseAggregate:
         self._holders[name][where] += total
 
 
-class Changing(LayerwiseAggregate, ABC):
+class Changing(LayerwiseAggregate):
     """An aggregate that changes every user's own update before another one gets it."""
 
-    def __init__(self, inner: LayerwiseAggregate) -> None:
-        self._inner = inner
+    def __init__(self, inner: LayerwiseAggregate, changed: Change) -> None:
+        self._inner, self._changed = inner, changed
         self.separate = True
-
-    @abstractmethod
-    def changed(self, update: Tensors, weights: PerLayer | None, user: UserId) -> Tensors:
-        """The user's update as the other aggregate is to get it."""
 
     @property
     def reached(self) -> npt.NDArray[np.int64]:
@@ -196,8 +193,7 @@ class Changing(LayerwiseAggregate, ABC):
         user: UserId | None = None,
     ) -> None:
         assert user is not None
-        changed = self.changed(update, weights, user)
-        self._inner.add(changed, weights, held=held, user=user)
+        self._inner.add(self._changed(update, weights, user), weights, held=held, user=user)
 
     def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
         return self._inner.total(weights, divisor)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from salf.common import registry
 from salf.common.errors import SalfError, unknown
-from salf.common.progress import Report, Reporter
+from salf.common.progress import Report
 from salf.data.digits import NAME as DIGITS
 from salf.data.digits import load_digits
 from salf.data.files import cache_folder
@@ -43,7 +43,7 @@ def load(
             RECIPES[spec],
             None if folder is None else Path(folder),
             cache_folder() if cache is None else Path(cache),
-            report if isinstance(report, Reporter) else Reporter(report or _LOG.warning),
+            report or _LOG.warning,
         )
     if spec == DIGITS:
         return load_digits()

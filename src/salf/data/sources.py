@@ -1,4 +1,4 @@
-"""Where a data set can be fetched from: the web, npm, Debian.
+"""Where a data set can be fetched from: the web, a package manager.
 
 A source puts files into a folder it is given, or raises SalfError or OSError with a short reason.
 What arrived is unpacked and checked by the caller.
@@ -57,36 +57,14 @@ def web(base: str, files: Sequence[str], size: int) -> Source:
     return Source(f"{urlsplit(base).hostname} ({megabytes(size)})", fetch, size)
 
 
-def npm(package: str, version: str) -> Source:
-    """An npm package, by npm's own client and whatever registry it is set to."""
+def packaged(name: str, *commands: Sequence[str]) -> Source:
+    """A package, by commands of its manager, which leave it in the folder they are run in."""
 
     def fetch(folder: Path, on_bytes: OnBytes) -> None:
-        # Its cache is in our folder, so that every fetch is like the first on a fresh machine.
-        cache = f"--cache={folder / 'npm'}"
-        _run(folder, "npm", "pack", "--ignore-scripts", cache, f"{package}@{version}")
+        for command in commands:
+            _run(folder, *command)
 
-    return Source(f"the npm package {package} {version}", fetch)
-
-
-def debian(package: str) -> Source:
-    """A Debian package, which needs no root to be downloaded."""
-
-    def fetch(folder: Path, on_bytes: OnBytes) -> None:
-        timeout = f"Acquire::http::Timeout={ANSWER_SECONDS}"
-        _run(folder, "apt-get", "-o", timeout, "download", package)
-        for archive in folder.glob("*.deb"):
-            _run(folder, "dpkg-deb", "-x", str(archive), str(folder))
-
-    return Source(f"the Debian package {package}", fetch)
-
-
-def placed(archive: Path) -> Source:
-    """An archive that somebody put there by hand."""
-
-    def fetch(folder: Path, on_bytes: OnBytes) -> None:
-        shutil.copy(archive, folder)
-
-    return Source(str(archive), fetch)
+    return Source(name, fetch)
 
 
 def _run(folder: Path, command: str, *arguments: str) -> None:

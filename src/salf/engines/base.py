@@ -56,7 +56,7 @@ class LocalSteps:
 ONE_STEP = LocalSteps(lambda t: 0.0)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Network:
     """What one group computes on: its tensors, and whether they are not the module's own."""
 
@@ -131,7 +131,7 @@ class Engine:
         if aggregate is None:
             aggregate = LayerwiseAggregate(self.layers, self.weights)
         if local.rule is not None and not self.local_steps:
-            aggregate = ByRule(aggregate, local, self.weights, t)
+            aggregate = by_rule(aggregate, local, self.weights, t)
             local = replace(local, rule=None)
         loss, users = 0.0, 0
         alike = [group for group in plan.groups if len(group.users)]
@@ -242,20 +242,18 @@ class LoopEngine(Engine):
     local_steps = True
 
 
-class ByRule(Changing):
-    """Applies a local rule to the one step of every user, computed by an engine without rules."""
+def by_rule(
+    inner: LayerwiseAggregate, local: LocalSteps, weights: Weights, t: int
+) -> LayerwiseAggregate:
+    """Apply a local rule to the one step of every user, computed by an engine without rules."""
+    rate = local.rate(t)
 
-    def __init__(
-        self, inner: LayerwiseAggregate, local: LocalSteps, weights: Weights, t: int
-    ) -> None:
-        super().__init__(inner)
-        self._local, self._weights, self._rate = local, weights, local.rate(t)
+    def change(update: Tensors, _: PerLayer | None, user: UserId) -> Tensors:
+        gradients = {n: value for n, value in update.items() if weights[n].requires_grad}
+        one = Local(rate, local.rule, local.server, local.own(int(user)))
+        return {**update, **changed(one, 1, gradients, {})}
 
-    def changed(self, update: Tensors, weights: PerLayer | None, user: UserId) -> Tensors:
-        gradients = {n: value for n, value in update.items() if self._weights[n].requires_grad}
-        own = self._local.own(int(user))
-        local = Local(self._rate, self._local.rule, self._local.server, own)
-        return {**update, **changed(local, 1, gradients, {})}
+    return Changing(inner, change)
 
 
 class _ToDepth:

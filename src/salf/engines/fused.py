@@ -126,10 +126,11 @@ class FusedEngine(BlockEngine):
         rows: Rows,
         aggregate: LayerwiseAggregate,
     ) -> float:
-        reaches = [group.weights > 0 for group in groups]
-        if any((reach[:-1] & ~reach[1:]).any() for reach in reaches):
-            # A user counts in a layer and not in all later ones: no signal can be scaled to that.
-            return sum(self._separately(group, network, rows, aggregate) for group in groups)
+        for group in groups:
+            reach = group.weights > 0
+            if not reach.all() and (reach[:-1] & ~reach[1:]).any():
+                # A user counts in a layer and not in all later ones: no signal is right for that.
+                return sum(self._separately(each, network, rows, aggregate) for each in groups)
         return super()._compute_together(groups, network, rows, aggregate)
 
     def _sets(self, weights: Floats) -> list[Ints]:

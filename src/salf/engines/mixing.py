@@ -117,7 +117,7 @@ class _Probe:
                 return True
             others = torch.ones(len(self.inputs), dtype=torch.bool)
             others[own] = False
-            for rows in self._replacements(own, all_kinds=user == 0):
+            for rows in self._replacements(own):
                 changed = self.inputs.clone()
                 changed[own] = rows
                 try:
@@ -151,27 +151,17 @@ class _Probe:
         least = NEGLIGIBLE * max(float(each.abs().max()) for each in alone)
         return not all(same(*pair, least) for pair in zip(together, alone, strict=True))
 
-    def _replacements(self, own: slice, all_kinds: bool) -> Iterator[Tensor]:
+    def _replacements(self, own: slice) -> Iterator[Tensor]:
         """Other rows that a user might have: somebody else's, and some of other sizes."""
-        rows: Any = self.inputs[own]
         yield self.inputs.roll(ROWS, 0)[own]
-        if not isinstance(rows, Inputs):
-            yield from _others(rows, all_kinds)
-            return
-        for key, part in rows.parts.items():
-            for other in _others(part, all_kinds):
-                yield cast(Tensor, rows.changed(key, other))
-
-
-def _others(rows: Tensor, all_kinds: bool) -> Iterator[Tensor]:
-    if rows.is_floating_point():
-        yield rows * float("nan")
-        yield torch.randn(rows.shape).to(rows) * 100
-    if all_kinds:
-        yield rows.flip(0)
-        yield rows.flatten()[torch.randperm(rows.numel())].view_as(rows)
-        for value in (-100, 0, 100) if rows.is_floating_point() else ():
-            yield torch.full_like(rows, value)
+        rows: Any = self.inputs[own]
+        parts = rows.parts.items() if isinstance(rows, Inputs) else [(None, rows)]
+        for key, part in parts:
+            others = [part.flip(0)]
+            if part.is_floating_point():
+                others += [part * torch.nan, torch.zeros_like(part), torch.randn(part.shape) * 100]
+            for other in others:
+                yield other if key is None else cast(Tensor, rows.changed(key, other.to(part)))
 
 
 def same(found: Tensor, wanted: Tensor, least: float = 0.0) -> bool:

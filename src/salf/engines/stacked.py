@@ -6,6 +6,8 @@ the model on all of them: a linear layer becomes one batched matrix product. Use
 their number of steps, so those still at work are the first of the stack.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -115,14 +117,8 @@ class StackedEngine(Engine):
     def _compute(
         self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
     ) -> float:
-        order = np.argsort(-group.steps, kind="stable")
         total = 0.0
-        chunk = self._users_per_chunk(group, rows)
-        for start in range(0, len(order), chunk):
-            some = order[start : start + chunk]
-            sums, losses = self._local_steps(
-                group.users[some], group.gradients[:, some], network, rows
-            )
+        for some, sums, losses in self._chunks(group, network, rows):
             c = group.weights[:, some]
             scale = c.max(axis=1)
             shares = c / np.where(scale > 0, scale, 1.0)[:, None]
@@ -142,22 +138,31 @@ class StackedEngine(Engine):
         local = network.local
         if local.rule is None or not (local.server or local.own(int(group.users[0]))):
             return super()._separately(group, network, rows, aggregate)
-        order = np.argsort(-group.steps, kind="stable")
-        total, chunk = 0.0, self._users_per_chunk(group, rows)
-        for start in range(0, len(order), chunk):
-            some = order[start : start + chunk]
-            counts = group.gradients[:, some]
-            sums, losses = self._local_steps(group.users[some], counts, network, rows)
-            total += losses
+        total = 0.0
+        for some, sums, losses in self._chunks(group, network, rows):
             for place, column in enumerate(some.tolist()):
                 update = {
                     name: each[place]
                     for name, each in sums.items()
-                    if counts[self.layers.index_of[name], place]
+                    if group.gradients[self.layers.index_of[name], column]
                 }
                 user = int(group.users[column])
                 aggregate.add(update, group.weights[:, column], held=network.held, user=user)
+            total += losses
         return total
+
+    def _chunks(
+        self, group: Group, network: Network, rows: Rows
+    ) -> Iterator[tuple[Ints, dict[str, Tensor], float]]:
+        """Columns of the group, their users' sums of gradients, and the sum of their losses."""
+        order = np.argsort(-group.steps, kind="stable")
+        chunk = self._users_per_chunk(group, rows)
+        for start in range(0, len(order), chunk):
+            some = order[start : start + chunk]
+            yield (
+                some,
+                *self._local_steps(group.users[some], group.gradients[:, some], network, rows),
+            )
 
     def _users_per_chunk(self, group: Group, rows: Rows) -> int:
         """Measured on the full network whatever the group's is, as in the fused engine."""

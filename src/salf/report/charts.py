@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
+from textwrap import wrap
 from typing import Literal
 
 import numpy as np
@@ -35,7 +36,7 @@ def headings(
     cases, base = list(comparison.results), comparison.base
     found = {
         "split": names.split(case.split),
-        "average": names.AVERAGES_SHORT.get(case.average, case.average),
+        "average": names.AVERAGES.get(case.average, case.average),
         "more": names.values(case.more),
         "stragglers": names.fleet(base)
         if base.fleet
@@ -51,8 +52,9 @@ def curves(
     """A measure over rounds or simulated seconds: mean, lowest and highest of the seeds."""
     base = comparison.base
     points = [
-        replace(point, line=_name(case), column="\n".join(headings(comparison, case)))
+        replace(point, line=_name(case), column="\n".join(lines))
         for case, results in comparison.results.items()
+        for lines in [[line for part in headings(comparison, case) for line in wrap(part, 30)]]
         for point in _curve(results, measure, over)
     ]
     last = max((point.x for point in points), default=1)
@@ -71,7 +73,7 @@ def curves(
     count = seeds(comparison)
     spread = f"mean of {count} seeds, band from the lowest to the highest"
     shared = headings(comparison, next(iter(comparison.results)), apart=False)
-    subtitle = "; ".join([*shared, spread if count > 1 else "one seed"]).replace("\n", " ")
+    subtitle = "; ".join([*shared, spread if count > 1 else "one seed"])
     title = f"{base.given.get('model', base.model)} on {names.data(base.data)}, {names.users(base)}"
     return figure(chart, title=title, subtitle=[subtitle])
 

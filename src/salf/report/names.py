@@ -33,14 +33,10 @@ _MORE_COLOURS = (
     "#88CCEE", "#AA4499", "#DDCC77", "#661100",
 )  # fmt: skip
 
-# How a layer is averaged: in full, and in two short lines for the heading of a panel.
+# How a layer is averaged.
 AVERAGES = {
-    "reached": "averaged over the users that reached a layer, as the equations say",
+    "reached": "averaged over the users that reached a layer",
     "all": "averaged over all users, as the authors' script does",
-}
-AVERAGES_SHORT = {
-    "reached": "averaged over the users\nthat reached a layer",
-    "all": "averaged over\nall users",
 }
 
 

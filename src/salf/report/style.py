@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,7 +29,7 @@ _TIME = (
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis of numbers. It shows the data, but nothing beyond `limits`; or its `domain`."""
+    """An axis of numbers. It shows the data, or its `domain`."""
 
     title: str
     log: bool = False
@@ -38,7 +37,6 @@ class Axis:
     seconds: bool = False
     ticks: Sequence[float] = ()
     domain: tuple[float, float] | None = None
-    limits: tuple[float, float] = (-inf, inf)
     free: bool = False  # every panel has its own scale
 
     def options(self, values: Sequence[float] = (), padding: int = 0) -> dict[str, Any]:
@@ -49,9 +47,9 @@ class Axis:
         elif padding:
             scale["padding"] = padding
         elif values and not self.log and not self.free:
-            (least, most), (low, high) = self.limits, (min(values), max(values))
+            low, high = min(values), max(values)
             room = 0.04 * (high - low) or 0.01
-            scale["domain"] = [max(low - room, least), min(high + room, most)]
+            scale["domain"] = [low - room, high + room]
         ticks: dict[str, Any] = {"values": list(self.ticks)} if self.ticks else {"tickCount": 6}
         if self.seconds:
             ticks["labelExpr"] = _TIME

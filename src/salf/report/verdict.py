@@ -22,7 +22,7 @@ def verdict(comparison: Comparison) -> list[str]:
     said = []
     for cases in groups.values():
         by = ("split", "average", "more") if clocked else ("split", "average", "more", "stragglers")
-        place = ", ".join(headings(comparison, cases[0], by=by)).replace("\n", " ")
+        place = ", ".join(headings(comparison, cases[0], by=by))
         told = [_best(comparison, cases), _race(comparison, cases) if clocked else ""]
         if any(told) and len(cases) > 1:
             said.append(f"{place}: " * bool(place) + " ".join(filter(None, told)))

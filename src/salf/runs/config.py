@@ -34,11 +34,11 @@ class Config(Settings):
         "",
         "The users' devices, for a simulated clock instead of --depth: phones | pis | "
         "microcontrollers | slow-classes | phones:speed=2,links=none | FILE.csv | "
-        "package.module:Name",
+        "fedscale:FOLDER | package.module:Name",
     )
     availability: str = setting(
         "always",
-        "When the fleet's devices are available: always | day-night | sessions | "
+        "When the fleet's devices are available: always | day-night | sessions | clients | "
         "markov:ON,OFF (mean seconds) | by-labels:MEAN,SLOT (in every slot of SLOT seconds, each "
         "user is available with a probability that depends on its labels, MEAN on average) | "
         "FILE.csv",

@@ -1,15 +1,23 @@
-"""Your own model, data, loss and method, from Python: one run, with a folder or without."""
+"""Your own model, data, loss and method, from Python: one run, with a folder or without.
 
+Objects in place of settings are kept by a digest, so that only their own run continues.
+"""
+
+import hashlib
+import pickle
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
 from safetensors.torch import load_model
-from torch import nn
+from torch import Tensor, nn
 
 from salf.common.errors import SalfError
+from salf.core.inputs import Inputs
 from salf.core.layers import Prefixes
 from salf.data import DataSet, Partitioned, UsersData, from_tensors, of_users, some
 from salf.engines import Loss, cross_entropy
@@ -18,7 +26,6 @@ from salf.methods import method as make_method
 from salf.problem import Metric, Problem
 from salf.runs.config import Config
 from salf.runs.federation import Given
-from salf.runs.fingerprint import fingerprint, fingerprints
 from salf.runs.folder import MODEL
 from salf.runs.run import How, Result, run_given
 from salf.runs.settings import check_names, refuse_deadline
@@ -29,7 +36,7 @@ from salf.worlds.depth import DepthDistribution
 from salf.worlds.fleet import named as fleets
 from salf.worlds.fleet.devices import Fleet
 
-OwnData = DataSet | tuple[Any, Any] | Sequence[Any] | Callable[[int], Any]
+TrainData = DataSet | tuple[Any, Any] | Sequence[Any] | Callable[[int], Any]
 # What may be given in place of a name, and an example of it.
 _KINDS: Mapping[str, tuple[Any, str]] = {
     "method": (Method, "salf.method('drop')"),
@@ -40,7 +47,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = {
 
 def train(
     model: nn.Module | Problem,
-    data: OwnData | None = None,
+    data: TrainData | None = None,
     test: tuple[Any, Any] | None = None,
     *,
     method: str | Method = "salf",
@@ -93,7 +100,7 @@ def train(
 
 def run_own(
     model: nn.Module | Problem,
-    data: OwnData | None,
+    data: TrainData | None,
     test: tuple[Any, Any] | None,
     settings: Mapping[str, Any],
     out: Path | str | None,
@@ -105,7 +112,14 @@ def run_own(
     prints = dict(config.given)
     if out is not None:
         users = model.users if isinstance(model, Problem) else data
-        prints |= fingerprints({**settings, "data": users, "test": test})
+        prints |= {
+            name: fingerprint(value)
+            for name, value in {**settings, "data": users, "test": test}.items()
+            if name not in ("metrics", "options")  # which change nothing, and which are settings
+            and _is_object(value)
+            and value is not None
+            and value is not cross_entropy
+        }
     config = config.changed(threads=config.threads or torch.get_num_threads(), given=prints)
     result = run_given(config, given, out, resume, how)
     if out is not None:  # a finished run is read from its folder
@@ -116,7 +130,7 @@ def run_own(
 
 def own_federation(
     model: nn.Module | Problem,
-    data: OwnData | None,
+    data: TrainData | None,
     test: tuple[Any, Any] | None,
     settings: Mapping[str, Any],
 ) -> tuple[Config, Given]:
@@ -223,3 +237,38 @@ def _check_evaluation(settings: Mapping[str, Any], tested: bool) -> None:
             "with a split given by indices, or with users' own data, eval_every needs test= to "
             "evaluate on."
         )
+
+
+def fingerprint(value: Any) -> str:
+    """Equal for equal objects, in this process and the next."""
+    digest = hashlib.sha256()
+    with suppress(Exception):  # of a class inside a function, say: the name must do
+        _Contents(SimpleNamespace(write=digest.update)).dump(value)
+    name = value.name if isinstance(value, Fleet) else ""
+    name = name or getattr(value, "__qualname__", type(value).__qualname__)
+    return f"{name} {digest.hexdigest()[:16]}"
+
+
+class _Contents(pickle.Pickler):
+    """Pickles what an object is made of: of data the numbers, of functions the instructions."""
+
+    fast = True  # no memory of what was seen: equal objects need not share their parts
+
+    def reducer_override(self, value: Any) -> Any:
+        content: Any
+        match value:
+            case DataSet():
+                content = [(half.inputs, half.labels) for half in (value.train, value.test)]
+            case Partitioned():
+                content = value.samples.inputs, value.samples.labels, value.parts
+            case Inputs():
+                content = value.parts
+            case Tensor():
+                content = value.detach().cpu().numpy()
+            case FunctionType():  # of which a pickle would have the name only
+                content = value.__code__
+            case CodeType():
+                content = value.co_code, value.co_names, value.co_consts
+            case _:
+                return NotImplemented
+        return tuple, ([content],)

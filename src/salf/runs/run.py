@@ -25,6 +25,7 @@ from salf.runs.settings import Settings
 from salf.runs.training import History, OnRound, Training, history_of, run_rounds
 from salf.simulation import Simulation, snapshot
 from salf.stages.pipeline import load_state, state_of
+from salf.worlds.fleet import named as fleets
 
 
 class Stopped(KeyboardInterrupt):
@@ -127,6 +128,8 @@ def complete(config: Kind, *, here: bool = True) -> Kind:
         for name, value in config.table().items()
         if name in ("fleet", "availability", "deadline") and str(value).endswith(".csv")
     }
+    figures = fleets.figures(config.fleet) if isinstance(config, Config) else ""
+    measured = {"fleet": figures} if figures else {}
     if here and isinstance(config, Config):
         config = config.changed(
             threads=config.threads or default_threads(), eval_seconds=config.eval_interval()
@@ -134,7 +137,7 @@ def complete(config: Kind, *, here: bool = True) -> Kind:
     return config.changed(
         data=f"{kind}:{Path(path).absolute()}" if kind in ("idx", "folder") and colon else None,
         data_dir=str(Path(config.data_dir).absolute()) if config.data_dir else None,
-        files={name: _digest(file) for name, file in files.items()},
+        files={**measured, **{name: _digest(file) for name, file in files.items()}},
         **{name: str(file) for name, file in files.items()},
     )
 

@@ -306,7 +306,7 @@ class Settings:
         changed = [
             n for n in {**self.files, **other.files} if self.files.get(n) != other.files.get(n)
         ]
-        return [*map(key, found), *(f"the contents of its {n} file" for n in changed)]
+        return [*map(key, found), *(f"the contents of its {n}" for n in changed)]
 
     def table(self) -> dict[str, Any]:
         """All settings by name."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from salf.common.errors import SalfError, unknown
-from salf.core.aggregate import Changing, LayerwiseAggregate, PerLayer, UserId
+from salf.core.aggregate import Change, PerLayer, UserId
 from salf.core.arrivals import Arrivals
 from salf.core.draws import Keyed, Purpose
 from salf.core.layers import Layers
@@ -87,8 +87,14 @@ class Attackers:
         if not 1 <= self.count <= self.users:
             raise SalfError(f"attackers must be from 1 to {self.users} (users), not {self.count}.")
 
-    def has(self, user: UserId) -> bool:
-        return int(user) >= self.users - self.count
+    def sent(self, layers: Layers, t: int) -> Change:
+        """What is sent in round t in place of updates of attackers."""
+
+        def change(update: Tensors, _: PerLayer | None, user: UserId) -> Tensors:
+            bad = int(user) >= self.users - self.count
+            return self.attack.sent(update, layers, t, int(user)) if bad else update
+
+        return change
 
     def arrived(self, arrived: Arrivals) -> Arrivals:
         """The arrivals with all layers of the attackers that were asked."""
@@ -99,21 +105,6 @@ class Attackers:
             steps=np.where(bad, arrived.planned, arrived.steps),
             straggler=arrived.straggler & ~bad,
         )
-
-
-class Attacked(Changing):
-    """An aggregate that gets what attackers send in place of their updates."""
-
-    def __init__(
-        self, inner: LayerwiseAggregate, attackers: Attackers, layers: Layers, t: int
-    ) -> None:
-        super().__init__(inner)
-        self._attackers, self._layers, self._t = attackers, layers, t
-
-    def changed(self, update: Tensors, weights: PerLayer | None, user: UserId) -> Tensors:
-        if not self._attackers.has(user):
-            return update
-        return self._attackers.attack.sent(update, self._layers, self._t, int(user))
 
 
 def _norm(values: Mapping[str, Tensor]) -> float:

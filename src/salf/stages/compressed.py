@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from salf.core.aggregate import Changing, LayerwiseAggregate, PerLayer, UserId
+from salf.core.aggregate import Change, PerLayer, UserId
 from salf.core.compression import Compression, Sender, unpacked
 from salf.core.layers import Layers
 from salf.core.rules import Tensors
@@ -24,6 +24,16 @@ class Residuals:
             self._senders[user] = sender
         return unpacked(sender.packed(update, t), self.compression, self.layers, update)
 
+    def of_round(self, t: int) -> Change:
+        """Compression and decompression of what counts in updates of round t."""
+        index_of = self.layers.index_of
+
+        def change(update: Tensors, weights: PerLayer | None, user: UserId) -> Tensors:
+            counts = {n: v for n, v in update.items() if weights is None or weights[index_of[n]]}
+            return self.sent(counts, int(user), t)
+
+        return change
+
     def _sender(self, user: int) -> Sender:
         return Sender(self.compression, self.layers, self.seed, user)
 
@@ -39,16 +49,3 @@ class Residuals:
         for key, residual in residuals.items():
             user, index = map(int, key.split("/"))
             self._senders[user].residuals[index] = residual
-
-
-class Compressed(Changing):
-    """An aggregate that gets updates as they are after compression."""
-
-    def __init__(self, inner: LayerwiseAggregate, residuals: Residuals, t: int) -> None:
-        super().__init__(inner)
-        self._residuals, self._t = residuals, t
-
-    def changed(self, update: Tensors, weights: PerLayer | None, user: UserId) -> Tensors:
-        index_of = self._residuals.layers.index_of
-        counting = {n: v for n, v in update.items() if weights is None or weights[index_of[n]]}
-        return self._residuals.sent(counting, int(user), self._t)

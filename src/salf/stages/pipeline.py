@@ -20,15 +20,15 @@ import numpy as np
 from torch import Tensor
 
 from salf.common.errors import SalfError
-from salf.core.aggregate import LayerwiseAggregate, UserId
+from salf.core.aggregate import Changing, LayerwiseAggregate, UserId
 from salf.core.arrivals import Bools, Floats
 from salf.core.compression import Compression, unpacked
 from salf.core.layers import Layers
 from salf.core.rules import LocalRule, Tensors
 from salf.methods import Method, RoundPlan
 from salf.methods.asks import Watch
-from salf.stages.attacks import Attacked, Attackers
-from salf.stages.compressed import Compressed, Residuals
+from salf.stages.attacks import Attackers
+from salf.stages.compressed import Residuals
 from salf.stages.participation import Participation, Users
 from salf.stages.recall import Recall, Remembering, StandIns
 from salf.stages.robust import Robust, RobustAggregate, Votes
@@ -105,14 +105,14 @@ class Pipeline:
                 found = StandIns(found, self.recall, t, own or {})
             else:
                 found = Remembering(found, self.recall, t, everybody)
-        if self.states is not None:
-            found = self.states.around(found, "server")
-        if self.residuals is not None:
-            found = Compressed(found, self.residuals, t)
-        if self.states is not None and self._simulated:
-            found = self.states.around(found, "device")
-        if self.stages.attackers is not None:
-            found = Attacked(found, self.stages.attackers, layers, t)
+        changes = [
+            self.states and self.states.learning("server"),
+            self.residuals and self.residuals.of_round(t),
+            self.states and self._simulated and self.states.learning("device"),
+            self.stages.attackers and self.stages.attackers.sent(layers, t),
+        ]
+        for change in changes:
+            found = Changing(found, change) if change else found
         return found
 
     def local_rule(self, steps: int) -> LocalRule | None:

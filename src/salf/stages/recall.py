@@ -120,10 +120,10 @@ class Remembering(Changing):
     """
 
     def __init__(self, inner: LayerwiseAggregate, recall: Recall, t: int, everybody: float) -> None:
-        super().__init__(inner)
+        super().__init__(inner, self._remembered)
         self._recall, self._t, self._everybody = recall, t, everybody
 
-    def changed(self, update: Tensors, weights: PerLayer | None, user: UserId) -> Tensors:
+    def _remembered(self, update: Tensors, weights: PerLayer | None, user: UserId) -> Tensors:
         """Remember the layers of a user's update that count, and add what is new in them."""
         index_of, names = self._recall.layers.index_of, self._recall.names
         counts = {

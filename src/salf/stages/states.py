@@ -5,21 +5,19 @@ updates were used. Live, a method may leave users' states on their devices; then
 is here.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from salf.common.errors import SalfError
-from salf.core.aggregate import Changing, LayerwiseAggregate, PerLayer, Step, UserId
+from salf.core.aggregate import Change, PerLayer, Step, UserId
 from salf.core.arrivals import Closing, Ints
 from salf.core.layers import Layers
 from salf.core.rules import Done, State, Tensors
 from salf.methods import Method
 from salf.methods.base import Keeper, state_of
-
-Learn = Callable[[UserId, Done], None]
 
 
 class Progress(NamedTuple):
@@ -63,10 +61,7 @@ class States:
         steps = {name: int(gradients[self._index_of[name]]) for name in total}
         return Done(total, steps, rate, self.server, self.of(user))
 
-    def keep(self, user: UserId, done: Done) -> None:
-        self._new[user] = after(self._method, done)
-
-    def hear(self, user: UserId, done: Done) -> None:
+    def _hear(self, user: UserId, done: Done) -> None:
         """Add a user's round to what the server's state learns."""
         weight = self._progress[user].weight
         for name, value in state_of(self._method, "heard", self._method.heard(done)).items():
@@ -107,31 +102,20 @@ class States:
             for row, user in enumerate(users)
         }
 
-    def around(self, inner: LayerwiseAggregate, place: Keeper) -> LayerwiseAggregate:
-        """An aggregate from which the states that are kept at this place learn."""
-        learns: list[Learn] = []
-        if place == self._method.users_keep and self._method.defines("user_state"):
-            learns.append(self.keep)
-        if place == "server" and self._method.defines("heard"):
-            learns.append(self.hear)
-        return _Noting(inner, self, learns) if learns else inner
+    def learning(self, place: Keeper) -> Change | None:
+        """Note what is learned from updates at this place, which stay as they are."""
+        keeps = place == self._method.users_keep and self._method.defines("user_state")
+        hears = place == "server" and self._method.defines("heard")
 
+        def change(update: Tensors, weights: PerLayer | None, user: UserId) -> Tensors:
+            done = self.done(user, update, weights)
+            if keeps:
+                self._new[user] = after(self._method, done)
+            if hears:
+                self._hear(user, done)
+            return update
 
-class _Noting(Changing):
-    def __init__(
-        self,
-        inner: LayerwiseAggregate,
-        states: States,
-        learns: Sequence[Callable[[UserId, Done], None]],
-    ) -> None:
-        super().__init__(inner)
-        self._states, self._learns = states, learns
-
-    def changed(self, update: Tensors, weights: PerLayer | None, user: UserId) -> Tensors:
-        done = self._states.done(user, update, weights)
-        for learn in self._learns:
-            learn(user, done)
-        return update
+        return change if keeps or hears else None
 
 
 def after(method: Method, done: Done) -> State:

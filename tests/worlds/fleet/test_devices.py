@@ -14,7 +14,7 @@ from salf.core.layers import Layers
 from salf.worlds.fleet.availability import markov
 from salf.worlds.fleet.cost import Cost
 from salf.worlds.fleet.devices import LAYERS, MULTIPLY_ADDS
-from salf.worlds.fleet.jitter import ExponentialLayers, Steady
+from salf.worlds.fleet.jitter import ExponentialLayers
 from salf.worlds.fleet.named import parse
 
 
@@ -75,7 +75,7 @@ def test_options_of_a_named_fleet():
     np.testing.assert_allclose(
         fast.devices.speed, 10 * salf.Fleet("phones", users=30).devices.speed
     )
-    assert isinstance(fast.devices.jitter, Steady)
+    assert fast.devices.jitter.sigma == 0
     seeded = parse("phones:seed=7", 30, seed=0)
     np.testing.assert_array_equal(
         seeded.devices.speed, salf.Fleet("phones", users=30, seed=7).devices.speed

@@ -12,8 +12,6 @@ from salf.core.draws import Keyed, KeyedRounds, Purpose, Unkeyed
 from salf.worlds.fleet.jitter import (
     ExponentialLayers,
     LogNormal,
-    ShiftedExponential,
-    Steady,
 )
 
 DRAWS = 40_000
@@ -28,7 +26,7 @@ def close(share, chance, draws=DRAWS):
 
 @pytest.mark.parametrize(
     "law",
-    [LogNormal(0.4), LogNormal(np.full(DRAWS, 0.4)), ShiftedExponential(0.5), ExponentialLayers()],
+    [LogNormal(0.4), LogNormal(np.full(DRAWS, 0.4)), ExponentialLayers()],
 )
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_stages_are_complete_as_often_as_the_closed_form_says(law, budget):
@@ -47,10 +45,8 @@ def test_the_chances_by_hand():
     np.testing.assert_allclose(
         ExponentialLayers().chance(nominal, budget, one)[0], [1 - e, 1 - 3.4 * e, 1 - 6.28 * e]
     )
-    shifted = ShiftedExponential(0.5).chance(nominal, budget, one)[0]
-    np.testing.assert_allclose(shifted, [1 - np.exp(-2.8), 1 - np.exp(-0.4), 0], atol=1e-15)
     assert LogNormal(0.4).chance(nominal, np.array([[0.5, 1.0, 1.5]]), one)[0] == pytest.approx(0.5)
-    assert Steady().chance(nominal, np.array([[0.5, 0.9, -1.0]]), one)[0].tolist() == [1, 0, 0]
+    assert LogNormal().chance(nominal, np.array([[0.5, 0.9, -1.0]]), one)[0].tolist() == [1, 0, 0]
 
 
 def test_erlang_chances_hold_for_long_budgets_and_many_layers():
@@ -85,13 +81,12 @@ def test_draws_of_many_rounds_are_those_of_each():
 
 def test_laws_draw_without_keys_too():
     nominal = np.tile(NOMINAL, (1000, 1))
-    complete = ShiftedExponential(0.5).complete(
+    complete = LogNormal(0.5).complete(
         nominal, Unkeyed(np.random.default_rng(0)), np.zeros(1000, np.int64)
     )
     assert len(np.unique(complete[:, 0])) == 1000
 
 
-@pytest.mark.parametrize("make", [lambda: LogNormal(-0.1), lambda: ShiftedExponential(0.0)])
-def test_spreads_that_cannot_be_are_refused(make):
+def test_a_negative_spread_is_refused():
     with pytest.raises(SalfError):
-        make()
+        LogNormal(-0.1)

@@ -11,7 +11,7 @@ from salf.core.draws import Keyed
 from salf.runs.config import Config
 from salf.worlds.fleet.cost import Cost
 from salf.worlds.fleet.devices import Fleet
-from salf.worlds.fleet.jitter import ExponentialLayers, LogNormal, ShiftedExponential
+from salf.worlds.fleet.jitter import ExponentialLayers, LogNormal
 from salf.worlds.fleet.learned import LearnedReach
 from salf.worlds.fleet.timing import Timing
 
@@ -49,7 +49,7 @@ def learned(times, deadlines, rounds=400, nominal=None, **settings):
     return model, known
 
 
-@pytest.mark.parametrize("law", [LogNormal(0.3), ShiftedExponential(0.5), ExponentialLayers()])
+@pytest.mark.parametrize("law", [LogNormal(0.3), ExponentialLayers()])
 @pytest.mark.parametrize("seconds", [3.0, 6.0])
 def test_it_converges_to_the_truth(law, seconds):
     # 400 observations of a user: a share of 1/2 has a standard error of 0.025.

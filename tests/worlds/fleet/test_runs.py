@@ -11,6 +11,7 @@ from salf.common.errors import SalfError
 from salf.core.rows import read_csv
 from salf.runs.config import Config
 from salf.runs.presets import load_config, read_toml
+from salf.worlds.fleet import named
 
 SMALL = {"data": "digits", "lr": 0.3, "users": 8, "batch_size": 4, "threads": 1}
 # A round of digits on these phones takes about 0.3 s at the median.
@@ -241,9 +242,9 @@ def test_p_l_is_the_chance_that_nobody_reaches_a_layer():
     """Depths of 4,000 rounds against p_l of the fleet's law, 4.5 standard errors."""
     from by_hand import EVERYBODY, rounds, world
 
-    from salf.worlds.fleet.jitter import ShiftedExponential
+    from salf.worlds.fleet.jitter import LogNormal
 
-    made = world(1.5, jitter=ShiftedExponential(0.8))
+    made = world(1.5, jitter=LogNormal(0.5))
     chance = made.unreached(1, EVERYBODY, made.start())
     arrived, _ = rounds(made, 4_000)
     empty = np.mean([~each.reach(2).any(axis=1) for each in arrived], axis=0)
@@ -342,7 +343,15 @@ def test_a_run_does_not_continue_with_a_file_that_was_changed(
     salf.run(config, tmp_path / "r")
     salf.run(config.changed(rounds=3), tmp_path / "r", resume=True)
     file.write_text("\n".join([column, *after]))
-    with pytest.raises(SalfError, match=f"differs in the contents of its {setting} file"):
+    with pytest.raises(SalfError, match=f"differs in the contents of its {setting}"):
+        salf.run(config.changed(rounds=3), tmp_path / "r", resume=True)
+
+
+def test_a_run_does_not_continue_with_other_figures_of_its_fleet(tmp_path, monkeypatch):
+    config = Config(**SMALL, **PHONES, rounds=2)
+    salf.run(config, tmp_path / "r")
+    monkeypatch.setattr(named, "FIGURES", "others")
+    with pytest.raises(SalfError, match="differs in rounds, the contents of its fleet"):
         salf.run(config.changed(rounds=3), tmp_path / "r", resume=True)
 
 
@@ -380,6 +389,5 @@ def test_a_regression_on_a_fleet_is_told_by_its_loss():
         methods=["fedavg", "salf"], fleet="phones", users=4, deadline=0.001, rounds=3, seeds=1,
     )  # fmt: skip
     text = str(found)
-    assert text.startswith("Test loss on")
+    assert "has the lowest test loss" in text
     assert "accuracy" not in text
-    assert "SALF: at the end its test loss is" in text

@@ -1,8 +1,8 @@
 """A Flower federation on this machine, to try and to test: a SuperLink and its SuperNodes.
 
 It listens on the loopback interface only, keeps its files in a folder of its own, and leaves
-neither processes nor files behind; if it is killed, files stay until the next one. It asks nobody
-who they are: other accounts of this machine can run an app in it, too.
+neither processes nor files behind, unless it is killed. It asks nobody who they are: other accounts
+of this machine can run an app in it, too.
 """
 
 import ctypes
@@ -61,6 +61,7 @@ class LocalFederation:
         with ExitStack() as stack:
             stack.enter_context(sigterm_as_exit())
             self.home = stack.enter_context(temporary_folder("salf-flower"))
+            stack.enter_context(locked(self.home))  # for `end_with_parent`
             self._env = {**os.environ, **self._environment()}
             stack.callback(self._end_all)
             self._start_superlink()

@@ -12,7 +12,7 @@ from salf.core.arrivals import Floats, Ints
 from salf.core.draws import Keyed, Purpose, normal
 from salf.worlds.fleet import availability as availabilities
 from salf.worlds.fleet.availability import Always, Availability
-from salf.worlds.fleet.jitter import Jitter, LogNormal, Steady
+from salf.worlds.fleet.jitter import Jitter, LogNormal
 
 if TYPE_CHECKING:
     from torch import nn
@@ -46,6 +46,12 @@ class DeviceClass:
 
     def seconds(self, cost: "Cost") -> tuple[Floats, Floats]:
         """The fixed part and that of a row of each layer's forward and backward pass: [2, L]."""
+        for each in (self.multiply_add, self.launch, self.parameter):
+            if np.ndim(each) and np.shape(each)[-1] not in (1, cost.layers):
+                raise SalfError(
+                    f"the fleet was calibrated for a model of {np.shape(each)[-1]} layers, and "
+                    f"this one has {cost.layers}."
+                )
         slow = (self.large - 1) * cost.large + (self.depthwise - 1) * cost.depthwise
         counted = cost.multiply_adds + slow
         written = np.array([[0.0], [1.0]]) * self.parameter * cost.trained
@@ -78,7 +84,7 @@ class Devices:
     up: Floats  # bytes a second; inf without a link that takes time
     down: Floats
     latency: Floats  # seconds that a message takes, whatever its size
-    jitter: Jitter = field(default_factory=Steady)
+    jitter: Jitter = field(default_factory=LogNormal)
     availability: Availability = field(default_factory=Always)
     pair: Pair = "random"  # how users get their devices, unless a run says otherwise
     kinds: tuple[DeviceClass, ...] = (MULTIPLY_ADDS,)
@@ -284,11 +290,7 @@ class Fleet:
 
 def _log_normal(sigma: float | Sequence[float], devices: int) -> Jitter:
     spread = np.asarray(sigma, np.float64)
-    if spread.ndim:
-        spread = np.broadcast_to(spread, (devices,))
-    elif spread == 0:
-        return Steady()
-    return LogNormal(spread if spread.ndim else float(spread))
+    return LogNormal(np.broadcast_to(spread, (devices,)) if spread.ndim else float(spread))
 
 
 def drawn_normal(seed: int, users: int, n: int) -> Floats:

@@ -1,33 +1,82 @@
-"""Fleets as files: a line per device."""
+"""Fleets as files: a line per device, or per kind of device that was calibrated."""
 
 import csv
+from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from salf.common.errors import SalfError
-from salf.worlds.fleet.devices import Devices, Fleet
+from salf.common.files import csv_text, write_whole
+from salf.core.arrivals import Floats
+from salf.worlds.fleet.devices import DeviceClass, Devices, Fleet
 
-OPTIONAL = {"up": np.inf, "down": np.inf, "latency": 0.0, "jitter": 0.0}
+OPTIONAL = {"speed": 1.0, "up": np.inf, "down": np.inf, "latency": 0.0, "jitter": 0.0, "users": 1.0}
+CONSTANTS = ("launch", "parameter", "multiply_add")  # of a class of devices
 
 
 def read(path: Path) -> Devices:
-    """The devices of a file."""
+    """The devices of a file: lines with the constants of a class have a speed relative to it."""
     try:
-        with path.open(encoding="utf-8", newline="") as stream:
-            lines = list(csv.DictReader(stream))
+        lines = _lines(path)
         if not lines:
             raise ValueError("it has no devices")
         columns = set(lines[0])
-        if "speed" not in columns or columns - {"speed", *OPTIONAL, "name"}:
+        calibrated = columns >= {*CONSTANTS}
+        if columns - {*OPTIONAL, *CONSTANTS, "name"} or not (calibrated or "speed" in columns):
             raise ValueError(
-                f"it must have the column speed, and may have {', '.join(OPTIONAL)} and name"
+                f"it must have the column speed, or {', '.join(CONSTANTS)}, and may have "
+                f"{', '.join(OPTIONAL)} and name"
             )
-        found = {
+        lines = [line for line in lines for _ in range(int(line.get("users") or 1))]
+        found: dict[str, Any] = {
             name: [float(line[name] or default) for line in lines]
-            for name, default in {"speed": np.nan, **OPTIONAL}.items()
-            if name in columns
+            for name, default in OPTIONAL.items()
+            if name in columns and name != "users"
         }
+        if calibrated:
+            found.setdefault("speed", [1.0] * len(lines))
+            made = lru_cache(_device_class)  # as many users may have devices of one class
+            found["counted"] = [made(*(line[name] for name in CONSTANTS)) for line in lines]
+        return Fleet.of(**found).devices
     except (OSError, ValueError, TypeError, csv.Error) as error:
-        raise SalfError(f"cannot read the fleet {path}: {error}.") from None
-    return Fleet.of(**found).devices  # type: ignore[arg-type]
+        raise SalfError(f"cannot read the fleet {path}: {error}".rstrip(".") + ".") from None
+
+
+def write(path: Path, name: str, kind: DeviceClass, jitter: float) -> None:
+    """Add a line for a calibrated device to a file, which is made if there is none."""
+    constants = {each: _cell(getattr(kind, each)) for each in CONSTANTS}
+    line = {"name": name, "users": "1", "speed": "1", **constants, "jitter": f"{jitter:.2g}"}
+    lines = [*(_lines(path) if path.exists() else ()), line]
+    if any(set(each) != set(line) for each in lines):
+        raise SalfError(f"{path} has other columns than a calibrated fleet: choose another file.")
+    write_whole(path, csv_text([line, *([each[key] for key in line] for each in lines)]))
+
+
+def _lines(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def _device_class(launch: str, parameter: str, multiply_add: str) -> DeviceClass:
+    constants = _constant(multiply_add), _constant(launch), _constant(parameter)
+    return DeviceClass("calibrated devices", *constants)
+
+
+def _constant(cell: str) -> float | Floats:
+    """One number for all layers, or one for the forward pass and one for each layer's backward."""
+    numbers = [float(number) for number in cell.split()]
+    return numbers[0] if len(numbers) == 1 else passes(numbers)
+
+
+def passes(numbers: Sequence[float] | Floats) -> Floats:
+    """A constant of the forward pass and of the backward pass of layers 1..L as [2, L]."""
+    return np.array([np.full(len(numbers) - 1, numbers[0]), numbers[1:]])
+
+
+def _cell(constant: float | Floats) -> str:
+    values = np.asarray(constant)
+    numbers = [values[0, 0], *values[1]] if values.ndim else [values]
+    return " ".join(f"{number:.4g}" for number in numbers)

@@ -56,28 +56,22 @@ class Paced(Jitter):
         return np.where(budget >= 0, self.below(np.where(budget >= 0, fits, 0), users), 0.0)
 
 
-@dataclass(frozen=True)
-class Steady(Paced):
-    """Every round takes the same time."""
-
-    def factor(self, draws: Draws, users: Ints) -> Floats:
-        return np.ones(len(users))
-
-    def below(self, factor: Floats, users: Ints) -> Floats:
-        return np.asarray(factor >= 1 - ROUNDING, np.float64)
-
-
 @dataclass(frozen=True, eq=False)
 class LogNormal(Paced):
-    """The factor is log-normal with median 1; `sigma` is the spread of its logarithm."""
+    """The factor is log-normal with median 1; `sigma` is the spread of its logarithm.
 
-    sigma: float | Floats  # of all devices, or of each
+    Without any spread, every round takes the same time.
+    """
+
+    sigma: float | Floats = 0.0  # of all devices, or of each
 
     def __post_init__(self) -> None:
         if not (np.asarray(self.sigma) >= 0).all() or not np.isfinite(self.sigma).all():
             raise SalfError(f"jitter must be a number of at least 0, not {self.sigma}.")
 
     def factor(self, draws: Draws, users: Ints) -> Floats:
+        if not np.any(self.sigma):
+            return np.ones(len(users))
         return np.exp(self._sigma(users) * normal(*draws.uniform(users, Purpose.JITTER, 2).T))
 
     def below(self, factor: Floats, users: Ints) -> Floats:
@@ -97,29 +91,12 @@ class LogNormal(Paced):
 
 
 @dataclass(frozen=True)
-class ShiftedExponential(Paced):
-    """The factor is 1 and an exponential part of this mean: never faster, sometimes much slower."""
-
-    mean: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not 0 < self.mean < np.inf:
-            raise SalfError(f"the mean of the exponential part must be above 0, not {self.mean}.")
-
-    def factor(self, draws: Draws, users: Ints) -> Floats:
-        return np.asarray(1 + self.mean * exponential(draws, users)[:, 0])
-
-    def below(self, factor: Floats, users: Ints) -> Floats:
-        return np.asarray(-np.expm1(-np.maximum(factor - 1, 0) / self.mean))
-
-
-@dataclass(frozen=True)
 class ExponentialLayers(Jitter):
     """Every layer takes an exponential time of its own, independently, of its nominal mean."""
 
     def complete(self, nominal: Floats, draws: Draws, users: Ints) -> Floats:
-        each = nominal * exponential(draws, users, nominal.shape[1])
-        return np.asarray(each.cumsum(axis=1))
+        u = draws.uniform(users, Purpose.JITTER, nominal.shape[1])
+        return np.asarray((nominal * -np.log1p(-u)).cumsum(axis=1))
 
     def chance(self, nominal: Floats, budget: Floats, users: Ints) -> Floats | None:
         """The Erlang law, P(k layers within b) = 1 - e^-x sum_{i<k} x^i/i!, x = b over the mean.
@@ -136,8 +113,3 @@ class ExponentialLayers(Jitter):
         terms = np.exp(stages * log_x[:, :, None] - log_factorial - x[:, :, None])
         missed = (terms * (stages <= stages[:, None])).sum(axis=2)
         return np.where(x > 0, np.clip(1 - missed, 0, 1), 0.0)
-
-
-def exponential(draws: Draws, users: Ints, n: int = 1) -> Floats:
-    """`n` standard exponential numbers for each user: [users, n]."""
-    return np.asarray(-np.log1p(-draws.uniform(users, Purpose.JITTER, n)))

@@ -1,5 +1,6 @@
 """Fleets by name. docs/fleets.md says where their figures come from."""
 
+import hashlib
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +14,8 @@ from salf.common.errors import SalfError, unknown
 from salf.common.registry import converted
 from salf.core.arrivals import Floats
 from salf.worlds.fleet.devices import LAYERS, DeviceClass, Devices, Fleet, drawn_normal
-from salf.worlds.fleet.jitter import ExponentialLayers, LogNormal, Steady
+from salf.worlds.fleet.fedscale import fedscale
+from salf.worlds.fleet.jitter import ExponentialLayers, LogNormal
 
 # Fitted by tools/fit_phones.py to steps measured on one phone, and checked on another.
 PHONE = DeviceClass(
@@ -91,8 +93,7 @@ def _made(kind: DeviceClass, speed: Floats, z: Floats, jitter: float, links: str
     down = up = KB * np.exp(mean + spread * z[2])
     if apart:
         up = KB * np.exp(apart[0] + apart[1] * z[1])
-    law = LogNormal(jitter) if jitter else Steady()
-    return Devices(speed, up, down, np.zeros(len(speed)), law, kinds=(kind,))
+    return Devices(speed, up, down, np.zeros(len(speed)), LogNormal(jitter), kinds=(kind,))
 
 
 def _one_of(speeds: tuple[float, ...], z: Floats) -> Floats:
@@ -108,6 +109,8 @@ NAMED = {
     "microcontrollers": microcontrollers,
     "slow-classes": slow_classes,
 }
+FIGURES = hashlib.sha256(repr([PHONE, PI, MICROCONTROLLER, LINKS]).encode()).hexdigest()[:16]
+FEDSCALE = "fedscale:"  # and the folder of its files
 GROUP = "salf.fleets"  # of entry points, for packages that bring fleets
 
 
@@ -117,6 +120,8 @@ def make(name: str, users: int, seed: int, options: Mapping[str, Any]) -> Device
         if options:
             raise SalfError(f"a fleet from a file has no option {next(iter(options))!r}.")
         return Fleet.csv(name, users).devices
+    if name.startswith(FEDSCALE):
+        return fedscale(Path(name.removeprefix(FEDSCALE)), users, seed, PHONE)
     if name in NAMED:
         taken = list(inspect.signature(NAMED[name]).parameters.values())[2:]
         known = {parameter.name: type(parameter.default) for parameter in taken}
@@ -141,7 +146,10 @@ GIVEN = "given"  # the name of a Fleet that was given as an object
 
 
 def parse(spec: str, users: int, seed: int, available: str = "always") -> Fleet:
-    """Read a fleet as people write it: phones | phones:speed=2,links=none | FILE.csv | path."""
+    """Read a fleet as people write it.
+
+    phones | phones:speed=2,links=none | FILE.csv | fedscale:FOLDER | package.module:Name
+    """
     name, options = spec, {}
     head, _, rest = spec.rpartition(":")
     if "=" in rest:
@@ -152,13 +160,23 @@ def parse(spec: str, users: int, seed: int, available: str = "always") -> Fleet:
     return fleet
 
 
+def figures(spec: str) -> str:
+    """A digest of what is behind a named fleet, whose times are no longer the same if it changes.
+
+    Empty for other fleets, and for that which is made up.
+    """
+    measured = spec.partition(":")[0] in NAMED.keys() - {"slow-classes"}
+    return FIGURES if measured else ""
+
+
 def check(spec: str) -> None:
     """Refuse a name that no fleet has; files and your own are looked at when they are made."""
     name = spec.rpartition(":")[0] if "=" in spec else spec
     if name == GIVEN:
         return
-    if name not in NAMED and not name.endswith(".csv"):
-        registry.find("fleet", name, dict.fromkeys([*NAMED, "FILE.csv"]), GROUP)
+    if name not in NAMED and not name.endswith(".csv") and not name.startswith(FEDSCALE):
+        known = dict.fromkeys([*NAMED, "fedscale:FOLDER", "FILE.csv"])
+        registry.find("fleet", name, known, GROUP)
     elif name.endswith(".csv") and not Path(name).is_file():
         raise SalfError(f"there is no file {name}.")
 

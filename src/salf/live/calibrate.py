@@ -1,0 +1,96 @@
+"""Calibration: how long this machine takes for the parts of a training step of a model.
+
+Steps are timed as those of a live user, with the weights taken over before, and in one thread.
+"""
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.optimize import nnls
+from scipy.stats import trim_mean
+from torch import Tensor, nn
+from torch.nn import functional
+
+from salf.core.arrivals import Floats
+from salf.core.deadline import Backpropagation
+from salf.core.layers import Layers
+from salf.live.user import take_over
+from salf.worlds.fleet.cost import Cost
+from salf.worlds.fleet.devices import DeviceClass
+from salf.worlds.fleet.files import passes
+
+SIZES = (2, 8, 32, 128)  # rows of the batches that are timed
+SECONDS, LEAST, WARM = 5.0, 5, 2  # for which steps are timed; steps of a size at least; and before
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """The constants of a device, and the times they were fitted to.
+
+    Times are [sizes, 1 + L], of the forward pass and of the backward pass of layers 1..L.
+    """
+
+    kind: DeviceClass
+    jitter: float  # the standard deviation of the logarithm of a step's time
+    common: Floats  # seconds of a launch, a parameter and a multiply-add, if alike in all layers
+    measured: Floats
+    fitted: Floats
+
+
+def calibrate(
+    model: nn.Module, layers: Layers, inputs: Tensor, classes: int, seconds: float = SECONDS
+) -> Calibration:
+    """Time steps with batches of several sizes, and fit launch, parameter and multiply-add."""
+    torch.set_num_threads(1)
+    times = _timed(model, layers, inputs, torch.arange(len(inputs)) % classes, seconds)
+    measured = trim_mean(times, 0.1, axis=0)  # means, because they add up; without the extremes
+    cost = Cost.of(model, layers, inputs)
+    products, multiply_adds = (
+        np.array([both[0].sum(), *both[1]])
+        for both in (np.asarray(cost.products), cost.multiply_adds)
+    )
+    written = np.array([0.0, *np.asarray(cost.trained)])
+    rows = np.array(SIZES, np.float64)[:, None]
+    terms = np.stack(np.broadcast_arrays(products, written, rows * multiply_adds), axis=-1)
+    common = _fit(terms.reshape(-1, 3), measured.ravel())
+    # Layers differ in how well their operations do: each has a launch and multiply-add of its own.
+    beside = np.maximum(measured - common[1] * written, 0.1 * measured)
+    own = np.array(
+        [_fit(terms[:, stage, [0, 2]], beside[:, stage]) for stage in range(len(written))]
+    )
+    kind = DeviceClass("calibrated devices", passes(own[:, 1]), passes(own[:, 0]), common[1])
+    totals = np.log(times.sum(axis=2))
+    jitter = float(np.mean(np.diff(np.quantile(totals, [0.16, 0.84], axis=0), axis=0)) / 2)
+    fitted = terms[..., 0] * own[:, 0] + terms[..., 1] * common[1] + terms[..., 2] * own[:, 1]
+    return Calibration(kind, jitter, common, measured, fitted)
+
+
+def _timed(
+    model: nn.Module, layers: Layers, inputs: Tensor, labels: Tensor, seconds: float
+) -> Floats:
+    """The times of rounds with a step of every size each: [rounds, sizes, 1 + L]."""
+    weights = {
+        n: t.detach().clone() for n, t in (*model.named_parameters(), *model.named_buffers())
+    }
+    stopwatch = Backpropagation(model, layers)
+
+    def step(rows: int) -> list[float]:
+        def loss() -> Tensor:
+            take_over(model, weights)
+            return functional.cross_entropy(model(inputs[:rows]), labels[:rows])
+
+        done = stopwatch.within(None, loss)
+        return [done.forward, *(done.layers[number] for number in range(1, len(layers) + 1))]
+
+    found: list[list[list[float]]] = []
+    begun = time.perf_counter()
+    while len(found) < LEAST + WARM or time.perf_counter() - begun < seconds:
+        found.append([step(rows) for rows in SIZES])
+    return np.array(found[WARM:])
+
+
+def _fit(terms: Floats, seconds: Floats) -> Floats:
+    """The constants of at least 0 with the least relative errors."""
+    return np.asarray(nnls(terms / seconds[:, None], np.ones(len(seconds)))[0])
