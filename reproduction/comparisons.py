@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf, nextafter
 from statistics import fmean
 
-from reproduction.statistics import against, paired
+from reproduction.statistics import against, paired, signed
 from reproduction.verdicts import Check
 from salf.common.intervals import Interval, interval
 from salf.report import names
@@ -118,5 +118,5 @@ def _diverged(ours: Scores, theirs: Scores, where: str) -> Check:
 def _beside(ours: Scores, theirs: Scores, where: str, apart: Interval) -> str:
     """Both means, and what is judged: their difference, seed by seed."""
     means = ", ".join(f"{each.name} {fmean(each.seeds or [0.0]):.3f}" for each in (ours, theirs))
-    told = f"{means} ({apart.signed})" if apart.half is not None else means
+    told = f"{means} ({signed(apart)})" if apart.half is not None else means
     return f"{where}: {told}" if where else told

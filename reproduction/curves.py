@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from reproduction.item import Found, label
+from reproduction.statistics import drawn
 from salf.common.intervals import interval
 from salf.report import names
 from salf.report.lines import Line, Lines, Point
@@ -62,7 +63,7 @@ def points(line: str, seeds: Sequence[Course] | None, column: str, row: str = ""
         (rounds[0][0], interval([accuracy for _, accuracy in rounds]))
         for rounds in zip(*(course.points for course in seeds or ()), strict=True)
     ]
-    return [Point(line, t, **mean.drawn(), column=column, row=row) for t, mean in thinned(means)]
+    return [Point(line, t, **drawn(mean), column=column, row=row) for t, mean in thinned(means)]
 
 
 def figure(points: Sequence[Point], lines: Sequence[Line], height: int = 220, **title: Any) -> Spec:

@@ -17,6 +17,7 @@ from reproduction.latency_claims import (
     place_name,
 )
 from reproduction.sizes import METHODS, WITH_DEADLINE, Size
+from reproduction.statistics import drawn
 from reproduction.texts import about, heading, text
 from reproduction.verdicts import noted
 from salf.common.intervals import interval, over_seeds
@@ -96,7 +97,7 @@ def _figure(size: Size, panels: Mapping[tuple[str, str], Panel]) -> Spec:
         Point(
             names.method(method),
             deadline,
-            **interval(seeds).drawn(),
+            **drawn(interval(seeds)),
             column=MAPPINGS[mapping],
             row=HEADINGS[average],
         )

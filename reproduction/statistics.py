@@ -6,6 +6,8 @@ from statistics import mean, stdev
 
 from scipy.special import stdtr
 
+from salf.common.intervals import Interval
+
 
 def paired(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
     """ours - theirs, seed by seed: both saw the same data, batches and depths."""
@@ -27,3 +29,15 @@ def against(values: Sequence[float], least: float = -inf, most: float = inf) -> 
     freedom = len(values) - 1
     below, above = (centre - least) / error, (most - centre) / error
     return float(min(stdtr(freedom, below), stdtr(freedom, above)))
+
+
+def signed(found: Interval) -> str:
+    """A difference as it is written: `−0.007 ±0.012`."""
+    return str(found).replace("-", "−") if found.mean < 0 else f"+{found}"
+
+
+def drawn(found: Interval) -> dict[str, float]:
+    """An accuracy for a figure: its mean, and the interval clipped to 0..1 if there is one."""
+    ends = {"low": max(found.low, 0.0), "high": min(found.high, 1.0)}
+    shown = {"mean": found.mean, **(ends if found.half is not None else {})}
+    return {name: round(value, 5) for name, value in shown.items()}

@@ -7,6 +7,7 @@ from reproduction.comparisons import CONVENTIONS, HEADINGS, far_apart
 from reproduction.item import Found, Outcome, Trained
 from reproduction.paper import published
 from reproduction.sizes import AVERAGES, METHODS, RATIOS, Size
+from reproduction.statistics import drawn
 from reproduction.table1_claims import CLOSE, MODELS, Cells, TableKey, beside, findings, place
 from reproduction.texts import TEXTS, about, heading, text
 from salf.common.intervals import interval, over_seeds
@@ -131,7 +132,7 @@ def _figure(cells: Cells, size: Size) -> Spec:
         Point(
             names.method(method),
             ratio,
-            **interval(seeds).drawn(),
+            **drawn(interval(seeds)),
             reference=published(model, method, ratio),
             column=HEADINGS[average],
             row=model.upper(),

@@ -13,7 +13,7 @@ from reproduction.item import Found, Item, Json, Measurement, Outcome
 from reproduction.lemmas import images, on_images
 from reproduction.ridge import from_images, trajectories
 from reproduction.sizes import Size
-from reproduction.statistics import paired
+from reproduction.statistics import paired, signed
 from reproduction.texts import about, finding, heading, text
 from reproduction.verdicts import Check, Finding
 from salf.common.intervals import CONFIDENCE, interval
@@ -182,7 +182,7 @@ def findings(measured: Mapping[str, Json]) -> list[Finding]:
     ends = {name: bound.at(last, name) for name in METHODS}
     times = {f"{name}_times": ends[name] / measured[name]["mean"][-1] for name in METHODS}
     said = ends["salf"] / ends["fedavg"]
-    rate = f"SALF's slope is {interval(slopes_of := measured['salf']['slopes']).signed}"
+    rate = f"SALF's slope is {signed(interval(slopes_of := measured['salf']['slopes']))}"
     return [
         finding("theorem", "bounded", [_is_under(measured["salf"], bound, "salf")], **times),
         finding(
@@ -223,8 +223,8 @@ def _is_under(one: Json, bound: Bound, name: str) -> Check:
 
 def _same_rate(measured: Mapping[str, Json]) -> Check:
     salf, fedavg = (measured[name]["slopes"] for name in METHODS)
-    apart = interval(off := paired(salf, fedavg)).signed
-    told = f"SALF's slope less FedAvg's, which is {interval(fedavg).signed}, is {apart}"
+    apart = signed(interval(off := paired(salf, fedavg)))
+    told = f"SALF's slope less FedAvg's, which is {signed(interval(fedavg))}, is {apart}"
     return between(told, off, -SLOPE_MARGIN, SLOPE_MARGIN)
 
 

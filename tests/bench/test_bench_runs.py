@@ -168,12 +168,6 @@ def test_rows_of_another_version_are_left_out_and_named(tmp_path, monkeypatch):
     ]
 
 
-def test_a_broken_file_is_named(tmp_path):
-    (tmp_path / "x.json").write_text("{}")
-    with pytest.raises(SalfError, match=r"x\.json is not a row of the benchmark"):
-        results.read(tmp_path / "x.json")
-
-
 def test_published_results_are_of_this_version_and_have_a_reference():
     suite, published = load("full"), results.read_all(results.published_folder())
     for row in published.values():
@@ -193,21 +187,6 @@ def test_the_csv_has_a_line_per_method_cell_and_seed():
     assert lines[0].startswith("salf,digits,phones,0,0.1,0.5,")
     assert lines[2].endswith("it cannot,7")
     assert all(line.count(",") == header.count(",") for line in lines)
-
-
-@pytest.mark.parametrize("entrant", load("core").entrants, ids=lambda entrant: entrant.name)
-def test_every_method_of_the_benchmark_gives_numbers_with_a_clock(tmp_path, entrant):
-    if entrant.method in ("fedbuff", "ca2fl"):  # buffers of ten are never full with six users
-        entrant = replace(entrant, options={"buffer": 2})
-    small = replace(TINY, rates=[0.1], seeds=[0])
-    targets = CellResult(runs=[BenchRun(0, held_out=0.5)])
-    reference = BenchRow(REFERENCE, 7, {cell.key: targets for cell in TINY.cells})
-    (row,) = bench(small, [entrant], tmp_path, {"reference": reference})
-    found = row.cells
-    assert not found["digits/phones"].refused
-    assert found["digits/phones"].runs[0].target == 0.475
-    mixture = found["digits/mixture"]
-    assert mixture.runs or "clock" in mixture.refused
 
 
 @pytest.mark.parametrize("method", ["ownstate:Leans", "scaffold"])

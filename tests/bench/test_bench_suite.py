@@ -8,11 +8,10 @@ from importlib.resources import files
 import pytest
 import torch
 
-from salf.bench.suite import OWN, REFERENCE, Entrant, load
+from salf.bench.suite import REFERENCE, Entrant, load
 from salf.common.errors import SalfError
 from salf.core.layers import Layers
 from salf.models import build
-from salf.runs.config import Config
 from salf.worlds.fleet.cost import Cost
 
 SUITE = load("full")
@@ -36,10 +35,6 @@ def test_every_cell_of_every_suite_makes_configs_for_every_method():
         for cell in suite.cells:
             for entrant in (*suite.entrants, REFERENCE):
                 assert cell.config(entrant, 0, 0.1).data == cell.data
-
-
-def test_only_settings_of_a_config_are_a_methods_own():
-    assert set(OWN) <= set(Config.__dataclass_fields__)
 
 
 def test_results_are_not_tuned_on_their_own_seeds():
@@ -98,11 +93,6 @@ def test_a_row_of_the_suite_brings_its_settings_and_others_are_read():
     assert SUITE.entrant("salf+equal-time") in SUITE.entrants
     assert SUITE.entrant("drop+equal-time").settings == {"batches": "equal-time"}
     assert SUITE.entrant("mypkg:Mine").method == "mypkg:Mine"
-
-
-def test_scenarios_can_be_chosen():
-    chosen = SUITE.only(["sessions", "phones"])
-    assert [scenario.key for scenario in chosen.scenarios] == ["phones", "sessions"]
 
 
 @pytest.mark.parametrize(

@@ -76,13 +76,6 @@ def test_without_a_method_the_published_results_are_shown(tmp_path, published):
     assert "SALF" not in done.stdout
 
 
-def test_nothing_published_is_a_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr(results, "published_folder", lambda: tmp_path / "none")
-    done = salf("bench", "--suite", "digits", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "no results of the suite digits are published yet" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -97,9 +90,3 @@ def test_mistakes_are_sentences(tmp_path, arguments, said):
     done = salf("bench", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert said in done.stderr
-
-
-def test_the_help_teaches(tmp_path):
-    shown = " ".join(salf("bench", "--help", cwd=tmp_path).stdout.split())
-    for part in ("mypkg:Mine", "--suite", "--scenario", "--batches", "published results"):
-        assert part in shown

@@ -162,12 +162,6 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, arguments, says):
     assert done.stderr.count("\n") == 1, done.stderr
 
 
-def test_without_a_command_there_is_help_and_nothing_else(tmp_path):
-    done = salf(cwd=tmp_path)
-    assert "compare" in done.stdout
-    assert done.stderr == ""
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -192,14 +186,6 @@ def test_without_the_report_extra_compare_says_so_and_leaves_results(
     assert "pip install 'salf[report]'" in done.stderr
     assert (tmp_path / "c" / "results.csv").exists()
     assert not (tmp_path / "c" / "report.html").exists()
-
-
-@pytest.mark.parametrize(
-    ("command", "says"),
-    [("run", "mnist-mlp, mnist-cnn"), ("live", "mnist-mlp, mnist-cnn"), ("replay", "its --out")],
-)
-def test_help_says_what_arguments_are(tmp_path, command, says):
-    assert says in salf(command, "--help", cwd=tmp_path).stdout
 
 
 def test_help_does_not_wait_for_torch(tmp_path):

@@ -42,7 +42,7 @@ def test_text_and_values_become_the_wanted_type(value, kind, expected):
         (True, int, "it must be of type int, not True"),
         (True, float, "it must be of type float, not True"),
         (1.5, int, "it must be of type int, not 1.5"),
-        ("1.5", int | None, "it must be of type int or none, not '1.5'"),
+        ("1.5", int | None, "it must be of type int . None, not '1.5'"),
         (float("nan"), float, "it must be of type float, not nan"),
         ("inf", float, "it must be of type float, not 'inf'"),
         (3, str, "it must be of type str, not 3"),

@@ -1,7 +1,7 @@
 import pytest
 from scipy import stats
 
-from reproduction.statistics import against, paired
+from reproduction.statistics import against, drawn, paired, signed
 from salf.common.intervals import interval
 
 
@@ -14,12 +14,12 @@ def test_one_value_has_no_interval_and_no_p_value():
 
 
 def test_a_difference_is_written_with_its_sign():
-    assert interval([-0.01, -0.03]).signed == "−0.020 ±0.127"
-    assert interval([0.01, 0.03]).signed == "+0.020 ±0.127"
+    assert signed(interval([-0.01, -0.03])) == "−0.020 ±0.127"
+    assert signed(interval([0.01, 0.03])) == "+0.020 ±0.127"
 
 
 def test_no_interval_of_an_accuracy_is_drawn_beyond_0_and_1():
-    assert interval([0.9, 0.1]).drawn() == {"mean": 0.5, "low": 0.0, "high": 1.0}
+    assert drawn(interval([0.9, 0.1])) == {"mean": 0.5, "low": 0.0, "high": 1.0}
 
 
 def test_differences_are_by_seed_and_equal_ones_are_equal():

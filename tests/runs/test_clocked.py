@@ -85,12 +85,6 @@ def test_fedavg_with_equal_batches_sets_the_target_where_both_are_compared():
     assert Comparison(CLOCKED, results).target(other, 0) == 0.95
 
 
-def test_without_fedavg_there_is_no_target():
-    found = Comparison(CLOCKED, {SALF: [made_up("salf", 0.5)]})
-    assert found.target(SALF, 0) is None
-    assert found.records()[0]["seconds_to_target"] is None
-
-
 def test_the_columns_of_a_fleet_take_the_place_of_stragglers():
     found = Comparison(CLOCKED, {FEDAVG: [made_up("fedavg", 0.5)], SALF: [made_up("salf", 0.5)]})
     waiting, record = found.records()

@@ -61,14 +61,6 @@ def test_a_result_is_that_of_train(compared, points):
     assert found.test_accuracy == history.test_accuracy
 
 
-def test_options_make_a_method_of_their_own(compared):
-    def losses(method):
-        case = Case(method, "reached", "iid", 0.5)
-        return [row.train_loss for row in compared.results[case][0].history.rows]
-
-    assert losses("Halves") != losses("Halves(whole=True)")
-
-
 def test_a_method_object_is_averaged_as_it_says_or_as_asked(points):
     def losses(method, average, **more):
         compared = salf.compare(
@@ -82,12 +74,6 @@ def test_a_method_object_is_averaged_as_it_says_or_as_asked(points):
     assert over_all == losses("drop", "all", averages=["all"])
     assert over_all == losses(salf.method("drop"), "all", averages=["all"])
     assert over_all != losses(salf.method("drop"), "reached")
-
-
-def test_it_prints_its_tables(compared):
-    text = str(compared)
-    for word in ("FedAvg (waits)", "SALF", "Halves(whole=True)", "by hand", "50 %", "75 %"):
-        assert word in text
 
 
 def test_it_saves_results_picture_and_page(compared, tmp_path):

@@ -89,13 +89,6 @@ def test_a_share_that_depends_on_other_users_is_refused(own):
         salf.train(net(), DATA, method="ownoptions:Crowd", **SMALL)
 
 
-def test_a_live_run_that_fails_before_its_first_round_leaves_its_folder_free(tmp_path):
-    asked = ["live", "digits-mlp", "--deadline", "50ms", "--address", "127.0.0.1:1", "--out", "r"]
-    for users in ("3", "4"):
-        done = command(*asked, "--users", users, cwd=tmp_path)
-        assert "nothing answers at 127.0.0.1:1" in done.stderr
-
-
 def test_live_takes_the_users_of_a_file_and_few_of_a_preset(tmp_path):
     from salf.cli.live import _live_config
 

@@ -214,15 +214,6 @@ def test_evaluation_keeps_to_a_part_of_the_work_by_default():
     assert training.evaluation.every == 10  # 1,000 held-out rows, 100 trained rows a round
 
 
-def test_a_distribution_of_depth_can_be_given(points):
-    nobody_reaches_layer_1 = fixed([2] * 6, layers=2)
-    model = net()
-    before = model[0].weight.clone()
-    history = salf.train(model, points, depth=nobody_reaches_layer_1, **SMALL)
-    assert torch.equal(model[0].weight, before)
-    assert {row.reached for row in history.rows} == {(0, 6)}
-
-
 @pytest.mark.parametrize(
     ("function", "wrong", "says"),
     [

@@ -26,17 +26,6 @@ class Interval:
     def __str__(self) -> str:
         return f"{self.mean:.3f}" + ("" if self.half is None else f" ±{self.half:.3f}")
 
-    @property
-    def signed(self) -> str:
-        """As a difference is written: `−0.007 ±0.012`."""
-        return str(self).replace("-", "−") if self.mean < 0 else f"+{self}"
-
-    def drawn(self) -> dict[str, float]:
-        """An accuracy for a figure: its mean, and the interval clipped to 0..1 if there is one."""
-        ends = {"low": max(self.low, 0.0), "high": min(self.high, 1.0)}
-        shown = {"mean": self.mean, **(ends if self.half is not None else {})}
-        return {name: round(value, 5) for name, value in shown.items()}
-
 
 def over_seeds(seeds: int) -> str:
     """The words for a mean of so many seeds."""

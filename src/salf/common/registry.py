@@ -103,7 +103,8 @@ def converted(value: object, kind: Any, what: str) -> Any:
     if found is _WRONG and get_origin(kind) is Literal:
         raise unknown(f"value of {what}", str(value), map(str, get_args(kind)))
     if found is _WRONG:
-        raise SalfError(f"{what} must be {_words(kind)}, not {value!r}.")
+        named = getattr(kind, "__name__", None) or str(kind).replace("typing.", "")
+        raise SalfError(f"{what} must be of type {named}, not {value!r}.")
     return found
 
 
@@ -136,16 +137,6 @@ def _as(value: Any, kind: Any) -> Any:
 def _strictness(kind: Any) -> int:
     """The order in which the parts of a union are tried: anything may be text."""
     return [NoneType, bool, int, float].index(kind) if kind in (NoneType, bool, int, float) else 9
-
-
-def _words(kind: Any) -> str:
-    if get_origin(kind) in (Union, UnionType):
-        return " or ".join(_words(part) for part in get_args(kind))
-    if get_origin(kind) is Literal:
-        return " or ".join(repr(choice) for choice in get_args(kind))
-    if kind in (NoneType, None):
-        return "none"
-    return f"of type {getattr(get_origin(kind) or kind, '__name__', kind)}"
 
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}

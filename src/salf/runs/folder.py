@@ -113,16 +113,13 @@ class RunFolder:
         return any((self.path / name).exists() for name in (CHECKPOINT, ROUNDS, SUMMARY))
 
     def _check_can_extend(self, there: Settings, config: Settings) -> None:
-        if (config.rounds or inf) < (there.rounds or inf):
-            raise SalfError(
-                f"{self.path} contains a run of {there.rounds or 'any number of'} rounds, which "
-                f"cannot be shortened to {config.rounds}. Choose another out=."
-            )
-        if (_budget(config) or inf) < (_budget(there) or inf):
-            raise SalfError(
-                f"{self.path} contains a run of {_seconds(there)}, which cannot be shortened to "
-                f"{_seconds(config)}. Choose another out=."
-            )
+        for name, unit in (("rounds", "rounds"), ("seconds", "simulated seconds")):
+            before, now = getattr(there, name, None), getattr(config, name, None)
+            if (now or inf) < (before or inf):
+                raise SalfError(
+                    f"{self.path} contains a run of {before or 'any number of'} {unit}, which "
+                    f"cannot be shortened to {now}. Choose another out=."
+                )
         if str(config.lr).startswith("cosine"):
             raise SalfError(
                 f"{self.path} contains a run whose learning rate falls to 0 over its "
@@ -135,8 +132,7 @@ class RunFolder:
             return None
         there = load_config(str(self.path / CONFIG))
         # A run that is extended loses its summary when its next round is kept.
-        same = (there.rounds, _budget(there)) == (config.rounds, _budget(config))
-        return found if same else None
+        return None if {"rounds", "seconds"} & {*config.differences(there)} else found
 
     def summary(self) -> dict[str, Any] | None:
         try:
@@ -247,12 +243,3 @@ def remembered(pipeline: Pipeline) -> dict[str, Any]:
         if recall is None
         else {"remembered": {"users": len(recall.remembered), "bytes": recall.bytes}}
     )
-
-
-def _budget(config: Settings) -> float | None:
-    return getattr(config, "seconds", None)
-
-
-def _seconds(config: Settings) -> str:
-    budget = _budget(config)
-    return "unlimited simulated time" if budget is None else f"{budget:g} simulated seconds"
