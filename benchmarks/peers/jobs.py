@@ -44,9 +44,7 @@ def network(name: str) -> nn.Sequential:
     if name == "mlp":
         sizes = (784, 32, 16, 10)
         layers = [nn.Linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False)]
-        return nn.Sequential(
-            nn.Flatten(), layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2]
-        )
+        return nn.Sequential(nn.Flatten(), layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
     if name == "cnn":
         return nn.Sequential(
             *(nn.Conv2d(1, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),

@@ -19,7 +19,7 @@ from salf.runs.settings import key
 
 
 @dataclass(frozen=True)
-class Part:
+class DemoPart:
     """One comparison of the demo, and the folder of its runs.
 
     By the deadline, about half of the users finish (`salf fleet preview` shows it).
@@ -40,14 +40,14 @@ class Part:
 
 LINK, COMPUTING = "Where the link decides", "Where computing decides"
 BOARDS = "microcontrollers:links=wifi"
-PARTS: Mapping[str, tuple[Part, ...]] = {
+PARTS: Mapping[str, tuple[DemoPart, ...]] = {
     "mnist": (
-        Part(LINK, "link", "mnist-mlp", "phones", "60ms", 30),
-        Part(COMPUTING, "computing", "mnist-cnn", BOARDS, "350ms", 90),
+        DemoPart(LINK, "link", "mnist-mlp", "phones", "60ms", 30),
+        DemoPart(COMPUTING, "computing", "mnist-cnn", BOARDS, "350ms", 90),
     ),
     "digits": (
-        Part(LINK, "link", "digits-mlp", "phones", "12ms", 6),
-        Part(COMPUTING, "computing", "digits-mlp", BOARDS, "10ms", 4),
+        DemoPart(LINK, "link", "digits-mlp", "phones", "12ms", 6),
+        DemoPart(COMPUTING, "computing", "digits-mlp", BOARDS, "10ms", 4),
     ),
 }
 SEEDS = 3

@@ -44,9 +44,7 @@ def write_report(comparison: Comparison, out: Path, command: Sequence[str]) -> l
     return write({**files, out / PAGE: page(comparison, command).html()})
 
 
-def write_together(
-    parts: Sequence[tuple[str, Comparison, Sequence[str]]], out: Path
-) -> list[Path]:
+def write_together(parts: Sequence[tuple[str, Comparison, Sequence[str]]], out: Path) -> list[Path]:
     """Write several comparisons, each with a heading and its command, as one page; with pictures.
 
     The verdicts come first.
