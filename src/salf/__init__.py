@@ -9,43 +9,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from salf.common.errors import SalfError as SalfError
-    from salf.common.errors import TrainingDiverged as TrainingDiverged
-    from salf.comparing import Compared as Compared
-    from salf.comparing import compare as compare
-    from salf.core.aggregate import LayerwiseAggregate as LayerwiseAggregate
-    from salf.core.aggregate import Step as Step
-    from salf.core.arrivals import Arrivals as Arrivals
-    from salf.core.arrivals import Closing as Closing
-    from salf.core.deadline import Backpropagation as Backpropagation
-    from salf.core.deadline import Partial as Partial
-    from salf.core.layers import Layer as Layer
-    from salf.core.layers import Layers as Layers
-    from salf.core.layers import backward_to as backward_to
-    from salf.core.rows import Row as Row
-    from salf.core.rules import Done as Done
-    from salf.core.rules import LocalRule as LocalRule
-    from salf.core.rules import LocalStep as LocalStep
-    from salf.data import DataSet as DataSet
-    from salf.data import Samples as Samples
-    from salf.data import from_tensors as from_tensors
-    from salf.data import load as load
-    from salf.methods import METHODS as METHODS
-    from salf.methods import Method as Method
-    from salf.methods import method as method
-    from salf.planning import DeadlinePlan as DeadlinePlan
-    from salf.planning import plan as plan
-    from salf.problem import Problem as Problem
-    from salf.runs.config import Config as Config
-    from salf.runs.own import train as train
-    from salf.runs.presets import PRESETS as PRESETS
-    from salf.runs.run import Result as Result
-    from salf.runs.run import run as run
-    from salf.runs.training import History as History
-    from salf.runs.training import StopTraining as StopTraining
-    from salf.simulation import Simulation as Simulation
-    from salf.worlds.base import World as World
-    from salf.worlds.fleet.devices import Fleet as Fleet
+    from salf.common.errors import SalfError, TrainingDiverged
+    from salf.comparing import Compared, compare
+    from salf.core.aggregate import LayerwiseAggregate, Step
+    from salf.core.arrivals import Arrivals, Closing
+    from salf.core.deadline import Backpropagation, Partial
+    from salf.core.layers import Layer, Layers, backward_to
+    from salf.core.rows import Row
+    from salf.core.rules import Done, LocalRule, LocalStep
+    from salf.data import DataSet, Samples, from_tensors, load
+    from salf.methods import METHODS, Method, method
+    from salf.planning import Plan, plan
+    from salf.problem import Problem
+    from salf.runs.config import Config
+    from salf.runs.own import train
+    from salf.runs.presets import PRESETS
+    from salf.runs.run import Result, run
+    from salf.runs.training import History, StopTraining
+    from salf.simulation import Simulation
+    from salf.worlds.base import World
+    from salf.worlds.fleet.devices import Fleet
 
 # Where each public name lives. Loaded when first used, so that `salf --help` need not wait for
 # torch, and a server that only aggregates need not load the simulator.
@@ -65,7 +48,7 @@ _HOMES = {
     "salf.core.layers": ("Layer", "Layers", "backward_to"),
     "salf.core.rules": ("Done", "LocalRule", "LocalStep"),
     "salf.methods": ("METHODS", "Method", "method"),
-    "salf.planning": ("DeadlinePlan", "plan"),
+    "salf.planning": ("Plan", "plan"),
     "salf.problem": ("Problem",),
     "salf.core.rows": ("Row",),
     "salf.simulation": ("Simulation",),
@@ -73,7 +56,13 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = sorted(_HOME_OF)
+__all__ = [
+    "METHODS", "PRESETS", "Arrivals", "Backpropagation", "Closing", "Compared", "Config",
+    "DataSet", "Done", "Fleet", "History", "Layer", "Layers", "LayerwiseAggregate", "LocalRule",
+    "LocalStep", "Method", "Partial", "Plan", "Problem", "Result", "Row", "SalfError", "Samples",
+    "Simulation", "Step", "StopTraining", "TrainingDiverged", "World", "backward_to", "compare",
+    "from_tensors", "load", "method", "plan", "run", "train",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

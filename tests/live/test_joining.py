@@ -5,7 +5,8 @@ import time
 import pytest
 
 from salf.common.errors import SalfError
-from salf.live.launch import Joining, wait_for
+from salf.live.launch import Joining
+from salf.live.rounds import wait_for
 
 
 @pytest.mark.parametrize(

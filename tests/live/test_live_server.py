@@ -81,6 +81,20 @@ def test_the_step_is_the_layerwise_mean_of_what_was_accepted():
     assert row.reached == (1, 2, 3)
     assert row.train_loss == 2.0
     assert (row.late, row.rejected) == (0, ())
+    live.open(["a"])
+    with pytest.raises(SalfError, match="already open"):
+        live.open(["a"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "scale", "counted"),
+    [({"method": "drop"}, 1.0, 2), ({"unreached": [0.5, 0.5, 0.5]}, 2.0, 3)],
+)
+def test_the_method_chooses_and_p_l_divides(settings, scale, counted):
+    live, before = server(**settings), snapshot(server())
+    updates = [update("a", 1, seed=1), update("b", 1, seed=2), update("c", 2, seed=3)]
+    assert a_round(live, *updates).depths["c"] == 2
+    assert_same(live, stepped(before, updates[:counted], scale))
 
 
 def test_bad_updates_cost_their_own_part_and_nothing_else():
@@ -125,13 +139,6 @@ def test_what_comes_late_is_counted_and_never_mixed_into_another_round():
     assert math.isnan(row.train_loss)
 
 
-def test_one_round_at_a_time():
-    live = server()
-    live.open(["a"])
-    with pytest.raises(SalfError, match="already open"):
-        live.open(["a"])
-
-
 def test_who_is_missing():
     live = server()
     live.open(["a", "b", "c"])
@@ -139,20 +146,6 @@ def test_who_is_missing():
     live.take("a", encode(update("a")))
     live.take("b", b"rubbish")  # it has answered, if only that
     assert live.missing() == {"c"}
-
-
-def test_drop_uses_only_those_who_finished():
-    live, before = server(method="drop"), snapshot(server())
-    finished = [update("a", 1, seed=1), update("b", 1, seed=2)]
-    assert a_round(live, *finished, update("c", 2, seed=3)).depths["c"] == 2
-    assert_same(live, stepped(before, finished))
-
-
-def test_a_given_p_l_divides_the_step():
-    live, before = server(unreached=[0.5, 0.5, 0.5]), snapshot(server())
-    only = update("a", 1, seed=1)
-    a_round(live, only)
-    assert_same(live, stepped(before, [only], scale=2.0))
 
 
 def test_a_method_that_is_not_live_is_a_sentence():
@@ -185,12 +178,6 @@ def whole_bound_after(rounds):
     other = server(optimiser=SGD(0.5), unreached=None)
     play(other, range(1, rounds + 1))
     return other.inspection.bound(Part(2, gradients=True))
-
-
-def test_a_state_that_is_not_one_is_a_sentence(tmp_path):
-    (tmp_path / "state").write_bytes(b"rubbish")
-    with pytest.raises(SalfError, match="Delete it to start over"):
-        server().restore(tmp_path / "state")
 
 
 def test_p_l_is_learned_and_comes_close_to_the_truth():
@@ -263,16 +250,18 @@ def test_a_reply_that_says_it_is_of_another_round_is_refused():
     assert row.late == 0
 
 
-@pytest.mark.parametrize("damage", ["shape", "missing", "layers"])
+@pytest.mark.parametrize("damage", ["shape", "missing", "layers", "rubbish"])
 def test_a_state_of_another_model_is_refused_in_a_sentence(tmp_path, damage):
     other = server()
     if damage == "shape":
         other.weights["0.bias"] = torch.zeros(1)
     elif damage == "missing":
         del other.weights["0.bias"]
-    else:
+    elif damage == "layers":
         other.reach = ReachEstimate(2)
     other.save(tmp_path / "state")
+    if damage == "rubbish":
+        (tmp_path / "state").write_bytes(b"rubbish")
     live = server()
     before = snapshot(live)
     with pytest.raises(SalfError, match="cannot be read"):

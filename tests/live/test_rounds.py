@@ -47,11 +47,14 @@ def rounds(delays, deadline=1.0, grace=0.5, method="salf", **more):
 
 
 def test_a_round_closes_as_soon_as_all_have_answered():
-    federation, _, _ = rounds({"a": 0.2, "b": 1.4})  # in the grace period
+    federation, link, _ = rounds({"a": 0.2, "b": 1.4})  # in the grace period
     row = federation.next()
     assert row.seconds == pytest.approx(1.4)
     assert row.depths == {"a": 1, "b": 1}
     assert row.limit == 1.5
+    (task,) = link.tasks
+    assert (task.round, task.deadline) == (1, 1.0)
+    assert task.weights.keys() == dict(network().named_parameters()).keys()
 
 
 def test_a_user_that_hangs_costs_the_deadline_and_the_grace_period_and_no_more():
@@ -121,39 +124,17 @@ def test_when_everybody_is_at_work_on_an_earlier_round_no_empty_rounds_are_run()
     assert said[0] == "all 2 users are busy with earlier rounds; waiting for one."
 
 
-def test_answers_that_are_no_updates_are_noted_and_nobody_waits_for_more():
-    federation, link, _ = rounds({"a": 0.2, "b": 0.3})
-    fail(link, "b")
-    row = federation.next()
-    assert row.rejected == (("b", "out of memory"),)
-    assert row.seconds == pytest.approx(0.3)
-
-
-def test_fedavg_waits_for_all_and_gives_users_no_deadline():
-    federation, link, _ = rounds({"a": 0.2, "b": 77.0}, method="fedavg", deadline=None)
-    row = federation.next()
-    assert row.depths == {"a": 1, "b": 1}
-    assert row.seconds == pytest.approx(77.0)
-    assert row.limit is None
-    assert link.tasks[0].deadline is None
-
-
-def test_fedavg_says_for_whom_it_waits_and_does_so_ever_more_rarely():
+def test_fedavg_gives_users_no_deadline_and_says_for_whom_it_waits_ever_more_rarely():
     said = []
-    federation, _, _ = rounds(
+    federation, link, _ = rounds(
         {"quick": 0.1, "slow": 150.0}, deadline=None, method="fedavg", on_wait=said.append
     )
-    federation.next()
+    row = federation.next()
+    assert (row.depths, row.limit) == ({"quick": 1, "slow": 1}, None)
+    assert row.seconds == pytest.approx(150.0)
+    assert link.tasks[0].deadline is None
     assert len(said) == 3  # at 30, 60 and 120 s
     assert all(line.startswith("waiting for slow (") for line in said)
-
-
-def test_users_get_the_deadline_as_a_duration_and_this_rounds_model():
-    federation, link, _ = rounds({"a": 0.2})
-    federation.next()
-    (task,) = link.tasks
-    assert (task.round, task.deadline) == (1, 1.0)
-    assert task.weights.keys() == dict(network().named_parameters()).keys()
 
 
 def test_the_step_is_part_of_the_round_so_answers_are_taken_until_it_has_to_begin():
@@ -186,7 +167,6 @@ def test_a_learned_grace_period_follows_the_messages_and_not_the_work():
     assert federation.grace.seconds == pytest.approx(1.5 * 0.2)
 
 
-@pytest.mark.slow
 def test_the_grace_period_learns_from_late_answers_so_that_it_can_grow():
     federation, _, _ = rounds({"a": 0.1, "far": 6.0}, deadline=1.0, grace=None, work=0.1)
     for _ in range(300):
@@ -200,25 +180,18 @@ def test_the_grace_period_learns_from_late_answers_so_that_it_can_grow():
 
 
 def test_a_user_cannot_stretch_the_grace_period_by_what_it_says():
-    grace = Grace(most=2.0)
-    for _ in range(100):
-        grace.learn(50.0)
-    assert grace.seconds == 2.0
+    for grace, seconds in ((Grace(most=2.0), 2.0), (Grace(0.25), 0.25)):
+        for _ in range(100):
+            grace.learn(50.0)
+        assert grace.seconds == seconds
+    with pytest.raises(SalfError, match="grace period must be a time"):
+        Grace(-1.0)
     federation, link, _ = rounds({"a": 0.2}, grace=None)
     for claimed in (-1e9, 1e9):
         link.work = claimed
         for _ in range(10):
             federation.next()
     assert 0.0 <= federation.grace.seconds <= 1.5 * 0.2 + 1e-9
-
-
-def test_a_grace_period_is_fixed_if_it_is_given():
-    grace = Grace(0.25)
-    for _ in range(100):
-        grace.learn(9.0)
-    assert grace.seconds == 0.25
-    with pytest.raises(SalfError, match="grace period must be a time"):
-        Grace(-1.0)
 
 
 def test_when_all_users_fail_rounds_are_not_used_up_until_they_are_mended():
@@ -255,7 +228,6 @@ def test_a_user_that_hangs_does_not_hide_that_all_others_fail():
     assert len(said) == 6
 
 
-@pytest.mark.slow
 def test_that_nobody_gets_anywhere_is_said_and_not_too_often():
     said = []
     federation, link, _ = rounds({"a": 0.1, "b": 0.1}, on_wait=said.append)
@@ -316,12 +288,22 @@ def test_rounds_in_which_all_failed_say_nothing_about_who_reaches_what():
     assert federation.server.reach.unreached()[0] > 0
 
 
-def test_one_user_that_fails_slows_nobody_down():
-    federation, link, clock = rounds({"a": 0.1, "b": 0.1})
+@pytest.mark.parametrize(
+    ("b", "rejected", "late", "end"),
+    [
+        (0.1, [(("b", "out of memory"),)] * 3, 0, 100.6),
+        (1.6, [()] * 3, 1, 103.2),  # a failure of an earlier round is not held against this one
+    ],
+)
+def test_one_user_that_fails_slows_nobody_down(b, rejected, late, end):
+    said = []
+    federation, link, clock = rounds({"a": 0.2, "b": b}, on_wait=said.append)
     fail(link, "b")
-    for _ in range(5):
-        federation.next()
-    assert clock.time == pytest.approx(100.5)
+    rows = [federation.next() for _ in range(3)]
+    assert [row.rejected for row in rows] == rejected
+    assert sum(row.late for row in rows) == late
+    assert clock.time == pytest.approx(end)
+    assert said == []
 
 
 def test_one_slow_step_does_not_cost_the_rounds_after_it_their_users():
@@ -341,25 +323,6 @@ def test_one_slow_step_does_not_cost_the_rounds_after_it_their_users():
     assert row.depths == {"a": 1, "b": 1}
 
 
-def test_a_failure_of_an_earlier_round_is_not_held_against_this_one():
-    said = []
-    federation, link, _ = rounds({"a": 0.2, "b": 1.6}, on_wait=said.append)
-    fail(link, "b")
-    rows = [federation.next() for _ in range(3)]
-    assert [row.rejected for row in rows] == [(), (), ()]
-    assert sum(row.late for row in rows) == 1
-    assert said == []
-
-
-def test_users_who_are_late_do_not_make_a_failure_of_one_a_failure_of_all():
-    said = []
-    federation, link, _ = rounds({"a": NEVER, "b": 0.1}, on_wait=said.append)
-    fail(link)
-    federation.next()
-    assert said == []
-
-
-@pytest.mark.slow
 def test_a_user_that_lies_about_its_round_does_not_stretch_the_grace_period():
     federation, link, _ = rounds({"a": 0.1, "liar": 0.1}, deadline=0.2, grace=None)
     answer = link.answer

@@ -79,6 +79,7 @@ def test_an_update_survives_the_wire(depth):
     for name, tensor in sent.tensors.items():
         assert came.tensors[name].dtype == tensor.dtype
         assert torch.equal(came.tensors[name], tensor)
+        came.tensors[name].add_(0)  # it can be written to
     inspected(came)
 
 
@@ -97,11 +98,6 @@ def test_tensors_of_any_kind_survive_the_wire():
     for name, tensor in sent.items():
         assert came[name].dtype == tensor.dtype
         assert torch.equal(came[name], tensor)
-
-
-def test_decoded_tensors_can_be_written_to():
-    came = decode(encode(good()), SIZE)
-    came.tensors["0.weight"].add_(1)
 
 
 def without(name):
@@ -140,11 +136,6 @@ def test_what_is_wrong_is_said(changes, reason):
     with pytest.raises(Rejected) as told:
         inspected(replace(good(), **changes))
     assert reason in str(told.value)
-
-
-def test_a_user_that_reached_nothing_sends_nothing():
-    inspected(good(depth=3))
-    assert good(depth=3).tensors == {}
 
 
 def test_a_given_bound_holds_for_every_layer():
@@ -373,7 +364,6 @@ def attempt(data):
     return False
 
 
-@pytest.mark.slow
 @settings(max_examples=400)
 @given(st.binary(max_size=400))
 def test_random_bytes_are_rejected(data):
@@ -383,7 +373,6 @@ def test_random_bytes_are_rejected(data):
 WHOLE = encode(good())
 
 
-@pytest.mark.slow
 @settings(max_examples=1000)
 @given(st.integers(0, 10**6), st.integers(0, 255), st.sampled_from(["set", "cut", "insert"]))
 def test_a_damaged_update_is_rejected_or_a_whole_one(place, byte, how):
@@ -404,7 +393,6 @@ json_values = st.recursive(
 )
 
 
-@pytest.mark.slow
 @settings(max_examples=400)
 @given(json_values, st.integers(-8, 8))
 def test_any_header_is_rejected_unless_it_is_an_update(header, off_by):
@@ -420,7 +408,6 @@ def test_a_header_nested_without_end_is_rejected():
     assert not attempt(struct.pack("<Q", len(deep)) + deep)
 
 
-@pytest.mark.slow
 @settings(max_examples=400)
 @given(
     st.dictionaries(

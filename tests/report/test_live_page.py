@@ -13,7 +13,6 @@ from salf.core import rows
 from salf.core.rows import Row
 from salf.report.live import (
     LIMIT,
-    OVER,
     LiveRun,
     curve,
     durations,
@@ -179,12 +178,12 @@ def test_one_long_round_in_3000_is_not_lost(run_of):
     run = run_of(records)
     dots, limits = drawn(durations(run))
     assert len(dots) <= 400
-    (over,) = (dot for dot in dots if dot["line"] == OVER)
-    assert (over["x"], over["mean"]) == (1703, 0.0601)
+    (longest,) = (dot for dot in dots if dot["mean"] > 0.06)
+    assert (longest["x"], longest["mean"]) == (1703, 0.0601)
     assert {limit["mean"] for limit in limits} == {0.06}
     text, chart = section(run, "Round durations")
     assert text == "2,999 of 3,000 rounds closed within T_max plus the grace period."
-    assert "A dot is the slowest of several consecutive rounds" in chart.caption
+    assert "of several in a row" in chart.caption
 
 
 def test_a_round_that_took_no_time_can_be_drawn(run_of):
@@ -256,8 +255,7 @@ def test_fedavg_has_no_limit_and_no_p(run_of):
     run = run_of(records, CONFIG_OF_ALL.changed(method="fedavg"))
     assert "in rounds that wait for all users" in page_of(run).intro[0]
     dots, limits = drawn(durations(run))
-    assert {dot["line"] for dot in dots} != {OVER}
-    assert limits == []
+    assert (len(dots), limits) == (2, [])
     assert section(run, "Round durations")[0] == "No round had a limit."
     assert table(run, "Updates per layer") == [["1", "1.0"], ["2", "2.0"], ["3", "2.0"]]
     assert "p_l" not in section(run, "Updates per layer")[0]

@@ -5,8 +5,7 @@ depths.
 """
 
 import logging
-import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +19,7 @@ from salf.common.files import temporary_folder
 from salf.core import rows as records
 from salf.core.rows import Row
 from salf.core.server import schedule
-from salf.live.rounds import Grace, Link, Rounds
+from salf.live.rounds import Grace, Link, Rounds, wait_for
 from salf.live.server import LiveServer, ServerSettings
 from salf.live.slow import slowness
 from salf.live.users import make_user, user_name
@@ -179,18 +178,6 @@ def _on_ray(
         link = ray.RayLink()
         wait_for(joining.min_users or 0, link.users, watcher.say)
         yield link
-
-
-def wait_for(
-    users: int, present: Callable[[], Collection[str]], say: Callable[[str], None]
-) -> None:
-    """Before the first round only: after it, nobody is waited for."""
-    there = -1
-    while (now := len(present())) < users:
-        if now != there:
-            say(f"{now} of {users} users have joined; waiting for the others.")
-        there = now
-        time.sleep(0.2)
 
 
 def serve(

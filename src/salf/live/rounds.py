@@ -59,6 +59,18 @@ class Link(Protocol):
         """What has come, also of earlier rounds; waits at most so long for the first of it."""
 
 
+def wait_for(
+    users: int, present: Callable[[], Collection[object]], say: Callable[[str], None]
+) -> None:
+    """Before the first round only: after it, nobody is waited for."""
+    there = -1
+    while (now := len(present())) < users:
+        if now != there:
+            say(f"{now} of {users} users have joined; waiting for the others.")
+        there = now
+        time.sleep(0.2)
+
+
 class Grace:
     """How long after T_max an answer may arrive: the time messages take. Fixed, or learned.
 

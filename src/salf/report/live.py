@@ -36,7 +36,7 @@ _WIDTH = 740
 _FEW = 40  # points of a curve that are drawn, and not only there to be hovered over
 _COLUMNS = 120  # of the users' rounds
 _SHORTEST = 1e-5  # seconds: an axis of magnitudes has no zero
-TOOK, LIMIT, OVER = "a round", "limit, T_max + grace", "round over its limit"
+TOOK, LIMIT = "a round", "limit, T_max + grace"
 OUTCOMES = ("Finished", "Partial", "Nothing", "Silent", "Rejected")
 # Numbers that are others in every round, though the reason is the same.
 _CHANGING = re.compile(r"(\bround|\blimit|\) is) [-+.\de]+")
@@ -239,19 +239,16 @@ def durations(run: LiveRun) -> style.Spec:
     """How long rounds took, and what they were to take at most."""
     points = []
     for some in _in_bins(run.records, MOST_ROUNDS):
-        # The slowest, but one that took too long before one that had more time.
-        row = max(some, key=lambda row: (_over(row), row.seconds))
-        kind = OVER if _over(row) else TOOK
-        points.append(Point(kind, row.round, round(max(row.seconds, _SHORTEST), 5)))
+        row = max(some, key=lambda row: row.seconds / (row.limit or 1.0))
+        points.append(Point(TOOK, row.round, round(max(row.seconds, _SHORTEST), 5)))
         if row.limit is not None:
             points.append(Point(LIMIT, row.round, round(max(row.limit, _SHORTEST), 5)))
-    kinds = {TOOK: "#0072B2", OVER: style.RUST, LIMIT: style.SOFT}
-    there = {point.line for point in points}
     # A limit that is being learned is a hundred times the later ones.
     seconds = [point.mean for point in points]
+    lines = [Line(TOOK, "#0072B2"), Line(LIMIT, style.RUST, dashed=True)]
     chart = Lines(
         points,
-        [Line(kind, kinds[kind], dashed=kind == LIMIT) for kind in kinds if kind in there],
+        lines[: len({point.line for point in points})],
         x=_rounds(run),
         y=style.Axis(
             "Duration", log=True, seconds=True, domain=(min(seconds) / 1.3, max(seconds) * 1.3)
@@ -268,11 +265,11 @@ def _durations_section(run: LiveRun) -> Section:
     limited = [row for row in run.records if row.limit is not None]
     kept = "No round had a limit."
     if limited:
-        in_time = sum(not _over(row) for row in limited)
+        in_time = sum(row.seconds <= (row.limit or 0.0) for row in limited)
         kept = f"{in_time:,} of {len(limited):,} rounds closed within T_max plus the grace period."
     caption = "Time from sending the requests to the new model, on a logarithmic axis."
     if len(run.records) > MOST_ROUNDS:
-        caption += " A dot is the slowest of several consecutive rounds, or a round over its limit."
+        caption += " A dot is the round that came closest to its limit, of several in a row."
     return Section("Round durations", [kept, Chart(durations(run), caption)])
 
 
@@ -330,10 +327,6 @@ def _rounds(run: LiveRun) -> style.Axis:
     last = run.records[-1].round
     ticks = range(1, last + 1) if last <= 12 else ()
     return style.Axis("Round", domain=(0.5, last + 0.5), ticks=ticks)
-
-
-def _over(row: Row) -> bool:
-    return row.limit is not None and row.seconds > row.limit
 
 
 def _in_bins(records: Sequence[Row], most: int) -> list[Sequence[Row]]:

@@ -323,6 +323,7 @@ def test_a_stage_has_a_fixed_part_and_one_for_every_row():
 
 def test_devices_may_be_of_several_classes():
     fleet = Fleet.of([1.0, 10.0, 2.0], counted=[PHONE, MULTIPLY_ADDS, PHONE])
+    assert fleet.pace.tolist() == [10, 10, 20]
     assert str(fleet).count("typical phones or multiply-adds per second") == 1
     ones = np.ones(3, np.int64)
     made = Timing(fleet.devices, WITH_LAUNCHES, lambda u: ones[u], lambda u: ones[u])

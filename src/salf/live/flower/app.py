@@ -20,7 +20,8 @@ from salf.live.flower.link import GridLink, Question, grace_of
 from salf.live.flower.local import LocalFederation, end_with_parent
 from salf.live.flower.strategy import WAITING
 from salf.live.flower.strategy import log as flower_log
-from salf.live.launch import Nobody, Watcher, serve, wait_for
+from salf.live.launch import Nobody, Watcher, serve
+from salf.live.rounds import wait_for
 from salf.live.slow import slowness
 from salf.live.users import make_user, user_name
 from salf.runs.federation import problem_of

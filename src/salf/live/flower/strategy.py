@@ -20,7 +20,7 @@ from salf.core.rows import Row, with_metrics
 from salf.core.server import SGD, Schedule
 from salf.live.flower.link import GridLink, Question, grace_of
 from salf.live.flower.mail import Mail
-from salf.live.rounds import Rounds
+from salf.live.rounds import Rounds, wait_for
 from salf.live.server import LiveServer, ServerSettings
 from salf.live.tmax import TMax
 from salf.problem import Problem
@@ -163,7 +163,12 @@ class SALF(FedAvg):
         self._resume()
         result = Result(arrays=ArrayRecord(self.model.state_dict()))
         self._evaluate_here(result, evaluate_fn)
-        self._wait_for_nodes(grid)
+        fewer = " (robust='none' needs fewer.)" * (self.min_available_nodes == self._needed)
+        wait_for(
+            self.min_available_nodes,
+            lambda: list(grid.get_node_ids()),
+            lambda sentence: log(INFO, "%s%s", sentence, fewer),
+        )
         began = time.monotonic()
         while self.server.t < num_rounds:
             log(INFO, "[ROUND %s/%s]", self.server.t + 1, num_rounds)
@@ -207,15 +212,6 @@ class SALF(FedAvg):
             records.append(self.record, with_metrics(row, known))
         if self.state is not None:
             self.server.save(self.state)
-
-    def _wait_for_nodes(self, grid: Grid) -> None:
-        """Only before the first round: after it, whoever is there goes on without the others."""
-        while (there := len(list(grid.get_node_ids()))) < self.min_available_nodes:
-            needed = self.min_available_nodes
-            log(INFO, "Waiting for nodes: %d of %d are connected.", there, needed)
-            if there and needed == self._needed:
-                log(INFO, "(robust='none', which trusts all nodes, needs fewer.)")
-            time.sleep(1)
 
     def _evaluate_here(self, result: Result, evaluate_fn: Evaluate | None) -> None:
         t = self.server.t
