@@ -138,23 +138,22 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
 
 def read_csv(path: Path) -> list[Row]:
     """The rows of a metrics.csv."""
+    rows = []
     with path.open(encoding="utf-8", newline="") as stream:
-        return [
-            Row(
+        for line in csv.DictReader(stream):
+            measured = {n: v for n, v in line.items() if n.startswith(MEASURED) and v}
+            timed: dict[str, Any] = {name: float(line[name]) for name in TIMED if name in line}
+            row = Row(
                 int(line["round"]),
                 float(line["train_loss"]),
                 tuple(int(n) for key, n in line.items() if key.startswith("reached_")),
                 float(line["accuracy"]) if line["accuracy"] else None,
                 float(line["seconds"]),
-                {
-                    key.removeprefix(MEASURED): float(value)
-                    for key, value in line.items()
-                    if key.startswith(MEASURED) and value
-                },
-                **{name: float(line[name]) for name in TIMED if name in line},
+                {name.removeprefix(MEASURED): float(value) for name, value in measured.items()},
+                **timed,
             )
-            for line in csv.DictReader(stream)
-        ]
+            rows.append(row)
+    return rows
 
 
 def append(path: Path, row: Row) -> None:
