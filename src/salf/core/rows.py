@@ -41,8 +41,6 @@ class Row:
     steps: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     # Where users choose their batches, the rows of each whose update was used.
     rows: Mapping[str, int] = field(default_factory=dict)
-    # Seconds of the completed stages of each user's first step, from the last layer to the first.
-    stages: Mapping[str, Sequence[float]] = field(default_factory=dict)
     arrived: Mapping[str, float] = field(default_factory=dict)  # seconds after which an update was
     bytes: float = 0.0  # of all downloads and uploads by the clock; live, of the updates
     # What follows is known of simulated rounds with a clock only.
