@@ -14,7 +14,7 @@ from salf.core.arrivals import Arrivals
 from salf.worlds.depth import Mixture, PerUser, Uniform, fixed, given, parse
 
 ALPHA = 1e-4
-SEEDS = (1, 2, 3)
+SEEDS = (1, 2)
 
 SKEWED = PerUser(
     np.array(
@@ -134,18 +134,6 @@ def test_p_constant_in_numbers():
     )
 
 
-@pytest.mark.parametrize("ratio", [0.0, 0.3, 0.9, 0.98])
-def test_mixture_p_is_zero_as_long_as_one_user_finishes(ratio):
-    law = Mixture(30, 3, ratio)
-    assert law.stragglers(30) < 30
-    assert unreached(law).tolist() == [0, 0, 0]
-
-
-def test_mixture_of_only_stragglers_has_p_constant():
-    np.testing.assert_array_equal(unreached(Mixture(3, 3, 1.0)), unreached(Uniform(3, 3)))
-    np.testing.assert_allclose(unreached(Mixture(3, 3, 1.0))[0], 0.421875, rtol=1e-15)
-
-
 @pytest.mark.parametrize(
     ("users", "ratio", "stragglers"),
     [(30, 0.3, 9), (30, 0.5, 15), (30, 0.7, 21), (30, 0.9, 27), (5, 0.5, 3), (7, 0, 0), (7, 1, 7)],
@@ -179,11 +167,6 @@ def test_busy_users_count_among_the_stragglers():
     assert draw_all(law, rng, busy=8).straggler.tolist() == [False, False]
 
 
-def test_per_user_p_is_the_product_of_the_users_chances():
-    law = PerUser(np.array([[0.5, 0.25, 0.25], [0.1, 0.0, 0.9]]))
-    np.testing.assert_allclose(unreached(law), [0.5 * 0.9, 0.25 * 0.9], rtol=1e-14)
-
-
 def test_per_user_of_equal_users_is_the_uniform_law():
     same = given([0.25] * 4, 5)
     np.testing.assert_allclose(unreached(same), unreached(Uniform(5, 3)), rtol=1e-12)
@@ -198,12 +181,6 @@ def test_fixed_depths_never_change_and_p_is_0_or_1():
     assert unreached(law).tolist() == [1, 0, 0]
     assert law.reach(law.everybody)[2].tolist() == [1, 1, 0, 0]
     assert draw_all(law, rng).straggler.all()
-
-
-@pytest.mark.parametrize("law", [Uniform(10_000, 3), Mixture(10_000, 3, 0.9)])
-def test_ten_thousand_users_do_not_overflow(law):
-    assert np.isfinite(unreached(law)).all()
-    assert draw_all(law, np.random.default_rng(0)).users == 10_000
 
 
 def test_reach_is_the_set_of_users_at_or_below_the_layer_and_nested():
@@ -229,24 +206,6 @@ def test_reach_is_the_set_of_users_at_or_below_the_layer_and_nested():
 def test_impossible_laws_are_refused_with_the_value(make, says):
     with pytest.raises(SalfError, match=says):
         make()
-
-
-@pytest.mark.parametrize("name", LAWS)
-def test_draws_come_from_the_generator_that_was_passed_in(name):
-    law = LAWS[name]
-    one, two, other = (draw_all(law, np.random.default_rng(s)).depth for s in (1, 1, 2))
-    assert one.tolist() == two.tolist()
-    many = [draw_all(law, np.random.default_rng(s)).depth.tolist() for s in range(20)]
-    assert any(depth != one.tolist() for depth in [*many, other.tolist()])
-
-
-def test_a_mixture_with_equal_chances_is_the_mixture():
-    equal = Mixture(10, 3, 1.0, (0.25,) * 4)
-    assert unreached(equal) == pytest.approx(unreached(Mixture(10, 3, 1.0)))
-    users = np.arange(10)
-    assert Mixture(10, 3, 0.7, (0.25,) * 4).reach(users) == pytest.approx(
-        Mixture(10, 3, 0.7).reach(users)
-    )
 
 
 def test_a_mixture_as_people_write_it():

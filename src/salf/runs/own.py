@@ -111,15 +111,7 @@ def run_own(
     config, given = own_federation(model, data, test, settings)
     prints = dict(config.given)
     if out is not None:
-        users = model.users if isinstance(model, Problem) else data
-        prints |= {
-            name: fingerprint(value)
-            for name, value in {**settings, "data": users, "test": test}.items()
-            if name not in ("metrics", "options")  # which change nothing, and which are settings
-            and _is_object(value)
-            and value is not None
-            and value is not cross_entropy
-        }
+        prints |= fingerprints(model, data, test, settings)
     config = config.changed(threads=config.threads or torch.get_num_threads(), given=prints)
     result = run_given(config, given, out, resume, how)
     if out is not None:  # a finished run is read from its folder
@@ -237,6 +229,21 @@ def _check_evaluation(settings: Mapping[str, Any], tested: bool) -> None:
             "with a split given by indices, or with users' own data, eval_every needs test= to "
             "evaluate on."
         )
+
+
+def fingerprints(
+    model: nn.Module | Problem, data: Any, test: Any, settings: Mapping[str, Any]
+) -> dict[str, str]:
+    """The digest of each object in place of a setting, by name."""
+    users = model.users if isinstance(model, Problem) else data
+    return {
+        name: fingerprint(value)
+        for name, value in {**settings, "data": users, "test": test}.items()
+        if name not in ("metrics", "options")  # which change nothing, and which are settings
+        and _is_object(value)
+        and value is not None
+        and value is not cross_entropy
+    }
 
 
 def fingerprint(value: Any) -> str:

