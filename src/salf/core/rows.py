@@ -134,6 +134,10 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
     write_whole(path, csv_of(lines))
 
 
+def _timed(line: Mapping[str, str]) -> dict[str, Any]:
+    return {name: float(line[name]) for name in TIMED if name in line}
+
+
 def read_csv(path: Path) -> list[Row]:
     """The rows of a metrics.csv."""
     with path.open(encoding="utf-8", newline="") as stream:
@@ -149,7 +153,7 @@ def read_csv(path: Path) -> list[Row]:
                     for key, value in line.items()
                     if key.startswith(MEASURED) and value
                 },
-                **{name: float(line[name]) for name in TIMED if name in line},
+                **_timed(line),
             )
             for line in csv.DictReader(stream)
         ]
