@@ -371,7 +371,7 @@ def test_what_a_method_keeps_survives_a_stop_and_is_replayed(tmp_path, method, c
 
 
 def rows_of(folder):
-    timeless = {"seconds": 0, "stages": {}, "arrived": {}}
+    timeless = {"seconds": 0, "arrived": {}}
     return [asdict(row) | timeless for row in record.read(folder / ROUNDS)]
 
 
