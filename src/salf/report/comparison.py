@@ -44,18 +44,22 @@ def write_report(comparison: Comparison, out: Path, command: Sequence[str]) -> l
     return write({**files, out / PAGE: page(comparison, command).html()})
 
 
-def write_both(
-    by_clock: Comparison, by_round: Comparison, out: Path, commands: Sequence[Sequence[str]]
-) -> list[Path]:
-    """Write a comparison over simulated seconds and one over rounds as one page, with pictures."""
-    first, second = (page(*each) for each in zip((by_clock, by_round), commands, strict=True))
-    without = "Without a clock: the paper's mixture of stragglers"
-    apart = [Section(without, second.intro), *second.sections[:-1]]
-    how = [block for each in (first, second) for block in each.sections[-1].blocks]
-    sections = [*first.sections[:-1], *apart, Section(first.sections[-1].heading, how)]
-    pictured = pictures(charts.curves(by_clock, titled=True), out / "accuracy")
-    pictured |= pictures(charts.curves(by_round, titled=True), out / "accuracy-per-round")
-    return write({**pictured, out / PAGE: Page(first.title, first.intro, sections).html()})
+def write_together(parts: Sequence[tuple[str, Comparison, Sequence[str]]], out: Path) -> list[Path]:
+    """Write several comparisons, each with a heading and its command, as one page; with pictures.
+
+    The verdicts come first.
+    """
+    pages = [page(comparison, command) for _, comparison, command in parts]
+    files, intro, sections = dict[Path, str | bytes](), list[str](), list[Section]()
+    for (heading, comparison, _), own in zip(parts, pages, strict=True):
+        intro.append(f"{heading}. {' '.join(own.intro)}")
+        # The first section is the table: it goes under the heading of its part.
+        sections += [Section(heading, own.sections[0].blocks), *own.sections[1:-1]]
+        name = f"accuracy-{names.fleet_name(comparison.base).partition(':')[0]}"
+        files |= pictures(charts.curves(comparison, titled=True), out / name)
+    how = [block for own in pages for block in own.sections[-1].blocks]
+    sections.append(Section(pages[0].sections[-1].heading, how))
+    return write({**files, out / PAGE: Page(pages[0].title, intro, sections).html()})
 
 
 def page(comparison: Comparison, command: Sequence[str]) -> Page:

@@ -1,9 +1,10 @@
 """TimelyFL against rounds worked out by hand."""
 
+import by_hand
 import numpy as np
 import pytest
 import torch
-from by_hand import rounds, timing
+from by_hand import HALF, rounds, timing
 
 import salf
 from nets import small_mlp
@@ -14,11 +15,18 @@ from salf.core.draws import Keyed
 from salf.methods import method
 from salf.worlds.base import AtDeadline
 from salf.worlds.depth import Uniform
+from salf.worlds.fleet.devices import MULTIPLY_ADDS
 from salf.worlds.fleet.jitter import Jitter
 from salf.worlds.fleet.world import OnFleet
 
 # Seconds of layer 2 (with the forward pass) and of all of a step: 0.6 of 1, 1.2 of 2, 2 of 3 1/3.
 SPEEDS = [5.0, 2.5, 1.5]
+
+
+@pytest.fixture(autouse=True, params=[MULTIPLY_ADDS, HALF], ids=["rows", "launches"])
+def kind(request, monkeypatch):
+    monkeypatch.setattr(by_hand, "CLASSES", [request.param])
+    return request.param
 
 
 def timely(fastest, times="measured", **settings):
