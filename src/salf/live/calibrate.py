@@ -92,5 +92,9 @@ def _timed(
 
 
 def _fit(terms: Floats, seconds: Floats) -> Floats:
-    """The constants of at least 0 with the least relative errors."""
-    return np.asarray(nnls(terms / seconds[:, None], np.ones(len(seconds)))[0])
+    """The constants of at least 0 with the least squares, of errors that grow as interruptions do.
+
+    How often a step is interrupted grows with its time, and so does the variance.
+    """
+    spread = np.sqrt(seconds)
+    return np.asarray(nnls(terms / spread[:, None], seconds / spread)[0])
