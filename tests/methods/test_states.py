@@ -234,7 +234,7 @@ def kept(method, **more):
         ({"user_state": {"n": 0}, "after": {"n": torch.ones(2)}}, r"'n' of shape \(2,\)"),
         (
             {"server_state": {"n": torch.tensor(0)}, "learned": {"n": 0.5}},
-            "'n' as torch.float64, which server_state declares as torch.int64",
+            r"'n' of shape \(\) as torch.float64, which server_state declares .* as torch.int64",
         ),
         ({"step": {"x": torch.ones(2)}}, "Keeps.step must return tensors by the names in `step`"),
         ({"step": {"0.bias": torch.ones(1)}}, r"not '0.bias' of shape \(1,\)"),

@@ -5,7 +5,7 @@ import random
 import pytest
 from devices import prepared
 
-from salf.core.deadline.retry import Retry
+from salf.core.deadline.times import Retry
 
 
 def test_nothing_is_run_when_the_forward_pass_and_the_last_layer_cannot_fit():

@@ -16,8 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from nets import Twice, small_mlp
 from salf.common.errors import SalfError
 from salf.core.deadline import Backpropagation, backprop
-from salf.core.deadline.retry import Retry
-from salf.core.deadline.times import StageTimes
+from salf.core.deadline.times import Retry, StageTimes
 from salf.core.layers import Layers
 
 
