@@ -41,8 +41,6 @@ class Row:
     steps: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     # Where users choose their batches, the rows of each whose update was used.
     rows: Mapping[str, int] = field(default_factory=dict)
-    # Seconds of the completed stages of each user's first step, from the last layer to the first.
-    stages: Mapping[str, Sequence[float]] = field(default_factory=dict)
     arrived: Mapping[str, float] = field(default_factory=dict)  # seconds after which an update was
     bytes: float = 0.0  # of all downloads and uploads by the clock; live, of the updates
     # What follows is known of simulated rounds with a clock only.
@@ -136,6 +134,10 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
     write_whole(path, csv_of(lines))
 
 
+def _timed(line: Mapping[str, str]) -> dict[str, Any]:
+    return {name: float(line[name]) for name in TIMED if name in line}
+
+
 def read_csv(path: Path) -> list[Row]:
     """The rows of a metrics.csv."""
     with path.open(encoding="utf-8", newline="") as stream:
@@ -151,7 +153,7 @@ def read_csv(path: Path) -> list[Row]:
                     for key, value in line.items()
                     if key.startswith(MEASURED) and value
                 },
-                **{name: float(line[name]) for name in TIMED if name in line},
+                **_timed(line),
             )
             for line in csv.DictReader(stream)
         ]

@@ -1,7 +1,6 @@
 """The page of a live run: its result, how far users got, and which updates were rejected."""
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,7 +36,6 @@ _FEW = 40  # points of a curve that are drawn, and not only there to be hovered 
 _COLUMNS = 120  # of the users' rounds
 _SHORTEST = 1e-5  # seconds: an axis of magnitudes has no zero
 TOOK, LIMIT = "a round", "limit, T_max + grace"
-OUTCOMES = ("Finished", "Partial", "Nothing", "Silent", "Rejected")
 # Numbers that are others in every round, though the reason is the same.
 _CHANGING = re.compile(r"(\bround|\blimit|\) is) [-+.\de]+")
 
@@ -96,7 +94,6 @@ def page(run: LiveRun, folder: Path) -> Page:
             _progress_section(run),
             _layers_section(run),
             _durations_section(run),
-            _users_section(run),
             _rejected_section(run),
             Section("Replay it", ["Replay the recorded depths in the simulator:", *how.blocks]),
         ],
@@ -271,29 +268,6 @@ def _durations_section(run: LiveRun) -> Section:
     if len(run.records) > MOST_ROUNDS:
         caption += " A dot is the round that came closest to its limit, of several in a row."
     return Section("Round durations", [kept, Chart(durations(run), caption)])
-
-
-def _users_section(run: LiveRun) -> Section:
-    what = (
-        "Rounds in which a user was asked, by outcome: it finished, reached some layers, "
-        "completed no layer, did not answer in time, or sent an update that was rejected."
-    )
-    lines = []
-    for user, label in run.users.items():
-        its = Counter(_outcome(row, user) for row in run.records if user in row.depths)
-        lines.append([label, f"{its.total():,}", *(f"{its[each]:,}" for each in OUTCOMES)])
-    return Section(
-        "How each user's rounds went", [what, Table(["User", "Asked", *OUTCOMES], lines)]
-    )
-
-
-def _outcome(row: Row, user: str) -> str:
-    """How a round of a user went. What was used counts, even if a second update was refused."""
-    if row.delivered(user):
-        return "Finished" if row.finished(user) else "Partial"
-    if user in row.silent:
-        return "Silent"
-    return "Rejected" if user in dict(row.rejected) else "Nothing"
 
 
 def _rejected_section(run: LiveRun) -> Section:
