@@ -40,10 +40,7 @@ _HOMES = {
     "salf.data": ("DataSet", "Samples", "from_tensors", "load"),
     "salf.common.errors": ("SalfError", "TrainingDiverged"),
     "salf.runs.config": ("Config",),
-    "salf.runs.presets": (
-        "PRESETS",
-        "Plan",
-    ),
+    "salf.runs.presets": ("PRESETS",),
     "salf.runs.run": ("Result", "run"),
     "salf.runs.own": ("train",),
     "salf.runs.training": ("History", "StopTraining"),
@@ -55,17 +52,16 @@ _HOMES = {
     "salf.problem": ("Problem",),
     "salf.core.rows": ("Row",),
     "salf.simulation": ("Simulation",),
-    "salf.worlds": ("World",),
+    "salf.worlds.base": ("World",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "METHODS", "PRESETS", "Arrivals", "Backpropagation", "Closing", "Compared", "Config",
-    "DataSet", "Done", "Fleet", "History", "Layer", "Layers",
-    "LayerwiseAggregate", "LocalRule", "LocalStep", "Method", "Partial", "Plan", "Problem",
-    "Result",
-    "Row", "SalfError", "Samples", "Simulation", "Step", "StopTraining", "TrainingDiverged",
-    "World", "backward_to", "compare", "from_tensors", "load", "method", "plan", "run", "train",
+    "DataSet", "Done", "Fleet", "History", "Layer", "Layers", "LayerwiseAggregate", "LocalRule",
+    "LocalStep", "Method", "Partial", "Plan", "Problem", "Result", "Row", "SalfError", "Samples",
+    "Simulation", "Step", "StopTraining", "TrainingDiverged", "World", "backward_to", "compare",
+    "from_tensors", "load", "method", "plan", "run", "train",
 ]  # fmt: skip
 
 

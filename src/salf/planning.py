@@ -90,18 +90,12 @@ def plan(
     def job(chosen: Mapping[str, Any], folder: Path) -> Job:
         def do(progress: OnPart) -> Result:
             how = How(on_round=counted(0, chosen["seconds"], progress))
-            changed = base.changed(**chosen)
-            return run_given(changed, given.copied(), folder, True, how)
+            return run_given(base.changed(**chosen), given.copied(), folder, True, how)
 
         return Job(do, chosen["seconds"])
 
-    with Bar("plan") as bar:
-
-        def run(what: str, jobs: Mapping[str, Job]) -> Finished:
-            return run_here(jobs, partial(bar.update, description=what))
-
-        problem = problem_of(base, given=given.copied())
-        found = _planned(base, problem, asked, job, run, out, given.fleet)
+    problem = problem_of(base, given=given.copied())
+    found = _planned(partial(Planner, base, problem, asked, job, fleet=given.fleet), run_here, out)
     if out is not None:
         found.save(out)
     return found
@@ -114,24 +108,19 @@ def plan_config(config: Config, asked: Asked, out: Path, workers: int | None = N
     def job(chosen: Mapping[str, Any], folder: Path) -> Job:
         return run_job(base.changed(**chosen), folder)
 
-    with Bar("plan") as bar, WorkerPool(workers) as pool:
-
-        def run(what: str, jobs: Mapping[str, Job]) -> Finished:
-            return pool.do(jobs, partial(bar.update, description=what))
-
-        return _planned(base, problem_of(base), asked, job, run, out)
+    with WorkerPool(workers) as pool:
+        return _planned(partial(Planner, base, problem_of(base), asked, job), pool.do, out)
 
 
 def _planned(
-    base: Config,
-    problem: Problem,
-    asked: Asked,
-    job: Callable[[Mapping[str, Any], Path], Job],
-    run: Callable[[str, Mapping[str, Job]], Finished],
-    out: Path | str | None,
-    fleet: Fleet | None = None,
+    make: Callable[..., Planner], do: Callable[..., Finished], out: Path | str | None
 ) -> Plan:
-    with temporary_folder("plan") as temporary:
+    """The plan, with its runs in the folder `out` or in one that does not stay."""
+    with Bar("plan") as bar, temporary_folder("plan") as temporary:
+
+        def run(what: str, jobs: Mapping[str, Job]) -> Finished:
+            return do(jobs, on_progress=partial(bar.update, description=what))
+
         folder = temporary if out is None else Path(out) / SEARCH
-        planner = Planner(base, problem, asked, job, run, folder, out is not None, fleet)
+        planner = make(run=run, folder=folder, stays=out is not None)
         return Plan(**vars(planner.plan()))

@@ -128,7 +128,7 @@ def test_layers_of_a_module_are_its_blocks_or_as_given_and_what_is_frozen_is_sho
         (["run", *TINY, "--option", "width"], "NAME=VALUE"),
         (["run", *TINY, "--depth", "fixed:nan,1,1,1,1,1"], "must be integers"),
         (["run", *TINY, "--device", "meta"], "Use --device cpu."),
-        (["run", *TINY, "--out", "broken.toml/sub"], "cannot use the folder"),
+        (["run", *TINY, "--out", "broken.toml/sub"], "Not a directory: broken.toml/sub."),
         (
             ["run", *TINY, "--model", "raises:Net"],
             "cannot create the model 'raises:Net': no weights",

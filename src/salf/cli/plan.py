@@ -70,9 +70,7 @@ def plan(
 
 def _config(source: str) -> Config:
     """A preset, a file, or the preset of a model."""
-    if source in PRESETS or source.endswith(".toml"):
+    if source not in PAPER_MODELS and ":" not in source:
         return simulated(source)
-    if source in PAPER_MODELS or ":" in source:
-        presets = (preset for preset in PRESETS.values() if preset.model == source)
-        return next(presets, Config(model=source))
-    return simulated(source)  # which says what there is
+    presets = (preset for preset in PRESETS.values() if preset.model == source)
+    return next(presets, Config(model=source))

@@ -34,8 +34,13 @@ class FleetLaw:
         return np.asarray((1 - reach).prod(axis=2).mean(axis=0))
 
     def deadline_for(self, reach: float) -> float:
-        """The deadline by which users reach this part of their layers, at most the budget."""
-        return float(f"{min(deadline_for(self.timing, reach), self.budget):.3g}")
+        """The deadline by which users reach this part of their layers, at most the budget.
+
+        With several local steps, layers are reached in the first: then by which so many are done.
+        """
+        several = self.timing.planned(self.users).max() > 1
+        seconds = self.quantile(reach) if several else deadline_for(self.timing, reach)
+        return float(f"{min(seconds, self.budget):.3g}")
 
     def seconds(self, deadline: float | None) -> float:
         """How long a round takes; without a deadline, until all users are done."""

@@ -28,7 +28,7 @@ from salf.runs.config import Config
 from salf.runs.federation import Given
 from salf.runs.folder import MODEL
 from salf.runs.run import How, Result, run_given
-from salf.runs.settings import check_names, refuse_deadline
+from salf.runs.settings import check_names, refuse_deadline, refuse_with_fleet
 from salf.runs.training import History, OnRound
 from salf.runs.watched import watched
 from salf.worlds.base import World
@@ -176,12 +176,9 @@ def _taken_from(settings: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(value, str | kinds):  # such as a class
             what = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
             raise SalfError(f"{name}= takes a name or an object such as {example}, not {what}.")
-    depth = settings.get("depth", "mixture")
-    if settings.get("fleet") and (depth != "mixture" or "stragglers" in settings):
-        raise SalfError(
-            "the fleet and the deadline determine how far users get: leave out depth= and "
-            "stragglers=."
-        )
+    if settings.get("fleet"):
+        usual = settings.get("depth") == "mixture"
+        refuse_with_fleet([name for name in settings if name != "depth" or not usual])
     named = ("method", "split", "layers", "depth", "fleet", "lr")
     found = {name: settings.pop(name) for name in named if _is_object(settings.get(name, ""))}
     return {name: value for name, value in found.items() if value is not None}
