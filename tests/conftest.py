@@ -13,7 +13,7 @@ from hypothesis import settings
 
 import pools
 from salf.data import loading
-from salf.runs import plan, pool
+from salf.runs import pool
 
 torch.set_num_threads(1)
 
@@ -37,9 +37,3 @@ def pytest_collection_modifyitems(items):
     """Those that take long come first, so that no worker of xdist is left with one in the end."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def two_batch_sizes():
-    """Plans look at two sizes of batches in place of five: each takes a second."""
-    plan.SCALES = (0.5, 1.0)

@@ -23,6 +23,10 @@ def type_names(tree: ast.Module) -> set[str]:
     return {name for name in found if not name.startswith("_")}
 
 
+def test_every_public_name_is_where_it_is_said_to_be():
+    assert all(getattr(salf, name) is not None for name in salf.__all__)
+
+
 def test_a_type_name_is_defined_in_one_module_only():
     homes = defaultdict(list)
     for path, tree in TREES.items():

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from salf.core.rules import Done, LocalRule, LocalStep
     from salf.data import DataSet, Samples, from_tensors, load
     from salf.methods import METHODS, Method, method
-    from salf.planning import DeadlinePlan, plan
+    from salf.planning import Plan, plan
     from salf.problem import Problem
     from salf.runs.config import Config
     from salf.runs.own import train
@@ -48,20 +48,20 @@ _HOMES = {
     "salf.core.layers": ("Layer", "Layers", "backward_to"),
     "salf.core.rules": ("Done", "LocalRule", "LocalStep"),
     "salf.methods": ("METHODS", "Method", "method"),
-    "salf.planning": ("DeadlinePlan", "plan"),
+    "salf.planning": ("Plan", "plan"),
     "salf.problem": ("Problem",),
     "salf.core.rows": ("Row",),
     "salf.simulation": ("Simulation",),
-    "salf.worlds": ("World",),
+    "salf.worlds.base": ("World",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "METHODS", "PRESETS", "Arrivals", "Backpropagation", "Closing", "Compared", "Config",
-    "DataSet", "DeadlinePlan", "Done", "Fleet", "History", "Layer", "Layers",
-    "LayerwiseAggregate", "LocalRule", "LocalStep", "Method", "Partial", "Problem", "Result",
-    "Row", "SalfError", "Samples", "Simulation", "Step", "StopTraining", "TrainingDiverged",
-    "World", "backward_to", "compare", "from_tensors", "load", "method", "plan", "run", "train",
+    "DataSet", "Done", "Fleet", "History", "Layer", "Layers", "LayerwiseAggregate", "LocalRule",
+    "LocalStep", "Method", "Partial", "Plan", "Problem", "Result", "Row", "SalfError", "Samples",
+    "Simulation", "Step", "StopTraining", "TrainingDiverged", "World", "backward_to", "compare",
+    "from_tensors", "load", "method", "plan", "run", "train",
 ]  # fmt: skip
 
 

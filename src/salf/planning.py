@@ -1,61 +1,126 @@
-"""Choose deadlines for a fleet from Python, for your own model and data."""
+"""What to run on a fleet, from Python: for your own model and data, or for those of a config."""
 
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from salf.common.bars import Bar
 from salf.common.errors import SalfError
+from salf.common.files import temporary_folder, write_whole
+from salf.methods import asks
 from salf.problem import Problem
-from salf.report.plan import print_plan, write_plan
+from salf.report.extra import check_extra
+from salf.report.plan import page, print_plan
 from salf.report.tables import printed
 from salf.runs.config import Config
 from salf.runs.federation import problem_of
-from salf.runs.own import TrainData, own_federation
-from salf.runs.plan import Planned
-from salf.runs.plan import plan as make_plan
-from salf.runs.plan_options import PlanOptions
+from salf.runs.live_config import LiveConfig
+from salf.runs.own import TrainData, fingerprints, own_federation
+from salf.runs.plan import SEARCHED, Asked, Planned, Planner
+from salf.runs.pool import Finished, Job, WorkerPool, run_here, run_job
+from salf.runs.run import How, Result, run_given
+from salf.runs.settings import Settings, names_of
+from salf.runs.watched import OnPart, counted
 from salf.worlds.fleet.devices import Fleet
 
+CONFIG, LIVE, CANDIDATES, PAGE = "config.toml", "live.toml", "candidates.csv", "plan.html"
+SEARCH = "search"  # the folder of the runs, in that of the plan
 
-class DeadlinePlan(Planned):
-    """Deadlines from the bound and from simulation: `print` it, or save files and a page."""
+
+class Plan(Planned):
+    """What to run: `print` it, run its `config`, or save files and a page."""
 
     def __str__(self) -> str:
         return printed(lambda console: print_plan(self, console))
 
-    def save(self, folder: Path | str) -> list[Path]:
-        """Write plan.csv, curve.csv, a figure (PNG and SVG) and plan.html into a folder."""
+    @property
+    def live_config(self) -> LiveConfig | None:
+        """The choice for real users, if its method has a deadline and needs no simulator."""
+        if asks(self.config.method).simulated_only or self.config.given:
+            return None
+        shared = {name: getattr(self.config, name) for name in names_of(Settings)}
+        return LiveConfig(**{**shared, "rounds": max(1, round(self.rounds(self.best)))})
+
+    def save(self, folder: Path | str, command: Sequence[str] = (), drawn: bool = True) -> Path:
+        """Write config.toml, live.toml, candidates.csv and, if `drawn`, plan.html into a folder."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        return write_plan(self, folder)
+        write_whole(folder / CONFIG, self.config.to_toml())
+        write_whole(folder / CANDIDATES, self.candidates_csv())
+        if (live := self.live_config) is not None:
+            write_whole(folder / LIVE, live.to_toml())
+        if drawn:
+            write_whole(folder / PAGE, page(self, command).html())
+        return folder
 
 
 def plan(
     model: nn.Module | Problem,
-    data: TrainData,
+    data: TrainData | None = None,
     test: tuple[Any, Any] | None = None,
     *,
     fleet: str | Fleet,
-    seconds: float,
+    seconds: float | None = None,
+    target: float | None = None,
+    seeds: int = 3,
+    out: Path | str | None = None,
     **settings: Any,
-) -> DeadlinePlan:
-    """The deadlines for a fleet and a budget of simulated seconds; see `salf.train`.
+) -> Plan:
+    """What to run on a fleet for the best accuracy within `seconds`, or to reach `target` soonest.
 
-    The model is copied, not trained. `bound` is "theorem" or "sharp". `rates` is "theorem" (the
-    theorem's step sizes) or "run" (those of the run). The constants `rho_c`, `rho_s`, `sigma2`,
-    `g2`, `gap` and `distance2` are estimated from a few gradients if they are not given. The search
-    trains with `points` deadlines (8), or with the given `deadlines`, and `seeds` seeds (2) each.
-    With seeds=0, only the bound is used.
+    Methods, deadlines, batches, local steps and compressions are tried by simulation; what is
+    behind ends early, and the best are run with `seeds` seeds. Of these settings, those that are
+    given are kept. Learning rates around that of the config are tried for the best of each method.
+    The other settings are those of `salf.train`. The model is copied, not trained. With `out`, the
+    plan and its runs are kept in that folder, where an interrupted plan continues.
     """
-    for name in ("deadline", "rounds", "seed"):
+    if out is not None:
+        check_extra()  # now, not after hours of training
+    for name in ("rounds", "seed", "eval_every", "eval_seconds"):
         if name in settings:
-            raise SalfError(f"a plan finds or sets {name} itself: leave it out.")
-    options = PlanOptions.taken_from(settings)
+            raise SalfError(f"a plan sets {name} itself: leave it out.")
+    asked = Asked(target, seeds, {n: settings.pop(n) for n in SEARCHED if n in settings})
     settings |= {"fleet": fleet, "seconds": seconds}
     config, given = own_federation(model, data, test, settings)
+    prints = {**config.given, **fingerprints(model, data, test, settings)}
+    base = config.changed(threads=config.threads or 1, given=prints)
 
-    def own_problem(config: Config) -> Problem:
-        return problem_of(config, given=given.copied())
+    def job(chosen: Mapping[str, Any], folder: Path) -> Job:
+        def do(progress: OnPart) -> Result:
+            how = How(on_round=counted(0, chosen["seconds"], progress))
+            return run_given(base.changed(**chosen), given.copied(), folder, True, how)
 
-    return DeadlinePlan(**vars(make_plan(config, own_problem, options, given)))
+        return Job(do, chosen["seconds"])
+
+    problem = problem_of(base, given=given.copied())
+    found = _planned(partial(Planner, base, problem, asked, job, fleet=given.fleet), run_here, out)
+    if out is not None:
+        found.save(out)
+    return found
+
+
+def plan_config(config: Config, asked: Asked, out: Path, workers: int | None = None) -> Plan:
+    """What to run, for the model, data and fleet of a config; see `plan`."""
+    base = config.changed(threads=config.threads or 1)
+
+    def job(chosen: Mapping[str, Any], folder: Path) -> Job:
+        return run_job(base.changed(**chosen), folder)
+
+    with WorkerPool(workers) as pool:
+        return _planned(partial(Planner, base, problem_of(base), asked, job), pool.do, out)
+
+
+def _planned(
+    make: Callable[..., Planner], do: Callable[..., Finished], out: Path | str | None
+) -> Plan:
+    """The plan, with its runs in the folder `out` or in one that does not stay."""
+    with Bar("plan") as bar, temporary_folder("plan") as temporary:
+
+        def run(what: str, jobs: Mapping[str, Job]) -> Finished:
+            return do(jobs, on_progress=partial(bar.update, description=what))
+
+        folder = temporary if out is None else Path(out) / SEARCH
+        planner = make(run=run, folder=folder, stays=out is not None)
+        return Plan(**vars(planner.plan()))

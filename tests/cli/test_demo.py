@@ -1,30 +1,26 @@
 """`salf demo`: on MNIST, and on digits, labelled as such, where MNIST is out of reach."""
 
+import re
 from dataclasses import replace
 
 import pytest
 import torch
 
-import salf as salf_package
 from command import salf
 from salf.cli import demo
 from salf.common.registry import duration
 from salf.data import loading
 from salf.data.named import RECIPES
 from salf.models import build
+from salf.worlds.fleet.named import parse
 
 
 @pytest.fixture
 def short(monkeypatch):
-    methods = ["fedavg", "fedavg+equal-time", "salf+equal-time"]
-    monkeypatch.setitem(demo.BY_CLOCK, "method", methods)
-    for clock in demo.CLOCKS.values():
-        monkeypatch.setitem(clock, "seconds", clock["seconds"] / 100)
-    for name, few in {"method": ["salf"], "split": ["iid"], "average": ["reached"]}.items():
-        monkeypatch.setitem(demo.BY_ROUND, name, few)
+    for data, parts in demo.PARTS.items():
+        shorter = tuple(replace(part, seconds=part.seconds / 100) for part in parts)
+        monkeypatch.setitem(demo.PARTS, data, shorter)
     monkeypatch.setattr(demo, "SEEDS", 1)
-    for name in ("mnist-mlp", "digits-mlp"):
-        monkeypatch.setitem(demo.PRESETS, name, demo.PRESETS[name].changed(rounds=3))
 
 
 def test_where_mnist_is_out_of_reach_it_says_so_in_one_line_and_shows_digits(
@@ -42,29 +38,30 @@ def test_where_mnist_is_out_of_reach_it_says_so_in_one_line_and_shows_digits(
     assert "digits (8x8 images)" in page
     assert "MNIST" not in page
     assert "salf compare digits-mlp" in page  # how to make it again
-    # The verdict first, then seconds, then rounds.
-    seconds, rounds = page.index("over simulated seconds"), page.index("mixture of stragglers")
-    assert page.index("has the highest test accuracy") < seconds < rounds
-    assert done.stdout.index("SALF, equal-time") < done.stdout.index("by ratio of stragglers")
-    for name in ("accuracy.png", "accuracy.svg", "accuracy-per-round.png"):
-        assert (tmp_path / "demo" / name).exists()
+    # The verdicts first, then each part.
+    assert "".join(f"<h2>{part.heading}" for part in demo.PARTS["digits"]) in re.sub(
+        r"(?s)</h2>.*?(?=<h2>Where|$)", "", page[page.index("<h2>Where") :]
+    )
+    assert page.index("has the highest test accuracy") < page.index("<h2>")
+    for name in ("phones.png", "phones.svg", "microcontrollers.png"):
+        assert (tmp_path / "demo" / f"accuracy-{name}").exists()
 
     refused = salf("compare", "--data", "mnist", "--methods", "salf", cwd=tmp_path)
     assert refused.returncode == 2  # who asks for MNIST never gets other data
     assert "MNIST was not found and could not be downloaded" in refused.stderr
 
 
-@pytest.mark.parametrize("preset", ["mnist-mlp", "digits-mlp"])
-def test_about_half_of_the_users_finish_by_the_deadline_of_the_demo(preset):
-    width = 28 if preset == "mnist-mlp" else 8
-    model = build("mlp", (1, width, width), 10, 0)
+PARTS = [part for parts in demo.PARTS.values() for part in parts]
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: f"{part.preset}, {part.heading}")
+def test_about_half_of_the_users_finish_by_the_deadline_of_the_demo(part):
+    width = 8 if part.preset == "digits-mlp" else 28
+    model = build(demo.PRESETS[part.preset].model, (1, width, width), 10, 0)
+    example = torch.zeros(2, 1, width, width)
     finish = [
-        salf_package.Fleet(demo.FLEET, users=30, seed=seed)
-        .preview(
-            model,
-            duration(demo.CLOCKS[preset]["deadline"]),
-            example=torch.zeros(2, 1, width, width),
-        )
+        parse(part.fleet, 30, seed)
+        .preview(model, duration(part.deadline), example=example)
         .reach[0]
         .mean()
         for seed in range(demo.SEEDS)

@@ -101,19 +101,6 @@ def test_the_narrow_forward_and_its_gradients_are_a_smaller_modules(name):
             torch.testing.assert_close(leaves[key], part, rtol=1e-10, atol=1e-12)
 
 
-def test_the_output_layer_keeps_all_classes_and_the_input_stays_whole():
-    held = subnetwork(cnn((1, 28, 28), 10), 0.5).held
-    assert held["9.weight"] == (slice(10), slice(25))
-    assert held["9.bias"] == (slice(10),)
-    assert held["0.weight"] == (slice(3), slice(1))
-    assert held["7.weight"] == (slice(25), slice(48))  # 3 channels of 4 x 4 after the flatten
-
-
-def test_the_scaler_divides_hidden_layers_and_not_the_output():
-    narrow = subnetwork(mlp((4,), 2), 0.5)
-    assert narrow.scaled == {"1.weight", "1.bias", "3.weight", "3.bias"}
-
-
 def test_the_share_of_units_is_rounded_up():
     held = subnetwork(nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2)), 0.25).held
     assert held["0.weight"] == (slice(2), slice(3))

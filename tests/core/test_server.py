@@ -37,24 +37,6 @@ def test_momentum_in_numbers():
     assert "v" not in server.state["velocity"]
 
 
-def test_momentum_is_torchs_own():
-    held, twin = weights(), nn.Parameter(one(1.0))
-    server = Server(held, lambda t: 0.1, SGD(0.9))
-    optimiser = torch.optim.SGD([twin], 0.1, 0.9)
-    for t in range(1, 8):
-        twin.grad = one(float(t % 3) - 0.7)
-        optimiser.step()
-        server.apply(Step({"w": twin.grad.clone()}), t)
-    assert held["w"].item() == pytest.approx(twin.item(), rel=1e-14)
-
-
-def test_the_rate_is_the_schedules_for_the_round():
-    held = weights()
-    server = Server(held, lambda t: {3: 0.5}[t], SGD(0.0))
-    server.apply(Step({"w": one(1.0)}), 3)
-    assert held["w"].item() == 0.5
-
-
 def test_buffers_get_their_difference_without_rate_or_momentum():
     held = weights()
     server = Server(held, lambda t: 0.1, SGD(0.5))
@@ -149,13 +131,6 @@ def test_the_theorems_rate():
     assert [rate(t) for t in (1, 10, 60)] == pytest.approx([1 / 41, 1 / 50, 1 / 100], rel=1e-15)
     # kappa is at least 1, so gamma = 8 kappa is never below 8.
     assert theorem_rate(1, 1)(2) == pytest.approx(2 / 10)
-
-
-def test_the_theorems_rate_is_allowed_by_lemma_3():
-    """Non-increasing with eta_t <= 2 eta_{t+1}."""
-    rate = theorem_rate(0.5, 0.5)
-    for t in range(1, 200):
-        assert rate(t + 1) <= rate(t) <= 2 * rate(t + 1)
 
 
 def test_schedules_by_name():

@@ -61,8 +61,11 @@ def trained(kind, name, of_method="salf", rounds=3, unequal=False, **options):
     return copy_of(model), rows, simulation.engine
 
 
-@pytest.mark.parametrize("unequal", [False, True], ids=["all users", "unequal cohort"])
-@pytest.mark.parametrize("chunk_bytes", [ONE_PASS, 1], ids=["one chunk", "chunks of one user"])
+@pytest.mark.parametrize(
+    ("chunk_bytes", "unequal"),
+    [(ONE_PASS, True), (1, False)],
+    ids=["one chunk, unequal cohort", "chunks of one user"],
+)
 @pytest.mark.parametrize(
     "of_method", [name for name in ANY_WORLD if not METHODS[name]().asks.narrows]
 )

@@ -128,12 +128,11 @@ def fedavg(inputs, labels, shares, weights, rounds, steps, rate):
     return weights
 
 
-@pytest.mark.parametrize("name", ["digits", "synthetic:1"])
 @pytest.mark.parametrize("kind", ["loop", "stacked"])
 @pytest.mark.parametrize("rates", [{"lr": 1.0, "client_lr": 0.2}, {"lr": 0.2}], ids=str)
 @pytest.mark.parametrize("work", [{"local_steps": 5}, {"local_epochs": 5}], ids=str)
-def test_fedavg_with_five_local_steps_is_that_of_thirty_independent_lines(name, kind, rates, work):
-    inputs, labels = salf.load(name).train.rows()
+def test_fedavg_with_five_local_steps_is_that_of_thirty_independent_lines(kind, rates, work):
+    inputs, labels = salf.load("digits").train.rows()
     inputs, labels = inputs[:120].flatten(1).double(), labels[:120]
     shares = [list(range(30 * u, 30 * u + 30)) for u in range(4)]  # a batch is the whole share
     torch.manual_seed(0)
@@ -148,11 +147,10 @@ def test_fedavg_with_five_local_steps_is_that_of_thirty_independent_lines(name, 
         assert float((theirs - before).abs().max()) > 1e-3
 
 
-LOCAL = [LocalWork(3), LocalWork(3, rate=0.05), LocalWork(epochs=2)]
+LOCAL = [(LocalWork(3), 1), (LocalWork(3, rate=0.05), 2**25), (LocalWork(epochs=2), 2**25)]
 
 
-@pytest.mark.parametrize("chunk_bytes", [2**25, 1], ids=["one chunk", "chunks of one user"])
-@pytest.mark.parametrize("local", LOCAL, ids=str)
+@pytest.mark.parametrize(("local", "chunk_bytes"), LOCAL, ids=str)
 @pytest.mark.parametrize("name", ANY_WORLD)
 def test_the_engines_agree_over_rounds_with_local_steps(name, local, chunk_bytes):
     shares = [np.arange(start, end) for start, end in ((0, 5), (5, 12), (12, 17), (17, 25))]
@@ -203,13 +201,13 @@ def test_a_straggler_stops_in_any_step_and_p_l_accounts_for_it():
     assert world.unreached_in_steps(1, both, planned, world.start()) == pytest.approx(
         [4 / 54, 1 / 54]
     )
-    empty, seen, draws = np.zeros(2), set(), 20_000
+    empty, seen, draws = np.zeros(2), set(), 4_000
     for t in range(1, draws + 1):
         keyed = Keyed(0, t)
         arrived = world.in_steps(world.arrivals(t, keyed, both, world.start())[0], planned, keyed)
         empty += ~world.checked(arrived, t).reach(2).any(axis=1)
         seen |= {(int(k), bool(s)) for k, s in zip(arrived.steps, arrived.straggler, strict=True)}
-    assert empty / draws == pytest.approx([4 / 54, 1 / 54], abs=0.008)
+    assert empty / draws == pytest.approx([4 / 54, 1 / 54], abs=0.015)
     assert {(1, True), (2, True), (3, True), (3, False)} <= seen
     assert (1, False) not in seen
 

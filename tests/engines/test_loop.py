@@ -64,30 +64,6 @@ def test_groups_on_old_models_use_those_models():
     assert_same(copy_of(old), before)
 
 
-class Residual(nn.Module):
-    """Not a Sequential, and used in another order than defined."""
-
-    def __init__(self):
-        super().__init__()
-        self.last = nn.Linear(4, 3)
-        self.first = nn.Linear(4, 4)
-        self.middle = nn.Linear(4, 4)
-
-    def forward(self, value):
-        value = torch.tanh(self.first(value))
-        return self.last(value + torch.tanh(self.middle(value)))
-
-
-def test_any_module_runs_and_layers_below_a_users_depth_get_nothing_of_it():
-    torch.manual_seed(0)
-    model = Residual().double()
-    inputs, targets = data(3, 2, (4,))
-    layers = Layers.of(model, example=inputs[:1])
-    plan = RoundPlan((Group(np.arange(3), C, 1),))
-    result = LoopEngine(model, layers).round(plan, 1, {}, rows_of(inputs, targets, 2))
-    assert_close(result.step.values, wanted_step(model, layers, inputs, targets, 2), 1e-13)
-
-
 def test_a_model_left_in_evaluation_mode_is_trained_in_training_mode():
     model = small_normed().eval()
     inputs, targets = data(3, 2, (2, 4, 4))
@@ -132,25 +108,6 @@ def test_buffers_of_no_layer_and_flags_are_left_as_they_are():
     assert model.calls == 0  # not handed on from one user to the next
     assert model.last.mask.all()
     assert set(result.step.values) == {"first.weight", "first.bias", "last.weight", "last.bias"}
-
-
-def test_statistics_move_no_further_than_users_moved_them_where_p_stretches_the_step():
-    model = small_normed()
-    layers = Layers.of(model)
-    inputs, targets = data(3, 2, (2, 4, 4))
-    rows = rows_of(inputs, targets, 2)
-    mean, stretched = np.full((3, 3), 1 / 3), np.full((3, 3), 1 / 3 / (1 - 0.75))
-    once, more = (
-        LoopEngine(model, layers)
-        .round(RoundPlan((Group(np.arange(3), c, 1),)), 1, {}, rows)
-        .step.values
-        for c in (mean, stretched)
-    )
-    buffers = {name for name, _ in model.named_buffers()}
-    assert buffers
-    for name, value in once.items():
-        scale = 1 if name in buffers else 4
-        torch.testing.assert_close(more[name], scale * value)
 
 
 def test_a_mask_of_minus_infinity_does_not_look_like_divergence():

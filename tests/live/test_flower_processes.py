@@ -83,28 +83,29 @@ def test_three_nodes_with_partial_updates_of_which_one_dies(federation, tmp_path
         "deadline": 4.0,  # a process's first forward pass may take a second or two
         "grace": 46.0,  # and three that start at once on a busy machine half a minute
         "min-nodes": 3,
+        "num-server-rounds": 2,
         "record": str(rounds),
     }
     alive, dead = [federation.node_id(n) for n in (0, 1)], federation.node_id(2)
     killed = False
     for line in federation.run(APP, config):
-        if "[ROUND 3/3]" in line and not killed:
+        if "[ROUND 2/2]" in line and not killed:
             kill(federation, 2)
             killed = True
     rows = records.read(rounds)
-    assert [row.round for row in rows] == [1, 2, 3]
+    assert [row.round for row in rows] == [1, 2]
     # A node that knows no times yet ends late by one layer.
-    assert [row.reached[1:] for row in rows] == [(3, 3), (3, 3), (2, 2)]
+    assert [row.reached[1:] for row in rows] == [(3, 3), (2, 2)]
     assert rows[0].reached[0] == 3
-    assert rows[2].depths[dead] == 4
+    assert rows[1].depths[dead] == 4
     for row in rows:
         assert row.seconds <= row.limit + 0.5
         assert {user for user, _ in row.rejected} <= {dead}  # Flower may notice, and say so
         assert row.accuracy is not None
-    assert rows[0].rejected == rows[1].rejected == ()
+    assert rows[0].rejected == ()
     # What a node learned in one process it knows in the next: that layer 1 does not fit. It may
     # try it once again when it takes its device to have become faster.
-    assert [row.depths[user] for row in rows[1:] for user in alive].count(2) >= 2
+    assert 2 in [rows[1].depths[user] for user in alive]
 
 
 @pytest.mark.skipif(" " in sys.executable, reason="Ray's runtime environments break at a space")

@@ -4,15 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from quadratic import after, recorded, simulation
-from torch import nn
 
 from salf.core.arrivals import Arrivals
-from salf.live.server import LiveServer, ServerSettings
-from salf.live.update import Update
 from salf.methods import method
-from salf.problem import Problem
 
 # Three local steps; one complete, and of the second the layers from 2 on; two complete.
 ARRIVED = Arrivals.at(np.array([1, 2, 1]), steps=np.array([3, 2, 2]), planned=np.array([3, 3, 3]))
@@ -63,21 +58,3 @@ def test_users_with_more_steps_do_not_pull_the_fixed_point_to_their_side():
     }
     assert ends["fednova"] == pytest.approx(2, abs=0.05)
     assert ends["salf"] == pytest.approx(13 / 11, abs=0.05)
-
-
-def test_live_the_weights_are_the_same():
-    """Every user sends its number + 1 in all entries."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
-    settings = ServerSettings(method="fednova", local_steps=3, max_norm=100.0)
-    server = LiveServer(Problem.of(model), 1.0, settings)
-    before = {name: value.detach().clone() for name, value in server.weights.items()}
-    server.open(["0", "1", "2", "silent"])
-    for user in range(3):
-        tensors = {name: torch.full((2, 2), user + 1.0) for name in server.weights}
-        depth, steps = int(ARRIVED.depth[user]), int(ARRIVED.steps[user])
-        server.take(str(user), Update(str(user), 1, depth, tensors, 0.0, 0.0, steps, 3))
-    assert server.close().rejected == ()
-    for row, (name, value) in zip(WEIGHTS, server.weights.items(), strict=True):
-        step = sum(c * (user + 1) for user, c in enumerate(row))
-        torch.testing.assert_close(before[name] - value, torch.full((2, 2), step))

@@ -1,17 +1,11 @@
 """FedProx against numbers worked out by hand."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-import torch
-from quadratic import after, half_square, network, recorded, simulation
+from quadratic import after, recorded, simulation
 
 from salf.core.arrivals import Arrivals
-from salf.live.update import Task
-from salf.live.user import User
-from salf.methods import method, to_wire
-from salf.problem import Problem
+from salf.methods import method
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
@@ -57,35 +51,3 @@ def test_layers_of_a_step_that_was_stopped_do_not_count():
     assert group.users.tolist() == [0, 2]
     assert group.steps.tolist() == [2, 3]
     assert group.depth.tolist() == [1, 1]
-
-
-def test_a_live_user_adds_the_term_and_sends_whole_steps():
-    """The hand-made numbers of the first test, and the third step stopped before its layer."""
-    model = network()
-    ones, target = torch.ones(1, 1).double(), torch.ones(1).double()
-
-    def loss(round, step):
-        return half_square(model(ones), target).mean()
-
-    user = User("a", Problem.of(model), loss)
-    task = Task(1, None, {"0.weight": torch.zeros(1, 1).double()}, 3, 0.5)
-    task = replace(task, method=to_wire(method("fedprox", mu=0.5)))
-    sent = user.train(task)
-    assert (sent.steps, sent.depth) == (3, 1)
-    assert sent.tensors["0.weight"].item() == pytest.approx(-1.3125, abs=1e-15)
-    # Another server asks for other options: -1 - 0.5 - 0.25.
-    sent = user.train(replace(task, method=to_wire(method("fedprox", mu=0.0))))
-    assert sent.tensors["0.weight"].item() == pytest.approx(-1.75, abs=1e-15)
-
-    class Stops:
-        layers, real, calls = user.backpropagation.layers, user.backpropagation, 0
-
-        def within(self, deadline, loss, more):
-            self.calls += 1
-            found = self.real.within(None, loss)
-            return replace(found, depth=2, gradients={}) if self.calls == 3 else found
-
-    user.backpropagation = Stops()
-    sent = user.train(task)
-    assert (sent.steps, sent.planned, sent.depth) == (2, 3, 1)
-    assert sent.tensors["0.weight"].item() == pytest.approx(-1.25, abs=1e-15)

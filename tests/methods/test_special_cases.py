@@ -14,14 +14,13 @@ from reference import (
     copy_of,
     data,
     equal_shares,
-    gradients,
     has_average,
     simulate,
     steps,
 )
 from salf.common.errors import SalfError
 from salf.methods import METHODS
-from salf.worlds.depth import Mixture, fixed
+from salf.worlds.depth import Mixture
 
 USERS, SIZE = 4, 4
 MODELS = {"mlp": small_mlp, "batch norm": small_normed}
@@ -132,20 +131,3 @@ def test_server_momentum_is_the_users_own_momentum_when_all_take_part(engine):
     assert_close(copy_of(net), w, 1e-13)
     plain, _ = run("salf", Mixture(USERS, 3, 0.0), momentum=0.0, rounds=rounds)
     assert any((plain[name] - w[name]).abs().max() > 1e-3 for name in w)
-
-
-def test_a_fixed_straggler_teaches_its_last_layers_only():
-    """One user at depth 3 alone: layer 3 moves by its own gradient, layers 1 and 2 not at all."""
-    net = small_mlp()
-    inputs, targets = data(1, 4, (4,))
-    before = copy_of(net)
-    sim = simulate(net, "salf", fixed([3], 3), size=4, rate=0.5, batch=4)
-    assert sim.world.unreached(1, np.arange(sim.world.users), sim.memory).tolist() == [1, 1, 0]
-    wanted = gradients(net, inputs, targets)
-    sim.step()
-    after = copy_of(net)
-    for name, index in sim.engine.layers.index_of.items():
-        if index == 2:
-            torch.testing.assert_close(after[name], before[name] - 0.5 * wanted[name])
-        else:
-            assert torch.equal(after[name], before[name])

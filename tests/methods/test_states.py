@@ -234,7 +234,7 @@ def kept(method, **more):
         ({"user_state": {"n": 0}, "after": {"n": torch.ones(2)}}, r"'n' of shape \(2,\)"),
         (
             {"server_state": {"n": torch.tensor(0)}, "learned": {"n": 0.5}},
-            "'n' as torch.float64, which server_state declares as torch.int64",
+            r"'n' of shape \(\) as torch.float64, which server_state declares .* as torch.int64",
         ),
         ({"step": {"x": torch.ones(2)}}, "Keeps.step must return tensors by the names in `step`"),
         ({"step": {"0.bias": torch.ones(1)}}, r"not '0.bias' of shape \(1,\)"),
@@ -293,6 +293,16 @@ def test_states_on_devices_need_a_share_that_devices_know():
 class Hooked(salf.Method):
     def divisor(self, closing):
         return np.maximum(closing.shares, 1)
+
+
+class Sometimes(Hooked):
+    def share(self, arrived, layers):
+        return arrived.reach(layers) / (arrived.chance if arrived.round == 3 else 1)
+
+
+def test_what_is_read_in_some_rounds_only_is_not_known():
+    with pytest.raises(SalfError, match=r"that read arrived\.chance in every round"):
+        kept(Sometimes())
 
 
 @pytest.mark.parametrize(

@@ -1,119 +1,75 @@
-"""The plan in words, as a figure and as a page."""
+"""The plan in words, as a table and as a page."""
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from reproduction.markdown import markdown
-from salf.report.plan import constants, disagreement, figure, page, table, write_plan
+from salf.report.plan import page, table, verdict, why
 from salf.runs.config import Config
-from salf.runs.federation import problem_of
-from salf.runs.plan import plan
-from salf.runs.plan_options import PlanOptions
-from salf.runs.search import Tried
+from salf.runs.plan import ADEL, Asked, Planned, Regime
+from salf.runs.search import Candidate, Race
 
-CONFIG = Config(
-    data="synthetic", users=6, batch_size=8, threads=1, fleet="slow-classes", seconds=30.0, lr=0.1
-)
+SALF = Candidate("salf", 0.5, "equal-time", 4, "fp16", 0.1)
+DROP, WAITING = Candidate("drop", 1.5, lr=0.2), Candidate("fedavg", lr=0.2)
+REGIME = Regime({"links": 0.7, "fixed": 0.1, "rows": 0.2}, 3.0, 0.5, 0.8, 0.1)
 
 
-@pytest.fixture(scope="module")
-def by_bound():
-    return plan(CONFIG, problem_of, PlanOptions(seeds=0))
+def history(level, test):
+    curve = [(10.0 * k, level * k / 10) for k in range(1, 11)]
+    return SimpleNamespace(timed_curve=curve, rows=range(50), test_accuracy=test)
 
 
 @pytest.fixture
-def searched(by_bound):
-    """A search whose accuracies are made up: the best deadline is twice the bound's."""
-    offers = by_bound.offers
-    tried = {offers["theorem"].deadline: (0.5, 0.6), offers["sharp"].deadline: (0.55, 0.6)}
-    tried = {0.2: (0.1, None), **tried, 2 * offers["theorem"].deadline: (0.8, 0.7)}
-    ordered = [Tried(deadline, tried[deadline]) for deadline in sorted(tried)]
-    return replace(by_bound, tried=ordered, followed=Tried(0.0, (0.4, 0.4)))
-
-
-def rows(found):
-    return {row[0]: list(row[1:]) for row in table(found).rows}
-
-
-def test_the_table_has_every_choice(searched):
-    found = rows(searched)
-    assert [*found] == [
-        "Bound of the theorem",
-        "Sharp bound",
-        "Bound of the theorem, schedule",
-        "Search by simulation",
-    ]
-    assert found["Bound of the theorem"][-1] == "0.550"
-    assert found["Bound of the theorem, schedule"][-1] == "0.400"
-    assert found["Search by simulation"][-1] == "0.750"
-
-
-def test_without_a_search_there_is_no_accuracy(by_bound):
-    assert "Accuracy" not in table(by_bound).columns
-    assert "Search by simulation" not in rows(by_bound)
-    assert disagreement(by_bound) == []
-
-
-def test_the_disagreement_is_told_in_numbers(searched):
-    told = disagreement(searched)
-    assert "0.5 times the search's" in told[0]
-    assert "costs 0.200 ± 0.100 of accuracy (0.550 instead of 0.750)" in told[0]
-    assert "Rank correlation" in told[0]
-    assert "diverged in some runs" in told[-1]
-    assert any("the longest one it tried" in line for line in told)
-
-
-def test_agreement_is_told_too(searched):
-    best = searched.offers["theorem"].deadline
-    tried = [
-        Tried(each.deadline, (0.9, 0.9) if each.deadline == best else (0.1, 0.1))
-        for each in searched.tried
-    ]
-    assert "also the search's best" in disagreement(replace(searched, tried=tried))[0]
-
-
-def test_constants_say_where_they_come_from(by_bound):
-    told = constants(by_bound)
-    assert "assumed to be rho_s/10" in told
-    assert "Gamma = 0 (assumed)" in told
-    given = plan(CONFIG, problem_of, PlanOptions(seeds=0, g2=5.0))
-    assert "G^2 = 5 (given)" in constants(given)
-
-
-def test_the_figure_marks_each_choice(searched, by_bound):
-    drawn = figure(searched, titled=True)
-    assert len(drawn["vconcat"]) == 2
-    marked = {
-        value["x"]
-        for panel in drawn["vconcat"]
-        for layer in panel["layer"]
-        if layer["mark"]["type"] == "rule" and "strokeDash" in layer["mark"]
-        for value in drawn["datasets"].get(layer["data"].get("name", ""), [])
-        or layer["data"].get("values", [])
+def planned():
+    """Accuracies rise in a straight line: 0.6 is reached at 100 * 0.6 / level."""
+    levels = {SALF: (0.9, 0.8), DROP: (0.88, 0.82), WAITING: (0.5, 0.4)}
+    found = {
+        (each, seed): history(level, level)
+        for each, both in levels.items()
+        for seed, level in enumerate(both)
     }
-    assert marked == {
-        searched.offers["theorem"].deadline,
-        searched.offers["sharp"].deadline,
-        searched.best.deadline,
-    }
-    assert "vconcat" not in figure(by_bound)
+    race = Race(None, None, Path(), None, 10.0, found)
+    config = Config(method="salf", fleet="phones", deadline=0.5, seconds=100.0)
+    return Planned(config, Asked(None, 2), None, [*levels], race, REGIME)
 
 
-def test_the_page_and_the_files(searched, tmp_path):
-    text = markdown(page(searched, ["plan", "--fleet", "slow-classes"]))
-    assert "How far the bound and the simulation disagree" in text
-    assert "salf plan --fleet slow-classes" in text
-    assert "--deadline plan.csv" in text
-    names = [path.name for path in write_plan(searched, tmp_path)]
-    assert names == ["plan.csv", "curve.csv", "plan.png", "plan.svg", "plan.html"]
-    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
-    header = (tmp_path / "curve.csv").read_text().splitlines()[0]
-    assert header.startswith("deadline,rounds,reach,p_1,bound_theorem,bound_sharp,accuracy")
+def test_the_verdict_comes_first_and_a_tie_is_called_one(planned):
+    said = verdict(planned)
+    assert said.startswith(
+        "Run SALF with 4 local steps, deadline 500 ms, equal-time batches, fp16, lr 0.1: test "
+        "accuracy 0.850 ±"
+    )
+    assert "Next best: Drop, deadline 1.5 s, lr 0.2 (+0.000 ±0.229 of held-out accuracy" in said
+    assert "which may be chance). Waiting for all users: FedAvg, lr 0.2 (−0.360 ±0.000" in said
 
 
-def test_a_learning_rate_that_the_proof_does_not_allow_is_noted():
-    from salf.report.plan import notes
+def test_with_a_target_times_are_compared(planned):
+    timed = replace(planned, asked=Asked(0.6, 2), target=0.6)
+    assert "0.600 on held-out data after 70.8 ±53 s" in verdict(timed)
+    assert "FedAvg, lr 0.2, which does not get there" in verdict(timed)
+    rows = {row[0].split(",")[0]: row for row in table(timed).rows}
+    assert rows["FedAvg"][-2:] == ["not reached", "–"]
+    assert rows["SALF with 4 local steps"][-1] == "–"
 
-    found = plan(CONFIG.changed(lr=0.5), problem_of, PlanOptions(seeds=0, rates="run"))
-    assert any("not proven" in line for line in notes(found))
+
+def test_why_names_what_decides(planned):
+    said = why(planned)
+    assert "Link-bound: 70% of the median user's round is download and upload" in said
+    assert "labels are skewed (total variation 0.80)" in said
+    assert "users are absent 50% of the time" in said
+    shares = {**REGIME.shares, "links": 0.4}
+    other = why(replace(planned, regime=replace(REGIME, shares=shares, skew=0.1, available=1.0)))
+    assert other.startswith("Compute-bound")
+    assert "similar labels" in other
+    assert "absent" not in other
+
+
+def test_the_page_has_curves_and_the_config(planned):
+    adel = replace(SALF, deadline="adel-fl.csv", note=ADEL)
+    planned = replace(planned, finalists=[*planned.finalists, adel])
+    html = page(planned, ["plan", "mnist-mlp"]).html()
+    assert "salf plan mnist-mlp" in html
+    assert "deadlines and batches by ADEL-FL" in html
+    assert "vega" in html

@@ -263,14 +263,6 @@ def test_resuming_with_nothing_there_says_that_it_starts_anew(tiny, tmp_path):
     assert len(said) == 1
 
 
-def test_a_file_in_the_folders_place_is_named(tiny, tmp_path):
-    file = tmp_path / "notes.md"
-    file.write_text("mine")
-    for out in (file, file / "runs" / "a"):
-        with pytest.raises(SalfError, match=f"{file} is a file. Choose another out="):
-            run(tiny, out)
-
-
 def test_the_written_config_holds_whole_paths(tmp_path, monkeypatch):
     (tmp_path / "digits").mkdir()
     config = Config(data="idx:digits", data_dir="here").changed()

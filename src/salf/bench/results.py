@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from importlib.resources import files
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -185,25 +186,12 @@ def to_csv(suite: Suite, rows: Sequence[BenchRow]) -> str:
 
 
 def _records(suite: Suite, rows: Sequence[BenchRow]) -> Iterator[dict[str, Any]]:
-    for row in rows:
-        for cell in suite.cells:
-            result = row.cells.get(cell.key, CellResult())
-            for run in [None] if result.refused else result.runs:
-                yield {
-                    "method": row.name,
-                    "data": cell.data,
-                    "scenario": cell.scenario.key,
-                    "seed": run and run.seed,
-                    "lr": result.lr,
-                    "accuracy": run and run.accuracy,
-                    "slowest_tenth_accuracy": run and run.slowest,
-                    "target": run and run.target,
-                    "time_to_target": run and run.to_target,
-                    "unit": run and ("seconds" if cell.scenario.clocked else "rounds"),
-                    "rounds": run and run.rounds,
-                    "work_lost": run and run.lost_work,
-                    "bytes_lost": run and run.lost_bytes,
-                    "failed": run and run.failed,
-                    "refused": result.refused,
-                    "version": row.version,
-                }
+    for row, cell in product(rows, suite.cells):
+        result = row.cells.get(cell.key, CellResult())
+        place = {"method": row.name, "data": cell.data, "scenario": cell.scenario.key}
+        unit = "seconds" if cell.scenario.clocked else "rounds"
+        refused = [BenchRun(refused=result.refused)] if result.refused else []
+        for run in refused or result.runs:
+            measured = asdict(run)
+            del measured["curve"]
+            yield {**place, "lr": result.lr, **measured, "unit": unit, "version": row.version}

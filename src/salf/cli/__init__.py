@@ -108,7 +108,7 @@ def _what_to_give(error: Any) -> str:
 def _how_to_continue(arguments: Sequence[str]) -> str:
     command = next((word for word in arguments if not word.startswith("-")), "")
     kept = any(word.partition("=")[0] == "--out" for word in arguments)
-    if command in ("demo", "bench") or (kept and command == "compare"):
+    if command in ("demo", "bench", "plan") or (kept and command == "compare"):
         return " Repeat the command to continue."
     if command not in ("run", "live", "compare"):
         return ""

@@ -1,9 +1,10 @@
-"""`salf demo`: what to see first, on MNIST, or on digits where MNIST is out of reach.
+"""`salf demo`: SALF, Drop and FedAvg over simulated seconds, where the link decides and where not.
 
-Accuracy over simulated seconds on phones; then the paper's mixture of stragglers, round by round.
+On MNIST, or on digits where MNIST is out of reach.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,26 +17,40 @@ from salf.common.errors import DataUnavailable
 from salf.runs.presets import PRESETS
 from salf.runs.settings import key
 
-# A deadline by which about half of the phones finish (`salf fleet preview` shows it), and
-# a time in which FedAvg has about as many rounds as the paper gives it, 250.
-CLOCKS = {
-    "mnist-mlp": {"deadline": "60ms", "seconds": 30},
-    "digits-mlp": {"deadline": "12ms", "seconds": 6},
+
+@dataclass(frozen=True)
+class DemoPart:
+    """One comparison of the demo, and the folder of its runs.
+
+    By the deadline, about half of the users finish (`salf fleet preview` shows it).
+    """
+
+    heading: str
+    folder: str
+    preset: str
+    fleet: str
+    deadline: str
+    seconds: float  # in which FedAvg has 140 rounds or more
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        own = {"fleet": self.fleet, "deadline": self.deadline, "seconds": self.seconds}
+        return {"method": ["fedavg", "salf", "drop"], "split": "dirichlet:0.1", **own}
+
+
+LINK, COMPUTING = "Where the link decides", "Where computing decides"
+BOARDS = "microcontrollers:links=wifi"
+PARTS: Mapping[str, tuple[DemoPart, ...]] = {
+    "mnist": (
+        DemoPart(LINK, "link", "mnist-mlp", "phones", "60ms", 30),
+        DemoPart(COMPUTING, "computing", "mnist-cnn", BOARDS, "350ms", 90),
+    ),
+    "digits": (
+        DemoPart(LINK, "link", "digits-mlp", "phones", "12ms", 6),
+        DemoPart(COMPUTING, "computing", "digits-mlp", BOARDS, "10ms", 4),
+    ),
 }
-FLEET, SKEWED, SEEDS = "phones", "dirichlet:0.1", 3
-BY_CLOCK = {
-    # Equal-time batches shorten FedAvg's wait, too: SALF with them is compared with both.
-    "method": ["fedavg", "fedavg+equal-time", "salf", "salf+equal-time", "drop"],
-    "fleet": FLEET,
-    "split": [SKEWED],
-}
-BY_ROUND = {
-    "method": ["fedavg", "salf", "drop"],
-    "stragglers": 0.9,
-    "split": ["iid", SKEWED],
-    "average": ["reached", "all"],
-    "eval_every": 10,
-}
+SEEDS = 3
 
 
 def demo(
@@ -44,39 +59,35 @@ def demo(
     ] = Path("demo"),
     data_dir: DataDir = None,
 ) -> None:
-    """Compare FedAvg, SALF and Drop over simulated seconds on phones, and write a page.
+    """Compare FedAvg, SALF and Drop over simulated seconds on two fleets, and write a page.
 
-    A second comparison, over rounds, uses the paper's mixture with 90 % stragglers. The data are
+    On phones, messages take most of a round; on microcontrollers, computing does. The data are
     MNIST or, if it cannot be downloaded, digits, a small data set that comes with salf.
     """
     from salf.comparing import Sweep
-    from salf.report.comparison import print_tables, write_both
+    from salf.report.comparison import print_tables, write_together
     from salf.report.extra import check_extra
 
-    preset = "mnist-mlp" if _has_mnist(data_dir) else "digits-mlp"
+    parts = PARTS["mnist" if _has_mnist(data_dir) else "digits"]
     drawn = can_draw(check_extra)
-    base = PRESETS[preset].changed(data_dir=data_dir)
-    runs = out / base.data  # apart, as MNIST may be within reach next time
-    clocked = {**BY_CLOCK, **CLOCKS[preset]}
-    by_clock = Sweep.of(base, clocked, SEEDS).run(runs / "seconds")
-    if by_clock.interrupted:
-        end(by_clock)
-    print_tables(by_clock, results)
-    tell("")
-    by_round = Sweep.of(base, BY_ROUND, SEEDS).run(runs / "rounds")
-    if by_round.interrupted:
-        end(by_round)
-    print_tables(by_round, results)
+    folder = {"data_dir": data_dir} if data_dir else {}  # with which it never takes other data
+    done = []
+    for part in parts:
+        tell(f"{part.heading}: {part.preset} on {part.fleet}")
+        base = PRESETS[part.preset].changed(**folder)
+        # By data set, as MNIST may be within reach next time.
+        found = Sweep.of(base, part.asked, SEEDS).run(out / base.data / part.folder)
+        if found.interrupted:
+            end(found)
+        print_tables(found, results)
+        tell("")
+        asked = {**part.asked, "seeds": SEEDS, **folder, "out": out / part.folder}
+        done.append((part.heading, found, _command(part.preset, asked)))
     if drawn:
-        folder = {"data_dir": data_dir} if data_dir else {}  # with which it never takes other data
-        commands = [
-            _command(preset, {**asked, "seeds": SEEDS, **folder, "out": out / name})
-            for name, asked in (("seconds", clocked), ("rounds", BY_ROUND))
-        ]
-        for path in write_both(by_clock, by_round, out, commands):
+        for path in write_together(done, out):
             tell(f"wrote {path}")
         tell(f"Open {out / 'report.html'} in a browser.")
-    end(by_clock, by_round)
+    end(*(found for _, found, _ in done))
 
 
 def _command(preset: str, asked: Mapping[str, Any]) -> list[str]:

@@ -1,7 +1,7 @@
 """`salf layers`."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,10 +24,7 @@ ModelName = Annotated[
 
 
 @settings_of(Config, only=("data", "layers", "batch_size"))
-def layers(
-    settings: dict[str, Any],
-    model: ModelName,
-) -> None:
+def layers(settings: dict[str, Any], model: ModelName) -> None:
     """Show the layers of a model, from the input to the output, with their work and size.
 
     A layer is a block: a convolution with its norm, a residual block, a transformer block. Work is
@@ -40,12 +37,25 @@ def layers(
 
         salf layers mynets:Net --data digits --layers stem+norm,body,head
     """
-    from salf.core.work import work
+    from salf.worlds.fleet.cost import Cost
+    from salf.worlds.fleet.named import PHONE
 
     config, network, found, example, _ = named_model(model, settings)
-    costs, rows = work(network, found, example), len(example)
-    total = sum(cost.forward.multiply_adds + cost.backward.multiply_adds for cost in costs)
+    cost = Cost.of(network, found, example)
+    fixed, row = PHONE.seconds(cost)
+    seconds = (fixed + len(example) * row).sum(axis=0)
     sizes = {n: p.numel() for n, p in network.named_parameters() if not p.requires_grad}
+    frozen = [sum(sizes[name] for name in layer.frozen) for layer in found]
+    columns: dict[str, Sequence[float]] = {
+        "parameters": [layer.size for layer in found],
+        **({"frozen": frozen} if sizes else {}),
+        "bytes sent": cost.bytes.tolist(),
+        "forward": cost.forward.tolist(),
+        "backward": cost.backward.tolist(),
+    }
+    totals = {name: sum(column) for name, column in columns.items()} | (
+        {"frozen": sum(sizes.values())} if sizes else {}
+    )
     table = Table(
         title=f"{model} on {config.data}: {len(found)} layers, from the input to the output",
         title_justify="left",
@@ -54,30 +64,22 @@ def layers(
     table.add_column("layer", "total", justify="right")
     table.add_column("name", overflow="fold")
     table.add_column("modules", overflow="fold")
-    for name, sum_of in (
-        ("parameters", sum(layer.size for layer in found)),
-        *((("frozen", sum(sizes.values())),) if sizes else ()),
-        ("bytes sent", sum(cost.bytes for cost in costs)),
-        ("forward", sum(cost.forward.multiply_adds for cost in costs) // rows),
-        ("backward", sum(cost.backward.multiply_adds for cost in costs) // rows),
-    ):
-        table.add_column(name, f"{sum_of:,}", justify="right")
-    table.add_column("work", "100.0%" if total else "", justify="right")
-    for number, (layer, cost) in enumerate(zip(found, costs, strict=True), 1):
+    for name, total in totals.items():
+        table.add_column(name, f"{total:,.0f}", justify="right")
+    table.add_column("ms on a phone", f"{1e3 * seconds.sum():.3g}", justify="right")
+    for index, layer in enumerate(found):
         table.add_row(
-            str(number),
+            str(index + 1),
             layer.name,
             _modules(network, layer),
-            f"{layer.size:,}",
-            *([f"{sum(sizes[name] for name in layer.frozen):,}"] if sizes else []),
-            f"{cost.bytes:,}",
-            f"{cost.forward.multiply_adds // rows:,}",
-            f"{cost.backward.multiply_adds // rows:,}",
-            f"{(cost.forward.multiply_adds + cost.backward.multiply_adds) / total:.1%}"
-            if total
-            else "",
+            *(f"{column[index]:,.0f}" for column in columns.values()),
+            f"{1e3 * seconds[index]:.3g}",
         )
     results.print(table, markup=False)
+    tell(
+        f"Milliseconds are those of a batch of {len(example)} on the typical device of the fleet "
+        "phones (docs/fleets.md)."
+    )
     if sizes:
         tell(
             "Frozen parameters belong to no layer: they are not sent, and cost work in the forward "

@@ -14,67 +14,63 @@ from salf.cli.options import (
     with_options,
 )
 from salf.cli.terminal import can_draw, console, results, say, tell
-from salf.common.bars import Bar
 from salf.runs.config import Config
-from salf.runs.plan_options import PlanOptions
-from salf.runs.presets import simulated
+from salf.runs.presets import PRESETS, simulated
+from salf.runs.settings import PAPER_MODELS
 
-_CHOSEN = ("deadline", "rounds", "seed", "depth", "stragglers", "eval_every", "eval_seconds")
+_CHOSEN = ("rounds", "seed", "depth", "stragglers", "eval_every", "eval_seconds")
 
 
-@settings_of(Config, PlanOptions, without=_CHOSEN)
+@settings_of(Config, without=_CHOSEN)
 def plan(
     settings: GivenSettings,
     source: ConfigSource = "mnist-mlp",
     options: Options = None,
+    target: Annotated[
+        float | None,
+        option("--target", help="Accuracy on held-out data to reach as soon as possible."),
+    ] = None,
+    seeds: Annotated[int, option("--seeds", help="Seeds of the finalists (3).", min=1)] = 3,
     workers: Workers = None,
     out: Annotated[
-        Path | None,
-        option(
-            "--out",
-            help="Folder for plan.csv, curve.csv, a figure and a page; continues a search begun "
-            "there.",
-        ),
-    ] = None,
+        Path,
+        option("--out", help="Folder for the plan (plan); continues a plan begun there."),
+    ] = Path("plan"),
 ) -> None:
-    """Choose the deadline for a fleet and a budget of simulated seconds.
+    """Say what to run on a fleet: method, deadline, batches, local steps, compression, rate.
 
-    Two answers are printed, and how far they disagree: the constant T_max, the schedule T_1..T_R
-    and the batch size that minimise the theorem's bound; and the deadline with the best simulated
-    accuracy at the end of the budget, from a grid.
+    Candidates are simulated; those that are behind end early. The best has the highest accuracy
+    after --seconds, or reaches --target soonest. --method, --deadline, --batches, --local-steps
+    and --compress keep what they are given; --lr is the middle of the rates tried. The folder gets
+    config.toml for `salf run`, live.toml for `salf live`, candidates.csv and a page.
 
     Examples:
 
-        salf plan digits-mlp --fleet slow-classes --seconds 200 --out plan
+        salf plan mnist-cnn --fleet phones --seconds 60
 
-        salf run digits-mlp --fleet slow-classes --seconds 200 --deadline plan/plan.csv
+        salf plan mynets:Net --data digits --fleet phones --target 0.9 --out what-to-run
     """
+    from salf.planning import plan_config
     from salf.report.extra import check_extra
-    from salf.report.plan import print_plan, tables, write_plan
-    from salf.report.style import write
-    from salf.runs.federation import load_data, problem_of
-    from salf.runs.plan import plan as make_plan
-    from salf.runs.pool import run_all
+    from salf.report.plan import print_plan
+    from salf.runs.federation import load_data
+    from salf.runs.plan import SEARCHED, Asked
 
-    drawn = out is not None and can_draw(check_extra)
-    asked = PlanOptions.taken_from(settings)
-    config = with_options(simulated(source), settings, options)
-    config = config.changed(threads=config.threads or 1)
+    drawn = can_draw(check_extra)
+    config = with_options(_config(source), settings, options)
+    fixed = {name: settings[name] for name in SEARCHED if name in settings}
+    asked = Asked(target, seeds, fixed)
     with console.status(f"looking for {config.data}"):
         load_data(config, say)  # fetched once, and what is wrong with them is said once
-    with Bar("bound and search") as bar:
-        keep = None if out is None else out / "search"
-        planned = make_plan(
-            config,
-            problem_of,
-            asked,
-            run=lambda jobs: run_all(jobs, workers, bar.update),
-            keep=keep,
-        )
+    planned = plan_config(config, asked, out, workers)
     print_plan(planned, results)
-    if out is None:
-        say("Nothing was saved: add --out FOLDER to save the schedule, the curve and a figure.")
-        return
-    files = write_plan(planned, out, sys.argv[1:]) if drawn else write(tables(planned, out))
-    for path in files:
-        tell(f"wrote {path}")
+    planned.save(out, sys.argv[1:], drawn)
+    tell(f"The plan is in {out}: salf run {out / 'config.toml'}")
+
+
+def _config(source: str) -> Config:
+    """A preset, a file, or the preset of a model."""
+    if source not in PAPER_MODELS and ":" not in source:
+        return simulated(source)
+    presets = (preset for preset in PRESETS.values() if preset.model == source)
+    return next(presets, Config(model=source))

@@ -58,11 +58,7 @@ def bound(
         eta = theorem_rate(rho_c, rho_s)(t)
         values = [constants.B(federation), constants.C(federation)]
         values += [variance_bound(federation, eta, g2), *gaps]
-        table.add_row(
-            str(federation.users),
-            str(federation.layers),
-            *(f"{value:.4g}" for value in values),
-            style="bold" if federation is asked else None,
-            end_section=federation is asked,
-        )
+        cells = [str(federation.users), str(federation.layers), *(f"{v:.4g}" for v in values)]
+        first = federation is asked
+        table.add_row(*cells, style="bold" if first else None, end_section=first)
     results.print(table)

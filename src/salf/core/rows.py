@@ -41,8 +41,6 @@ class Row:
     steps: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     # Where users choose their batches, the rows of each whose update was used.
     rows: Mapping[str, int] = field(default_factory=dict)
-    # Seconds of the completed stages of each user's first step, from the last layer to the first.
-    stages: Mapping[str, Sequence[float]] = field(default_factory=dict)
     arrived: Mapping[str, float] = field(default_factory=dict)  # seconds after which an update was
     bytes: float = 0.0  # of all downloads and uploads by the clock; live, of the updates
     # What follows is known of simulated rounds with a clock only.
@@ -91,8 +89,8 @@ def with_metrics(row: Row, measured: Mapping[str, float]) -> Row:
 def to_table(row: Row) -> dict[str, Any]:
     """A row as JSON has it, which knows no NaN."""
     table = asdict(row)
-    table["train_loss"] = _finite(row.train_loss)
-    table["metrics"] = {name: _finite(value) for name, value in row.metrics.items()}
+    for values in (table, table["metrics"]):
+        values |= {n: None for n, v in values.items() if isinstance(v, float) and not isfinite(v)}
     return table
 
 
@@ -100,9 +98,9 @@ def from_table(table: Mapping[str, Any]) -> Row:
     """Invert `to_table`."""
     if unknown := table.keys() - {each.name for each in fields(Row)}:
         raise ValueError(f"it has the unknown entry {sorted(unknown)[0]!r}")
-    values = {name: _with_tuples(value) for name, value in table.items()}
-    values["train_loss"] = _number(table["train_loss"])
-    values["metrics"] = {name: _number(value) for name, value in table["metrics"].items()}
+    values = _with_tuples(table)
+    for measured, names in ((values, ["train_loss"]), (values["metrics"], list(table["metrics"]))):
+        measured |= {name: float("nan") for name in names if measured[name] is None}
     return Row(**values)
 
 
@@ -110,14 +108,6 @@ def _with_tuples(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _with_tuples(each) for name, each in value.items()}
     return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
-
-
-def _finite(value: float) -> float | None:
-    return value if isfinite(value) else None
-
-
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else value
 
 
 def columns(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -144,24 +134,29 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
     write_whole(path, csv_of(lines))
 
 
+def _timed(line: Mapping[str, str]) -> dict[str, Any]:
+    return {name: float(line[name]) for name in TIMED if name in line}
+
+
 def read_csv(path: Path) -> list[Row]:
     """The rows of a metrics.csv."""
     with path.open(encoding="utf-8", newline="") as stream:
-        return [_from_line(line) for line in csv.DictReader(stream)]
-
-
-def _from_line(line: Mapping[str, str]) -> Row:
-    measured = {key: value for key, value in line.items() if key.startswith(MEASURED) and value}
-    timed: dict[str, Any] = {name: float(line[name]) for name in TIMED if name in line}
-    return Row(
-        int(line["round"]),
-        float(line["train_loss"]),
-        tuple(int(n) for key, n in line.items() if key.startswith("reached_")),
-        float(line["accuracy"]) if line["accuracy"] else None,
-        float(line["seconds"]),
-        {key.removeprefix(MEASURED): float(value) for key, value in measured.items()},
-        **timed,
-    )
+        return [
+            Row(
+                int(line["round"]),
+                float(line["train_loss"]),
+                tuple(int(n) for key, n in line.items() if key.startswith("reached_")),
+                float(line["accuracy"]) if line["accuracy"] else None,
+                float(line["seconds"]),
+                {
+                    key.removeprefix(MEASURED): float(value)
+                    for key, value in line.items()
+                    if key.startswith(MEASURED) and value
+                },
+                **_timed(line),
+            )
+            for line in csv.DictReader(stream)
+        ]
 
 
 def append(path: Path, row: Row) -> None:
@@ -192,11 +187,8 @@ def resume(path: Path, t: int, *, saved: bool = True) -> list[Row]:
     record of anything else is somebody's, and stays as it is.
     """
     records = read(path)
-    if [done.round for done in records[:t]] != list(range(1, t + 1)):
-        raise SalfError(
-            f"{path} does not contain all rounds up to {t}. Choose another folder to start over."
-        )
-    if len(records) > t + saved:
+    whole = [done.round for done in records[:t]] == list(range(1, t + 1))
+    if not whole or len(records) > t + saved:
         raise SalfError(
             f"{path} has {len(records)} rounds, but the server's checkpoint ends at round {t}. "
             "Choose another folder to start over."

@@ -224,12 +224,11 @@ class Server:
         import torch
 
         with torch.no_grad():
-            self._apply(step, t)
+            self._apply(step, self.schedule(t))
 
-    def _apply(self, step: Step, t: int) -> None:
+    def _apply(self, step: Step, rate: float) -> None:
         import torch
 
-        rate = self.schedule(t)
         whole: dict[str, Tensor] = {}
         for name, value in step.values.items():
             weight = self.weights[name]

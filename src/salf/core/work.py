@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -12,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from salf.core.arrivals import Floats
 from salf.core.deadline import Backpropagation
 from salf.core.inputs import tensors_in, unchanged
 from salf.core.layers import Layers, sent_bytes
@@ -21,28 +23,29 @@ SMALL = 9  # entries of the largest kernel for which there are fast algorithms
 aten = torch.ops.aten
 
 
-@dataclass(frozen=True)
-class Pass:
-    """The work of one layer in one direction, for a whole batch."""
-
-    products: int  # matrix products and convolutions that are launched
-    multiply_adds: int
-    large: int = 0  # those of them in convolutions with kernels of more than 3 x 3
-    depthwise: int = 0  # those in depthwise convolutions
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Work:
-    """The work of one layer for a whole batch, and the size of its part of an update."""
+    """What a step computes in each layer 1..L, and the bytes of the layer's part of an update.
 
-    forward: Pass
-    backward: Pass
-    parameters: int  # that are trained
-    bytes: int
+    Arrays [2, L] have the forward and the backward pass. Multiply-adds are those of one row.
+    """
+
+    forward: Floats  # multiply-adds
+    backward: Floats
+    bytes: Floats
+    large: Floats | float = 0.0  # those in convolutions with kernels of more than 3 x 3, [2, L]
+    depthwise: Floats | float = 0.0  # those in depthwise convolutions, [2, L]
+    products: Floats | float = 0.0  # matrix products and convolutions that are launched, [2, L]
+    trained: Floats | float = 0.0  # parameters
+
+    @property
+    def multiply_adds(self) -> Floats:
+        """The multiply-adds of the forward and the backward pass, [2, L]."""
+        return np.array([self.forward, self.backward])
 
 
-def work(model: nn.Module, layers: Layers, example: Tensor) -> list[Work]:
-    """Count the operations of each layer for the batch `example`, and the bytes it sends.
+def work(model: nn.Module, layers: Layers, example: Tensor) -> Work:
+    """Count the operations of each layer, for the batch `example`, and the bytes it sends.
 
     Matrix products, convolutions and attention are counted, all else is not. An operation of the
     forward pass belongs to the layer whose parameter it uses, or else to the one used before; of
@@ -63,22 +66,29 @@ def work(model: nn.Module, layers: Layers, example: Tensor) -> list[Work]:
 
         # Backpropagation times its layers; here its clock counts operations instead of seconds.
         times = Backpropagation(model, layers, now=lambda: float(len(done))).within(None, loss)
-    end, found = int(times.forward), []
-    for index in reversed(range(len(layers))):
-        begin, end = end, end + int(times.layers[index + 1])
-        found.append(_pass(done[begin:end]))
-    return [
-        Work(_pass(by_layer.done[index]), back, layer.size, sent_bytes(model, layer))
-        for index, (layer, back) in enumerate(zip(layers, reversed(found), strict=True))
-    ]
+    end, behind = int(times.forward), []
+    for number in range(len(layers), 0, -1):
+        begin, end = end, end + int(times.layers[number])
+        behind.append(done[begin:end])
+    passes = by_layer.done, behind[::-1]
+
+    def counted(*kinds: str) -> Floats:
+        counts = [[sum(n for n, k in own if k in kinds) for own in each] for each in passes]
+        return np.array(counts, np.float64) / len(example)
+
+    forward, backward = counted("", LARGE, DEPTHWISE)
+    return Work(
+        forward,
+        backward,
+        np.array([sent_bytes(model, layer) for layer in layers], np.float64),
+        counted(LARGE),
+        counted(DEPTHWISE),
+        np.array([[len(own) for own in each] for each in passes], np.float64),
+        np.array([layer.size for layer in layers], np.float64),
+    )
 
 
 Product = tuple[int, str]  # multiply-adds; "large" or "depthwise" for such convolutions, or ""
-
-
-def _pass(products: Sequence[Product]) -> Pass:
-    of = {kind: sum(n for n, own in products if own == kind) for kind in ("", LARGE, DEPTHWISE)}
-    return Pass(len(products), sum(of.values()), of[LARGE], of[DEPTHWISE])
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -1,8 +1,9 @@
 """Who computes a round: an engine turns a plan into a step; here, the loop engine, the oracle."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
 from typing import Protocol
 
 import torch
@@ -134,13 +135,13 @@ class Engine:
             aggregate = by_rule(aggregate, local, self.weights, t)
             local = replace(local, rule=None)
         loss, users = 0.0, 0
-        alike = [group for group in plan.groups if len(group.users)]
-        for groups in [[one] for one in alike] if aggregate.separate else self._together(alike):
-            given = groups[0].given
+        computing = (group for group in plan.groups if len(group.users))
+        for (given, _), alike in groupby(computing, lambda group: (group.given, group.width)):
+            groups = list(alike)
             weights = self.weights if given == t else old[given]
             network = self._network(plan, groups[0], weights, local)
             if aggregate.separate:
-                loss += self._separately(groups[0], network, rows, aggregate)
+                loss += sum(self._separately(each, network, rows, aggregate) for each in groups)
             else:
                 loss += self._compute_together(groups, network, rows, aggregate)
             users += sum(len(group.users) for group in groups)
@@ -159,10 +160,6 @@ class Engine:
 
     def _forward(self, inputs: Tensor) -> Tensor:
         return self.model(inputs)  # type: ignore[no-any-return]
-
-    def _together(self, groups: Sequence[Group]) -> Iterable[Sequence[Group]]:
-        """Groups of one network that are computed together."""
-        return [[group] for group in groups]
 
     def _compute_together(
         self,

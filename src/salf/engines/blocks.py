@@ -181,19 +181,6 @@ class BlockEngine(Engine):
             total += self._one_pass(group.weights[:, some], network, inputs, targets, aggregate)
         return total
 
-    def _together(self, groups: Sequence[Group]) -> Iterable[Sequence[Group]]:
-        """Groups that differ in nothing but the number of rows, if rows do not even share a norm.
-
-        A user's mean over its rows is then a sum over rows, each with its share of the weight.
-        """
-        apart = isinstance(self.loss, RowLoss) and not any(block.norms for block in self._blocks)
-        if not apart or len(groups) < 2:
-            return super()._together(groups)
-        alike: dict[tuple[int, float], list[Group]] = {}
-        for group in groups:
-            alike.setdefault((group.given, group.width), []).append(group)
-        return alike.values()
-
     def _compute_together(
         self,
         groups: Sequence[Group],
@@ -201,7 +188,12 @@ class BlockEngine(Engine):
         rows: Rows,
         aggregate: LayerwiseAggregate,
     ) -> float:
-        if len(groups) < 2:
+        """Groups that differ only in the number of rows are one if rows do not even share a norm.
+
+        A user's mean over its rows is then a sum over rows, each with its share of the weight.
+        """
+        apart = isinstance(self.loss, RowLoss) and not any(block.norms for block in self._blocks)
+        if not apart or len(groups) < 2:
             return super()._compute_together(groups, network, rows, aggregate)
         weights, parts = RowParts.of(groups)
         self._users_per_chunk(groups[0], rows)  # which measures a user

@@ -11,7 +11,10 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
+import ray  # which is installed, because `cluster` has started it
 import torch
+from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from safetensors.torch import load
 
 from salf.common.errors import SalfError, in_one_line
@@ -19,13 +22,6 @@ from salf.live.cluster import Pulse
 from salf.live.rounds import Answer
 from salf.live.update import Rejected, Task, encode, encode_model
 from salf.live.user import User
-
-try:
-    import ray
-    from ray.exceptions import RayActorError, RayError, RayTaskError
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-except ImportError:
-    raise SalfError("Ray is not installed: run pip install 'salf[ray]'.") from None
 
 log = logging.getLogger("salf.live")
 

@@ -97,12 +97,6 @@ class OpenRound:
             reach=self.reach,
             steps={user: self.steps(user) for user in self.asked} if local_steps > 1 else {},
             rows={user: each.rows for user, each in used.items() if each.rows},
-            stages={
-                user: each.stages
-                for user, each in used.items()
-                # Users say so themselves.
-                if len(each.stages) == layers + (0 if each.steps > 1 else 1 - each.depth)
-            },
         )
 
 

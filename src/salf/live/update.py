@@ -15,7 +15,6 @@ from salf.common.errors import in_one_line
 from salf.core.rules import State
 
 _FORMAT = "salf-1"
-_MOST_STAGES = 10_000
 _HEADER = struct.Struct("<Q")  # how safetensors begins: the length of the JSON that follows
 _WHOLE = ("depth", "steps", "planned", "rows")
 _NUMBERS = ("loss", "seconds", "pace")
@@ -67,27 +66,19 @@ class Update:
     planned: int = 1  # local steps that make a whole round
     rows: int = 0  # of its batches, if it chooses their size
     pace: float = 0.0  # seconds that a row usually takes it; 0 if unknown
-    # Seconds of the completed stages of the first step: until layer L is complete, layer L-1, ...
-    stages: tuple[float, ...] = ()
 
     def numbers(self) -> dict[str, Any]:
         """What it says of itself beside its tensors, by name."""
-        said = {name: getattr(self, name) for name in (*_WHOLE, *_NUMBERS)}
-        return {**said, "stages": list(self.stages)}
+        return {name: getattr(self, name) for name in (*_WHOLE, *_NUMBERS)}
 
     @classmethod
     def of(
         cls, user: str, round: int, tensors: Mapping[str, Tensor], said: Mapping[str, Any]
     ) -> "Update":
         """An update with the numbers that its user says, or `Rejected`."""
-        said = {"rows": 0, "pace": 0.0, "stages": (), **said}
+        said = {"rows": 0, "pace": 0.0, **said}
         numbers: dict[str, Any] = {name: whole_of(said, name) for name in _WHOLE}
         numbers |= {name: _number_of(said, name) for name in _NUMBERS}
-        if not isinstance(stages := said["stages"], list | tuple):
-            raise Rejected("its stages are not a list of numbers")
-        numbers["stages"] = tuple(
-            _number_of({"stages": each}, "stages") for each in stages[:_MOST_STAGES]
-        )
         return cls(user, round, tensors=tensors, **numbers)
 
 

@@ -16,7 +16,7 @@ from salf.common.errors import SalfError
 from salf.core import checkpoint
 from salf.core.arrivals import Arrivals
 from salf.core.compression import Sender
-from salf.core.deadline import Backpropagation, Partial
+from salf.core.deadline import Backpropagation
 from salf.core.layers import is_sent
 from salf.core.local import Local, LocalUpdate, Passed, local_update
 from salf.core.rules import Done, State, Tensors
@@ -124,7 +124,6 @@ class User:
             planned,
             0 if self.batch is None else self.batch.rows,
             0.0 if self.batch is None else self.batch.pace(self.backpropagation),
-            device.stages,
         )
 
     def _local(self, task: Task, planned: int, method: Method | None) -> Local:
@@ -162,7 +161,6 @@ class _AgainstTheClock:
 
     def __init__(self, user: User, task: Task, start: float) -> None:
         self._user, self._task, self._start = user, task, start
-        self.stages: tuple[float, ...] = ()
 
     def backward(self, step: int) -> Passed:
         user, task = self._user, self._task
@@ -170,9 +168,6 @@ class _AgainstTheClock:
         left = math.inf if task.deadline is None else task.deadline - spent
         loss = partial(user._loss, task.round, step)
         found = user.backpropagation.within(left, loss, more=step > 1)
-        if step == 1:
-            before = user._now() - self._start - found.total
-            self.stages = _stages(before, found, len(user.backpropagation.layers))
         return Passed(
             found.depth, found.gradients, 0.0 if found.loss is None else float(found.loss)
         )
@@ -189,14 +184,6 @@ class _AgainstTheClock:
             for name, buffer in self._user.model.named_buffers()
             if is_sent(buffer, is_parameter=False)
         }
-
-
-def _stages(before: float, found: Partial, layers: int) -> tuple[float, ...]:
-    """Seconds of the stages that were completed; what came before them is part of the first."""
-    times = [found.layers[number] for number in range(layers, found.depth - 1, -1)]
-    if times:
-        times[0] += max(0.0, before) + found.forward
-    return tuple(round(seconds, 7) for seconds in times)
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ from salf.runs.run import Result
 Measure = Literal["accuracy", "train_loss"]
 Over = Literal["round", "clock"]
 
-AXES: Mapping[Over, str] = {"round": "Round", "clock": "Simulated seconds"}
+AXES: Mapping[Over, str] = {"round": "Rounds", "clock": "Simulated seconds"}
 GRID = 60  # points of a curve whose seeds are measured at different times
 VOICE = "Voice: whose gradients the model is made of"
 MEASURES: Mapping[Measure, str] = {
@@ -46,28 +46,28 @@ def headings(
     return [found[part] for part in by if (part in several) == apart and found[part]]
 
 
-def curves(
-    comparison: Comparison, measure: Measure, *, titled: bool = False, over: Over = "round"
-) -> Spec:
-    """A measure over rounds or simulated seconds: mean, lowest and highest of the seeds."""
-    base = comparison.base
+def shown(comparison: Comparison) -> tuple[Measure, Over]:
+    """Accuracy, unless it was measured in no run (there may be no held-out data), over what."""
+    runs = (run for results in comparison.results.values() for run in results)
+    measure: Measure = "accuracy" if any(run.history.curve for run in runs) else "train_loss"
+    return measure, "clock" if comparison.base.fleet else "round"
+
+
+def curves(comparison: Comparison, *, titled: bool = False) -> Spec:
+    """Accuracy or loss over simulated seconds or rounds: mean, lowest and highest of the seeds."""
+    base, (measure, over) = comparison.base, shown(comparison)
     points = [
-        replace(point, line=_name(case), column="\n".join(lines))
+        replace(point, line=_name(case), panel="\n".join(lines))
         for case, results in comparison.results.items()
         for lines in [[line for part in headings(comparison, case) for line in wrap(part, 30)]]
         for point in _curve(results, measure, over)
     ]
-    last = max((point.x for point in points), default=1)
-    if over == "clock" and base.seconds:
-        last = max(last, base.seconds)
-    chart = Lines(
-        points,
-        _lines(comparison),
-        x=Axis(AXES[over], domain=(0, last)),
-        y=Axis(MEASURES[measure]),
-        height=280 if over == "clock" else 200,
-        widest=720 if over == "clock" else 560,
-    )
+    last = max([point.x for point in points], default=1.0)
+    if over == "clock":
+        last = max(last, base.seconds or 0.0)
+    x, y = Axis(AXES[over], domain=(0, last)), Axis(MEASURES[measure])
+    height, widest = (280, 720) if over == "clock" else (200, 560)
+    chart = Lines(points, _lines(comparison), x, y, height=height, widest=widest)
     if not titled:
         return figure(chart)
     count = seeds(comparison)
@@ -104,12 +104,13 @@ def voice(comparison: Comparison, titled: bool = False) -> Spec:
             {"line": _name(case), "class": label, "voice": voiced, "data": data}
             for label, (voiced, data) in enumerate(np.round(heights, 5).T.tolist())
         ]
-    shown = [line for line in _lines(comparison) if line.name in {point.line for point in points}]
+    lines = [line for line in _lines(comparison) if line.name in {point.line for point in points}]
     x, y = Axis("Users, the least heard first"), Axis("Voice, in equal parts")
-    users = Lines(points, shown, x, y, level=1, height=260, widest=380)
+    users = Lines(points, lines, x, y, level=1, height=260, widest=380)
     if not records:
         return figure(users, title=VOICE if titled else "")
-    scale = alt.Scale(domain=[line.name for line in shown], range=[line.colour for line in shown])
+    colours = {line.name: line.colour for line in lines}
+    scale = alt.Scale(domain=[*colours], range=[*colours.values()])
     base = of(records, width=380, height=260)
     bars = base.mark_bar().encode(
         x=alt.X("class:O", title="Class", axis=alt.Axis(labelAngle=0)),

@@ -37,30 +37,29 @@ def write_report(comparison: Comparison, out: Path, command: Sequence[str]) -> l
     `command` are the arguments `salf` was called with, if it was. The picture is `accuracy`, or
     `loss` if no accuracy was measured. Returns the files written.
     """
-    name = "accuracy" if _measure(comparison) == "accuracy" else "loss"
-    files = _picture(comparison, out / name)
+    name = "accuracy" if charts.shown(comparison)[0] == "accuracy" else "loss"
+    files = pictures(charts.curves(comparison, titled=True), out / name)
     if comparison.base.fleet and charts.heard(comparison):
         files |= pictures(charts.voice(comparison, titled=True), out / "voice")
     return write({**files, out / PAGE: page(comparison, command).html()})
 
 
-def write_both(
-    by_clock: Comparison, by_round: Comparison, out: Path, commands: Sequence[Sequence[str]]
-) -> list[Path]:
-    """Write a comparison over simulated seconds and one over rounds as one page, with pictures."""
-    first, second = (page(*each) for each in zip((by_clock, by_round), commands, strict=True))
-    without = "Without a clock: the paper's mixture of stragglers"
-    apart = [Section(without, second.intro), *second.sections[:-1]]
-    how = [block for each in (first, second) for block in each.sections[-1].blocks]
-    sections = [*first.sections[:-1], *apart, Section(first.sections[-1].heading, how)]
-    pictured = _picture(by_clock, out / "accuracy")
-    pictured |= _picture(by_round, out / "accuracy-per-round")
-    return write({**pictured, out / PAGE: Page(first.title, first.intro, sections).html()})
+def write_together(parts: Sequence[tuple[str, Comparison, Sequence[str]]], out: Path) -> list[Path]:
+    """Write several comparisons, each with a heading and its command, as one page; with pictures.
 
-
-def _picture(comparison: Comparison, path: Path) -> dict[Path, str | bytes]:
-    measure, over = _measure(comparison), _over(comparison)
-    return pictures(charts.curves(comparison, measure, titled=True, over=over), path)
+    The verdicts come first.
+    """
+    pages = [page(comparison, command) for _, comparison, command in parts]
+    files, intro, sections = dict[Path, str | bytes](), list[str](), list[Section]()
+    for (heading, comparison, _), own in zip(parts, pages, strict=True):
+        intro.append(f"{heading}. {' '.join(own.intro)}")
+        # The first section is the table: it goes under the heading of its part.
+        sections += [Section(heading, own.sections[0].blocks), *own.sections[1:-1]]
+        name = f"accuracy-{names.fleet_name(comparison.base).partition(':')[0]}"
+        files |= pictures(charts.curves(comparison, titled=True), out / name)
+    how = [block for own in pages for block in own.sections[-1].blocks]
+    sections.append(Section(pages[0].sections[-1].heading, how))
+    return write({**files, out / PAGE: Page(pages[0].title, intro, sections).html()})
 
 
 def page(comparison: Comparison, command: Sequence[str]) -> Page:
@@ -197,21 +196,16 @@ def _budget(base: Config) -> str:
     """When runs ended."""
     if base.seconds is None:
         return f"{base.rounds} rounds"
-    return f"{base.seconds:,g} s of simulated time" + f" or {base.rounds} rounds" * bool(
-        base.rounds
-    )
+    most = f" or {base.rounds} rounds" if base.rounds else ""
+    return f"{base.seconds:,g} s of simulated time{most}"
 
 
 def _curves(comparison: Comparison) -> Section:
-    measure, over = _measure(comparison), _over(comparison)
-    title = (
-        f"{charts.MEASURES[measure]} over {'simulated seconds' if over == 'clock' else 'rounds'}"
-    )
+    measure, over = charts.shown(comparison)
+    title = f"{charts.MEASURES[measure]} over {charts.AXES[over].lower()}"
     band = ", mean over the seeds, with a band from the lowest to the highest"
-    about = (
-        f"{title}{band * (seeds(comparison) > 1)}. Click a method in the legend to show it alone."
-    )
-    return Section(title, [Chart(charts.curves(comparison, measure, over=over), about)])
+    about = title + band * (seeds(comparison) > 1) + ". Click a method in the legend to show it"
+    return Section(title, [Chart(charts.curves(comparison), f"{about} alone.")])
 
 
 def _reach(comparison: Comparison) -> Section:
@@ -243,13 +237,3 @@ def _voice(comparison: Comparison) -> Section:
         "voice; the line marks an equal part."
     )
     return Section(charts.VOICE, [Chart(charts.voice(comparison), about)])
-
-
-def _measure(comparison: Comparison) -> charts.Measure:
-    """Accuracy, unless it was measured in no run (there may be no held-out data)."""
-    runs = (result for results in comparison.results.values() for result in results)
-    return "accuracy" if any(run.history.curve for run in runs) else "train_loss"
-
-
-def _over(comparison: Comparison) -> charts.Over:
-    return "clock" if comparison.base.fleet else "round"

@@ -1,11 +1,9 @@
 """The page of a live run: its result, how far users got, and which updates were rejected."""
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import isfinite
 from pathlib import Path
 from statistics import fmean
 from textwrap import shorten
@@ -18,7 +16,7 @@ from salf.core.rows import Row
 from salf.live.slow import slowness
 from salf.live.users import user_name
 from salf.report import names, style
-from salf.report.charts import MEASURES, Measure
+from salf.report.charts import MEASURES
 from salf.report.extra import alt
 from salf.report.lines import Line, Lines, Point, figure
 from salf.report.page import Chart, Page, PageBlock, Section, again
@@ -37,7 +35,6 @@ _FEW = 40  # points of a curve that are drawn, and not only there to be hovered 
 _COLUMNS = 120  # of the users' rounds
 _SHORTEST = 1e-5  # seconds: an axis of magnitudes has no zero
 TOOK, LIMIT = "a round", "limit, T_max + grace"
-OUTCOMES = ("Finished", "Partial", "Nothing", "Silent", "Rejected")
 # Numbers that are others in every round, though the reason is the same.
 _CHANGING = re.compile(r"(\bround|\blimit|\) is) [-+.\de]+")
 
@@ -96,7 +93,6 @@ def page(run: LiveRun, folder: Path) -> Page:
             _progress_section(run),
             _layers_section(run),
             _durations_section(run),
-            _users_section(run),
             _rejected_section(run),
             Section("Replay it", ["Replay the recorded depths in the simulator:", *how.blocks]),
         ],
@@ -121,15 +117,14 @@ def _result(run: LiveRun) -> str:
     )
 
 
-def curve(run: LiveRun, measure: Measure) -> style.Spec | None:
-    """A measure over the seconds that rounds took; None if it was never measured."""
+def curve(run: LiveRun) -> style.Spec | None:
+    """The accuracy over the seconds that rounds took; None if it was never measured."""
     method = names.method(run.config.method)
     points, seconds = [], 0.0
     for row in run.records:
         seconds += row.seconds
-        value = getattr(row, measure)
-        if value is not None and isfinite(value):
-            points.append(Point(method, round(seconds, 4), round(value, 6)))
+        if row.accuracy is not None:
+            points.append(Point(method, round(seconds, 4), round(row.accuracy, 6)))
     if not points:
         return None
     points = style.thinned(points)
@@ -137,7 +132,7 @@ def curve(run: LiveRun, measure: Measure) -> style.Spec | None:
         points,
         [Line(method, names.colours([run.config.method])[0], bold=True)],
         x=style.Axis("Seconds of training", domain=(0, round(seconds, 4) or 1.0)),
-        y=style.Axis(MEASURES[measure]),
+        y=style.Axis(MEASURES["accuracy"]),
         interval="bar" if len(points) <= _FEW else "band",
         height=240,
         widest=_WIDTH,
@@ -146,18 +141,12 @@ def curve(run: LiveRun, measure: Measure) -> style.Spec | None:
 
 
 def _curve_section(run: LiveRun) -> Section:
-    """Accuracy, unless it was never measured (there may be no held-out data)."""
-    measure: Measure
-    for measure, title in MEASURES.items():
-        if (spec := curve(run, measure)) is not None:
-            missing = "No accuracy has been measured; this is the loss. "
-            caption = (
-                f"{missing * (measure == 'train_loss')}{title} over the total duration of the "
-                "rounds, without the time between them. The axis may not start at zero."
-            )
-            return Section(f"{title} over time", [Chart(spec, caption)])
-    nothing = "No accuracy or loss was measured: no user has answered in time."
-    return Section(f"{MEASURES['accuracy']} over time", [nothing])
+    caption = (
+        "Accuracy over the total duration of the rounds, without the time between them. The axis "
+        "may not start at zero."
+    )
+    spec, title = curve(run), f"{MEASURES['accuracy']} over time"
+    return Section(title, ["Not measured." if spec is None else Chart(spec, caption)])
 
 
 def shown_users(run: LiveRun) -> dict[str, str]:
@@ -271,29 +260,6 @@ def _durations_section(run: LiveRun) -> Section:
     if len(run.records) > MOST_ROUNDS:
         caption += " A dot is the round that came closest to its limit, of several in a row."
     return Section("Round durations", [kept, Chart(durations(run), caption)])
-
-
-def _users_section(run: LiveRun) -> Section:
-    what = (
-        "Rounds in which a user was asked, by outcome: it finished, reached some layers, "
-        "completed no layer, did not answer in time, or sent an update that was rejected."
-    )
-    lines = []
-    for user, label in run.users.items():
-        its = Counter(_outcome(row, user) for row in run.records if user in row.depths)
-        lines.append([label, f"{its.total():,}", *(f"{its[each]:,}" for each in OUTCOMES)])
-    return Section(
-        "How each user's rounds went", [what, Table(["User", "Asked", *OUTCOMES], lines)]
-    )
-
-
-def _outcome(row: Row, user: str) -> str:
-    """How a round of a user went. What was used counts, even if a second update was refused."""
-    if row.delivered(user):
-        return "Finished" if row.finished(user) else "Partial"
-    if user in row.silent:
-        return "Silent"
-    return "Rejected" if user in dict(row.rejected) else "Nothing"
 
 
 def _rejected_section(run: LiveRun) -> Section:

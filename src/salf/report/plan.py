@@ -1,246 +1,174 @@
-"""A plan of deadlines in words, as a figure and as a page."""
+"""A plan in words, as a table and as a page."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
-from math import isnan
-from pathlib import Path
 
 from rich.console import Console
 
+from salf.common.intervals import Interval, interval, over_seeds
 from salf.report import names
-from salf.report.lines import Line, Lines, Mark, Point
+from salf.report.lines import Line, Lines, Point
 from salf.report.lines import figure as figure_of
 from salf.report.page import Chart, Code, Page, Section, again
-from salf.report.style import RUST, Axis, Spec, pictures, write
+from salf.report.style import Axis, Spec
 from salf.report.tables import Table, tell
-from salf.runs.constants import KAPPA
-from salf.runs.plan import Offer, Planned
-from salf.runs.search import Tried, lost
+from salf.runs.clocked import SHARE
+from salf.runs.plan import ADEL, BOUND, Planned
+from salf.runs.search import Candidate
 
-PLAN, CURVE, PICTURE, PAGE = "plan.csv", "curve.csv", "plan", "plan.html"
-BOUNDS = {"theorem": "Bound of the theorem", "sharp": "Sharp bound"}
-SEARCH = "Simulated accuracy"
-_COLOURS = dict(zip((*BOUNDS.values(), SEARCH), ("#0072B2", "#56B4E9", RUST), strict=True))
-_ABOUT = (
-    "The bound is the theorem's recursion. The probability p_l that nobody reaches layer l by "
-    "the deadline comes from the fleet. The bound is a worst case for convex losses and "
-    "exchangeable users: it does not account for slow users that hold different data.",
-    "The sharp bound is the expression in the proof of Lemma 3 that still contains the number "
-    "of users that reach a layer.",
-)
+SKEWED, ABSENT = 0.4, 0.95  # from where on labels are called skewed, and below absence is said
+NONE = "–"
+COLUMNS = ("Run", "Rounds", "Test accuracy", "Seconds to target", "Against the choice")
+_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
 def print_plan(planned: Planned, console: Console) -> None:
-    """Print a plan."""
-    tell(console, headline(planned), constants(planned), "", table(planned), "")
-    tell(console, *notes(planned), *disagreement(planned))
+    """Print the answer, the reason and the finalists."""
+    tell(console, verdict(planned), why(planned), "", table(planned), "", note(planned))
 
 
-def write_plan(planned: Planned, out: Path, command: Sequence[str] = ()) -> list[Path]:
-    """Write plan.csv and curve.csv, the figure (PNG and SVG) and the page into a folder."""
-    pictured = pictures(figure(planned, titled=True), out / PICTURE)
-    files = {**tables(planned, out), **pictured, out / PAGE: page(planned, command).html()}
-    return write(files)
+def verdict(planned: Planned) -> str:
+    """What to run, what to expect of it, and what others would cost."""
+    best, seconds = planned.best, planned.config.seconds
+    said = f"Run {described(best)}: "
+    if planned.target is not None and None not in planned.times(best):
+        said += f"{planned.target:.3f} on held-out data after {_times(planned, best)} s, "
+    said += f"test accuracy {_tested(planned, best)} after {seconds:,.4g} s "
+    said = f"{said}({over_seeds(len(planned.seeds))})."
+    if planned.next_best is not None:
+        said += f" Next best: {_against(planned, planned.next_best)}."
+    if planned.waiting not in (None, best, planned.next_best):
+        assert planned.waiting is not None
+        said += f" Waiting for all users: {_against(planned, planned.waiting)}."
+    return said
 
 
-def tables(planned: Planned, out: Path) -> dict[Path, str | bytes]:
-    """plan.csv and curve.csv, which need no package of the report extra."""
-    return {out / PLAN: planned.schedule_csv(), out / CURVE: planned.curve_csv()}
+def why(planned: Planned) -> str:
+    """What decides, by the clock and the data."""
+    regime, share = planned.regime, planned.regime.shares
+    computing = share["fixed"] + share["rows"]
+    parts = [
+        f"{'Link' if share['links'] > 0.5 else 'Compute'}-bound: {share['links']:.0%} of the "
+        f"median user's round is download and upload, {computing:.0%} computing "
+        f"({share['fixed']:.0%} the fixed costs of steps)",
+        f"a user at the 95th percentile takes {regime.slowest:.2g} times the median",
+    ]
+    if regime.skew is not None:
+        labels = "labels are skewed" if regime.skew > SKEWED else "users have similar labels"
+        parts.append(f"{labels} (total variation {regime.skew:.2f})")
+    if regime.available < ABSENT:
+        parts.append(f"users are absent {1 - regime.available:.0%} of the time")
+    return f"{'; '.join(parts)}."
 
 
-def headline(planned: Planned) -> str:
-    """The fleet, the layers and the budget."""
-    config, law = planned.config, planned.law
+def note(planned: Planned) -> str:
+    """How the numbers were made."""
+    tried = len({each for each, _ in planned.race.histories})
+    said = f"{tried} candidates were tried with the first seed; those behind ended early."
+    if planned.target is not None:
+        whose = "" if planned.asked.target else f", {SHARE:.0%} of waiting FedAvg's at the end"
+        said += f" Seconds to target: until {planned.target:.3f} on held-out data{whose}."
     return (
-        f"{_fleet(planned)}: {names.users(config)}, {law.timing.layers} layers, batch size "
-        f"{config.batch_size}, budget {planned.budget:g} s."
+        f"{said} Against the choice: paired by seed, mean and 95 % interval. The choice is the "
+        "best of several, so its own figures are a little too good."
     )
 
 
-def constants(planned: Planned) -> str:
-    """The bound's constants, and where each comes from."""
-    found, given = planned.constants, planned.estimates.given
-
-    def of(name: str, otherwise: str = "estimated") -> str:
-        return "given" if name in given else otherwise
-
-    rho_s = of("rho_s", "at least rho_c" if "rho_c" in given else "estimated")
-    values = [
-        f"rho_c = {found.rho_c:.3g} ({of('rho_c', f'assumed to be rho_s/{KAPPA:g}')})",
-        f"rho_s = {found.rho_s:.3g} ({rho_s})",
-        f"G^2 = {found.G2:.3g} ({of('g2')})",
-        f"sigma^2 = {found.sigma2[0]:.3g} ({of('sigma2')})",
-        f"Gamma = {found.Gamma:.3g} ({of('gap', 'assumed')})",
-        f"|w_1 - w_opt|^2 = {planned.estimates.distance2:.3g} ({of('distance2')})",
-    ]
-    return f"Constants (estimates are from gradients at initialisation): {', '.join(values)}."
-
-
 def table(planned: Planned) -> Table:
-    """A row for each choice."""
-    size, offer, best = planned.config.batch_size, planned.offer, planned.best
-    columns = ["Chosen by", "T_max", "Rounds", "Batch", "Reach", "Bound"]
-    columns += ["Accuracy"] * bool(planned.tried)
-
-    def constant(name: str, seconds: float, rounds: int, bound: float) -> list[str]:
-        reach = f"{100 * planned.law.at(seconds)[1]:.0f} %"
-        cells = [name, _time(seconds), str(rounds), str(size), reach, f"{bound:.3g}"]
-        return [*cells, _accuracy(planned.at(seconds))]
-
-    rows = [
-        constant(BOUNDS[form], each.deadline, each.constant.rounds, each.constant.bound)
-        for form, each in planned.offers.items()
-    ]
-    plan = offer.schedule
-    cells = [_range(offer), str(plan.rounds), str(offer.batch_size), "", f"{plan.bound:.3g}"]
-    rows.append([f"{BOUNDS[planned.form]}, schedule", *cells, _accuracy(planned.followed)])
-    if best is not None:
-        T, bound = best.deadline, offer.problem.bound_at(best.deadline)
-        rows.append(constant("Search by simulation", T, planned.rounds(T), bound))
-    return Table(columns, [row[: len(columns)] for row in rows])
+    """A row for each finalist, the best first."""
+    rows = []
+    for each in planned.finalists:
+        more = _more(planned, each)
+        against = NONE if more is None or each == planned.best else _signed(more)
+        tested = _tested(planned, each)
+        cells = [described(each), f"{planned.rounds(each):.0f}", tested, _times(planned, each)]
+        rows.append([*cells, against])
+    return Table(COLUMNS, rows)
 
 
-def notes(planned: Planned) -> list[str]:
-    """Notes on the plan that the bound gives."""
-    offer, size = planned.offer, planned.config.batch_size
-    found = [
-        f"The schedule uses batch size {offer.batch_size}, which is m = "
-        f"{offer.batch_size / size:.3g} times {size}."
-    ]
-    if not offer.problem.is_proven:
-        largest = 1 / (4 * offer.problem.constants.rho_s)
-        found.append(
-            f"The learning rate is above 1/(4 rho_s) = {largest:.3g}. The bound is not proven for "
-            "this run; treat its minimum as a rule of thumb."
-        )
-    return found
-
-
-def disagreement(planned: Planned) -> list[str]:
-    """How far bound and simulation disagree; nothing without a search."""
-    best = planned.best
-    if best is None:
-        return []
-    found, seeds = [], len(best.accuracies)
-    for form, offer in planned.offers.items():
-        tried = planned.at(offer.deadline)
-        assert tried is not None
-        what = f"{BOUNDS[form]}: T_max = {_time(offer.deadline)}"
-        if tried is best:
-            found.append(f"{what}, which is also the search's best.")
-        else:
-            off, error = lost(best, tried)
-            spread = f" ± {error:.3f}" if seeds > 1 and error < 1 else ""
-            found.append(
-                f"{what}, {offer.deadline / best.deadline:.2g} times the search's "
-                f"{_time(best.deadline)}; following it costs {off:.3f}{spread} of accuracy "
-                f"({tried.mean:.3f} instead of {best.mean:.3f})."
-            )
-        rank = planned.rank_correlation(form)
-        if not isnan(rank):
-            found[-1] += f" Rank correlation of low bound and high accuracy: {rank:.2f}."
-    if best in (planned.tried[0], planned.tried[-1]):
-        end = "shortest" if best is planned.tried[0] else "longest"
-        found.append(f"The search's best deadline is the {end} one it tried. Try other deadlines.")
-    alike = planned.alike()
-    if len(alike) > 1:
-        found.append(
-            f"All deadlines within one standard error of the best are between {_time(alike[0])} "
-            f"and {_time(alike[-1])}."
-        )
-    if any(None in each.accuracies for each in planned.tried):
-        found.append("Training diverged in some runs of the search; these are left out.")
-    return found
-
-
-def figure(planned: Planned, titled: bool = False) -> Spec:
-    """The bound and the simulated accuracy over T_max, each with its best deadline marked."""
-    records, best = planned.curve(), planned.best
-    shown = [BOUNDS[form] for form in planned.offers] + [SEARCH] * (best is not None)
-    lines = [Line(name, _COLOURS[name]) for name in shown]
-    x = Axis("T_max in seconds", log=True, domain=(records[0]["deadline"], records[-1]["deadline"]))
-    chosen = [
-        Mark(offer.deadline, line=BOUNDS[form], y=offer.constant.bound)
-        for form, offer in planned.offers.items()
-    ]
-    # Next to the shortest deadline the bound is beyond all measure.
-    top = 30 * min(mark.y or 0.0 for mark in chosen)
-    bounds = [
-        Point(BOUNDS[form], record["deadline"], value)
-        for form in planned.offers
-        for record in records
-        if (value := record[f"bound_{form}"]) is not None and value <= top
-    ]
-    y = Axis("Bound on F(w) − F(w_opt)", log=True)
-    draw = partial(Lines, lines=lines, x=x, widest=620, height=190)
-    charts = [draw(bounds, y=y, marks=chosen)]
-    if best is not None:
-        tried = [
-            Point(SEARCH, each.deadline, each.mean, min(each.known), max(each.known))
-            for each in planned.tried
-            if each.known
-        ]
-        marks = [replace(mark, y=None) for mark in chosen]
-        marks.append(Mark(best.deadline, line=SEARCH, y=best.mean))
-        y = Axis("Accuracy at the budget")
-        charts.append(draw(tried, y=y, interval="bar", marks=marks))
-    if not titled:
-        return figure_of(*charts)
-    seeds = len(best.accuracies) if best else 0
-    subtitle = ["Dashed lines and filled dots: the deadline that each curve chooses."]
-    subtitle += [f"Error bars: lowest to highest of {seeds} seeds."] * (seeds > 1)
-    title = f"Choosing T_max for {_fleet(planned)} and a budget of {planned.budget:g} s"
-    return figure_of(*charts, title=title, subtitle=subtitle)
+def figure(planned: Planned) -> Spec:
+    """Held-out accuracy over simulated seconds of the finalists."""
+    lines, points = [], []
+    for each, colour in zip(planned.finalists, _COLOURS, strict=False):
+        name = described(each)
+        lines.append(Line(name, colour, each.waits, each == planned.best))
+        curves = [history.timed_curve for history in planned.histories(each)]
+        for both in zip(*curves, strict=False):
+            seconds, found = both[0][0], interval([accuracy for _, accuracy in both])
+            ends = (None, None) if found.half is None else (max(found.low, 0), min(found.high, 1))
+            points.append(Point(name, seconds, found.mean, *ends))
+    x, y = Axis("Simulated seconds"), Axis("Held-out accuracy")
+    return figure_of(Lines(points, lines, x, y, height=260))
 
 
 def page(planned: Planned, command: Sequence[str] = ()) -> Page:
     """The plan as a page."""
-    use = (
-        f"--fleet {planned.config.fleet} --seconds {planned.budget:g} --deadline {PLAN} "
-        f"--batch-size {planned.offer.batch_size}"
-    )
-    chart = Chart(
-        figure(planned),
-        "The bound and the simulated accuracy over the deadline. Dashed lines and filled dots mark "
-        "the deadline that each curve chooses. A longer deadline lets more users reach more layers "
-        "but leaves time for fewer rounds.",
-    )
-    told = disagreement(planned)
+    config = planned.config
+    caption = f"Held-out accuracy over simulated seconds: {over_seeds(len(planned.seeds))}."
+    use = "Run the choice in the simulator, or with real users:"
+    code = Code("salf run config.toml\nsalf live live.toml")
+    chart = Chart(figure(planned), caption)
     return Page(
-        f"Deadlines for {_fleet(planned)} and a budget of {planned.budget:g} seconds",
-        [headline(planned)],
+        f"What to run: {names.method(config.method)} on {names.fleet_name(config)}",
+        [verdict(planned), why(planned)],
         [
-            Section("The trade-off", [chart, table(planned), *notes(planned)]),
-            *([Section("How far the bound and the simulation disagree", told)] if told else []),
-            Section("The bound", [constants(planned), *_ABOUT]),
-            Section(
-                "Use the plan",
-                [
-                    f"{PLAN} contains the schedule: a deadline per round. Pass to `salf run`:",
-                    Code(use),
-                ],
-            ),
-            again(command, planned.config.to_toml()),
+            Section("The finalists", [table(planned), note(planned), chart]),
+            Section("Use it", [use, code]),
+            again(command, config.to_toml()),
         ],
     )
 
 
-def _accuracy(found: Tried | None) -> str:
-    if found is None:
-        return ""
-    return f"{found.mean:.3f}" if found.known else "diverged"
+def described(each: Candidate) -> str:
+    """A candidate in words."""
+    steps = f" with {each.local_steps} local steps" * (each.local_steps > 1)
+    parts = [f"{names.method(each.method)}{steps}"]
+    if each.note == ADEL:
+        parts.append(f"deadlines and batches by {ADEL}")
+    elif each.deadline is not None:
+        parts.append(f"deadline {names.deadline(each.deadline)}")
+        parts += [f"by {BOUND}"] * (each.note == BOUND)
+    parts += [f"{each.batches} batches"] * (each.batches != "equal" and each.note != ADEL)
+    parts += [each.compress] * bool(each.compress)
+    parts += [] if each.lr is None else [f"lr {each.lr:g}"]
+    return ", ".join(parts)
 
 
-def _range(offer: Offer) -> str:
-    least, most = offer.schedule.deadlines.min(), offer.schedule.deadlines.max()
-    first, last = _time(least), _time(most)
-    return first if first == last else f"{first.removesuffix(' s')} to {last}"
+def _tested(planned: Planned, each: Candidate) -> str:
+    known = [history.test_accuracy for history in planned.histories(each)]
+    accuracies = [accuracy for accuracy in known if accuracy is not None]
+    return str(interval(accuracies)) if accuracies else NONE
 
 
-def _time(seconds: float) -> str:
-    return f"{seconds:,.0f} s" if seconds >= 99.5 else f"{seconds:.3g} s"
+def _times(planned: Planned, each: Candidate) -> str:
+    times = planned.times(each)
+    known = [time for time in times if time is not None]
+    if len(known) < len(times):
+        return f"{len(known)} of {len(times)} reached" if known else "not reached"
+    return _seconds(interval(known))
 
 
-def _fleet(planned: Planned) -> str:
-    return names.fleet_name(planned.config)
+def _seconds(found: Interval) -> str:
+    return f"{found.mean:.3g}" + ("" if found.half is None else f" ±{found.half:.2g}")
+
+
+def _signed(found: Interval) -> str:
+    return f"{'+' * (found.mean >= 0)}{found}".replace("-", "−")
+
+
+def _against(planned: Planned, other: Candidate) -> str:
+    """What another finalist costs, in words."""
+    more, named = _more(planned, other), described(other)
+    if more is None:
+        return f"{named}, which does not get there"
+    chance = ", which may be chance" * (more.half is not None and more.low <= 0 <= more.high)
+    if planned.asked.target is None:
+        return f"{named} ({_signed(more)} of held-out accuracy{chance})"
+    return f"{named} ({_seconds(more)} s more{chance})"
+
+
+def _more(planned: Planned, other: Candidate) -> Interval | None:
+    """Another finalist less the choice: seconds to the target, or else accuracy, by seed."""
+    of = planned.accuracies if planned.asked.target is None else planned.times
+    both = zip(of(other), of(planned.best), strict=True)
+    apart = [theirs - ours for theirs, ours in both if theirs is not None and ours is not None]
+    return interval(apart) if apart else None

@@ -1,69 +1,75 @@
-"""The law of a fleet: how many users reach each layer by a deadline, and how long rounds take."""
+"""The law of a fleet: who reaches what by a deadline, how long rounds take, and on what."""
 
-from functools import lru_cache
+from functools import cached_property
 
 import numpy as np
 
 from salf.core.arrivals import Floats, Ints
 from salf.core.draws import Keyed
-from salf.theory.planning import count_law
-from salf.worlds.fleet.cost import equal_time
 from salf.worlds.fleet.round import Round
 from salf.worlds.fleet.timing import Timing
+from salf.worlds.fleet.world import deadline_for
 
 MOST_USERS = 500  # of a larger cohort, so many are looked at, evenly spaced in speed
-DRAWN = 64  # rounds that are drawn to know how long they take
+DRAWN = 32  # rounds that are drawn to know how long they take
 STARTS = 8  # times of the budget at which devices that come and go are looked at
 
 
 class FleetLaw:
-    """How many users reach each layer by a deadline, and how long rounds take, on a fleet.
+    """How many users reach each layer by a deadline, and how long rounds take, on a fleet."""
 
-    With `fits`, batches of up to so many rows fit the deadline (`--batches equal-time`).
-    """
-
-    def __init__(self, timing: Timing, cohort: int, budget: float, fits: int = 0) -> None:
-        self.timing, self.fits = timing, fits
+    def __init__(self, timing: Timing, cohort: int, budget: float) -> None:
+        self.timing, self.budget = timing, budget
         order = np.argsort(timing.expected(np.arange(timing.users)), kind="stable")
-        count = min(cohort, MOST_USERS)
         # A cohort is like as many users evenly spaced in speed.
+        count = min(cohort, MOST_USERS)
         places = ((np.arange(count) + 0.5) * timing.users / count).astype(np.int64)
         self.users: Ints = np.sort(order[places])
         always = timing.devices.availability.always
         self._starts = [0.0] if always else np.linspace(0, budget, STARTS, endpoint=False).tolist()
-        self.at = lru_cache(maxsize=None)(self._at)
-        self.seconds = lru_cache(maxsize=None)(self._seconds)
-        self._of_rows: dict[bytes, Timing] = {}
-        self._rounds = lru_cache(maxsize=4)(self._drawn)  # deadlines are looked at in order
 
-    def _at(self, deadline: float) -> tuple[Floats, float]:
-        """The law of |U^l|, [L, U+1], and the mean reach."""
-        timing = self._timing(deadline)
-        reach = [timing.reach(self.users, start, deadline) for start in self._starts]
-        law = np.mean([count_law(chances) for chances in reach], axis=0)
-        return np.asarray(law), float(np.mean(reach))
+    def unreached(self, deadline: float) -> Floats:
+        """p_l, the chance that no user reaches layer l: [L]."""
+        reach = np.array([self.timing.reach(self.users, at, deadline) for at in self._starts])
+        return np.asarray((1 - reach).prod(axis=2).mean(axis=0))
 
-    def rows(self, deadline: float) -> Ints:
-        """How many rows the users' batches have."""
-        return np.rint(self._timing(deadline).rows(self.users)).astype(np.int64)
+    def deadline_for(self, reach: float) -> float:
+        """The deadline by which users reach this part of their layers, at most the budget.
 
-    def _seconds(self, deadline: float) -> float:
-        """How long a round takes: until the deadline, or until all users are done."""
-        timing = self._timing(deadline)
-        return float(np.mean([timing.closes(times, deadline) for times in self._rounds(timing)]))
+        With several local steps, layers are reached in the first: then by which so many are done.
+        """
+        several = self.timing.planned(self.users).max() > 1
+        seconds = self.quantile(reach) if several else deadline_for(self.timing, reach)
+        return float(f"{min(seconds, self.budget):.3g}")
 
-    def _drawn(self, timing: Timing) -> list[Round]:
+    def seconds(self, deadline: float | None) -> float:
+        """How long a round takes; without a deadline, until all users are done."""
+        ends = [
+            times.finish.max() if deadline is None else self.timing.closes(times, deadline)
+            for times in self._rounds
+        ]
+        return float(np.mean(ends))
+
+    @cached_property
+    def _rounds(self) -> list[Round]:
         starts = self._starts * -(-DRAWN // len(self._starts))
-        return [timing.round(Keyed(0, t), self.users, at) for t, at in enumerate(starts, 1)]
+        return [self.timing.round(Keyed(0, t), self.users, at) for t, at in enumerate(starts, 1)]
 
-    def _timing(self, deadline: float) -> Timing:
-        """With the batches that fit the deadline."""
-        timing = self.timing
-        if not self.fits:
-            return timing
-        steps = int(timing.planned(self.users[:1])[0])
-        fit = equal_time(timing.devices, timing.cost, self.fits, steps, deadline)
-        # Those of the longest deadline are as large as the users' data allow.
-        rows = np.minimum(fit, timing.rows(np.arange(timing.users)))
-        made = Timing(timing.devices, timing.cost, lambda users: rows[users], timing.planned)
-        return self._of_rows.setdefault(rows.tobytes(), made)
+    def quantile(self, part: float) -> float:
+        """The seconds in which this part of the users is done, without jitter or absence."""
+        return float(np.quantile(self.timing.expected(self.users), part))
+
+    def shares(self) -> dict[str, float]:
+        """What the median user's round is spent on: links, fixed costs of its steps, and rows."""
+        timing, times = self.timing, self.timing.expected(self.users)
+        median = self.users[np.argsort(times, kind="stable")[[len(times) // 2]]]
+        empty = Timing(timing.devices, timing.cost, np.zeros_like, timing.planned)
+        whole, fixed = (float(each.tasks(median).nominal.sum()) for each in (timing, empty))
+        links = float(timing.expected(median)[0]) - whole
+        seconds = {"links": links, "fixed": fixed, "rows": whole - fixed}
+        return {name: each / (links + whole) for name, each in seconds.items()}
+
+    def available(self) -> float:
+        """The share of the time that users are available."""
+        own = self.timing.devices.availability.active(self.users, 0.0, self.budget)
+        return float(np.mean(own) / self.budget)

@@ -54,18 +54,12 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes out; the system releases the folder when this one ends."""
+        self.path.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             try:
-                self.path.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(locked(self.path))
             except BlockingIOError:
                 raise SalfError(f"another process is working in {self.path}.") from None
-            except OSError as error:
-                files = [path for path in (self.path, *self.path.parents) if path.is_file()]
-                why = f"{files[0]} is a file" if files else error.strerror
-                raise SalfError(
-                    f"cannot use the folder {self.path}: {why}. Choose another out=."
-                ) from None
             yield
 
     def claim(self, config: Kind, resume: bool) -> Kind:

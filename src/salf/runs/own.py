@@ -28,7 +28,7 @@ from salf.runs.config import Config
 from salf.runs.federation import Given
 from salf.runs.folder import MODEL
 from salf.runs.run import How, Result, run_given
-from salf.runs.settings import check_names, refuse_deadline
+from salf.runs.settings import check_names, refuse_deadline, refuse_with_fleet
 from salf.runs.training import History, OnRound
 from salf.runs.watched import watched
 from salf.worlds.base import World
@@ -111,15 +111,7 @@ def run_own(
     config, given = own_federation(model, data, test, settings)
     prints = dict(config.given)
     if out is not None:
-        users = model.users if isinstance(model, Problem) else data
-        prints |= {
-            name: fingerprint(value)
-            for name, value in {**settings, "data": users, "test": test}.items()
-            if name not in ("metrics", "options")  # which change nothing, and which are settings
-            and _is_object(value)
-            and value is not None
-            and value is not cross_entropy
-        }
+        prints |= fingerprints(model, data, test, settings)
     config = config.changed(threads=config.threads or torch.get_num_threads(), given=prints)
     result = run_given(config, given, out, resume, how)
     if out is not None:  # a finished run is read from its folder
@@ -184,12 +176,9 @@ def _taken_from(settings: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(value, str | kinds):  # such as a class
             what = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
             raise SalfError(f"{name}= takes a name or an object such as {example}, not {what}.")
-    depth = settings.get("depth", "mixture")
-    if settings.get("fleet") and (depth != "mixture" or "stragglers" in settings):
-        raise SalfError(
-            "the fleet and the deadline determine how far users get: leave out depth= and "
-            "stragglers=."
-        )
+    if settings.get("fleet"):
+        usual = settings.get("depth") == "mixture"
+        refuse_with_fleet([name for name in settings if name != "depth" or not usual])
     named = ("method", "split", "layers", "depth", "fleet", "lr")
     found = {name: settings.pop(name) for name in named if _is_object(settings.get(name, ""))}
     return {name: value for name, value in found.items() if value is not None}
@@ -237,6 +226,21 @@ def _check_evaluation(settings: Mapping[str, Any], tested: bool) -> None:
             "with a split given by indices, or with users' own data, eval_every needs test= to "
             "evaluate on."
         )
+
+
+def fingerprints(
+    model: nn.Module | Problem, data: Any, test: Any, settings: Mapping[str, Any]
+) -> dict[str, str]:
+    """The digest of each object in place of a setting, by name."""
+    users = model.users if isinstance(model, Problem) else data
+    return {
+        name: fingerprint(value)
+        for name, value in {**settings, "data": users, "test": test}.items()
+        if name not in ("metrics", "options")  # which change nothing, and which are settings
+        and _is_object(value)
+        and value is not None
+        and value is not cross_entropy
+    }
 
 
 def fingerprint(value: Any) -> str:

@@ -1,265 +1,363 @@
-"""Deadlines chosen for a fleet: by the theorem's bound, and by short runs of the simulator."""
+"""What to run on a fleet: a race of methods, deadlines, batches, local steps and compressions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from math import isfinite
+from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from salf.common.errors import SalfError
-from salf.common.files import csv_of, temporary_folder, write_whole
-from salf.core.arrivals import Floats
-from salf.core.server import Schedule, schedule
+from salf.common.files import csv_of, csv_text, write_whole
+from salf.core.arrivals import Floats, Ints
+from salf.data import Partitioned
 from salf.data.sampling import Batches
-from salf.methods import Method
+from salf.methods import asks
 from salf.problem import Problem
+from salf.runs.clocked import SHARE
 from salf.runs.config import Config
 from salf.runs.constants import Estimates, estimate
-from salf.runs.federation import Given, training_of
 from salf.runs.fleet_law import FleetLaw
 from salf.runs.on_fleet import fleet_world
-from salf.runs.plan_options import PlanOptions
-from salf.runs.pool import Finished, Job, run_here
-from salf.runs.search import Tried, accuracy_at_end, lost, search, search_grid
-from salf.runs.training import Training
-from salf.theory import Constants, Federation
-from salf.theory.planning import BoundProblem, Deadlines, TradeOff, sharp_spread, theorem_spread
-from salf.worlds.fleet import named as fleets
+from salf.runs.pool import Finished, Job
+from salf.runs.run import complete
+from salf.runs.search import Candidate, Race, leaders
+from salf.runs.settings import typed
+from salf.runs.training import History
+from salf.theory import Federation
+from salf.theory.planning import DeadlineBound, theorem_spread
+from salf.worlds.fleet.devices import Fleet
 
-FORMS: Mapping[str, Callable[[Floats], float]] = {
-    "theorem": theorem_spread,
-    "sharp": sharp_spread,
-}
-SCALES = (0.5, 0.625, 0.75, 0.875, 1.0)  # m: of the batch size
-CURVE = 60  # points of the curve
-ROUNDING = 1e-6  # of the number of rounds: the seconds of a round are interpolated
+METHODS = ("salf", "drop", "fedavg", "salf-recall")
+REACHES = (0.3, 0.5, 0.7, 0.9)  # parts of their layers that users reach by the deadlines tried
+SEVERAL = 4  # local steps
+COMPRESSIONS = ("fp16", "qsgd:4")
+RATES = (0.5, 2.0)  # times the learning rate of the best of each method, and
+NEAR = (0.8, 1.25)  # times the deadline of the best of all, which are tried then
+CLIMBS = 3  # times at most
+PARTS = (0.4, 0.7, 1.0)  # of the budget, after which the slower half gives up
+FINALISTS = 6  # that run with all seeds, besides the best of each method
+FEWEST = 5  # rounds within the budget
+PILOT, DOUBLINGS = 8, 8  # rounds of the shortest runs that look for a target; and longer ones
+AFTER = 2.5  # times the seconds in which the first reached the target, runs end
+EVALUATIONS = 40
+SCALES = (0.5, 0.75, 1.0)  # m in ADEL-FL: of the batch size
+CURVE = 60  # deadlines at which the bound is looked at
+BOUND, ADEL = "the theorem's bound", "ADEL-FL"  # where a deadline comes from
+SEARCHED = ("method", "deadline", "batches", "local_steps", "compress")
 
 
-@dataclass(frozen=True, eq=False)
-class Offer:
-    """The deadlines that minimise one form of the bound."""
+@dataclass(frozen=True)
+class Asked:
+    """What a plan is to find: the most accuracy within the config's seconds, or the least seconds.
 
-    constant: Deadlines  # with the batches of the config
-    schedule: Deadlines
-    batch_size: int  # of the schedule
-    problem: BoundProblem  # with the batches of the config
+    Settings that are `fixed` are not searched.
+    """
 
-    @property
-    def deadline(self) -> float:
-        """The best constant T_max."""
-        return float(self.constant.deadlines[0])
+    target: float | None = None
+    seeds: int = 3
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.target is not None and not 0 < self.target <= 1:
+            raise SalfError(f"the target is an accuracy above 0 and at most 1, not {self.target}.")
+        given = {name: typed(Config, name, value) for name, value in self.fixed.items()}
+        object.__setattr__(self, "fixed", given)
+
+
+@dataclass(frozen=True)
+class Regime:
+    """What decides on this fleet with these data."""
+
+    shares: Mapping[str, float]  # of the median user's round: links, fixed, rows
+    slowest: float  # the time of the 95th percentile of users, over the median's
+    available: float  # share of the time
+    skew: float | None = None  # mean total variation distance of users' labels from everybody's
+    chance: float = 0.0  # the accuracy of always naming the most frequent class
 
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """Deadlines by the bound and by simulation, and how far the two disagree."""
+    """The choice, and what it was chosen from."""
 
-    config: Config
-    budget: float
-    form: str  # of the bound that the schedule minimises
-    estimates: Estimates
-    offers: Mapping[str, Offer]  # by the form of the bound
-    law: FleetLaw = field(repr=False)
-    tried: Sequence[Tried] = ()  # in the order of the deadlines
-    followed: Tried | None = None  # the schedule, with its batch size
+    config: Config  # the choice
+    asked: Asked
+    target: float | None  # asked for, or 95 % of waiting FedAvg's accuracy if that is far from 0
+    finalists: Sequence[Candidate]  # the best first
+    race: Race
+    regime: Regime
 
     @property
-    def offer(self) -> Offer:
-        return self.offers[self.form]
+    def best(self) -> Candidate:
+        return self.finalists[0]
 
     @property
-    def constants(self) -> Constants:
-        return self.offer.problem.constants
+    def next_best(self) -> Candidate | None:
+        """The best with another method or number of local steps."""
+        return next((each for each in self.finalists if each.family != self.best.family), None)
 
     @property
-    def schedule(self) -> tuple[float, ...]:
-        """T_1..T_R."""
-        return tuple(self.offer.schedule.deadlines.tolist())
+    def waiting(self) -> Candidate | None:
+        return next((each for each in self.finalists if each.waits), None)
 
     @property
-    def best(self) -> Tried | None:
-        """The deadline with the highest mean accuracy in the search."""
-        return max(self.tried, key=lambda each: each.mean, default=None)
+    def seeds(self) -> range:
+        return range(self.asked.seeds)
 
-    def rounds(self, deadline: float) -> int:
-        """How many rounds of this deadline fit in the budget."""
-        return int(self.budget / self.law.seconds(deadline) * (1 + ROUNDING))
+    def times(self, each: Candidate) -> list[float | None]:
+        """The seconds to the target, seed by seed."""
+        return [self.race.to_target(each, seed, self.target) for seed in self.seeds]
 
-    def alike(self) -> list[float]:
-        """The deadlines whose accuracy is within one standard error of the best one's."""
-        best, found = self.best, []
-        for each in self.tried:
-            off, error = lost(best or each, each)
-            if each is best or (each.known and off <= error):
-                found.append(each.deadline)
-        return found
+    def accuracies(self, each: Candidate) -> list[float | None]:
+        """The accuracies at the end on held-out data, seed by seed."""
+        return [self.race.accuracy(each, seed) for seed in self.seeds]
 
-    def at(self, deadline: float) -> Tried | None:
-        return next((each for each in self.tried if each.deadline == deadline), None)
+    def histories(self, each: Candidate) -> list[History]:
+        """The histories of the runs that did not diverge."""
+        found = (self.race.histories.get((each, seed)) for seed in self.seeds)
+        return [history for history in found if history is not None]
 
-    def rank_correlation(self, form: str) -> float:
-        """Spearman's, of a low bound and a high accuracy over the deadlines; NaN if one is flat."""
-        from scipy.stats import spearmanr  # takes half a second
+    def rounds(self, each: Candidate) -> float:
+        return fmean([len(history.rows) for history in self.histories(each)] or [0])
 
-        low = [-self.offers[form].problem.bound_at(each.deadline) for each in self.tried]
-        accuracies = [each.mean for each in self.tried]
-        if min(len(set(low)), len(set(accuracies))) < 2:
-            return float("nan")
-        return float(spearmanr(low, accuracies).statistic)
+    def candidates_csv(self) -> str:
+        """How far every candidate came with the first seed."""
+        return csv_of(
+            [
+                {**vars(each), "seconds": history.rows[-1].clock}
+                | {"accuracy": self.race.accuracy(each, seed)}
+                | {"seconds_to_target": self.race.to_target(each, seed, self.target)}
+                for (each, seed), history in self.race.histories.items()
+                if seed == 0
+            ]
+        )
 
-    def curve(self) -> list[dict[str, Any]]:
-        """The trade-off: a record per deadline, those of the search with their accuracies."""
-        offered = [offer.deadline for offer in self.offers.values()]
-        ends = [*(each.deadline for each in self.tried), *offered]
-        shortest = min(offer.problem.trade.deadlines[0] for offer in self.offers.values())
-        first = min(*ends, max(shortest, min(offered) / 4))
-        last = min(self.budget, max(*ends, 4 * max(offered)))
+
+@dataclass(eq=False)
+class Planner:
+    """The search for a config's method, deadline, batches, local steps and compression."""
+
+    base: Config
+    problem: Problem
+    asked: Asked
+    job: Callable[[Mapping[str, Any], Path], Job]  # that runs settings in a folder
+    run: Callable[[str, Mapping[str, Job]], Finished]
+    folder: Path
+    stays: bool = True  # whether the folder is kept
+    fleet: Fleet | None = None
+
+    def __post_init__(self) -> None:
+        if not self.base.fleet:
+            raise SalfError("a plan needs a fleet, such as fleet='phones'.")
+        if self.base.seconds is None and self.asked.target is None:
+            raise SalfError("a plan needs a time or a target, such as seconds=600 or target=0.9.")
+        about = f"{complete(self.base, here=False).to_toml()}\n# {self.asked}\n"
+        file = self.folder / "plan.toml"
+        if file.exists() and file.read_text(encoding="utf-8") != about:
+            raise SalfError(f"{self.folder} contains another plan. Choose another out=.")
+        write_whole(file, about)
+        self.base = replace(self.base, deadline=None)
+        self._laws: dict[Candidate, FleetLaw] = {}
+
+    def plan(self) -> Planned:
+        """Race the candidates, look around the best, and repeat those with other seeds."""
+        seconds, target = self._seconds(), self.asked.target
+        race, seeds = self._race("runs", seconds / EVALUATIONS), range(self.asked.seeds)
+        horizons = [part * seconds for part in PARTS]
+        ranked = race.halve(self.candidates(seconds), horizons)
+        for _ in range(CLIMBS):
+            best = leaders(ranked)
+            near = [each for leader in best for each in self._near(leader, leader == ranked[0])]
+            ranked = race.ranked([*ranked, *race.halve(near, horizons)], seconds)
+            if leaders(ranked) == best:
+                break
+        finalists = list(dict.fromkeys([*ranked[:FINALISTS], *leaders(ranked)]))
+        race.advance(finalists, seconds, seeds)
+        finalists = race.ranked(finalists, seconds, seeds)
+        if not any(race.curve(each, 0) for each in finalists):
+            raise SalfError("a plan compares accuracies on held-out data, and there are none.")
+        regime, waiting = self._regime(), next((each for each in finalists if each.waits), None)
+        if target is None and waiting is not None:
+            reached = fmean(race.accuracy(waiting, seed) or 0.0 for seed in seeds)
+            # Where waiting is not half-way from chance to all, to be faster means nothing.
+            target = SHARE * reached if 2 * reached > 1 + regime.chance else None
+        config = self.base.changed(**finalists[0].settings, seconds=seconds)
+        return Planned(config, self.asked, target, finalists, race, regime)
+
+    def candidates(self, seconds: float) -> list[Candidate]:
+        """All that have some rounds within this time."""
+        found = [timed for each in self._variants for timed in self._timed(each, REACHES)]
+        own = not {"deadline", "batches"} & {*self.asked.fixed}
+        if own and "salf" in self._axis("method", METHODS):
+            found += self._by_bound(seconds)
+        least = seconds / FEWEST
+        found = [
+            each
+            for each in found
+            if isinstance(each.deadline, str) or self.law(each).seconds(each.deadline) <= least
+        ]
+        if not found:
+            raise SalfError(
+                f"no candidate completes {FEWEST} rounds within {seconds:g} s: use more seconds."
+            )
+        rate = self.base.lr if isinstance(self.base.lr, float) else None
+        return [replace(each, lr=rate) for each in found]
+
+    def law(self, each: Candidate) -> FleetLaw:
+        """The times of a candidate's users, whatever its method and deadline."""
+        timed = replace(each, method="fedavg", deadline=None, lr=None)
+        if timed not in self._laws:
+            config = self.base.changed(**timed.settings)
+            world, _, _ = fleet_world(config, self.problem, config.make_method(), self.fleet)
+            cohort, seconds = self.base.cohort_size(), self.base.seconds
+            if seconds is None:
+                seconds = FleetLaw(world.timing, cohort, 1.0).seconds(None) * 2.0**DOUBLINGS
+            self._laws[timed] = FleetLaw(world.timing, cohort, seconds)
+        return self._laws[timed]
+
+    def _axis(self, name: str, tried: Sequence[Any]) -> Sequence[Any]:
+        """The values of a setting to try: the one that is given, if one is."""
+        return [self.asked.fixed[name]] if name in self.asked.fixed else tried
+
+    @cached_property
+    def _variants(self) -> list[Candidate]:
+        """Methods with ways to size batches and local steps, without those that gain no time."""
+        one = Candidate("fedavg")
+        plain, steps, batches = self.law(one), [1], ["equal"]
+        if not self.base.local_epochs:
+            # Local steps that take as long as rounds of their own are no better than rounds.
+            several = self.law(replace(one, local_steps=SEVERAL))
+            steps += [SEVERAL] * (several.quantile(0.5) < 0.75 * SEVERAL * plain.quantile(0.5))
+            try:
+                even = self.law(replace(one, batches="equal-time"))
+                batches += ["equal-time"] * (even.quantile(0.9) < 0.9 * plain.quantile(0.9))
+            except SalfError:  # batches of one row, which batch norm refuses
+                pass
         return [
-            self._record(T) for T in sorted({*np.geomspace(first, last, CURVE).tolist(), *ends})
+            Candidate(method, None, sized, count, compress)
+            for method in self._axis("method", METHODS)
+            for sized in self._axis("batches", batches)
+            for count in self._axis("local_steps", steps)
+            for compress in self._axis("compress", [""])
         ]
 
-    def _record(self, deadline: float) -> dict[str, Any]:
-        counts, reach = self.law.at(deadline)
-        found = self.at(deadline)
-        accuracies = found.known if found else []
-        record: dict[str, Any] = {
-            "deadline": deadline,
-            "rounds": self.rounds(deadline),
-            "reach": reach,
-            "p_1": float(counts[0, 0]),
-        }
-        for form, offer in self.offers.items():
-            bound = offer.problem.bound_at(deadline)
-            record[f"bound_{form}"] = bound if isfinite(bound) else None
-        record["accuracy"] = float(np.mean(accuracies)) if accuracies else None
-        record["lowest"] = min(accuracies, default=None)
-        record["highest"] = max(accuracies, default=None)
-        return record
+    def _timed(self, each: Candidate, reaches: Sequence[float]) -> list[Candidate]:
+        """The candidate with deadlines by which users reach these parts of their layers."""
+        if not asks(each.method).deadline:
+            return [each]
+        if "deadline" in self.asked.fixed:
+            return [replace(each, deadline=self.asked.fixed["deadline"])]
+        law = self.law(each)
+        return [
+            replace(each, deadline=law.deadline_for(reach), note=f"reach {reach:.0%}")
+            for reach in reaches
+        ]
 
-    def schedule_csv(self) -> str:
-        """The schedule, for `--deadline plan.csv`."""
-        lines = (f"{t},{deadline!r}\n" for t, deadline in enumerate(self.schedule, 1))
-        return "round,deadline\n" + "".join(lines)
+    def _race(self, name: str, interval: float) -> Race:
+        return Race(self.job, self.run, self.folder / name, self.asked.target, interval)
 
-    def curve_csv(self) -> str:
-        return csv_of(self.curve())
-
-
-def plan(
-    config: Config,
-    problem_of: Callable[[Config], Problem],
-    options: PlanOptions | None = None,
-    given: Given | None = None,
-    run: Callable[[Mapping[str, Job]], Finished] = run_here,
-    keep: Path | None = None,
-) -> Planned:
-    """Plan for a config with a fleet and a budget of seconds.
-
-    `run` does the jobs of the search. Their results are kept in the folder `keep`, if there is one,
-    so that a search that was interrupted continues.
-    """
-    options, given = options or PlanOptions(), given or Given()
-    method = given.method or config.make_method()
-    budget = _budget(config, method, options.deadlines)
-    # The same devices for every seed.
-    if given.fleet is None:
-        fleet = fleets.parse(config.fleet, config.users, 0, config.availability)
-    else:
-        fleet = given.fleet.available(config.availability)
-    # No evaluations on the way, and any deadline, to see the fleet's times.
-    base = config.changed(rounds=0, eval_seconds=2 * budget, deadline=budget, seed=0)
-    problem = problem_of(base)
-    fits, laws = base.batches_for(method) == "equal-time", {}
-    for size in dict.fromkeys(max(1, round(scale * config.batch_size)) for scale in SCALES):
-        world, rows, _ = fleet_world(base.changed(batch_size=size), problem, method, fleet)
-        laws[size] = FleetLaw(world.timing, config.cohort_size(), budget, size if fits else 0)
-    law, batches = laws[size], Batches(problem.users_data, rows, config.local_epochs)
-    estimates = estimate(problem, batches, options.constants)
-    rate = given.lr or schedule(config.lr, 1) if options.rates == "run" else None
-    offers = {form: _offer(form, laws, size, estimates, budget, rate) for form in FORMS}
-    planned = Planned(config, budget, options.bound, estimates, offers, law)
-    if not options.seeds:
-        return planned
-    grid = list(options.deadlines) or search_grid(law, budget, options.points)
-    # What the bounds offer is tried too, to know what following them costs.
-    grid = sorted({*grid, *(offer.deadline for offer in offers.values())})
-    trials = {T: (base.changed(deadline=T), planned.rounds(T)) for T in grid}
-    measure = partial(
-        accuracy_at_end, partial(_training, problem_of, replace(given, fleet=fleet)), keep
-    )
-    with temporary_folder("plan") as folder:
-        write_whole(file := folder / "plan.csv", planned.schedule_csv())
-        follow = base.changed(deadline=str(file), batch_size=planned.offer.batch_size)
-        trials[0.0] = follow, len(planned.schedule)
-        *tried, followed = search(trials, options.seeds, measure, run)
-    return replace(planned, followed=followed, tried=tried)
-
-
-def _budget(config: Config, method: Method, deadlines: Sequence[float]) -> float:
-    """The budget, if all is there that a plan needs."""
-    if not config.fleet:
-        raise SalfError("a plan needs a fleet, such as fleet='phones'.")
-    if config.seconds is None:
-        raise SalfError("a plan needs a budget of simulated seconds, such as seconds=600.")
-    if not method.asks.deadline:
-        why = "waits for all users" if method.asks.waits else "has no deadline"
-        raise SalfError(
-            f"{method.name} {why}, so there is no deadline to plan: use another method, such as "
-            "method='salf'."
+    def _seconds(self) -> float:
+        """The budget; with a target, little more than the time in which somebody reaches it."""
+        target, most = self.asked.target, self.law(Candidate("fedavg")).budget
+        if target is None:
+            return most
+        usual = [timed for each in self._variants for timed in self._timed(each, [REACHES[-2]])]
+        seconds = PILOT * min(
+            self.law(each).seconds(None if isinstance(each.deadline, str) else each.deadline)
+            for each in usual
         )
-    for deadline in deadlines:
-        if not 0 < deadline <= config.seconds:
-            raise SalfError(
-                f"a deadline to try must be above 0 and within the budget of {config.seconds:g} s, "
-                f"not {deadline:g}."
-            )
-    return config.seconds
+        race = self._race("pilot", seconds / 4)
+        while True:
+            seconds = min(seconds, most)
+            race.advance(usual, seconds)
+            times = [race.to_target(each, 0, target) for each in usual]
+            if known := [time for time in times if time is not None]:
+                return min(AFTER * min(known), most)
+            if seconds == most:
+                best = max(race.accuracy(each, 0) or 0.0 for each in usual)
+                raise SalfError(
+                    f"no candidate reaches an accuracy of {target:g} within {seconds:.3g} s: the "
+                    f"best comes to {best:.3f}. Set a lower target= or more seconds=."
+                )
+            seconds *= 2
 
-
-def _training(problem_of: Callable[[Config], Problem], given: Given, config: Config) -> Training:
-    return training_of(config, problem_of(config), given)
-
-
-def _offer(
-    form: str,
-    laws: Mapping[int, FleetLaw],
-    batch_size: int,
-    estimates: Estimates,
-    budget: float,
-    rate: Schedule | None,
-) -> Offer:
-    """The best constant deadline, and the best schedule over all sizes of the batches."""
-    problems, plans = {}, {}
-    for size, law in laws.items():
-        scale, federation = size / batch_size, Federation(len(law.users), law.timing.layers)
-        trade = TradeOff.of(_spread(form, law, scale, estimates, budget), law.seconds, budget)
-        constants = estimates.constants(law.rows(budget), scale)
-        problem = BoundProblem(federation, constants, estimates.distance2, trade, budget, rate)
-        # Batches that fit the deadline fit the first one of a run, so there they are constant.
-        plans[size] = problem.best_constant() if law.fits else problem.best_schedule()
-        problems[size] = problem
-    best, own = min(plans, key=lambda size: plans[size].bound), problems[batch_size]
-    return Offer(own.best_constant(), plans[best], best, own)
-
-
-def _spread(
-    form: str, law: FleetLaw, scale: float, estimates: Estimates, budget: float
-) -> Callable[[float], float]:
-    """C / G^2 of a deadline, with what smaller batches add to it."""
-    federation, rows = Federation(len(law.users), law.timing.layers), law.rows(budget)
-    constants = estimates.constants(rows, scale)
-
-    def spread(deadline: float) -> float:
-        found = FORMS[form](law.at(deadline)[0])
-        if not law.fits or not constants.G2:
+    def _near(self, each: Candidate, leads: bool) -> list[Candidate]:
+        """A candidate with other rates; the best of all also with other deadlines, compressed."""
+        rates = [] if each.lr is None else [by * each.lr for by in RATES]
+        found = [replace(each, lr=float(f"{rate:.3g}")) for rate in rates]
+        T, law = each.deadline, self.law(each)
+        if not leads or isinstance(T, str) or "deadline" in self.asked.fixed:
             return found
-        # Batches that fit a shorter deadline are smaller and noisier: B and G^2 are larger.
-        own = law.rows(deadline)
-        smaller = estimates.constants(own, scale * float((1 / rows).mean() / (1 / own).mean()))
-        more = smaller.B(federation) - constants.B(federation)
-        return (smaller.G2 * found + more) / constants.G2
+        shorter = (
+            {}
+            if "compress" in self.asked.fixed or each.compress
+            else {
+                compress: law.quantile(0.5)
+                - self.law(replace(each, compress=compress)).quantile(0.5)
+                for compress in COMPRESSIONS
+            }
+        )
+        saving = {
+            name: saved for name, saved in shorter.items() if saved > 0.05 * law.quantile(0.5)
+        }
+        if T is None:
+            return [*found, *(replace(each, compress=compress) for compress in saving)]
+        tried = [("", by * T) for by in NEAR] + [(name, T - each) for name, each in saving.items()]
+        return found + [
+            replace(each, deadline=float(f"{seconds:.3g}"), compress=name or each.compress, note="")
+            for name, seconds in tried
+        ]
 
-    return spread
+    def _by_bound(self, seconds: float) -> list[Candidate]:
+        """SALF with the deadline that minimises the theorem's bound, and as ADEL-FL has it."""
+        plain = next(each for each in self._variants if each.method == "salf")
+        sizes = {max(1, round(scale * self.base.batch_size)) for scale in SCALES}
+        adel = [replace(plain, batches="equal-time", batch_size=size) for size in sorted(sizes)]
+        even = any(each.batches == "equal-time" for each in self._variants)
+        try:
+            (deadline, *_), bound = self._bound(plain, seconds).constant()
+            schedules = [self._bound(each, seconds).schedule() for each in adel if even]
+        except SalfError:  # a single user, or gradients that tell nothing
+            return []
+        found = [replace(plain, deadline=float(f"{deadline:.3g}"), note=BOUND)]
+        place = int(np.argmin([value for _, value in schedules])) if even else 0
+        if self.stays and even and len(schedules[place][0]) >= FEWEST:
+            # ADEL-FL's schedule is a file.
+            lines = enumerate(schedules[place][0].tolist(), 1)
+            file = (self.folder.parent / "adel-fl.csv").absolute()
+            write_whole(file, csv_text([("round", "deadline"), *lines]))
+            found.append(replace(adel[place], deadline=str(file), note=ADEL))
+        return found if np.isfinite(bound) else []
+
+    def _bound(self, each: Candidate, seconds: float) -> DeadlineBound:
+        law = self.law(each)
+        federation = Federation(len(law.users), law.timing.layers)
+        rows: Ints = np.maximum(np.rint(law.timing.rows(law.users)), 1).astype(np.int64)
+        tried = np.geomspace(law.deadline_for(0.02), law.deadline_for(0.98), CURVE)
+        spread = [theorem_spread(law.unreached(T), federation.users) for T in tried.tolist()]
+        return DeadlineBound(
+            federation,
+            self._estimates.constants(rows),
+            self._estimates.distance2,
+            seconds,
+            tried,
+            np.array([law.seconds(T) for T in tried.tolist()]),
+            np.array(spread),
+        )
+
+    @cached_property
+    def _estimates(self) -> Estimates:
+        batches = Batches(self.problem.users_data, self.base.batch_size, self.base.local_epochs)
+        return estimate(self.problem, batches)
+
+    def _regime(self) -> Regime:
+        law, users = self.law(Candidate("fedavg")), self.problem.users_data
+        regime = Regime(law.shares(), law.quantile(0.95) / law.quantile(0.5), law.available())
+        if not isinstance(users, Partitioned) or not users.has_classes:
+            return regime
+        mixes, sizes = users.label_mixes(), users.sizes(np.arange(len(users)))
+        everybody: Floats = sizes / sizes.sum() @ mixes
+        skew = float(np.abs(mixes - everybody).sum(axis=1).mean() / 2)
+        return replace(regime, skew=skew, chance=float(everybody.max()))

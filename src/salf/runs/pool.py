@@ -88,47 +88,68 @@ def run_all(
     A training that diverges costs its own result; anything else that goes wrong ends it all.
     `on_done` is called with the name of each job that ended, and with what there is so far.
     """
-    if not jobs:
-        return Finished()
-    context = get_context("spawn")  # a forked torch may deadlock
-    messages, stop = context.SimpleQueue(), context.Event()
-    progress = dict.fromkeys(jobs, 0.0)
-    done = Finished()
-    at_once = min(workers or cores(), len(jobs))
-    pool = ProcessPoolExecutor(at_once, context, _start_worker, (messages, stop))
-    with _without_main():
-        names = {pool.submit(_do, name, job): name for name, job in jobs.items()}
-    try:
-        pending = set(names)
-        while pending:
-            finished, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
-            while not messages.empty():
-                name, progress[name] = messages.get()
-            for future in filter(finished.__contains__, names):  # in the order of the jobs
-                name = names[future]
-                try:
-                    done.results[name] = future.result()
-                except TrainingDiverged as error:
-                    done.failures[name] = str(error)
-                progress[name] = 1.0
-                if on_done is not None:
-                    on_done(name, done)
-            if on_progress is not None:
-                parts = (progress[name] * job.work for name, job in jobs.items())
-                on_progress(sum(parts), sum(job.work for job in jobs.values()))
-    except BrokenProcessPool:
-        raise SalfError(
-            "a process died (killed, or out of memory). With out=, repeat it to "
-            "continue; fewer workers= need less memory."
-        ) from None
-    except BaseException as error:
-        stop.set()
-        if isinstance(error, KeyboardInterrupt):
+    with WorkerPool(min(workers or cores(), len(jobs))) as pool:
+        return pool.do(jobs, on_progress, on_done)
+
+
+class WorkerPool:
+    """Processes that do jobs, and stay for more of them until the block ends."""
+
+    def __init__(self, count: int | None = None) -> None:
+        self._context = get_context("spawn")  # a forked torch may deadlock
+        self._count = cores() if count is None else count
+
+    def __enter__(self) -> "WorkerPool":
+        if self._count:
+            self._messages, self._stop = self._context.SimpleQueue(), self._context.Event()
+            told = self._messages, self._stop
+            self._pool = ProcessPoolExecutor(self._count, self._context, _start_worker, told)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._count:
+            if kind is not None:
+                self._stop.set()
+            self._pool.shutdown(cancel_futures=True)
+
+    def do(
+        self,
+        jobs: Mapping[str, Job],
+        on_progress: OnProgress | None = None,
+        on_done: Callable[[str, Finished], None] | None = None,
+    ) -> Finished:
+        """Do all jobs, as `run_all` does; whatever goes wrong, no more can be done."""
+        progress, done = dict.fromkeys(jobs, 0.0), Finished()
+        with _without_main():
+            names = {self._pool.submit(_do, name, job): name for name, job in jobs.items()}
+        try:
+            pending = set(names)
+            while pending:
+                finished, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
+                while not self._messages.empty():
+                    name, part = self._messages.get()
+                    if name in progress:  # and not of jobs that were done before
+                        progress[name] = part
+                for future in filter(finished.__contains__, names):  # in the order of the jobs
+                    name = names[future]
+                    try:
+                        done.results[name] = future.result()
+                    except TrainingDiverged as error:
+                        done.failures[name] = str(error)
+                    progress[name] = 1.0
+                    if on_done is not None:
+                        on_done(name, done)
+                if on_progress is not None:
+                    parts = (progress[name] * job.work for name, job in jobs.items())
+                    on_progress(sum(parts), sum(job.work for job in jobs.values()))
+        except BrokenProcessPool:
+            raise SalfError(
+                "a process died (killed, or out of memory). With out=, repeat it to "
+                "continue; fewer workers= need less memory."
+            ) from None
+        except KeyboardInterrupt:
             raise Interrupted(done) from None
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-    return done
+        return done
 
 
 @contextmanager

@@ -1,115 +1,163 @@
-"""Deadlines by simulation: the accuracy that short runs with each of them come to."""
+"""Candidates raced against each other: short runs of all, longer ones of those that lead."""
 
-import hashlib
-import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import partial
-from importlib.metadata import version
-from math import inf, sqrt
+from math import inf
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
-import numpy as np
-import torch
-
-from salf.common.errors import SalfError
-from salf.common.files import write_whole
+from salf.common.errors import NoRoundInTime
+from salf.common.files import folder_name
+from salf.methods import asks
+from salf.runs.clocked import seconds_to
 from salf.runs.config import Config
-from salf.runs.fleet_law import FleetLaw
+from salf.runs.folder import CONFIG, RunFolder
 from salf.runs.pool import Finished, Job
-from salf.runs.run import complete
-from salf.runs.training import Training
+from salf.runs.presets import load_config
+from salf.runs.training import History
 from salf.runs.watched import OnPart
-from salf.theory.planning import first_time
 
-Make = Callable[[Config], Training]
-
-LEAST_REACH, MOST_REACH = 0.1, 0.97  # the search goes from the one to the other
-FEWEST_ROUNDS = 5  # of a run of the search
+Curve = Sequence[tuple[float, float]]
+SMOOTHED = 3  # evaluations up to the end of a run whose mean is its accuracy
 
 
 @dataclass(frozen=True)
-class Tried:
-    """The accuracies of runs with one deadline, one per seed, None where training diverged."""
+class Candidate:
+    """Settings that a plan may choose; those that are None are the config's."""
 
-    deadline: float  # 0 for the schedule
-    accuracies: tuple[float | None, ...]
+    method: str
+    deadline: float | str | None = None
+    batches: str = "equal"
+    local_steps: int = 1
+    compress: str = ""
+    lr: float | None = None
+    batch_size: int | None = None
+    note: str = field(default="", compare=False)  # where the deadline comes from
 
     @property
-    def known(self) -> list[float]:
-        return [each for each in self.accuracies if each is not None]
+    def settings(self) -> dict[str, Any]:
+        """The settings that it has, by name."""
+        found = {each.name: getattr(self, each.name) for each in fields(self) if each.compare}
+        return {name: value for name, value in found.items() if value is not None}
 
     @property
-    def mean(self) -> float:
-        """The mean accuracy; 0 if all runs diverged."""
-        return float(np.mean(self.known)) if self.known else 0.0
+    def family(self) -> tuple[str, int]:
+        """Its method and local steps: the best of each family is never given up."""
+        return self.method, self.local_steps
+
+    @property
+    def waits(self) -> bool:
+        return asks(self.method).waits
+
+    def label(self, seed: int) -> str:
+        """A name for its run with a seed, fit for a folder."""
+        T = self.deadline
+        told = {**self.settings, "deadline": Path(T).stem if isinstance(T, str) else T}
+        return folder_name(*(value for value in told.values() if value), seed)
 
 
-def lost(best: Tried, other: Tried) -> tuple[float, float]:
-    """How much less accurate another deadline is, seed by seed: the mean and its standard error."""
-    pairs = zip(best.accuracies, other.accuracies, strict=True)
-    off = [a - b for a, b in pairs if a is not None and b is not None]
-    if not off:
-        return best.mean - other.mean, inf
-    return float(np.mean(off)), float(np.std(off, ddof=1) / sqrt(len(off))) if len(off) > 1 else 0.0
+@dataclass
+class Race:
+    """Runs of candidates, each in a folder in which it continues when it gets more time.
 
-
-def search_grid(law: FleetLaw, budget: float, points: int) -> list[float]:
-    """Deadlines from one that few users reach anything by to one that nearly all finish by."""
-
-    def longer(reach: float) -> float:
-        return first_time(lambda T: law.at(T)[1] >= reach, budget)
-
-    last = min(longer(MOST_REACH), budget / FEWEST_ROUNDS)
-    first = min(longer(LEAST_REACH), last / 2)
-    return [float(f"{each:.3g}") for each in np.geomspace(first, last, points)]
-
-
-def search(
-    trials: Mapping[float, tuple[Config, float]],
-    seeds: int,
-    measure: Callable[[Config, OnPart], float],
-    run: Callable[[Mapping[str, Job]], Finished],
-) -> list[Tried]:
-    """Run the trial of every deadline, a config and its work, with every seed."""
-    jobs = {
-        f"{T}-{seed}": Job(partial(measure, config.changed(seed=seed)), work)
-        for T, (config, work) in trials.items()
-        for seed in range(seeds)
-    }
-    found = run(jobs).results
-    return [Tried(T, tuple(found.get(f"{T}-{seed}") for seed in range(seeds))) for T in trials]
-
-
-def accuracy_at_end(make: Make, keep: Path | None, config: Config, progress: OnPart) -> float:
-    """Train until the budget is spent, and measure the accuracy on held-out data.
-
-    A result in the folder `keep` is read from there.
+    `job` makes the job of settings in a folder; `run` does jobs, and says what they are.
     """
-    file = None if keep is None else keep / f"{_digest(config)}.txt"
-    if file is not None and file.exists():
-        return float(file.read_text(encoding="utf-8"))
-    assert config.seconds is not None
-    torch.set_num_threads(config.threads or 1)
-    training = make(config)
-    for row in training.rows(0, config.seconds):
-        progress((row.clock or 0.0) / config.seconds)
-    problem = training.simulation.problem
-    accuracy = training.evaluation.of(problem.validation or problem.test).get("accuracy")
-    if accuracy is None:
-        raise SalfError(
-            "the search needs held-out data to compare accuracies, and there are none: use the "
-            "bound alone, with seeds=0."
-        )
-    if file is not None:
-        write_whole(file, f"{accuracy!r}\n")
-    return accuracy
+
+    job: Callable[[Mapping[str, Any], Path], Job]
+    run: Callable[[str, Mapping[str, Job]], Finished]
+    folder: Path
+    target: float | None
+    interval: float  # simulated seconds between evaluations
+    histories: dict[tuple[Candidate, int], History] = field(default_factory=dict)
+
+    def advance(
+        self, candidates: Iterable[Candidate], seconds: float, seeds: Iterable[int] = (0,)
+    ) -> None:
+        """Run these candidates up to a simulated time."""
+        jobs, keys = {}, {}
+        for each, seed in ((each, seed) for each in dict.fromkeys(candidates) for seed in seeds):
+            name = each.label(seed)
+            if (found := _kept(self.folder / name, seconds)) is not None:
+                self.histories[each, seed] = found
+                continue
+            clock = {"seconds": seconds, "eval_seconds": self.interval, "seed": seed}
+            job = self.job({**each.settings, **clock}, self.folder / name)
+            jobs[name], keys[name] = Job(partial(_in_time, job.do), job.work), (each, seed)
+        if jobs:
+            ended = self.run(f"{len(jobs)} runs to {seconds:.3g} s", jobs).results
+            known = {keys[name]: result for name, result in ended.items() if result is not None}
+            self.histories |= {key: result.history for key, result in known.items()}
+
+    def halve(self, candidates: Sequence[Candidate], horizons: Sequence[float]) -> list[Candidate]:
+        """The best first; at each horizon but the last, the slower half gives up."""
+        left = list(dict.fromkeys(candidates))
+        for seconds in horizons:
+            self.advance(left, seconds)
+            ranked = self.ranked(left, seconds)
+            half = ranked[: -(-len(ranked) // 2)] if seconds < horizons[-1] else ranked
+            left = list(dict.fromkeys([*half, *leaders(ranked)]))
+        return left
+
+    def ranked(
+        self, candidates: Iterable[Candidate], seconds: float, seeds: Sequence[int] = (0,)
+    ) -> list[Candidate]:
+        """By the time to the target, if there is one, and then by the accuracy."""
+
+        def key(each: Candidate) -> tuple[float, float]:
+            times = [self.to_target(each, seed, self.target, seconds) for seed in seeds]
+            accuracies = [self.accuracy(each, seed, seconds) or 0.0 for seed in seeds]
+            return fmean(inf if time is None else time for time in times), -fmean(accuracies)
+
+        return sorted(dict.fromkeys(candidates), key=key)
+
+    def curve(self, each: Candidate, seed: int, seconds: float = inf) -> Curve:
+        """(simulated seconds, held-out accuracy) up to a time."""
+        history = self.histories.get((each, seed))
+        return [point for point in history.timed_curve if point[0] <= seconds] if history else []
+
+    def accuracy(self, each: Candidate, seed: int, seconds: float = inf) -> float | None:
+        """The held-out accuracy at a time: the mean of a few evaluations before it."""
+        last = [accuracy for _, accuracy in self.curve(each, seed, seconds)[-SMOOTHED:]]
+        return fmean(last) if last else None
+
+    def to_target(
+        self, each: Candidate, seed: int, target: float | None, seconds: float = inf
+    ) -> float | None:
+        """The seconds to a target; None if it is not reached."""
+        return None if target is None else crossing(self.curve(each, seed, seconds), target)
 
 
-def _digest(config: Config) -> str:
-    """A name for a run: a digest of its settings, the contents of its files, and the version."""
-    table = complete(config, here=False).table()
-    if "deadline" in table["files"]:
-        table["deadline"] = None  # the file of a schedule has another name each time
-    text = json.dumps([version("salf"), table], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def crossing(curve: Curve, target: float) -> float | None:
+    """When a curve first is at the target, on the line between two evaluations."""
+    if (end := seconds_to(curve, target)) is None:
+        return None
+    place = [seconds for seconds, _ in curve].index(end)
+    (start, low), (_, high) = curve[max(place - 1, 0)], curve[place]
+    return start + (end - start) * (target - low) / (high - low) if place else end
+
+
+def leaders(ranked: Iterable[Candidate]) -> list[Candidate]:
+    """The first of each family."""
+    found: dict[tuple[str, int], Candidate] = {}
+    for each in ranked:
+        found.setdefault(each.family, each)
+    return list(found.values())
+
+
+def _kept(folder: Path, seconds: float) -> History | None:
+    """The history of a run that has come so far, from its folder."""
+    run = RunFolder(folder)
+    if (summary := run.summary()) is None:
+        return None
+    there = load_config(str(folder / CONFIG))
+    far = isinstance(there, Config) and (there.seconds or 0.0) >= seconds
+    return run.history(summary) if far else None
+
+
+def _in_time(do: Callable[[OnPart], Any], progress: OnPart) -> Any:
+    try:
+        return do(progress)
+    except NoRoundInTime:
+        return None

@@ -60,18 +60,16 @@ class Attack:
         generator = torch.Generator().manual_seed(int(drawn * 2**53))
         for layer in layers:
             own = {name: update[name] for name in layer.parameters if name in update}
-            if self.kind in ("flip", "large-first"):
-                factor = -self.strength if self.kind == "flip" else self.strength
-                sent |= {name: factor * gradient for name, gradient in own.items()}
-                continue
-            made = {
-                name: torch.ones_like(gradient)
-                if self.kind == "constant"
-                else torch.randn(gradient.shape, generator=generator).to(gradient)
-                for name, gradient in own.items()
-            }
-            scale = self.strength * _norm(own) / (_norm(made) or 1.0)
-            sent |= {name: scale * direction for name, direction in made.items()}
+            made, factor = own, -self.strength if self.kind == "flip" else self.strength
+            if self.kind in ("random", "constant"):
+                made = {
+                    name: torch.ones_like(gradient)
+                    if self.kind == "constant"
+                    else torch.randn(gradient.shape, generator=generator).to(gradient)
+                    for name, gradient in own.items()
+                }
+                factor = self.strength * _norm(own) / (_norm(made) or 1.0)
+            sent |= {name: factor * direction for name, direction in made.items()}
         return sent
 
 

@@ -126,24 +126,14 @@ def after(method: Method, done: Done) -> State:
 
 def as_declared(method: Method, hook: str, new: State, declared: State) -> State:
     """A new state, which a checkpoint can keep only if it is like the first one."""
-    return {name: _like(method, hook, name, value, declared) for name, value in new.items()}
-
-
-def _like(method: Method, hook: str, name: str, value: Tensor, declared: State) -> Tensor:
-    cls, first = type(method).__name__, "server_state" if hook == "learned" else "user_state"
-    if (like := declared.get(name)) is None:
-        raise SalfError(f"{cls}.{hook} returned {name!r}, which {first} does not declare.")
-    if value.shape != like.shape:
-        raise SalfError(
-            f"{cls}.{hook} returned {name!r} of shape {tuple(value.shape)}, which {first} declares "
-            f"with shape {tuple(like.shape)}."
-        )
-    if value.dtype == like.dtype:
-        return value
-    number = value.to(like)  # of a state that is a number, Python's own may come
-    if value.ndim or not (like.is_floating_point() or number == value):
-        raise SalfError(
-            f"{cls}.{hook} returned {name!r} as {value.dtype}, which {first} declares as "
-            f"{like.dtype}."
-        )
-    return number
+    first = "server_state" if hook == "learned" else "user_state"
+    for name, value in new.items():
+        returned = f"{type(method).__name__}.{hook} returned {name!r}"
+        if (like := declared.get(name)) is None:
+            raise SalfError(f"{returned}, which {first} does not declare.")
+        # Of a state that is a number, Python's own may come.
+        number = not value.ndim and (like.is_floating_point() or bool(value.to(like) == value))
+        if value.shape != like.shape or not (number or value.dtype == like.dtype):
+            kinds = [f"of shape {tuple(one.shape)} as {one.dtype}" for one in (value, like)]
+            raise SalfError(f"{returned} {kinds[0]}, which {first} declares {kinds[1]}.")
+    return {name: value.to(declared[name]) for name, value in new.items()}

@@ -5,7 +5,7 @@ import random
 import pytest
 from devices import prepared
 
-from salf.core.deadline.retry import Retry
+from salf.core.deadline.times import Retry
 
 
 def test_nothing_is_run_when_the_forward_pass_and_the_last_layer_cannot_fit():
@@ -162,17 +162,16 @@ def rounds_served(slower, seed, deadline, slow=range(0)):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("slower", SLOWER)
-@pytest.mark.parametrize("deadline", [29.0, 31.0])
-def test_users_for_whom_a_round_in_five_fits_are_served_alike(slower, deadline):
+def test_users_for_whom_a_round_in_five_fits_are_served_alike(slower):
     """All users together, not only those that were lucky in their first rounds."""
-    served = [sum(rounds_served(SLOWER[slower], seed, deadline)) for seed in range(8)]
+    served = [sum(rounds_served(SLOWER[slower], seed, 29.0)) for seed in range(6)]
     assert min(served) >= max(served) / 2, served
 
 
 @pytest.mark.slow
 def test_users_that_were_too_slow_for_a_while_are_served_again():
     served = [
-        rounds_served(SLOWER["log-normal"], seed, 33.0, slow=range(50, 90)) for seed in range(8)
+        rounds_served(SLOWER["log-normal"], seed, 33.0, slow=range(50, 90)) for seed in range(6)
     ]
     after = [sum(one[150:]) for one in served]
     assert min(after) >= max(after) / 2, after

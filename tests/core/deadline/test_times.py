@@ -66,16 +66,6 @@ def test_a_first_round_that_was_slow_by_accident_does_not_keep_the_user_from_goi
     assert depths[-1] == 1
 
 
-def test_one_hiccup_does_not_change_what_is_expected():
-    _, backpropagation, device, loss = prepared()
-    for _ in range(10):
-        backpropagation.within(None, loss)
-    device.speed = 0.1
-    backpropagation.within(None, loss)
-    device.speed = 1.0
-    assert all(backpropagation.within(4.0, loss).depth == 1 for _ in range(20))
-
-
 def test_expected_times_are_high_but_not_the_highest_of_the_last_rounds():
     times = StageTimes(1)
     for second in range(1, 21):
@@ -94,27 +84,6 @@ def test_times_that_are_not_seen_any_more_shrink_a_little_until_they_are_seen_ag
     assert times.expected(0, pace=1.0) == 1.0
     times.learn({0: 1.0, 1: 0.9})
     assert times.expected(1, pace=1.0) == 1.0
-
-
-def test_a_stage_that_is_seen_again_says_nothing_about_the_speed_of_others():
-    """It was expected to take less for want of news, not because anything was faster."""
-    times = StageTimes(2)
-    times.learn({0: 1.0, 2: 1.0, 1: 1.0, 3: 0.0})
-    for _ in range(100):
-        times.learn({0: 1.0, 3: 0.0})
-    times.learn({0: 1.0, 2: 1.0, 3: 0.0})
-    assert times.expected(2, pace=1.0) == 1.0
-    assert times.expected(1, pace=1.0) == pytest.approx(0.995**101)
-
-
-def test_one_new_time_is_worth_more_than_many_old_ones():
-    times = StageTimes(2)
-    for _ in range(16):
-        times.learn({0: 1.0, 1: 1.0, 2: 1.0, 3: 0.0})
-    for _ in range(16):
-        times.learn({0: 1.0, 2: 1.0, 3: 0.0})
-    times.learn({0: 1.0, 1: 0.1, 2: 1.0, 3: 0.0})
-    assert times.expected(1, pace=1.0) == 0.1
 
 
 def test_one_slow_last_layer_does_not_end_a_user_that_runs_it_seldom():

@@ -5,21 +5,23 @@ import numpy as np
 from salf.core.draws import Keyed
 from salf.worlds.fleet.cost import Cost
 from salf.worlds.fleet.deadlines import DeadlineSchedule
-from salf.worlds.fleet.devices import Fleet
+from salf.worlds.fleet.devices import MULTIPLY_ADDS, DeviceClass, Fleet
 from salf.worlds.fleet.timing import Timing
 from salf.worlds.fleet.world import OnFleet
 
 # Two layers. A row costs 3 until layer 2 is done (2 forward, 1 backward), then 2 for layer 1.
-COST = Cost(
-    forward=np.array([1.0, 1.0]), backward=np.array([2.0, 1.0]), bytes=np.array([20.0, 10.0])
-)
+PASSES = np.array([[1.0, 1.0], [2.0, 1.0]])
+COST = Cost(*PASSES, bytes=np.array([20.0, 10.0]), products=PASSES)
+# With one row, times are the same on devices on which half of them are for launching.
+HALF = DeviceClass("half", multiply_add=0.5, launch=0.5)
+CLASSES = [MULTIPLY_ADDS]
 # Layer 2 after 0.6, 1.2 and 3 s, all after 1, 2 and 5 s.
 SPEEDS = [5.0, 2.5, 1.0]
 EVERYBODY = np.arange(3)
 
 
 def timing(speeds=SPEEDS, rows=1, steps=1, **fleet):
-    devices = Fleet.of(speeds, **fleet).devices
+    devices = Fleet.of(speeds, counted=CLASSES * len(speeds), **fleet).devices
     return Timing(
         devices,
         COST,

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, field
 
+import by_hand
 import numpy as np
 import pytest
-from by_hand import COST, EVERYBODY, rounds, timing, world
+from by_hand import COST, EVERYBODY, HALF, SPEEDS, rounds, timing, world
 
 from salf.common.errors import SalfError
 from salf.core.draws import Keyed
@@ -15,6 +16,12 @@ from salf.worlds.fleet.deadlines import DeadlineSchedule
 from salf.worlds.fleet.devices import MULTIPLY_ADDS, DeviceClass, Fleet
 from salf.worlds.fleet.jitter import ExponentialLayers, LogNormal
 from salf.worlds.fleet.timing import Timing
+
+
+@pytest.fixture(autouse=True, params=[MULTIPLY_ADDS, HALF], ids=["rows", "launches"])
+def kind(request, monkeypatch):
+    monkeypatch.setattr(by_hand, "CLASSES", [request.param])
+    return request.param
 
 
 def test_a_round_ends_at_its_deadline_and_who_is_done_just_then_is_in_time():
@@ -178,17 +185,9 @@ def test_a_cohort_keeps_as_many_users_at_work():
         assert (arrived.depth == 1).sum() == 1
 
 
-def test_a_buffer_without_a_clock_says_what_it_needs():
-    from salf.worlds.base import AtDeadline
-    from salf.worlds.depth import Uniform
-
-    with pytest.raises(SalfError, match="needs a clock"):
-        method("asyncfl", buffer=3).world(AtDeadline(Uniform(3, 2)))
-
-
 def test_heterofl_gives_slow_devices_a_narrow_network_and_loses_those_who_are_late_all_the_same():
     """A quarter of the work: user 1 is done after 0.5 s, user 2 after 1.25 s."""
-    narrow = Cost(COST.forward / 4, COST.backward / 4, COST.bytes / 4)
+    narrow = Cost(*COST.multiply_adds / 4, COST.bytes / 4, products=COST.products / 4)
 
     def of_width(width):
         full = timing()
@@ -270,19 +269,19 @@ def test_layers_of_1_and_9_ns_do_not_take_equally_long():
 
 
 def test_equal_time_batches_take_all_users_as_long():
-    devices = timing().devices
+    devices = Fleet.of(SPEEDS).devices
     # The median device takes 16 x 5 / 2.5 = 32 s; so do 32 rows at speed 5 and 6.4 at speed 1.
     assert equal_time(devices, COST, 16).tolist() == [32, 16, 6]
     # Within 8 s there are 8, 4 and 1.6 rows.
     assert equal_time(devices, COST, 16, seconds=8.0).tolist() == [8, 4, 2]
     assert equal_time(devices, COST, 16, steps=4, seconds=8.0).tolist() == [2, 1, 1]
-    fast = timing(speeds=[1000.0, 1.0, 1.0]).devices
+    fast = Fleet.of([1000.0, 1.0, 1.0]).devices
     assert equal_time(fast, COST, 16).tolist() == [64, 16, 16]  # at most four times as many
 
 
 def test_equal_time_batches_leave_time_for_the_link():
     """Down and up take 30/60 + 30/20 = 2 s: of 8 s there are 6 left."""
-    devices = timing(up=20.0, down=60.0).devices
+    devices = Fleet.of(SPEEDS, up=20.0, down=60.0).devices
     assert equal_time(devices, COST, 16, seconds=8.0).tolist() == [6, 3, 1]
     assert equal_time(devices, COST, 16, seconds=1.0).tolist() == [1, 1, 1]
 
@@ -323,6 +322,7 @@ def test_a_stage_has_a_fixed_part_and_one_for_every_row():
 
 def test_devices_may_be_of_several_classes():
     fleet = Fleet.of([1.0, 10.0, 2.0], counted=[PHONE, MULTIPLY_ADDS, PHONE])
+    assert fleet.pace.tolist() == [10, 10, 20]
     assert str(fleet).count("typical phones or multiply-adds per second") == 1
     ones = np.ones(3, np.int64)
     made = Timing(fleet.devices, WITH_LAUNCHES, lambda u: ones[u], lambda u: ones[u])

@@ -1,9 +1,10 @@
 """TimelyFL against rounds worked out by hand."""
 
+import by_hand
 import numpy as np
 import pytest
 import torch
-from by_hand import rounds, timing
+from by_hand import HALF, rounds, timing
 
 import salf
 from nets import small_mlp
@@ -14,11 +15,18 @@ from salf.core.draws import Keyed
 from salf.methods import method
 from salf.worlds.base import AtDeadline
 from salf.worlds.depth import Uniform
+from salf.worlds.fleet.devices import MULTIPLY_ADDS
 from salf.worlds.fleet.jitter import Jitter
 from salf.worlds.fleet.world import OnFleet
 
 # Seconds of layer 2 (with the forward pass) and of all of a step: 0.6 of 1, 1.2 of 2, 2 of 3 1/3.
 SPEEDS = [5.0, 2.5, 1.5]
+
+
+@pytest.fixture(autouse=True, params=[MULTIPLY_ADDS, HALF], ids=["rows", "launches"])
+def kind(request, monkeypatch):
+    monkeypatch.setattr(by_hand, "CLASSES", [request.param])
+    return request.param
 
 
 def timely(fastest, times="measured", **settings):
@@ -152,21 +160,6 @@ def test_a_run_takes_more_local_steps_than_planned_where_they_fit_on_any_engine_
     assert trained("auto")[0].engine == "stacked"
     work = loop[0].rows[0].work
     assert work > 3 * 5 * 68 * 2  # four steps of user 0 and one of user 1, of 68 weights
-
-
-def test_an_engine_of_one_local_step_is_refused():
-    data = torch.randn(40, 4), torch.randint(0, 3, (40,))
-    with pytest.raises(SalfError, match="the fused engine computes one local step"):
-        salf.train(
-            small_mlp(dtype=torch.float32),
-            data,
-            method=method("timelyfl"),
-            fleet=salf.Fleet.of([1.0] * 4),
-            users=4,
-            rounds=1,
-            batch_size=5,
-            engine="fused",
-        )
 
 
 def test_it_says_what_it_needs():

@@ -1,8 +1,7 @@
 """Backpropagation that stops at a deadline, for real devices.
 
 A round is a sequence of stages: the forward pass, the layers L, L-1, ..., 1, and the return to the
-caller. `times` learns how long each stage takes, `retry` decides when to start a round whose last
-layer is not expected to fit, and `backprop` runs the stages and stops before the one that does not
+caller. `times` learns how long each takes and when to start; `backprop` stops before what does not
 fit.
 """
 

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 
 from salf.common.errors import SalfError
-from salf.core.deadline.retry import Retry
-from salf.core.deadline.times import FORWARD, StageTimes
+from salf.core.deadline.times import FORWARD, Retry, StageTimes
 from salf.core.layers import Layers
 
 SLOWEST = 2.0  # how much slower than usual a round may look, since one hiccup is not a slow round
@@ -79,7 +78,7 @@ class Backpropagation:
 
         The deadline is a duration in seconds from this call; None means no deadline. If the forward
         pass and the last layer are not expected to fit, neither is run, except in a few rounds that
-        check whether this is still so (`retry.py`). With `more`, this is a further local
+        check whether this is still so (`Retry`). With `more`, this is a further local
         step of a round whose result would be lost by being late, so there are no such checks.
         """
         if deadline is not None and math.isnan(deadline):

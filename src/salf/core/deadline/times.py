@@ -18,6 +18,10 @@ PRECISION = 0.01  # the least relative spread of a time that is assumed
 TINY = 1e-9  # seconds; a shorter time has no logarithm of use
 LATEST = 0.2  # the weight of the latest forward pass in the mean course of them
 FORGET = 0.995  # the trust in a time per round without a new one: so slow layers are run again
+EAGER = 8  # every round is started if at least one in eight succeeds
+SELDOM = 24  # one round in 24 is started without any chance, which is fewer than 5 %
+COLD = 3  # the first rounds are slow, so this many are started whatever the chance
+HEAD_START = 0.8  # of a try, so that bad first rounds are doubted soon
 
 
 class StageTimes:
@@ -129,6 +133,41 @@ class StageTimes:
     def _ordered(self, stage: int) -> list[float]:
         """The latest times of a stage, sorted; 0 if there are none."""
         return sorted(list(self.seen[stage])[-WINDOW:]) or [0.0]
+
+
+class Retry:
+    """When to start a round although its last layer will probably not be complete in time.
+
+    A device that never starts cannot learn that it has become faster; one that always starts
+    returns late again and again. So the share of rounds a device starts follows its chance:
+
+        share = min(1, max(EAGER * chance, 1 / SELDOM))
+
+    It is continuous in the chance, because devices of equal speed estimate different chances: with
+    a threshold, one would always start and the other hardly ever. The shares of rounds with a low
+    chance are added up; at 1, the next round is started: a try.
+    """
+
+    def __init__(self) -> None:
+        self.cold = COLD  # rounds left to start whatever the chance
+        self.credit = HEAD_START
+
+    @property
+    def due(self) -> bool:
+        """Whether the next round is a try."""
+        return self.credit >= 1
+
+    def starts(self, chance: float) -> bool:
+        """Whether to start a round with this chance of success."""
+        return EAGER * chance >= 1 or self.cold > 0 or self.due
+
+    def learn(self, chance: float, *, started: bool) -> None:
+        """Take in a round that had this chance."""
+        if started:
+            self.cold = max(0, self.cold - 1)
+            self.credit -= self.due
+        if EAGER * chance < 1:
+            self.credit += max(EAGER * chance, 1 / SELDOM)
 
 
 def _spread(values: Sequence[float], mean: float) -> float:

@@ -8,27 +8,17 @@ from torch import Tensor, nn
 from salf.core.arrivals import Floats, Ints
 from salf.core.compression import Compression, upload_bytes
 from salf.core.layers import Layers
-from salf.core.work import work
+from salf.core.work import Work, work
 from salf.worlds.fleet.devices import Devices
 
 MOST = 4  # times the batch size is the largest batch
 
 
 @dataclass(frozen=True, eq=False)
-class Cost:
-    """The work of a step in each layer 1..L, and the bytes of the layer.
+class Cost(Work):
+    """The work of a step, and the bytes that are sent where updates are compressed."""
 
-    `sent` are those of its update where that is compressed.
-    """
-
-    forward: Floats  # multiply-adds of a row
-    backward: Floats
-    bytes: Floats
     sent: Floats | None = None
-    large: Floats | float = 0.0  # multiply-adds in convolutions larger than 3 x 3, [2 passes, L]
-    depthwise: Floats | float = 0.0  # multiply-adds in depthwise convolutions, [2, L]
-    products: Floats | float = 0.0  # matrix products and convolutions launched, [2, L]
-    trained: Floats | float = 0.0  # parameters, [L]
 
     @classmethod
     def of(
@@ -39,27 +29,11 @@ class Cost:
         compression: Compression | None = None,
     ) -> "Cost":
         """Count on the module, for a batch `example`."""
-        found, rows = work(model, layers, example), len(example)
         sent = None
         if compression is not None:
             weights = {**dict(model.named_parameters()), **dict(model.named_buffers())}
             sent = np.array(upload_bytes(compression, layers, weights), np.float64)
-
-        def both(name: str) -> Floats:
-            passes = [each.forward for each in found], [each.backward for each in found]
-            return np.array([[getattr(p, name) for p in each] for each in passes], np.float64)
-
-        forward, backward = both("multiply_adds") / rows
-        return cls(
-            forward,
-            backward,
-            np.array([each.bytes for each in found], np.float64),
-            sent,
-            both("large") / rows,
-            both("depthwise") / rows,
-            both("products"),
-            np.array([each.parameters for each in found], np.float64),
-        )
+        return cls(**vars(work(model, layers, example)), sent=sent)
 
     @property
     def upload(self) -> Floats:
@@ -68,11 +42,6 @@ class Cost:
     @property
     def layers(self) -> int:
         return len(self.bytes)
-
-    @property
-    def multiply_adds(self) -> Floats:
-        """The multiply-adds of a row, [2, L]: of the forward and the backward pass."""
-        return np.array([self.forward, self.backward])
 
 
 def stages(passes: Floats) -> Floats:

@@ -108,16 +108,11 @@ class Devices:
 
     def of(self, order: Ints) -> "Devices":
         """The devices in another order: that of the users who get them."""
-        return replace(
-            self,
-            speed=self.speed[order],
-            up=self.up[order],
-            down=self.down[order],
-            latency=self.latency[order],
-            jitter=self.jitter.of(order),
-            kind=self.kind[order],
-            availability=self.availability.of(order),
-        )
+        arrays = {
+            name: getattr(self, name)[order] for name in ("speed", "up", "down", "latency", "kind")
+        }
+        jitter, availability = self.jitter.of(order), self.availability.of(order)
+        return replace(self, jitter=jitter, availability=availability, **arrays)
 
 
 class Fleet:
@@ -180,8 +175,8 @@ class Fleet:
             return np.broadcast_to(np.asarray(values, np.float64), speeds.shape).copy()
 
         try:
-            ups, downs, latencies = each(up), each(down), each(latency)
-            law = jitter if isinstance(jitter, Jitter) else _log_normal(jitter, len(speeds))
+            arrays = each(speed), each(up), each(down), each(latency)
+            law = jitter if isinstance(jitter, Jitter) else LogNormal(each(jitter))
         except ValueError:
             raise SalfError(
                 f"give one value, or one for each of the {len(speeds)} devices."
@@ -190,16 +185,8 @@ class Fleet:
             counted = COUNTED[counted]
         own = [counted] * len(speeds) if isinstance(counted, DeviceClass) else counted
         kinds = tuple(dict.fromkeys(own))
-        devices = Devices(
-            speeds,
-            ups,
-            downs,
-            latencies,
-            law,
-            pair=pair,
-            kinds=kinds,
-            kind=each([kinds.index(kind) for kind in own]).astype(np.int64),
-        )
+        kind = np.array([kinds.index(kind) for kind in own])
+        devices = Devices(*arrays, law, pair=pair, kinds=kinds, kind=kind)
         return cls.made(name, devices).available(availability)
 
     @classmethod
@@ -250,6 +237,13 @@ class Fleet:
             )
         return Fleet.made(self.name, replace(self.devices, availability=availability))
 
+    @property
+    def pace(self) -> Floats:
+        """The speed of each device, such that those of several classes can be compared."""
+        of = self.devices
+        usual = np.array([np.mean(kind.multiply_add) for kind in of.kinds])
+        return of.speed if len(usual) == 1 else np.asarray(of.speed / usual[of.kind])
+
     def paired(self, how: Pair, dominant: Ints | None = None, sizes: Ints | None = None) -> "Fleet":
         """These devices, assigned to users at random or by their data.
 
@@ -264,7 +258,7 @@ class Fleet:
         if by is None:
             raise SalfError(f"pair {how!r} needs to know every user's {how} in advance.")
         order = np.empty(len(self), np.int64)
-        order[np.argsort(by, kind="stable")] = np.argsort(self.devices.speed, kind="stable")
+        order[np.argsort(by, kind="stable")] = np.argsort(self.pace, kind="stable")
         return Fleet.made(self.name, self.devices.of(order))
 
     def slowest(self, part: float = 0.1) -> Ints:
@@ -274,7 +268,7 @@ class Fleet:
         """
         count = max(1, round(part * len(self)))
         available = self.devices.availability.time_available(np.arange(len(self)))
-        return np.sort(np.lexsort((self.devices.speed, available))[:count])
+        return np.sort(np.lexsort((self.pace, available))[:count])
 
     def preview(
         self, model: "nn.Module", deadline: float | str | None = None, **settings: Any
@@ -286,11 +280,6 @@ class Fleet:
         from salf.worlds.fleet.preview import of_model
 
         return of_model(self, model, deadline, **settings)
-
-
-def _log_normal(sigma: float | Sequence[float], devices: int) -> Jitter:
-    spread = np.asarray(sigma, np.float64)
-    return LogNormal(np.broadcast_to(spread, (devices,)) if spread.ndim else float(spread))
 
 
 def drawn_normal(seed: int, users: int, n: int) -> Floats:

@@ -1,0 +1,216 @@
+"""Which method wins where: compute time to link time, spread of speeds and label skew.
+
+    OMP_NUM_THREADS=1 python benchmarks/map.py [--out FOLDER] [--figure docs/figures/map.svg]
+
+30 phones (the class of `phones`) train the paper's MLP on MNIST. In each cell their speeds are
+log-normal, and all have one link, such that the median phone computes `ratio` times as long as it
+downloads and uploads. Every method has the time of 150 rounds of the median phone. Its deadline
+(by which phones reach 40, 65 or 90 % of their layers) and its learning rate are the best on
+held-out data with a seed that is not judged; accuracies are those on the test data with three
+others. A method ties with the best if the 95 % interval of their difference, paired by seed, has 0.
+Results are kept in the folder: repeat the command to continue.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from salf.common.bars import Bar
+from salf.common.intervals import interval
+from salf.report import names
+from salf.report.extra import alt
+from salf.report.style import pictures, spec, write
+from salf.runs.config import Config
+from salf.runs.federation import problem_of
+from salf.runs.fleet_law import FleetLaw
+from salf.runs.on_fleet import fleet_world
+from salf.runs.pool import Finished, run_all, run_job
+from salf.worlds.fleet.devices import Fleet, drawn_normal
+from salf.worlds.fleet.named import PHONE
+
+RATIOS = (0.1, 1.0, 10.0)  # compute time to link time
+SPREADS = (0.0, 0.8, 1.6)  # sigma of the logarithm of speed
+SPLITS = ("iid", "dirichlet:0.1")
+REACHES, RATES = (0.4, 0.65, 0.9), (0.05, 0.1, 0.2)
+ROUNDS, TUNED, JUDGED = 150, 100, (0, 1, 2)
+METHODS = {  # by name: settings
+    "SALF": {"method": "salf"},
+    "SALF, 4 local steps": {"method": "salf", "local_steps": 4},
+    "SALF-Recall": {"method": "salf-recall", "batches": "equal"},
+    "Drop": {"method": "drop"},
+    "FedAvg": {"method": "fedavg"},
+}
+COMPUTE, BYTES = 6.2e-3, 103_272.0  # seconds of the median phone's step; bytes of the MLP
+
+
+def devices(users: int, seed: int, sigma: float = 0.8, ratio: float = 1.0) -> Fleet:
+    """Phones of this spread of speeds with one link: the fleet of a cell."""
+    (z,) = drawn_normal(seed, users, 1)
+    rate = 2 * BYTES * ratio / COMPUTE
+    return Fleet.of(np.exp(sigma * z), jitter=0.06, up=rate, down=rate, counted=PHONE)
+
+
+class Cell(NamedTuple):
+    ratio: float
+    spread: float
+    split: str
+
+    @property
+    def config(self) -> Config:
+        fleet = f"map:devices:sigma={self.spread},ratio={self.ratio}"
+        clock = {"seconds": self.seconds, "eval_seconds": self.seconds / 10}
+        return Config(model="mlp", fleet=fleet, split=self.split, threads=1, **clock)
+
+    @property
+    def seconds(self) -> float:
+        return ROUNDS * COMPUTE * (1 + 1 / self.ratio)
+
+    def tried(self, method: str) -> list[dict[str, Any]]:
+        """The settings of a method that are tuned."""
+        own, found = METHODS[method], self.deadlines(METHODS[method].get("local_steps", 1))
+        deadlines = [None] if method == "FedAvg" else found
+        return [{**own, "deadline": T, "lr": lr} for T, lr in product(deadlines, RATES)]
+
+    def deadlines(self, steps: int) -> list[float]:
+        config = self.config.changed(local_steps=steps, method="fedavg")
+        world, _, _ = fleet_world(config, problem(self.split), config.make_method())
+        law = FleetLaw(world.timing, config.users, self.seconds)
+        return [law.deadline_for(reach) for reach in REACHES]
+
+
+@cache
+def problem(split: str) -> Any:
+    return problem_of(Config(model="mlp", split=split))
+
+
+class Runs:
+    """Accuracies on held-out and on test data by config, kept in a file with a line for each."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.file, self.found = folder / "accuracies.jsonl", dict[str, list[float]]()
+        if self.file.exists():
+            for line in self.file.read_text(encoding="utf-8").splitlines():
+                self.found |= json.loads(line)
+
+    def do(self, what: str, configs: Sequence[Config]) -> None:
+        jobs = {key(each): run_job(each, None, 1.0) for each in configs}
+        jobs = {name: job for name, job in jobs.items() if name not in self.found}
+
+        def keep(name: str, done: Finished) -> None:
+            result = done.results.get(name)
+            history = None if result is None else result.history
+            self.found[name] = (
+                [0.0, 0.0]
+                if history is None
+                else [history.curve[-1][1] if history.curve else 0.0, history.test_accuracy]
+            )
+            with self.file.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps({name: self.found[name]}) + "\n")
+
+        with Bar(what, counted=True) as bar:
+            run_all(jobs, None, bar.update, keep)
+
+    def held_out(self, config: Config) -> float:
+        return self.found[key(config)][0]
+
+    def tested(self, config: Config) -> float:
+        return self.found[key(config)][1]
+
+
+def key(config: Config) -> str:
+    chosen = ("fleet", "split", "method", "local_steps", "deadline", "lr", "seed")
+    return " ".join(str(getattr(config, name)) for name in chosen)
+
+
+def measure(runs: Runs) -> list[dict[str, Any]]:
+    """A record of every cell: each method's accuracies, seed by seed."""
+    cells = [Cell(*each) for each in product(RATIOS, SPREADS, SPLITS)]
+    tuned = {
+        (cell, method): [cell.config.changed(**each, seed=TUNED) for each in cell.tried(method)]
+        for cell in cells
+        for method in METHODS
+    }
+    runs.do("tuning", [config for configs in tuned.values() for config in configs])
+    best = {place: max(configs, key=runs.held_out) for place, configs in tuned.items()}
+    judged = {p: [each.changed(seed=seed) for seed in JUDGED] for p, each in best.items()}
+    runs.do("judging", [config for configs in judged.values() for config in configs])
+    return [
+        {
+            **cell._asdict(),
+            "accuracies": {m: [runs.tested(each) for each in judged[cell, m]] for m in METHODS},
+            "chosen": {m: {"deadline": best[cell, m].deadline, "lr": best[cell, m].lr}
+                       for m in METHODS},
+        }
+        for cell in cells
+    ]  # fmt: skip
+
+
+def apart(accuracies: dict[str, list[float]], one: str, other: str) -> tuple[float, bool]:
+    """The difference of two methods in points, and whether it may be chance."""
+    pairs = zip(accuracies[one], accuracies[other], strict=True)
+    found = interval([100 * (a - b) for a, b in pairs])
+    return found.mean, found.low <= 0 <= found.high
+
+
+def shown(record: dict[str, Any]) -> dict[str, Any]:
+    """What the figure says of a cell."""
+    found = record["accuracies"]
+    ranked = sorted(found, key=lambda method: -sum(found[method]))
+    first = [m for m in ranked if m == ranked[0] or apart(found, ranked[0], m)[1]]
+    rivals = [m for m in ranked if not m.startswith("SALF")]
+    ours = next(m for m in ranked if m.startswith("SALF"))
+    gain, tie = apart(found, ours, rivals[0])
+    return {
+        "ratio": f"{record['ratio']:g}",
+        "spread": f"{record['spread']:g}",
+        "labels": "labels: " + names.split(record["split"]),
+        "first": "all five" if len(first) == len(found) else [*first],
+        "gain": round(gain, 2),
+        "colour": 0.0 if tie else round(gain, 2),
+        "told": f"{gain:+.1f}".replace("-", "−") + (" (tie)" if tie else ""),
+    }
+
+
+def figure(records: Sequence[dict[str, Any]]) -> Any:
+    """A panel for each split: the best SALF less the best other, and who is first."""
+    data = alt.Data(values=[shown(record) for record in records])
+    x = alt.X("ratio:N", sort=[f"{r:g}" for r in RATIOS], title="compute time : link time")
+    x = x.axis(labelAngle=0)
+    y = alt.Y("spread:N", sort=[f"{s:g}" for s in reversed(SPREADS)], title="spread of speeds (σ)")
+    scale = alt.Scale(domain=[-10, 0, 10], range=["#0072B2", "#f7f7f7", "#D55E00"], clamp=True)
+    title = "points over the best of Drop and FedAvg"
+    base = alt.Chart(data).encode(x=x, y=y)
+    rect = base.mark_rect(stroke="white").encode(
+        color=alt.Color("colour:Q", scale=scale, title=title, legend=alt.Legend(orient="bottom"))
+    )
+    number = base.mark_text(dy=-16, fontSize=14, fontWeight="bold").encode(text="told:N")
+    who = base.mark_text(dy=2, fontSize=10, lineBreak="\n").encode(text="first:N")
+    layers = alt.layer(rect, number, who).properties(width=390, height=270)
+    return spec(layers.facet(alt.Facet("labels:N", title=None), columns=2), {})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("map"), help="folder of the results")
+    parser.add_argument("--figure", type=Path, default=Path("docs/figures/map.svg"))
+    arguments = parser.parse_args()
+    records = measure(Runs(arguments.out))
+    (arguments.out / "map.json").write_text(json.dumps(records, indent=1), encoding="utf-8")
+    drawn = pictures(figure(records), arguments.figure.with_suffix(""))
+    write({path: content for path, content in drawn.items() if path.suffix == ".svg"})
+    for record in records:
+        means = {m: sum(each) / len(each) for m, each in record["accuracies"].items()}
+        row = "  ".join(f"{method} {mean:.3f}" for method, mean in means.items())
+        cell = shown(record)
+        print(f"{cell['ratio']:>4} {cell['spread']:>4} {record['split']:14} {row}  {cell['told']}")
+
+
+if __name__ == "__main__":
+    main()
