@@ -57,20 +57,26 @@ def ends(seeds: Sequence[Course] | None) -> list[float] | None:
     return None if seeds is None else [course.end for course in seeds]
 
 
-def points(line: str, seeds: Sequence[Course] | None, column: str, row: str = "") -> list[Point]:
+def points(line: str, seeds: Sequence[Course] | None, panel: str) -> list[Point]:
     """The mean over the seeds in every evaluated round; of a long curve, at equal distances."""
     means = [
         (rounds[0][0], interval([accuracy for _, accuracy in rounds]))
         for rounds in zip(*(course.points for course in seeds or ()), strict=True)
     ]
-    return [Point(line, t, **drawn(mean), column=column, row=row) for t, mean in thinned(means)]
+    return [Point(line, t, **drawn(mean), panel=panel) for t, mean in thinned(means)]
 
 
-def figure(points: Sequence[Point], lines: Sequence[Line], height: int = 220, **title: Any) -> Spec:
+def figure(
+    points: Sequence[Point],
+    lines: Sequence[Line],
+    height: int = 220,
+    wrap: int = 4,
+    **title: Any,
+) -> Spec:
     """Accuracies over the rounds."""
     x = Axis("Round", domain=(0, max((point.x for point in points), default=1)))
     y = Axis("Accuracy on held-out data")
-    return lines_figure(Lines(points, lines, x, y, height=height), **title)
+    return lines_figure(Lines(points, lines, x, y, height=height, wrap=wrap), **title)
 
 
 def curve_rows(found: Found, configs: Iterable[Config]) -> list[dict[str, Any]]:

@@ -98,8 +98,7 @@ def _figure(size: Size, panels: Mapping[tuple[str, str], Panel]) -> Spec:
             names.method(method),
             deadline,
             **drawn(interval(seeds)),
-            column=MAPPINGS[mapping],
-            row=HEADINGS[average],
+            panel=f"{MAPPINGS[mapping]}\n{HEADINGS[average]}",
         )
         for (mapping, average), panel in panels.items()
         for deadline in size.deadlines
@@ -112,6 +111,7 @@ def _figure(size: Size, panels: Mapping[tuple[str, str], Panel]) -> Spec:
         x=Axis("Deadline T_max in µs", ticks=size.deadlines, domain=(0, max(size.deadlines))),
         y=Axis("Test accuracy"),
         interval="bar",
+        wrap=len({average for _, average in panels}),
     )
     return figure(chart, **heading("latency", **_told(size)))
 

@@ -218,7 +218,7 @@ def _figure(measured: Sequence[Json], size: Size) -> Spec:
             record["reached"],
             record["measured"],
             reference=record["binomial"],
-            column=_size(one),
+            panel=_size(one),
         )
         for one in shown
         for record in _records(one)

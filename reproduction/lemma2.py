@@ -286,13 +286,13 @@ def _chart(records: Sequence[Json], least: float, most: float, title: str, heigh
             record["ratio"],
             max(record["low"], least),
             min(record["high"], most),
-            column=record["case"],
+            panel=record["case"],
         )
         for record in records
         if least <= record["ratio"] <= most
     ]
     cases = dict.fromkeys(record["case"] for record in records)
-    points += [Point("FedAvg", x, 1.0, column=c) for c in cases for x in (0.5, last + 0.5)]
+    points += [Point("FedAvg", x, 1.0, panel=c) for c in cases for x in (0.5, last + 0.5)]
     colours = ("#D55E00", "#E69F00", "#56B4E9", "#0072B2")
     lines = [Line(*pair) for pair in zip(variants, colours, strict=True)]
     return Lines(

@@ -309,7 +309,7 @@ def _figure(points: Points, size: Size) -> Spec:
             min(values),
             max(values),
             reference=_bound(layers, users),
-            column=STARTS[start],
+            panel=STARTS[start],
         )
         for start, layers, users in points.by_size
         for values in [points.over_G2(start, layers, users)]

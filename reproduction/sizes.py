@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from salf.data import placed
+from salf.data.named import RECIPES
 from salf.runs.config import Config
 from salf.runs.presets import PRESETS as CONFIGS
 
@@ -129,8 +129,13 @@ class ItemSettings:
             return size
         configs = {
             name: replace(config, data_dir=self.data_dir)
-            if placed(config.data, Path(self.data_dir))
+            if _holds(Path(self.data_dir), config.data)
             else config
             for name, config in size.configs.items()
         }
         return replace(size, configs=configs)
+
+
+def _holds(folder: Path, data: str) -> bool:
+    recipe = RECIPES.get(data)
+    return recipe is not None and any(map(recipe.find, recipe.places(folder)))

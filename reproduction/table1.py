@@ -134,8 +134,7 @@ def _figure(cells: Cells, size: Size) -> Spec:
             ratio,
             **drawn(interval(seeds)),
             reference=published(model, method, ratio),
-            column=HEADINGS[average],
-            row=model.upper(),
+            panel=f"{model.upper()}\n{HEADINGS[average]}",
         )
         for (model, method, average, ratio), seeds in cells.values.items()
     ]
@@ -147,5 +146,6 @@ def _figure(cells: Cells, size: Size) -> Spec:
         interval="bar",
         reference="diamonds",
         height=230,
+        wrap=len({average for _, _, average, _ in cells.values}),
     )
     return figure(chart, **heading("table1", size=size, seeds=over_seeds(size.seeds)))

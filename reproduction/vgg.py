@@ -89,11 +89,12 @@ class Vgg(Trained):
         several, images = len(averages) > 1, held_out_images(size)
         points = [
             point
+            for average in averages
             for case, seeds in courses.items()
             # FedAvg is in the panels of both ways of averaging.
-            for average in ([case.average] if case.average else averages)
-            for row in [HEADINGS[average] if several else ""]
-            for point in curves.points(self._line(case).name, seeds, _net(case.net), row)
+            if case.average in (average, "")
+            for panel in [_net(case.net) + f"\n{HEADINGS[average]}" * several]
+            for point in curves.points(self._line(case).name, seeds, panel)
         ]
         run = _what_was_run(size, nets)
         averaged = "" if several else f", {names.AVERAGES[averages[0]]}"
@@ -109,7 +110,9 @@ class Vgg(Trained):
         }
         return Outcome(
             rows=curves.curve_rows(found, [run for runs in configs.values() for run in runs]),
-            figure=curves.figure(points, lines, title=self.title, subtitle=[run, users]),
+            figure=curves.figure(
+                points, lines, wrap=len(nets), title=self.title, subtitle=[run, users]
+            ),
             findings=[
                 _so_far(size, noted(one, one_seed(size.vgg_seeds)), _has_learned(courses, nets))
                 for average in averages

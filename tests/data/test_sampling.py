@@ -167,7 +167,7 @@ def test_the_engines_agree_on_cohorts_with_unequal_batches(name, average, make, 
         more = {"chunk_bytes": key[1]} if key[1] else {}
         more |= {"cohort": cohort, "by_samples": by_samples, "options": options}
         sim = unequal(make, name, engine=key[0], **more)
-        rows[key] = [sim.step() for _ in range(8)]
+        rows[key] = [sim.step() for _ in range(5)]
         ends[key] = copy_of(sim.model)
     wanted, rounds = ends.pop(("loop", 0)), rows.pop(("loop", 0))
     assert max(row.reached[-1] for row in rounds) <= (cohort or 8) + (8 if name == "asyncfl" else 0)

@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from salf.common.errors import SalfError
-from salf.data import OwnData, Partition, Partitioned, Samples, from_tensors, joined, of_users, some
+from salf.data import OwnData, Partition, Partitioned, Samples, from_tensors, of_users, some
 
 CPU = torch.device("cpu")
 
@@ -81,7 +81,7 @@ def test_parts_are_views_of_one_array():
 @pytest.mark.parametrize(
     "data",
     [
-        joined([pair(user, size) for user, size in enumerate((3, 1, 4))]),
+        of_users([pair(user, size) for user, size in enumerate((3, 1, 4))]),
         OwnData(lambda user: pair(user, (3, 1, 4)[user]), 3),
         OwnData(lambda user: [np.asarray(each) for each in pair(user, (3, 1, 4)[user])], 3),
         OwnData([TensorDataset(*pair(u, s)) for u, s in enumerate((3, 1, 4))].__getitem__, 3),
@@ -107,7 +107,7 @@ def test_all_ways_to_give_each_user_its_data_give_the_same_rows(data):
 
 def test_bytes_are_images_and_normalised_for_users_of_their_own_too():
     images = torch.tensor([[0, 255]], dtype=torch.uint8)
-    for data in (joined([(images, torch.tensor([1]))]), OwnData(lambda user: (images, [1]), 1)):
+    for data in (of_users([(images, torch.tensor([1]))]), OwnData(lambda user: (images, [1]), 1)):
         assert data.rows(np.array([0]), np.array([[0]]))[0].tolist() == [[-1, 1]]
 
 
@@ -191,7 +191,7 @@ def test_users_of_a_list_may_have_data_of_different_kinds():
 
 def test_pairs_of_different_shapes_are_refused():
     with pytest.raises(SalfError, match=r"user 1 have shape \(\(3,\), \(\)\), .* user 0 have"):
-        joined([pair(0), (torch.ones(2, 3), torch.ones(2).long())])
+        of_users([pair(0), (torch.ones(2, 3), torch.ones(2).long())])
 
 
 def test_a_split_has_the_users_own_samples_as_stored():

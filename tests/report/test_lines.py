@@ -62,7 +62,7 @@ def test_an_axis_shows_all_numbers_with_some_room():
 
 
 def test_charts_below_each_other_share_a_title_and_can_be_drawn():
-    one = chart(Point("SALF", 1, 0.5, column="left"), Point("SALF", 2, 0.6, column="right"))
+    one = chart(Point("SALF", 1, 0.5, panel="left"), Point("SALF", 2, 0.6, panel="right"))
     svg = vl_convert.vegalite_to_svg(figure(one, one, title="Two", subtitle=["of them"]))
     assert svg.count(">Two<") == svg.count(">of them<") == 1
     assert svg.count(">left<") == 2

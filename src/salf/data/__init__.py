@@ -1,6 +1,6 @@
 """Data sets, and how their samples are shared out among users."""
 
-from salf.data.loading import example, load, placed, synthetic
+from salf.data.loading import example, load, synthetic
 from salf.data.samples import DataSet, Samples, from_tensors
 from salf.data.users_data import (
     OwnData,
@@ -10,7 +10,6 @@ from salf.data.users_data import (
     are_of_users,
     given,
     holdout,
-    joined,
     of_users,
     some,
     split,
@@ -28,10 +27,8 @@ __all__ = [
     "from_tensors",
     "given",
     "holdout",
-    "joined",
     "load",
     "of_users",
-    "placed",
     "some",
     "split",
     "synthetic",

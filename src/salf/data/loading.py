@@ -18,7 +18,7 @@ from salf.data.digits import load_digits
 from salf.data.files import cache_folder
 from salf.data.idx import load_idx
 from salf.data.images import load_folder
-from salf.data.named import CLASSES, RECIPES, is_in, load_named
+from salf.data.named import CLASSES, RECIPES, load_named
 from salf.data.samples import DataSet, Samples
 
 
@@ -88,11 +88,6 @@ def _own(spec: str) -> DataSet:
             "salf.from_tensors((inputs, labels), (test inputs, test labels))."
         )
     return replace(made, name=spec)
-
-
-def placed(spec: str, folder: Path) -> bool:
-    """Whether a data set known by name is in a folder, to be taken from there."""
-    return spec in RECIPES and is_in(RECIPES[spec], folder)
 
 
 # ---- made from a seed: for tests, demos, and machines without any data ------------------------

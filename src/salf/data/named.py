@@ -27,6 +27,8 @@ BATCHES = (*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin")
 ROW = 1 + 3 * 32 * 32  # bytes: a label and the planes of red, green and blue
 IDX_FILES = {part: f"{part}-idx{3 if 'images' in part else 1}-ubyte" for part in PARTS}
 
+Halves = tuple[Samples, Samples, str]  # train, test, and how far their bytes were checked
+
 
 @dataclass(frozen=True)
 class NamedSet:
@@ -44,6 +46,10 @@ class NamedSet:
     algorithm: str = "sha256"
     by_hand: str = f"{', '.join(IDX_FILES.values())} (plain or .gz)"
     copies: bool = False  # files of the same structure are taken from a user, and called so
+
+    def places(self, base: Path) -> list[Path]:
+        """The folders below `base` where its files may be."""
+        return [at for sub in (*self.folders, ".") if (at := base / sub).is_dir()]
 
 
 def load_named(recipe: NamedSet, folder: Path | None, cache: Path, report: Report) -> DataSet:
@@ -67,20 +73,11 @@ def load_named(recipe: NamedSet, folder: Path | None, cache: Path, report: Repor
     )
 
 
-def is_in(recipe: NamedSet, folder: Path) -> bool:
-    """Whether the data set is in a folder."""
-    ignored: list[str] = []
-    return _look(recipe, folder, ignored, ignored.append) is not None
-
-
-Halves = tuple[Samples, Samples, str]  # train, test, and how far their bytes were checked
-
-
 def _look(recipe: NamedSet, base: Path, tried: list[str], report: Report) -> Halves | None:
     reasons = []
-    for place in (base / sub for sub in (*recipe.folders, ".")):
+    for place in recipe.places(base):
         try:
-            if place.is_dir() and (paths := recipe.find(place)):
+            if paths := recipe.find(place):
                 return _checked(recipe, read_files(paths, recipe.files, place), recipe.copies)
         except (SalfError, OSError) as error:
             # Said aloud, since the files are there and somebody thinks that they are good.
@@ -124,7 +121,7 @@ def _fetched(recipe: NamedSet, source: Source, home: Path) -> Halves:
 
 def _data_set(recipe: NamedSet, found: Halves, origin: str) -> DataSet:
     train, test, checked = found
-    return DataSet(recipe.name, train, test, CLASSES, source=f"{origin}, {checked}")
+    return DataSet(recipe.name, train, test, CLASSES, f"{origin}, {checked}")
 
 
 def _reason(error: Exception) -> str:

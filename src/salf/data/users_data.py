@@ -204,7 +204,7 @@ def of_users(data: Any, users: int | None = None) -> UsersData | None:
     if isinstance(data, list):
         if users not in (None, len(data)):
             raise SalfError(f"the data are for {len(data)} users, but users is {users}.")
-        return joined(data) if all(map(_is_pair, data)) else OwnData(data.__getitem__, len(data))
+        return _joined(data) if all(map(_is_pair, data)) else OwnData(data.__getitem__, len(data))
     if users is None:
         raise SalfError(
             "data is a function of the user's number: pass the number of users as users=."
@@ -244,7 +244,7 @@ def some(data: UsersData, count: int, users: Index | None = None) -> Samples:
     return Samples(inputs, labels)
 
 
-def joined(pairs: Sequence[Any]) -> Partitioned:
+def _joined(pairs: Sequence[Any]) -> Partitioned:
     """Users with a pair (inputs, targets) each, as parts of one data set."""
     of_users = [samples_of(f"user {user}'s", pair) for user, pair in enumerate(pairs)]
     shapes = [(each.shape, tuple(each.labels.shape[1:])) for each in of_users]
@@ -342,10 +342,7 @@ def _dirichlet(classes: Index, users: int, alpha: float, rng: np.random.Generato
     """Give each user a class mix drawn from Dirichlet(alpha, ..., alpha), and an equal part.
 
     Users ask for samples by their mix, in waves. A class asked for more than it has left is shared
-    out by lot, and who went short asks again among the classes that are left. A wave satisfies
-    everybody or exhausts a class, so there are no more waves than classes, every sample is used,
-    and nobody goes short. (The other usual way, a Dirichlet draw over users for each class, gives
-    users of very different sizes, some of them empty.)
+    out by lot, and who went short asks again among the classes that are left.
     """
     order = rng.permutation(len(classes))
     pools = [order[classes[order] == c] for c in range(int(classes.max()) + 1)]
@@ -395,8 +392,7 @@ def _number(spec: str, value: str, example: str, whole: bool = False) -> float:
         number = float(value)
     except ValueError:
         number = math.nan
-    if not 0 < number < math.inf:
-        raise SalfError(f"the split {spec!r} needs a number above 0, as in {example}.")
-    if whole and number != int(number):
-        raise SalfError(f"the number in {spec!r} must be an integer, as in {example}.")
+    if not 0 < number < math.inf or (whole and number != int(number)):
+        kind = "a whole number" if whole else "a number"
+        raise SalfError(f"the split {spec!r} needs {kind} above 0, as in {example}.")
     return number

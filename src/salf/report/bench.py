@@ -192,7 +192,7 @@ def _of_data(suite: Suite, rows: Sequence[BenchRow], data: str) -> Section:
 def curves(suite: Suite, rows: Sequence[BenchRow], data: str) -> Spec:
     """Accuracy over the part of the budget that is used, a panel per scenario."""
     points = [
-        Point(name(row), (point + 1) / POINTS, accuracy, column=cell.scenario.title)
+        Point(name(row), (point + 1) / POINTS, accuracy, panel=cell.scenario.title)
         for cell in suite.cells
         for row in rows
         if cell.data == data and cell.key in row.cells

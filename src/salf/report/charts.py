@@ -57,7 +57,7 @@ def curves(comparison: Comparison, *, titled: bool = False) -> Spec:
     """Accuracy or loss over simulated seconds or rounds: mean, lowest and highest of the seeds."""
     base, (measure, over) = comparison.base, shown(comparison)
     points = [
-        replace(point, line=_name(case), column="\n".join(lines))
+        replace(point, line=_name(case), panel="\n".join(lines))
         for case, results in comparison.results.items()
         for lines in [[line for part in headings(comparison, case) for line in wrap(part, 30)]]
         for point in _curve(results, measure, over)

@@ -8,7 +8,7 @@ from salf.report import names
 from salf.report.extra import alt
 from salf.report.style import INK, Axis, Records, Spec, of, spec
 
-_WIDTH, _GAP, _ROW_HEADING = 880, 30, 40  # of panels, in pixels
+_WIDTH, _GAP = 880, 30  # of panels, in pixels
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,7 @@ class Point:
     low: float | None = None
     high: float | None = None
     reference: float | None = None
-    column: str = ""
-    row: str = ""
+    panel: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Lines:
-    """Points joined by lines, in panels by column and row.
+    """Points joined by lines, in panels.
 
     Intervals are a band around the line, or a bar through each dot. `reference` says how the
     numbers to compare with are drawn; `level` is one that all lines are compared with.
@@ -64,7 +63,7 @@ class Lines:
     marks: Sequence[Mark] = ()
     height: int = 220
     widest: int = 560  # of one panel
-    wrap: int = 4  # so many columns of panels, and then the next row, unless there are rows
+    wrap: int = 4  # so many panels side by side, and then the next row
 
 
 def figure(
@@ -160,27 +159,16 @@ def _drawn(chart: Lines, data: str, opacity: Callable[[float], Any]) -> Any:
 
 
 def _faceted(chart: Lines, layers: Any) -> Any:
-    """The layers once per panel, by the fields `column` and `row` of the points."""
-    header = alt.Header(labelExpr=r"split(datum.value, '\n')", title=None)
-    columns, rows = (
-        list(dict.fromkeys(getattr(point, side) for point in chart.points))
-        for side in ("column", "row")
-    )
-    facets: dict[str, Any] = {}
-    across = len(columns)
-    if any(rows):
-        facets["row"] = alt.Row("row:N", sort=rows, header=header)
-        facets |= (
-            {"column": alt.Column("column:N", sort=columns, header=header)} if any(columns) else {}
-        )
-    elif any(columns):
-        across = min(across, chart.wrap)
-        facets["facet"] = alt.Facet("column:N", sort=columns, header=header, title=None)
-        facets |= {"columns": across, "spacing": 32}
-    room = _WIDTH - _ROW_HEADING * any(rows)
-    width = min(chart.widest, room // max(1, across) - _GAP)
+    """The layers once per panel."""
+    panels = list(dict.fromkeys(point.panel for point in chart.points))
+    across = min(len(panels), chart.wrap) or 1
+    width = min(chart.widest, _WIDTH // across - _GAP)
     sized = layers.properties(width=width, height=chart.height)
-    return sized.facet(**facets) if facets else sized
+    if not any(panels):
+        return sized
+    header = alt.Header(labelExpr=r"split(datum.value, '\n')", title=None)
+    facet = alt.Facet("panel:N", sort=panels, header=header, title=None)
+    return sized.facet(facet=facet, columns=across, spacing=32)
 
 
 def _marked(mark: Mark, base: Any, y: dict[str, Any]) -> list[Any]:
