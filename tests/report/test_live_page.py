@@ -89,23 +89,14 @@ def test_accuracy_is_over_the_seconds_rounds_took_where_it_was_measured(run_of):
             row(4, seconds=1.0, accuracy=0.9),
         ]
     )
-    points = [(r["x"], r["mean"]) for r in data_of(curve(run, "accuracy"))]
+    points = [(r["x"], r["mean"]) for r in data_of(curve(run))]
     assert points == [(0.75, 0.3), (2.0, 0.9)]
 
 
-def test_without_accuracy_the_loss_of_the_rounds_that_have_one_is_shown(run_of):
+def test_an_accuracy_that_was_never_measured_is_not_shown(run_of):
     run = run_of([row(1), row(2, train_loss=float("nan"))])
-    assert curve(run, "accuracy") is None
-    assert [r["mean"] for r in data_of(curve(run, "train_loss"))] == [2.0]
-    (chart,) = section(run, "Training loss over time")
-    assert "No accuracy has been measured" in chart.caption
-
-
-def test_where_nobody_was_ever_heard_there_is_neither(run_of):
-    nobody = dict.fromkeys(("user-1", "user-2", "user-3"), 4)
-    run = run_of([row(1, nobody, train_loss=float("nan"), silent=tuple(nobody))])
-    (text,) = section(run, "Accuracy on held-out data over time")
-    assert "no user has answered in time" in text
+    assert curve(run) is None
+    assert section(run, "Accuracy on held-out data over time") == ["Not measured."]
 
 
 def test_how_far_a_user_got_is_the_mean_share_of_the_layers(run_of):

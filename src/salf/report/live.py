@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import isfinite
 from pathlib import Path
 from statistics import fmean
 from textwrap import shorten
@@ -17,7 +16,7 @@ from salf.core.rows import Row
 from salf.live.slow import slowness
 from salf.live.users import user_name
 from salf.report import names, style
-from salf.report.charts import MEASURES, Measure
+from salf.report.charts import MEASURES
 from salf.report.extra import alt
 from salf.report.lines import Line, Lines, Point, figure
 from salf.report.page import Chart, Page, PageBlock, Section, again
@@ -118,15 +117,14 @@ def _result(run: LiveRun) -> str:
     )
 
 
-def curve(run: LiveRun, measure: Measure) -> style.Spec | None:
-    """A measure over the seconds that rounds took; None if it was never measured."""
+def curve(run: LiveRun) -> style.Spec | None:
+    """The accuracy over the seconds that rounds took; None if it was never measured."""
     method = names.method(run.config.method)
     points, seconds = [], 0.0
     for row in run.records:
         seconds += row.seconds
-        value = getattr(row, measure)
-        if value is not None and isfinite(value):
-            points.append(Point(method, round(seconds, 4), round(value, 6)))
+        if row.accuracy is not None:
+            points.append(Point(method, round(seconds, 4), round(row.accuracy, 6)))
     if not points:
         return None
     points = style.thinned(points)
@@ -134,7 +132,7 @@ def curve(run: LiveRun, measure: Measure) -> style.Spec | None:
         points,
         [Line(method, names.colours([run.config.method])[0], bold=True)],
         x=style.Axis("Seconds of training", domain=(0, round(seconds, 4) or 1.0)),
-        y=style.Axis(MEASURES[measure]),
+        y=style.Axis(MEASURES["accuracy"]),
         interval="bar" if len(points) <= _FEW else "band",
         height=240,
         widest=_WIDTH,
@@ -143,18 +141,12 @@ def curve(run: LiveRun, measure: Measure) -> style.Spec | None:
 
 
 def _curve_section(run: LiveRun) -> Section:
-    """Accuracy, unless it was never measured (there may be no held-out data)."""
-    measure: Measure
-    for measure, title in MEASURES.items():
-        if (spec := curve(run, measure)) is not None:
-            missing = "No accuracy has been measured; this is the loss. "
-            caption = (
-                f"{missing * (measure == 'train_loss')}{title} over the total duration of the "
-                "rounds, without the time between them. The axis may not start at zero."
-            )
-            return Section(f"{title} over time", [Chart(spec, caption)])
-    nothing = "No accuracy or loss was measured: no user has answered in time."
-    return Section(f"{MEASURES['accuracy']} over time", [nothing])
+    caption = (
+        "Accuracy over the total duration of the rounds, without the time between them. The axis "
+        "may not start at zero."
+    )
+    spec, title = curve(run), f"{MEASURES['accuracy']} over time"
+    return Section(title, ["Not measured." if spec is None else Chart(spec, caption)])
 
 
 def shown_users(run: LiveRun) -> dict[str, str]:

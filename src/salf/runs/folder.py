@@ -20,7 +20,7 @@ from safetensors.torch import save_model
 from torch import nn
 
 from salf.common.errors import SalfError
-from salf.common.files import delete_left_over, locked, whole_file, write_whole
+from salf.common.files import locked, whole_file, write_whole
 from salf.core import rows as records
 from salf.core.layers import sent_bytes
 from salf.core.rows import Row
@@ -95,7 +95,6 @@ class RunFolder:
                 f"{self.path} already contains this run. Give resume=True to continue it, or "
                 "choose another out=."
             )
-        delete_left_over(self.path, (CONFIG, METRICS, SUMMARY, MODEL, CHECKPOINT, ROUNDS))
         return config
 
     def begin(self, config: Settings) -> None:

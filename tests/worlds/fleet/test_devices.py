@@ -166,9 +166,6 @@ def test_a_run_takes_the_availability_of_a_fleet_from_a_file_either_way(tmp_path
 
 
 def test_an_error_inside_a_named_fleet_is_not_taken_for_a_wrong_option(monkeypatch):
-    with pytest.raises(SalfError, match="the option speed of the fleet 'phones' must be"):
-        salf.Fleet("phones", users=2, speed="fast")
-
     def broken(users, seed, speed=1.0):
         raise TypeError("a bug")
 
@@ -213,27 +210,9 @@ def test_slow_classes_count_layers_and_go_by_label():
     assert isinstance(devices.jitter, ExponentialLayers)
 
 
-def test_work_is_counted_on_the_module():
-    """A row of a linear layer costs its weights, forward and back, and once more below it."""
-    net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
-    example = torch.zeros(5, 4)
-    cost = Cost.of(net, Layers.of(net, None, example), example)
-    assert cost.forward.tolist() == [12, 6]
-    assert cost.backward.tolist() == [12, 12]
-    assert cost.bytes.tolist() == [4 * 15, 4 * 8]
-
-
 def test_a_model_without_products_is_refused():
-    class Scale(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(3))
-
-        def forward(self, x):
-            return x * self.weight
-
-    net, example = Scale(), torch.ones(2, 3)
-    cost = Cost.of(net, Layers.of(net, ["weight"], example), example)
+    net, example = nn.LayerNorm(3), torch.ones(2, 3)
+    cost = Cost.of(net, Layers.of(net, [["weight", "bias"]], example), example)
     with pytest.raises(SalfError, match="no multiply-adds are counted"):
         MULTIPLY_ADDS.seconds(cost)
     assert LAYERS.seconds(cost)[1].sum() > 0
@@ -242,7 +221,7 @@ def test_a_model_without_products_is_refused():
 def test_a_million_devices_are_made_and_one_is_looked_at():
     fleet = salf.Fleet("phones", users=1_000_000)
     assert len(fleet) == 1_000_000
-    assert "1000000 devices" in repr(fleet)
+    assert "1000000 devices" in repr(pickle.loads(pickle.dumps(fleet)))
 
 
 def test_a_preview_by_hand():
@@ -256,10 +235,3 @@ def test_a_preview_by_hand():
     assert seen.unreached.tolist() == [0, 0]
     assert seen.waiting.tolist() == pytest.approx([42] * 200)
     assert "waits for all users takes 42 s on average" in str(seen)
-
-
-def test_fleets_can_be_pickled():
-    fleet = salf.Fleet("phones", users=4)
-    np.testing.assert_array_equal(
-        pickle.loads(pickle.dumps(fleet)).devices.speed, fleet.devices.speed
-    )

@@ -185,14 +185,6 @@ def test_a_cohort_keeps_as_many_users_at_work():
         assert (arrived.depth == 1).sum() == 1
 
 
-def test_a_buffer_without_a_clock_says_what_it_needs():
-    from salf.worlds.base import AtDeadline
-    from salf.worlds.depth import Uniform
-
-    with pytest.raises(SalfError, match="needs a clock"):
-        method("asyncfl", buffer=3).world(AtDeadline(Uniform(3, 2)))
-
-
 def test_heterofl_gives_slow_devices_a_narrow_network_and_loses_those_who_are_late_all_the_same():
     """A quarter of the work: user 1 is done after 0.5 s, user 2 after 1.25 s."""
     narrow = Cost(*COST.multiply_adds / 4, COST.bytes / 4, products=COST.products / 4)

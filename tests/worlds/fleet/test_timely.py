@@ -162,21 +162,6 @@ def test_a_run_takes_more_local_steps_than_planned_where_they_fit_on_any_engine_
     assert work > 3 * 5 * 68 * 2  # four steps of user 0 and one of user 1, of 68 weights
 
 
-def test_an_engine_of_one_local_step_is_refused():
-    data = torch.randn(40, 4), torch.randint(0, 3, (40,))
-    with pytest.raises(SalfError, match="the fused engine computes one local step"):
-        salf.train(
-            small_mlp(dtype=torch.float32),
-            data,
-            method=method("timelyfl"),
-            fleet=salf.Fleet.of([1.0] * 4),
-            users=4,
-            rounds=1,
-            batch_size=5,
-            engine="fused",
-        )
-
-
 def test_it_says_what_it_needs():
     with pytest.raises(SalfError, match="needs a clock"):
         method("timelyfl").world(AtDeadline(Uniform(3, 2)))
