@@ -295,6 +295,16 @@ class Hooked(salf.Method):
         return np.maximum(closing.shares, 1)
 
 
+class Sometimes(Hooked):
+    def share(self, arrived, layers):
+        return arrived.reach(layers) / (arrived.chance if arrived.round == 3 else 1)
+
+
+def test_what_is_read_in_some_rounds_only_is_not_known():
+    with pytest.raises(SalfError, match=r"that read arrived\.chance in every round"):
+        kept(Sometimes())
+
+
 @pytest.mark.parametrize(
     ("hook", "state"),
     [("learned", "server_state"), ("heard", "server_state"), ("after", "user_state")],

@@ -3,23 +3,15 @@
 A bad user that stays within the spread of the others' updates gets through
 (docs/robust.md#what-gets-through).
 
-The step of layer l is normally sum_u c[l, u] g_u. With a rule that tolerates f attackers it is
+The step of layer l is normally sum_u c[l, u] g_u. A rule that tolerates f attackers replaces it by
+(sum_u c[l, u]) times a mean (trimmed, clip) or median of every coordinate, of the 2f + 1 or more
+users that sent the layer. Which users are left out goes by their number, and nobody weighs more
+than the median user, so that staying away gives a bad user no power.
 
-- trimmed: (sum_u c[l, u]) times the mean of every coordinate, weighted by c, without the f values
-  furthest from its median ("mean around median": Xie et al., "Generalized Byzantine-tolerant SGD",
-  2018),
-- median: the same with the weighted median, after the f largest and the f smallest values are gone,
-- clip: sum_u c[l, u] g_u with every update scaled down to the median norm.
-
-What is left out goes by the number of users, never by their weight, and nobody weighs more than the
-median user: methods that weigh rare users more (inverse probability) give no more power to a bad
-user that stays away.
-
-None of this works for a layer that fewer than 2f + 1 users sent in a round. There whole updates are
-compared with what other users last sent of the layer, however long ago: the f that are far larger
-or point furthest from the median are left out, the others move the layer by their mean. While fewer
-than 2f + 1 users have ever sent a layer, it does not move. Buffers are combined by the same rules,
-and counters as always.
+In a layer that fewer users sent in a round, whole updates are compared with what other users last
+sent of it, however long ago (`Votes`): the f furthest are left out, the others move the layer by
+their mean. A layer that fewer than 2f + 1 users have ever sent does not move. Buffers are combined
+by the same rules, and counters as always.
 """
 
 from collections.abc import Mapping, Sequence
@@ -71,7 +63,12 @@ class Robust:
         return 4 * self.attackers + 3
 
     def located(self, values: Tensor, weights: Tensor) -> Tensor:
-        """Where values [users, n] are, by the rule; a weight of 0 is no value."""
+        """Where values [users, n] are, by the rule; a weight of 0 is no value.
+
+        clip: their mean, of updates that were scaled down to the median norm. trimmed: their mean
+        without the f values furthest from the median ("mean around median", Xie et al. 2018).
+        median: their weighted median without the f largest and the f smallest.
+        """
         if self.rule == "clip":
             return _mean(values, weights)
         f, present = self.attackers, (weights > 0).expand_as(values)

@@ -65,6 +65,16 @@ class DeviceClass:
             )
         return fixed, row
 
+    @property
+    def about(self) -> str:
+        """The constants in words, for a page."""
+        parts = [
+            f"{self.launch * 1e3:.2g} ms per matrix product or convolution" * bool(self.launch),
+            f"{self.parameter * 1e9:.3g} ns per trained parameter" * bool(self.parameter),
+            f"{self.multiply_add * 1e9:.2g} ns per multiply-add of a row",
+        ]
+        return f"A step takes {' + '.join(filter(None, parts))} on one of the {self.unit}"
+
     def work(self, cost: "Cost") -> Floats:
         """What is counted as work of a row, [2, L]: multiply-adds, or else layers."""
         return self.seconds(cost)[1] if self.layer else cost.multiply_adds
