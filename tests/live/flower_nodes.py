@@ -79,7 +79,7 @@ class FakeGrid(Grid):
         self.after = after or {}
         self.pushed = []
         self.most_pulls = 0  # that were at work at the same time
-        self._at_work = 0
+        self.pulls = self._at_work = 0
         self._open = {}  # by message id: until when it may be replied to
         self._waiting = {}  # by message id: when there is a reply, and which
         self._ids = count()
@@ -117,6 +117,7 @@ class FakeGrid(Grid):
 
     def pull_messages(self, message_ids):
         with self._lock:
+            self.pulls += 1
             self._at_work += 1
             self.most_pulls = max(self.most_pulls, self._at_work)
         try:

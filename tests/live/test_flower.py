@@ -139,6 +139,14 @@ def test_a_reply_that_takes_long_to_download_counts(tmp_path):
     assert row.seconds < 6.0  # it was over when both had come
 
 
+def test_a_hundred_nodes_need_few_pulls_in_vain_and_are_heard_as_soon_as_they_answer():
+    grid = FakeGrid({node: sends() for node in range(100)}, dict.fromkeys(range(100), 1.0))
+    metrics = start(salf(deadline=20.0), grid).train_metrics_clientapp[1]
+    assert metrics["on-time"] == 100
+    assert grid.pulls - 100 <= metrics["seconds"] / mail.PACE + mail.BURST
+    assert metrics["seconds"] < 15.0
+
+
 def test_there_is_a_bound_to_pulls(monkeypatch):
     monkeypatch.setattr(mail, "MOST_PULLS", 3)
     grid = FakeGrid({**{node: takes(0.3) for node in range(1, 7)}, 7: sends()}, after={7: 0.1})

@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import isfinite
 from pathlib import Path
 from statistics import fmean
+from statistics import median as middle
 from textwrap import shorten
 from typing import Any
 
@@ -17,7 +17,7 @@ from salf.core.rows import Row
 from salf.live.slow import slowness
 from salf.live.users import user_name
 from salf.report import names, style
-from salf.report.charts import MEASURES, Measure
+from salf.report.charts import MEASURES
 from salf.report.extra import alt
 from salf.report.lines import Line, Lines, Point, figure
 from salf.report.page import Chart, Page, PageBlock, Section, again
@@ -28,14 +28,11 @@ from salf.runs.presets import load_config
 
 PAGE = "live.html"
 MOST_USERS = 100  # that have a row; so a page stays one that a browser opens at once
-MOST_ROUNDS = 400
 _MOST_REASONS = 30
 _LONGEST_REASON = 110  # characters: it stands in one line
 _WIDTH = 740
 _FEW = 40  # points of a curve that are drawn, and not only there to be hovered over
 _COLUMNS = 120  # of the users' rounds
-_SHORTEST = 1e-5  # seconds: an axis of magnitudes has no zero
-TOOK, LIMIT = "a round", "limit, T_max + grace"
 # Numbers that are others in every round, though the reason is the same.
 _CHANGING = re.compile(r"(\bround|\blimit|\) is) [-+.\de]+")
 
@@ -118,15 +115,14 @@ def _result(run: LiveRun) -> str:
     )
 
 
-def curve(run: LiveRun, measure: Measure) -> style.Spec | None:
-    """A measure over the seconds that rounds took; None if it was never measured."""
+def curve(run: LiveRun) -> style.Spec | None:
+    """The accuracy over the seconds that rounds took; None if it was never measured."""
     method = names.method(run.config.method)
     points, seconds = [], 0.0
     for row in run.records:
         seconds += row.seconds
-        value = getattr(row, measure)
-        if value is not None and isfinite(value):
-            points.append(Point(method, round(seconds, 4), round(value, 6)))
+        if row.accuracy is not None:
+            points.append(Point(method, round(seconds, 4), round(row.accuracy, 6)))
     if not points:
         return None
     points = style.thinned(points)
@@ -134,7 +130,7 @@ def curve(run: LiveRun, measure: Measure) -> style.Spec | None:
         points,
         [Line(method, names.colours([run.config.method])[0], bold=True)],
         x=style.Axis("Seconds of training", domain=(0, round(seconds, 4) or 1.0)),
-        y=style.Axis(MEASURES[measure]),
+        y=style.Axis(MEASURES["accuracy"]),
         interval="bar" if len(points) <= _FEW else "band",
         height=240,
         widest=_WIDTH,
@@ -143,18 +139,12 @@ def curve(run: LiveRun, measure: Measure) -> style.Spec | None:
 
 
 def _curve_section(run: LiveRun) -> Section:
-    """Accuracy, unless it was never measured (there may be no held-out data)."""
-    measure: Measure
-    for measure, title in MEASURES.items():
-        if (spec := curve(run, measure)) is not None:
-            missing = "No accuracy has been measured; this is the loss. "
-            caption = (
-                f"{missing * (measure == 'train_loss')}{title} over the total duration of the "
-                "rounds, without the time between them. The axis may not start at zero."
-            )
-            return Section(f"{title} over time", [Chart(spec, caption)])
-    nothing = "No accuracy or loss was measured: no user has answered in time."
-    return Section(f"{MEASURES['accuracy']} over time", [nothing])
+    caption = (
+        "Accuracy over the total duration of the rounds, without the time between them. The axis "
+        "may not start at zero."
+    )
+    spec, title = curve(run), f"{MEASURES['accuracy']} over time"
+    return Section(title, ["Not measured." if spec is None else Chart(spec, caption)])
 
 
 def shown_users(run: LiveRun) -> dict[str, str]:
@@ -232,42 +222,14 @@ def _layers_section(run: LiveRun) -> Section:
     return Section("Updates per layer", [said, Table(columns, lines)])
 
 
-def durations(run: LiveRun) -> style.Spec:
-    """How long rounds took, and what they were to take at most."""
-    points = []
-    for some in _in_bins(run.records, MOST_ROUNDS):
-        row = max(some, key=lambda row: row.seconds / (row.limit or 1.0))
-        points.append(Point(TOOK, row.round, round(max(row.seconds, _SHORTEST), 5)))
-        if row.limit is not None:
-            points.append(Point(LIMIT, row.round, round(max(row.limit, _SHORTEST), 5)))
-    # A limit that is being learned is a hundred times the later ones.
-    seconds = [point.mean for point in points]
-    lines = [Line(TOOK, "#0072B2"), Line(LIMIT, style.RUST, dashed=True)]
-    chart = Lines(
-        points,
-        lines[: len({point.line for point in points})],
-        x=_rounds(run),
-        y=style.Axis(
-            "Duration", log=True, seconds=True, domain=(min(seconds) / 1.3, max(seconds) * 1.3)
-        ),
-        interval="bar",
-        joined=False,
-        height=240,
-        widest=_WIDTH,
-    )
-    return figure(chart)
-
-
 def _durations_section(run: LiveRun) -> Section:
     limited = [row for row in run.records if row.limit is not None]
+    in_time = sum(row.seconds <= (row.limit or 0.0) for row in limited)
+    median, longest = (names.duration(of(r.seconds for r in run.records)) for of in (middle, max))
     kept = "No round had a limit."
     if limited:
-        in_time = sum(row.seconds <= (row.limit or 0.0) for row in limited)
         kept = f"{in_time:,} of {len(limited):,} rounds closed within T_max plus the grace period."
-    caption = "Time from sending the requests to the new model, on a logarithmic axis."
-    if len(run.records) > MOST_ROUNDS:
-        caption += " A dot is the round that came closest to its limit, of several in a row."
-    return Section("Round durations", [kept, Chart(durations(run), caption)])
+    return Section("Round durations", [f"{kept} The median is {median}, the longest {longest}."])
 
 
 def _rejected_section(run: LiveRun) -> Section:

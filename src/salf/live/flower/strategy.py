@@ -55,11 +55,9 @@ class SALF(FedAvg):
 
     Every node receives the model and `deadline`, the seconds that its call of `salf.flower.train`
     may take, and replies with the gradients of the layers it reached. A round closes when all nodes
-    have replied, or a grace period after the deadline: `grace` seconds, by default learned from the
-    time that replies spend in transit. Each layer moves by `lr` times the mean over the nodes that
-    reached it, divided by 1 - p_l.
-
-    Rounds:
+    have replied, or `grace` seconds after the deadline, by default learned from the time that
+    replies spend in transit. Each layer moves by `lr` times the mean over the nodes that reached
+    it, divided by 1 - p_l.
 
     - `deadline`: seconds, None (for methods that wait), or "auto", which adapts the deadline so
       that nodes reach 70 % of their layers on average ("auto:0.8" for 80 %).
@@ -74,9 +72,6 @@ class SALF(FedAvg):
       `salf.live.server.ServerSettings`. `reach` is "learned" if the deadline changes.
     - `layers`, `example`: the layers, if the default is not what you want (see `Layers.of`); or
       pass a `salf.Problem` in place of the model.
-
-    Files and evaluation:
-
     - `state`: a file that stores every closed round; a new start continues after the last one.
     - `record`: a file that gets a line of JSON per round.
     - `evaluate_timeout`: the maximum duration of federated evaluation, in seconds.
