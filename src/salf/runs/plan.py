@@ -12,6 +12,7 @@ import numpy as np
 from salf.common.errors import SalfError
 from salf.common.files import csv_of, csv_text, write_whole
 from salf.core.arrivals import Floats, Ints
+from salf.core.server import schedule
 from salf.data import Partitioned
 from salf.data.sampling import Batches
 from salf.methods import asks
@@ -319,7 +320,7 @@ class Planner:
         try:
             (deadline, *_), bound = self._bound(plain, seconds).constant()
             schedules = [self._bound(each, seconds).schedule() for each in adel if even]
-        except SalfError:  # a single user, or gradients that tell nothing
+        except SalfError:  # a single user
             return []
         found = [replace(plain, deadline=float(f"{deadline:.3g}"), note=BOUND)]
         place = int(np.argmin([value for _, value in schedules])) if even else 0
@@ -350,7 +351,8 @@ class Planner:
     @cached_property
     def _estimates(self) -> Estimates:
         batches = Batches(self.problem.users_data, self.base.batch_size, self.base.local_epochs)
-        return estimate(self.problem, batches)
+        rate = schedule(self.base.lr, self.base.rounds or 1)(1)
+        return estimate(self.problem, batches, rate)
 
     def _regime(self) -> Regime:
         law, users = self.law(Candidate("fedavg")), self.problem.users_data
