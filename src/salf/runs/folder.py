@@ -33,6 +33,7 @@ from salf.runs.settings import Settings
 from salf.runs.training import Evaluation, History
 from salf.simulation import Simulation
 from salf.stages.pipeline import Pipeline
+from salf.worlds.fleet.world import OnFleet
 
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.csv", "summary.json"
 MODEL, CHECKPOINT = "model.safetensors", "checkpoint.safetensors"
@@ -207,6 +208,8 @@ def of_simulation(config: Config, history: History, simulation: Simulation) -> d
             "batches": config.batches_for(simulation.method),
             "files": dict(config.files),
         }
+        if isinstance(world := simulation.world, OnFleet):
+            found["round"] = world.timing.shares(np.arange(world.users))
     else:
         found["stragglers"] = config.stragglers
     return found
