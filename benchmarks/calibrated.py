@@ -22,7 +22,7 @@ from rich.table import Table
 from salf.core.draws import Keyed
 from salf.core.layers import Layers
 from salf.data import example
-from salf.live.calibrate import SIZES, calibrate
+from salf.live.calibrate import calibrate
 from salf.live.launch import run
 from salf.live.slow import Slowdown
 from salf.live.users import user_name
@@ -49,7 +49,7 @@ def model_of(config: LiveConfig, rows: int) -> tuple[torch.nn.Module, Layers, to
 def device(config: LiveConfig, slower: float, path: Path, ready: object) -> None:
     """Calibrate one device, as slow as its user, while the others do."""
     os.nice(1)  # as users on Ray
-    model, layers, inputs, classes = model_of(config, max(SIZES))
+    model, layers, inputs, classes = model_of(config, config.batch_size)
     if slower != 1:
         Slowdown(model, slower)
     ready.wait()  # type: ignore[attr-defined]
@@ -99,7 +99,7 @@ def predicted(config: LiveConfig, fleet: Fleet, rounds: int) -> tuple[float, lis
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--preset", default="mnist-cnn")
-    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--slow", default="0.5x2")
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)

@@ -12,13 +12,14 @@ from torch import nn
 
 import salf
 from salf.common.errors import SalfError
+from salf.core.server import theorem_rate
 from salf.data import Partitioned, Samples
 from salf.data.sampling import Batches
 from salf.planning import plan_config
 from salf.problem import Problem
 from salf.runs import plan as planning
 from salf.runs.config import Config
-from salf.runs.constants import KAPPA, estimate
+from salf.runs.constants import estimate
 from salf.runs.federation import problem_of
 from salf.runs.fleet_law import FleetLaw
 from salf.runs.plan import Asked, Planner
@@ -91,22 +92,21 @@ def test_what_a_round_is_spent_on():
     assert sum(slow.values()) == pytest.approx(1)
 
 
-def test_constants_of_a_linear_model_are_those_of_its_hessian():
-    """The squared error of a linear model: rho_s is the largest eigenvalue of 2 X'X/n."""
+def test_constants_of_a_linear_model_are_those_of_its_gradient():
     torch.manual_seed(0)
     x = torch.randn(400, 5)
     y = x @ torch.ones(5, 1)
     model = nn.Sequential(nn.Linear(5, 1, bias=False), nn.Identity())
     data = Partitioned(Samples(x.double(), y.double()), np.arange(400).reshape(2, 200))
     problem = Problem.of(model.double(), data, loss=nn.MSELoss())
-    found = estimate(problem, Batches(data, 200))
-    hessian = 2 * x.T @ x / len(x)
-    assert found.rho_s == pytest.approx(float(torch.linalg.eigvalsh(hessian)[-1]), rel=0.05)
-    assert found.constants(np.array([4])).rho_c == found.rho_s / KAPPA
+    found = estimate(problem, Batches(data, 200), 0.1)
     w = next(model.parameters())
-    gradient = hessian.double() @ (w.detach().reshape(-1) - 1)
+    gradient = (2 * x.T @ x / len(x)).double() @ (w.detach().reshape(-1) - 1)
     assert found.squares.max() == pytest.approx(float(gradient.square().sum()), rel=0.3)
     assert (found.variances < 1e-12).all()  # every batch is all of a user's data
+    constants = found.constants(np.array([4]))
+    first = theorem_rate(constants.rho_c, constants.rho_s)(1)
+    assert first == pytest.approx(0.1, rel=0.02)
 
 
 class MadeUp:

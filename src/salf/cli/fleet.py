@@ -64,7 +64,7 @@ def preview(
     """
     from salf.report.extra import check_extra
     from salf.report.fleet import write_preview
-    from salf.runs.previews import preview_of
+    from salf.runs.federation import preview_of
 
     if out is not None:
         check_extra()
@@ -101,19 +101,21 @@ def calibrate(
     """
     import numpy as np
 
-    from salf.live.calibrate import SIZES, calibrate
+    from salf.live.calibrate import ROWS, calibrate
     from salf.report import names
     from salf.report.tables import Table
     from salf.worlds.fleet.files import write
 
     if out.suffix != ".csv":  # which --fleet knows files by
         raise SalfError(f"--out must be a file that ends in .csv, not {out.name!r}.")
-    _, network, layers, inputs, classes = named_model(model, settings, rows=max(SIZES))
+    _, network, layers, inputs, classes = named_model(model, settings, rows=ROWS)
     with console.status("timing steps"):
         found = calibrate(network, layers, inputs, classes)
     stages = ["forward pass", *names.layers([layer.name for layer in layers])]
     columns = [
-        f"{rows} rows, {what}" for rows in (SIZES[0], SIZES[-1]) for what in ("ms", "fitted")
+        f"{rows} rows, {what}"
+        for rows in (found.sizes[0], found.sizes[-1])
+        for what in ("ms", "fitted")
     ]
     pairs = np.stack([found.measured, found.fitted], axis=1)[[0, -1]]  # [2 sizes, 2, stages]
     cells = pairs.reshape(4, -1).T * 1e3

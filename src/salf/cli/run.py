@@ -44,7 +44,6 @@ def run(
         salf run mnist-mlp --fleet phones --deadline 60ms --seconds 30    (a simulated clock)
     """
     from salf.report import names
-    from salf.runs.clocked import NOBODY, nobody_is_cut_off
     from salf.runs.run import run as train
     from salf.runs.watched import watched
 
@@ -69,11 +68,6 @@ def run(
         + f"after {found['rounds']} rounds {_clock(found)}in {found['seconds']:.1f} s "
         + f"({found['engine']} engine: {found['why']})"
     )
-    if kept := found.get("remembered"):
-        size = f"{kept['bytes'] / 1e6:.1f} MB"
-        say(f"The server remembered the last updates of {kept['users']} users ({size}).")
-    if nobody_is_cut_off(config, result.history):
-        say(NOBODY)
     if out is None:
         say("Nothing was saved: add --out FOLDER to save the model, the metrics and the config.")
     else:

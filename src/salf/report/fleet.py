@@ -9,12 +9,11 @@ import numpy as np
 from salf.core.arrivals import evenly
 from salf.report import names, style
 from salf.report.extra import alt
-from salf.report.lines import Line, Lines, Mark, Point
+from salf.report.lines import Line, Lines, Point
 from salf.report.lines import figure as figure_of
 from salf.report.page import Chart, Page, Section, again
-from salf.report.tables import Table
 from salf.runs.config import Config
-from salf.worlds.fleet.preview import FINISH, Preview
+from salf.worlds.fleet.preview import Preview
 
 PICTURE, PAGE = "preview", "preview.html"
 _WIDTH = 720
@@ -32,8 +31,8 @@ def write_preview(
 
 def figure(preview: Preview) -> style.Spec:
     """Both charts below each other, with a title."""
-    charts = [_deadlines(preview), _map(preview)]
-    return figure_of(*charts, title=_title(preview), subtitle=[_told(preview)])
+    told = str(preview).splitlines()[1:3]
+    return figure_of(_deadlines(preview), _map(preview), title=_title(preview), subtitle=told)
 
 
 def page(preview: Preview, config: Config, command: Sequence[str]) -> Page:
@@ -43,56 +42,26 @@ def page(preview: Preview, config: Config, command: Sequence[str]) -> Page:
         "The part of the users that have uploaded each layer by a deadline. The vertical line is "
         "this preview's deadline.",
     )
-    finish = [[f"{part:.0%}", _by(preview, part)] for part in FINISH]
     by_user = Chart(
         style.spec(_map(preview)),
         "The probability that a user reaches a layer by the deadline of "
         f"{names.duration(preview.deadline)}; users from fastest to slowest.",
     )
-    reach = zip(preview.reach.mean(axis=1).tolist(), preview.unreached.tolist(), strict=True)
-    by_layer = [
-        [label, f"{preview.asked * chance:.1f}", f"{nobody:.2g}"]
-        for label, (chance, nobody) in zip(names.layers(preview.layers), reach, strict=True)
-    ]
-    columns = ["Layer", "Users that reach it per round", "p_l (probability that nobody does)"]
-    finishing = Table(["Users that finish", "Deadline"], finish)
     sections = [
-        Section("Reach by deadline", [by_deadline, finishing]),
-        Section("Which users reach which layers", [by_user, Table(columns, by_layer)]),
+        Section("Reach by deadline", [by_deadline]),
+        Section("Which users reach which layers", [by_user]),
         again(command, config.to_toml()),
     ]
-    return Page(_title(preview), [_told(preview)], sections)
+    return Page(_title(preview), str(preview).splitlines(), sections)
 
 
 def _title(preview: Preview) -> str:
     return f"Fleet {preview.fleet}: {preview.users} users"
 
 
-def _told(preview: Preview) -> str:
-    waits = names.duration(float(preview.waiting.mean()))
-    if not np.isfinite(preview.waiting).all():
-        waits = "forever, because some users never become available again"
-    return (
-        f"A round that waits for all users takes {waits} on average. By a deadline of "
-        f"{names.duration(preview.deadline)}, {preview.reach[0].mean():.0%} of the users finish "
-        f"and {preview.depths[-1]:.0%} complete no layer."
-    )
-
-
-def _by(preview: Preview, part: float) -> str:
-    seconds = preview.deadline_to_finish(part)
-    if seconds is None:
-        return f"more than {names.duration(float(preview.deadlines[-1]))}"
-    return names.duration(seconds)
-
-
-def _layers(preview: Preview) -> list[str]:
-    return [f"layer {label}" for label in names.layers(preview.layers)]
-
-
 def _deadlines(preview: Preview) -> Lines:
     """The reach of every layer over the deadline."""
-    labels = _layers(preview)
+    labels = [f"layer {label}" for label in names.layers(preview.layers)]
     deadlines = np.concatenate([[0.0], preview.deadlines]).tolist()
     reach = np.vstack([np.zeros(len(labels)), preview.reach_at]).round(4).tolist()
     return Lines(
@@ -104,7 +73,7 @@ def _deadlines(preview: Preview) -> Lines:
         [Line(*each) for each in zip(labels, style.ordered(len(labels)), strict=True)],
         x=style.Axis("Deadline", seconds=True, domain=(0, deadlines[-1])),
         y=style.Axis("Users that reach a layer", percent=True, domain=(0, 1)),
-        marks=[Mark(preview.deadline, names.duration(preview.deadline))],
+        marks=[(preview.deadline, names.duration(preview.deadline))],
         widest=_WIDTH,
     )
 

@@ -61,13 +61,7 @@ class FleetLaw:
 
     def shares(self) -> dict[str, float]:
         """What the median user's round is spent on: links, fixed costs of its steps, and rows."""
-        timing, times = self.timing, self.timing.expected(self.users)
-        median = self.users[np.argsort(times, kind="stable")[[len(times) // 2]]]
-        empty = Timing(timing.devices, timing.cost, np.zeros_like, timing.planned)
-        whole, fixed = (float(each.tasks(median).nominal.sum()) for each in (timing, empty))
-        links = float(timing.expected(median)[0]) - whole
-        seconds = {"links": links, "fixed": fixed, "rows": whole - fixed}
-        return {name: each / (links + whole) for name, each in seconds.items()}
+        return self.timing.shares(self.users)
 
     def available(self) -> float:
         """The share of the time that users are available."""

@@ -14,8 +14,6 @@ likelihoods. The prior is around the nominal times and, more and more, what the 
 found to be: a user with few observations is taken for one of the fleet.
 """
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import torch
 
@@ -30,7 +28,6 @@ AT_ONCE = 2**21  # chances that are computed at a time
 KEPT = 2**24  # chances of the last deadline that are kept, as long as they are not more
 
 
-@dataclass(frozen=True, eq=False)
 class LearnedReach:
     """Reach of users whose milestones nominally take these times.
 
@@ -42,30 +39,22 @@ class LearnedReach:
     e^`widest` are told apart. `memory` below 1 lets old observations fade.
     """
 
-    nominal: Floats
-    prior: float = 0.5
-    widest: float = 2.4
-    memory: float = MEMORY
-    _paces: Floats = field(init=False)
-    _spreads: Floats = field(init=False)
-    _independent: Floats = field(init=False)
-    _weights: Floats = field(init=False)
-    _last: dict[tuple[float, bytes], Floats] = field(init=False, default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if len(self.nominal) > MOST_USERS:
+    def __init__(
+        self, nominal: Floats, prior: float = 0.5, widest: float = 2.4, memory: float = MEMORY
+    ) -> None:
+        if len(nominal) > MOST_USERS:
             raise SalfError(
-                f"reach can be learned for up to {MOST_USERS} users, not {len(self.nominal)}: "
-                "use reach = known."
+                f"reach can be learned for up to {MOST_USERS} users, not {len(nominal)}: use "
+                "reach = known."
             )
-        if not ((self.nominal > 0) & np.isfinite(self.nominal)).all():
+        if not ((nominal > 0) & np.isfinite(nominal)).all():
             raise SalfError("reach can only be learned if every layer takes a time above 0.")
-        paces = np.linspace(-self.widest, self.widest, 61)
-        grid = np.meshgrid(paces, np.array(SPREADS), np.array([0.0, 1.0]), indexing="ij")
-        for name, values in zip(("_paces", "_spreads", "_independent"), grid, strict=True):
-            object.__setattr__(self, name, values.ravel())
-        weights = np.exp(-((self._paces / self.prior) ** 2) / 2)
-        object.__setattr__(self, "_weights", weights / weights.sum())
+        self.nominal, self.memory = nominal, memory
+        grid = np.meshgrid(np.linspace(-widest, widest, 61), SPREADS, [0.0, 1.0], indexing="ij")
+        self._paces, self._spreads, self._independent = (values.ravel() for values in grid)
+        weights = np.exp(-((self._paces / prior) ** 2) / 2)
+        self._weights: Floats = weights / weights.sum()
+        self._last: dict[tuple[float, bytes], Floats] = {}
 
     @property
     def hypotheses(self) -> int:
