@@ -23,7 +23,7 @@ from salf.runs.plan import SEARCHED, Asked, Planned, Planner
 from salf.runs.pool import Finished, Job, WorkerPool, run_here, run_job
 from salf.runs.run import How, Result, run_given
 from salf.runs.settings import Settings, names_of
-from salf.runs.watched import OnPart, counted
+from salf.runs.training import OnPart, counted
 from salf.worlds.fleet.devices import Fleet
 
 CONFIG, LIVE, CANDIDATES, PAGE = "config.toml", "live.toml", "candidates.csv", "plan.html"

@@ -45,7 +45,7 @@ def run(
     """
     from salf.report import names
     from salf.runs.run import run as train
-    from salf.runs.watched import watched
+    from salf.runs.training import watched
 
     if resume and out is None:
         raise SalfError("--resume needs --out, the folder of the run to continue.")

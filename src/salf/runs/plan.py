@@ -41,7 +41,7 @@ CLIMBS = 3  # times at most
 PARTS = (0.4, 0.7, 1.0)  # of the budget, after which the slower half gives up
 FINALISTS = 6  # that run with all seeds, besides the best of each method
 FEWEST = 5  # rounds within the budget
-PILOT, DOUBLINGS = 8, 8  # rounds of the shortest runs that look for a target; and longer ones
+PILOT, DOUBLINGS = 8, 10  # rounds of the shortest runs that look for a target; and longer ones
 AFTER = 2.5  # times the seconds in which the first reached the target, runs end
 EVALUATIONS = 40
 SCALES = (0.5, 0.75, 1.0)  # m in ADEL-FL: of the batch size
@@ -193,12 +193,7 @@ class Planner:
         own = not {"deadline", "batches"} & {*self.asked.fixed}
         if own and "salf" in self._axis("method", METHODS):
             found += self._by_bound(seconds)
-        least = seconds / FEWEST
-        found = [
-            each
-            for each in found
-            if isinstance(each.deadline, str) or self.law(each).seconds(each.deadline) <= least
-        ]
+        found = [each for each in found if FEWEST * self._round(each) <= seconds]
         if not found:
             raise SalfError(
                 f"no candidate completes {FEWEST} rounds within {seconds:g} s: use more seconds."
@@ -217,6 +212,11 @@ class Planner:
                 seconds = FleetLaw(world.timing, cohort, 1.0).seconds(None) * 2.0**DOUBLINGS
             self._laws[timed] = FleetLaw(world.timing, cohort, seconds)
         return self._laws[timed]
+
+    def _round(self, each: Candidate) -> float:
+        """How long a round takes; where the deadline changes, about."""
+        law, T = self.law(each), each.deadline
+        return law.seconds(law.deadline_for(REACHES[-2]) if isinstance(T, str) else T)
 
     def _axis(self, name: str, tried: Sequence[Any]) -> Sequence[Any]:
         """The values of a setting to try: the one that is given, if one is."""
@@ -265,10 +265,7 @@ class Planner:
         if target is None:
             return most
         usual = [timed for each in self._variants for timed in self._timed(each, [REACHES[-2]])]
-        seconds = PILOT * min(
-            self.law(each).seconds(None if isinstance(each.deadline, str) else each.deadline)
-            for each in usual
-        )
+        seconds = PILOT * min(map(self._round, usual))
         race = self._race("pilot", seconds / 4)
         while True:
             seconds = min(seconds, most)
@@ -291,18 +288,10 @@ class Planner:
         T, law = each.deadline, self.law(each)
         if not leads or isinstance(T, str) or "deadline" in self.asked.fixed:
             return found
-        shorter = (
-            {}
-            if "compress" in self.asked.fixed or each.compress
-            else {
-                compress: law.quantile(0.5)
-                - self.law(replace(each, compress=compress)).quantile(0.5)
-                for compress in COMPRESSIONS
-            }
-        )
-        saving = {
-            name: saved for name, saved in shorter.items() if saved > 0.05 * law.quantile(0.5)
-        }
+        median = law.quantile(0.5)
+        others = [] if each.compress else self._axis("compress", COMPRESSIONS)
+        saved = {c: median - self.law(replace(each, compress=c)).quantile(0.5) for c in others}
+        saving = {name: seconds for name, seconds in saved.items() if seconds > 0.05 * median}
         if T is None:
             return [*found, *(replace(each, compress=compress) for compress in saving)]
         tried = [("", by * T) for by in NEAR] + [(name, T - each) for name, each in saving.items()]
