@@ -48,7 +48,6 @@ class Recipe:
     cohort: Cohort | None = None
     by_samples: bool = False
     engine: str | Engine = "auto"
-    workers: int = 0  # processes that share the users of a round; 0 for one per thread of PyTorch
 
 
 class Simulation:
@@ -97,7 +96,7 @@ class Simulation:
             state = ({}, {}) if kept is None else (kept.server, kept.fresh)
             self.engine = under_rule(engine, rule, *state)
         if recipe.engine == "auto" and isinstance(self.engine, LoopEngine) and can_spread(engine):
-            self.engine = SpreadEngine(self.engine, self.batches.of_round, recipe.workers)
+            self.engine = SpreadEngine(self.engine, self.batches.of_round)
         keeps = (self.pipeline.states or self.pipeline.recall) is not None
         # For anything about its users, or beyond the round.
         self.asks = method.asks.about_users or keeps
