@@ -20,7 +20,7 @@ from salf.core.draws import Keyed
 from salf.core.rows import Row, timed
 from salf.core.server import SGD, Optimiser, Schedule, Server
 from salf.data.sampling import ONE_STEP, Batches, Cohort, LocalWork
-from salf.engines import Engine, LocalSteps, LoopEngine, RoundResult, under_rule
+from salf.engines import Engine, LocalSteps, LoopEngine, RoundResult
 from salf.engines import engine as make_engine
 from salf.engines.spread import SpreadEngine, can_spread
 from salf.methods import Method, RoundPlan
@@ -91,10 +91,6 @@ class Simulation:
         self.t = 0  # rounds done
         self.stages = stages or Stages()
         self.pipeline = Pipeline(self.stages, method, engine.layers, engine.weights, seed)
-        if recipe.engine == "auto" and more_steps and (rule := method.local_rule(2)) is not None:
-            kept = self.pipeline.states
-            state = ({}, {}) if kept is None else (kept.server, kept.fresh)
-            self.engine = under_rule(engine, rule, *state)
         if recipe.engine == "auto" and isinstance(self.engine, LoopEngine) and can_spread(engine):
             self.engine = SpreadEngine(self.engine, self.batches.of_round)
         keeps = (self.pipeline.states or self.pipeline.recall) is not None

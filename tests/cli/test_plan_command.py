@@ -17,7 +17,7 @@ def test_a_plan_leaves_a_config_that_a_run_follows(tmp_path, no_processes, monke
     assert done.stdout.startswith("Run SALF, deadline")
     assert "Compute-bound: 0%" in done.stdout
     written = {path.name for path in (tmp_path / "plan").iterdir()}
-    assert written == {"config.toml", "live.toml", "candidates.csv", "plan.html", "search"}
+    assert written == {"config.toml", "live.toml", "plan.html", "search"}
     followed = salf("run", "plan/config.toml", "--out", "followed", cwd=tmp_path)
     assert followed.returncode == 0, followed.stderr
     monkeypatch.setitem(__import__("sys").modules, "altair", None)

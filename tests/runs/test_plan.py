@@ -217,7 +217,7 @@ def test_candidates_come_from_the_clock_the_bound_and_adel_fl(tmp_path):
     make = partial(Planner, TINY, problem_of(TINY), job=None, run=None)
     found = make(Asked(), folder=tmp_path / "a").candidates(20.0)
     notes = {each.note for each in found}
-    assert {"", "reach 40%", "reach 90%", planning.BOUND, planning.ADEL} == notes
+    assert {"", planning.BOUND, planning.ADEL} == notes
     assert all(each.local_steps == 1 for each in found)  # no links to save
     adel = next(each for each in found if each.note == planning.ADEL)
     assert adel.batches == "equal-time"
@@ -276,6 +276,6 @@ def test_your_own_model_and_data(kind, tmp_path):
     assert all((a == b).all() for a, b in zip(before, model.parameters(), strict=True))
     assert str(found).startswith("Run SALF")
     written = {path.name for path in (tmp_path / "out").iterdir()}
-    assert {"config.toml", "candidates.csv", "plan.html"} <= written
+    assert {"config.toml", "plan.html"} <= written
     with pytest.raises(SalfError, match="leave it out"):
         salf.plan(model, (x, y), fleet=fleet, seconds=20.0, rounds=3)

@@ -179,11 +179,6 @@ def test_among_few_updates_one_that_moves_only_buffers_is_left_out():
     assert sent({9: (0.0, 5.0)}).get("a.mean") is None
 
 
-def test_narrower_networks_are_refused():
-    with pytest.raises(SalfError, match="heterofl train parts of the network"):
-        accuracy(method="heterofl", robust="median", rounds=1)
-
-
 def test_what_is_kept_is_in_a_checkpoint():
     robust, other = Votes(Robust("trimmed")), Votes(Robust("trimmed"))
     sent_by(robust, {0: 1.0, 1: 2.0, 2: 3.0})
@@ -301,6 +296,7 @@ def test_a_run_that_is_resumed_is_the_run(tmp_path):
     [
         ({"robust": "trimmed", "users": 2}, "needs at least 3, not 2"),
         ({"robust": "clip", "users": 8, "tolerate": 4}, "needs at least 9"),
+        ({"robust": "clip", "method": "heterofl"}, "heterofl train parts of the network"),
         ({"tolerate": 0}, "tolerate must be at least 1"),
         ({"attack": "flap"}, "Did you mean 'flip'"),
         ({"attack": "flip:x"}, "strength is a positive number"),

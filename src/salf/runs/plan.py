@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from salf.common.errors import SalfError
-from salf.common.files import csv_of, csv_text, write_whole
+from salf.common.files import csv_text, write_whole
 from salf.core.arrivals import Floats, Ints
 from salf.core.server import schedule
 from salf.data import Partitioned
@@ -122,18 +122,6 @@ class Planned:
 
     def rounds(self, each: Candidate) -> float:
         return fmean([len(history.rows) for history in self.histories(each)] or [0])
-
-    def candidates_csv(self) -> str:
-        """How far every candidate came with the first seed."""
-        return csv_of(
-            [
-                {**vars(each), "seconds": history.rows[-1].clock}
-                | {"accuracy": self.race.accuracy(each, seed)}
-                | {"seconds_to_target": self.race.to_target(each, seed, self.target)}
-                for (each, seed), history in self.race.histories.items()
-                if seed == 0
-            ]
-        )
 
 
 @dataclass(eq=False)
@@ -251,10 +239,7 @@ class Planner:
         if "deadline" in self.asked.fixed:
             return [replace(each, deadline=self.asked.fixed["deadline"])]
         law = self.law(each)
-        return [
-            replace(each, deadline=law.deadline_for(reach), note=f"reach {reach:.0%}")
-            for reach in reaches
-        ]
+        return [replace(each, deadline=law.deadline_for(reach)) for reach in reaches]
 
     def _race(self, name: str, interval: float) -> Race:
         return Race(self.job, self.run, self.folder / name, self.asked.target, interval)

@@ -27,6 +27,7 @@ from salf.common.errors import SalfError, unknown
 from salf.core.aggregate import Held, LayerwiseAggregate, PerLayer, Step, UserId, is_counter
 from salf.core.layers import Layers
 from salf.core.rules import Tensors
+from salf.methods import Method
 
 RULES = ("none", "median", "trimmed", "clip")
 ROUNDING = 1e-6  # of a sum of weights
@@ -47,6 +48,19 @@ class Robust:
             raise SalfError(
                 f"attackers must be at least 1, not {self.attackers}; robust='none' trusts all "
                 "users."
+            )
+
+    def check(self, method: Method) -> None:
+        """Refuse a method whose users or server the rule does not protect."""
+        if method.defines("heard"):
+            raise SalfError(
+                f"the server of {method.name} keeps a sum over all users, which a robust rule does "
+                "not protect: set robust='none'."
+            )
+        if method.asks.narrows:
+            raise SalfError(
+                f"users of {method.name} train parts of the network, which a robust rule cannot "
+                "compare: set robust='none'."
             )
 
     def __str__(self) -> str:
