@@ -77,7 +77,7 @@ def trained(made, rounds=4):
         {},
         {"make": small_normed, "shape": (2, 4, 4)},
         {"make": small_normed, "shape": (2, 4, 4), "name": "heterofl"},
-        {"make": small_mlp, "name": "asyncfl", "local": LocalWork()},
+        {"make": small_mlp, "name": "asyncfl"},
         {"name": "scaffold"},
         {"robust": Robust("median", 1)},
     ],

@@ -18,12 +18,12 @@ from salf.common.errors import NoRoundInTime, SalfError, TrainingDiverged
 from salf.common.progress import Report
 from salf.core import checkpoint
 from salf.core.rows import Row, from_table, to_table
+from salf.engines.spread import SpreadEngine
 from salf.runs.config import Config
 from salf.runs.federation import Given, from_config
 from salf.runs.folder import Kind, RunFolder, of_simulation, summarise, without_last_evaluation
 from salf.runs.settings import Settings
 from salf.runs.training import History, OnRound, Training, history_of, run_rounds
-from salf.engines.spread import SpreadEngine
 from salf.simulation import Simulation, snapshot
 from salf.stages.pipeline import load_state, state_of
 from salf.worlds.fleet import named as fleets
@@ -71,7 +71,9 @@ def run(
     computed one by one; by default, one per core if rounds take long enough.
     """
     config.check_deadline()  # before data are fetched
-    return run_given(config, Given(), out, resume, How(checkpoint_every, on_round, report, workers=workers))
+    return run_given(
+        config, Given(), out, resume, How(checkpoint_every, on_round, report, workers=workers)
+    )
 
 
 def run_given(
