@@ -10,7 +10,7 @@ FLEET = ["--fleet", "slow-classes", "--seconds", "10"]
 
 @pytest.mark.slow
 def test_a_plan_leaves_a_config_that_a_run_follows(tmp_path, no_processes, monkeypatch):
-    monkeypatch.setattr("salf.runs.plan.REACHES", (0.5, 0.9))
+    monkeypatch.setattr("salf.runs.plan.SHARES", (0.5, 0.9))
     fixed = ["--method", "salf", "--batches", "equal", "--seeds", "1"]
     done = salf(*ASKED, *FLEET, *fixed, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -32,7 +32,7 @@ from salf.theory.planning import DeadlineBound, theorem_spread
 from salf.worlds.fleet.devices import Fleet
 
 METHODS = ("salf", "drop", "fedavg", "salf-recall")
-REACHES = (0.3, 0.5, 0.7, 0.9)  # parts of their layers that users reach by the deadlines tried
+SHARES = (0.1, 0.4, 0.7, 0.95)  # of the users, who are done by the deadlines tried
 SEVERAL = 4  # local steps
 COMPRESSIONS = ("fp16", "qsgd:4")
 RATES = (0.5, 2.0)  # times the learning rate of the best of each method, and
@@ -177,7 +177,7 @@ class Planner:
 
     def candidates(self, seconds: float) -> list[Candidate]:
         """All that have some rounds within this time."""
-        found = [timed for each in self._variants for timed in self._timed(each, REACHES)]
+        found = [timed for each in self._variants for timed in self._timed(each, SHARES)]
         own = not {"deadline", "batches"} & {*self.asked.fixed}
         if own and "salf" in self._axis("method", METHODS):
             found += self._by_bound(seconds)
@@ -204,7 +204,7 @@ class Planner:
     def _round(self, each: Candidate) -> float:
         """How long a round takes; where the deadline changes, about."""
         law, T = self.law(each), each.deadline
-        return law.seconds(law.deadline_for(REACHES[-2]) if isinstance(T, str) else T)
+        return law.seconds(law.deadline_for(SHARES[-2]) if isinstance(T, str) else T)
 
     def _axis(self, name: str, tried: Sequence[Any]) -> Sequence[Any]:
         """The values of a setting to try: the one that is given, if one is."""
@@ -232,14 +232,14 @@ class Planner:
             for compress in self._axis("compress", [""])
         ]
 
-    def _timed(self, each: Candidate, reaches: Sequence[float]) -> list[Candidate]:
-        """The candidate with deadlines by which users reach these parts of their layers."""
+    def _timed(self, each: Candidate, shares: Sequence[float]) -> list[Candidate]:
+        """The candidate with deadlines by which these shares of the users are done."""
         if not asks(each.method).deadline:
             return [each]
         if "deadline" in self.asked.fixed:
             return [replace(each, deadline=self.asked.fixed["deadline"])]
         law = self.law(each)
-        return [replace(each, deadline=law.deadline_for(reach)) for reach in reaches]
+        return [replace(each, deadline=law.deadline_for(share)) for share in shares]
 
     def _race(self, name: str, interval: float) -> Race:
         return Race(self.job, self.run, self.folder / name, self.asked.target, interval)
@@ -249,7 +249,7 @@ class Planner:
         target, most = self.asked.target, self.law(Candidate("fedavg")).budget
         if target is None:
             return most
-        usual = [timed for each in self._variants for timed in self._timed(each, [REACHES[-2]])]
+        usual = [timed for each in self._variants for timed in self._timed(each, [SHARES[-2]])]
         seconds = PILOT * min(map(self._round, usual))
         race = self._race("pilot", seconds / 4)
         while True:
@@ -310,7 +310,7 @@ class Planner:
         law = self.law(each)
         federation = Federation(len(law.users), law.timing.layers)
         rows: Ints = np.maximum(np.rint(law.timing.rows(law.users)), 1).astype(np.int64)
-        tried = np.geomspace(law.deadline_for(0.02), law.deadline_for(0.98), CURVE)
+        tried = np.geomspace(law.deadline_for(0.0) / 10, law.deadline_for(1.0), CURVE)
         spread = [theorem_spread(law.unreached(T), federation.users) for T in tried.tolist()]
         return DeadlineBound(
             federation,
