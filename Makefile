@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-fast lint bench bench-live reproduce clean
+.PHONY: demo test test-fast lint bench bench-plan bench-live reproduce clean
 
 demo: $(READY)
 	$(BIN)/salf demo
@@ -31,6 +31,11 @@ bench: $(READY)
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/users.py
 	$(BIN)/python benchmarks/clock.py
+
+# The table and the figure of docs/plan.md, about 20 minutes each on two cores; both continue.
+bench-plan: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/regret.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/map.py
 
 # With nothing else going on: deadlines of 50 ms, and percents of them, are measured.
 bench-live: $(READY)

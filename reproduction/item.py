@@ -13,7 +13,7 @@ from salf.report.page import PageBlock
 from salf.report.style import Spec
 from salf.runs.config import Config
 from salf.runs.run import Result
-from salf.runs.watched import OnPart
+from salf.runs.training import OnPart
 
 Json = dict[str, Any]
 

@@ -16,7 +16,7 @@ from salf.report import names
 from salf.report.lines import Line, Lines, Point, figure
 from salf.report.style import Axis, Spec, ordered
 from salf.report.tables import Table
-from salf.runs.watched import OnPart
+from salf.runs.training import OnPart
 from salf.worlds.depth import Uniform
 
 # (U, L): the experiments' MLP and CNN, then few users for many layers.

@@ -21,7 +21,7 @@ from salf.report import names
 from salf.report.lines import Line, Lines, Point, figure
 from salf.report.style import Axis, Spec
 from salf.report.tables import Table, bold
-from salf.runs.watched import OnPart
+from salf.runs.training import OnPart
 from salf.worlds import depth
 
 USERS = (2, 4, 30)

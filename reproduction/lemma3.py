@@ -24,7 +24,7 @@ from salf.report.lines import Line, Lines, Point, figure
 from salf.report.page import PageBlock
 from salf.report.style import Axis, Spec, ordered
 from salf.report.tables import Table
-from salf.runs.watched import OnPart
+from salf.runs.training import OnPart
 from salf.theory import Federation, variance_bound
 from salf.worlds.depth import Uniform
 

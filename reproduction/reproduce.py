@@ -25,7 +25,7 @@ from salf.runs.config import Config
 from salf.runs.folder import SUMMARY, RunFolder
 from salf.runs.pool import Finished, Job, OnProgress, run_all, run_job
 from salf.runs.run import Result, complete
-from salf.runs.watched import OnPart
+from salf.runs.training import OnPart
 
 PAGE, TEXT, STATE = "reproduction.html", "reproduction.md", "reproduction.json"
 DIVERGED = "diverged.json"

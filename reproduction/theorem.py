@@ -24,7 +24,7 @@ from salf.report import names
 from salf.report.lines import Lines, Point, figure, method_lines
 from salf.report.style import Axis, Spec
 from salf.report.tables import Table
-from salf.runs.watched import OnPart
+from salf.runs.training import OnPart
 from salf.theory import Constants, Federation, convergence_bound
 
 METHODS = ("salf", "fedavg")

@@ -38,8 +38,7 @@ from salf.runs.pool import Interrupted, Job, run_all, run_here, run_job
 from salf.runs.presets import simulated
 from salf.runs.run import How, Result
 from salf.runs.settings import refuse_with_fleet, typed
-from salf.runs.training import OnRound
-from salf.runs.watched import OnPart, counted
+from salf.runs.training import OnPart, OnRound, counted
 from salf.worlds.depth import has_ratio
 from salf.worlds.fleet.deadlines import missing
 from salf.worlds.fleet.named import GIVEN

@@ -23,10 +23,10 @@ from salf.runs.plan import SEARCHED, Asked, Planned, Planner
 from salf.runs.pool import Finished, Job, WorkerPool, run_here, run_job
 from salf.runs.run import How, Result, run_given
 from salf.runs.settings import Settings, names_of
-from salf.runs.watched import OnPart, counted
+from salf.runs.training import OnPart, counted
 from salf.worlds.fleet.devices import Fleet
 
-CONFIG, LIVE, CANDIDATES, PAGE = "config.toml", "live.toml", "candidates.csv", "plan.html"
+CONFIG, LIVE, PAGE = "config.toml", "live.toml", "plan.html"
 SEARCH = "search"  # the folder of the runs, in that of the plan
 
 
@@ -45,10 +45,9 @@ class Plan(Planned):
         return LiveConfig(**{**shared, "rounds": max(1, round(self.rounds(self.best)))})
 
     def save(self, folder: Path | str, command: Sequence[str] = (), drawn: bool = True) -> Path:
-        """Write config.toml, live.toml, candidates.csv and, if `drawn`, plan.html into a folder."""
+        """Write config.toml, live.toml and, if `drawn`, plan.html into a folder."""
         folder = Path(folder)
         write_whole(folder / CONFIG, self.config.to_toml())
-        write_whole(folder / CANDIDATES, self.candidates_csv())
         if (live := self.live_config) is not None:
             write_whole(folder / LIVE, live.to_toml())
         if drawn:

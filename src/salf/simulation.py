@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from salf.common.errors import SalfError, TrainingDiverged
 from salf.core.aggregate import UserId
-from salf.core.arrivals import Arrivals, Ints
+from salf.core.arrivals import Arrivals, Floats, Ints
 from salf.core.draws import Keyed
 from salf.core.rows import Row, timed
 from salf.core.server import SGD, Optimiser, Schedule, Server
 from salf.data.sampling import ONE_STEP, Batches, Cohort, LocalWork
-from salf.engines import Engine, LocalSteps, LoopEngine, RoundResult, under_rule
+from salf.engines import Engine, LocalSteps, LoopEngine, RoundResult
 from salf.engines import engine as make_engine
 from salf.engines.spread import SpreadEngine, can_spread
 from salf.methods import Method, RoundPlan
@@ -48,7 +48,6 @@ class Recipe:
     cohort: Cohort | None = None
     by_samples: bool = False
     engine: str | Engine = "auto"
-    workers: int = 0  # processes that share the users of a round; 0 for one per thread of PyTorch
 
 
 class Simulation:
@@ -92,18 +91,18 @@ class Simulation:
         self.t = 0  # rounds done
         self.stages = stages or Stages()
         self.pipeline = Pipeline(self.stages, method, engine.layers, engine.weights, seed)
-        if recipe.engine == "auto" and more_steps and (rule := method.local_rule(2)) is not None:
-            kept = self.pipeline.states
-            state = ({}, {}) if kept is None else (kept.server, kept.fresh)
-            self.engine = under_rule(engine, rule, *state)
         if recipe.engine == "auto" and isinstance(self.engine, LoopEngine) and can_spread(engine):
-            self.engine = SpreadEngine(self.engine, self.batches.of_round, recipe.workers)
+            self.engine = SpreadEngine(self.engine, self.batches.of_round)
         keeps = (self.pipeline.states or self.pipeline.recall) is not None
         # For anything about its users, or beyond the round.
         self.asks = method.asks.about_users or keeps
         # The weight of all users, asked or not, which only methods that keep something ask for.
         weighed = recipe.by_samples and keeps
         self.everybody = float(data.sizes(np.arange(len(data))).sum() if weighed else len(data))
+        # Whether equal arrivals have equal plans.
+        asks = self.asks or method.asks.narrows or "round" in method.asks.read
+        self._repeats = type(method).plan is Method.plan and not asks
+        self._last: tuple[tuple[bytes, int], RoundPlan] | None = None
         self.voice = Voice(len(data))
         self.memory = self.world.start()
         self.old: dict[int, dict[str, Tensor]] = {}  # models users still compute on, by round
@@ -145,8 +144,9 @@ class Simulation:
             arrived = self.stages.attackers.arrived(arrived)
         if self.by_samples:
             arrived = replace(arrived, weight=self.data.sizes(arrived.user).astype(float))
-        arrived = self._with_what_is_known(t, arrived)
-        plan = self.method.plan(t, arrived, unreached, self.batches.sizes(arrived.user))
+        if self.asks:
+            arrived = self._with_what_is_known(t, arrived)
+        plan = self._plan(t, arrived, unreached)
         if gone := {group.given for group in plan.groups} - {t, *self.old}:
             raise SalfError(
                 f"a user computed on the model of round {min(gone)}, which was not kept: "
@@ -189,10 +189,21 @@ class Simulation:
         self.memory, self.t = memory, t
         return Row(t, result.loss, result.reached, **timed(arrived, computing))
 
+    def _plan(self, t: int, arrived: Arrivals, unreached: Floats) -> RoundPlan:
+        """The round's plan, the last one again if the arrivals are: small models feel it."""
+        rows, same = self.batches.sizes(arrived.user), self._repeats and arrived.spent is None
+        if not same or arrived.straggler.any() or arrived.age.any():
+            known = arrived if self.asks else replace(arrived, round=t)
+            return self.method.plan(t, known, unreached, rows)
+        who = arrived.user, arrived.depth, arrived.weight, arrived.steps, arrived.planned
+        key = b"".join([each.tobytes() for each in (*who, unreached, rows)]), arrived.asked
+        if self._last is None or self._last[0] != key:
+            self._last = key, self.method.plan(t, replace(arrived, round=t), unreached, rows)
+        plan = self._last[1]
+        return replace(plan, groups=tuple([replace(group, given=t) for group in plan.groups]))
+
     def _with_what_is_known(self, t: int, arrived: Arrivals) -> Arrivals:
         """The arrivals with what the method asks for about their users."""
-        if not self.asks:
-            return replace(arrived, round=t)
         users, chance = arrived.user, self.pipeline.chance(arrived.user)
         if self.method.asks.chance and chance is None:
             if self.local.several:

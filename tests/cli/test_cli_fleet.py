@@ -24,14 +24,6 @@ def test_a_run_says_its_simulated_seconds_and_may_be_given_more(tmp_path):
     assert 1.5 < longer["simulated_seconds"] < 2 + 1e-9  # however the sum is rounded
 
 
-def test_a_deadline_that_cuts_nobody_off_is_said_with_the_way_out(tmp_path):
-    generous = [*RUN, "--deadline", "1min", "--rounds", "2"]
-    done = salf(*generous, cwd=tmp_path)
-    assert "so a shorter deadline would save time" in done.stderr
-    assert "`salf fleet preview` shows which deadline gives which reach" in done.stderr
-    assert "Nobody" not in salf(*RUN, "--rounds", "2", cwd=tmp_path).stderr
-
-
 def test_compare_answers_by_the_clock_and_leaves_its_columns(tmp_path, no_processes):
     methods = ["--methods", "fedavg,salf,salf+equal-time", "--seeds", "1"]
     done = salf("compare", *FLEET, "--seconds", "1", *methods, "--out", "c", cwd=tmp_path)

@@ -43,6 +43,7 @@ def test_where_mnist_is_out_of_reach_it_says_so_in_one_line_and_shows_digits(
         r"(?s)</h2>.*?(?=<h2>Where|$)", "", page[page.index("<h2>Where") :]
     )
     assert page.index("has the highest test accuracy") < page.index("<h2>")
+    assert re.search(r"Devices: phones.*952 phone models.*\d% is download and upload", page, re.S)
     for name in ("phones.png", "phones.svg", "microcontrollers.png"):
         assert (tmp_path / "demo" / f"accuracy-{name}").exists()
 

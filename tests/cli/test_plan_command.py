@@ -10,14 +10,14 @@ FLEET = ["--fleet", "slow-classes", "--seconds", "10"]
 
 @pytest.mark.slow
 def test_a_plan_leaves_a_config_that_a_run_follows(tmp_path, no_processes, monkeypatch):
-    monkeypatch.setattr("salf.runs.plan.REACHES", (0.5, 0.9))
+    monkeypatch.setattr("salf.runs.plan.SHARES", (0.5, 0.9))
     fixed = ["--method", "salf", "--batches", "equal", "--seeds", "1"]
     done = salf(*ASKED, *FLEET, *fixed, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Run SALF, deadline")
     assert "Compute-bound: 0%" in done.stdout
     written = {path.name for path in (tmp_path / "plan").iterdir()}
-    assert written == {"config.toml", "live.toml", "candidates.csv", "plan.html", "search"}
+    assert written == {"config.toml", "live.toml", "plan.html", "search"}
     followed = salf("run", "plan/config.toml", "--out", "followed", cwd=tmp_path)
     assert followed.returncode == 0, followed.stderr
     monkeypatch.setitem(__import__("sys").modules, "altair", None)

@@ -1,6 +1,6 @@
 """Files of a run, and folders that do not stay."""
 
-from salf.common.files import csv_of, delete_left_over, temporary_folder
+from salf.common.files import csv_of, temporary_folder
 
 
 def test_a_temporary_folder_is_private_and_gone_afterwards(tmp_path):
@@ -8,14 +8,6 @@ def test_a_temporary_folder_is_private_and_gone_afterwards(tmp_path):
         assert folder.stat().st_mode & 0o077 == 0
         (folder / "file").touch()
     assert [*tmp_path.iterdir()] == []
-
-
-def test_only_what_was_left_over_of_these_files_is_deleted(tmp_path):
-    left, others = ".state.safetensors-abc.safetensors", [".env.my-machine", ".other.toml-x"]
-    for name in (left, *others, "state.safetensors"):
-        (tmp_path / name).touch()
-    delete_left_over(tmp_path, ["state.safetensors"])
-    assert sorted(path.name for path in tmp_path.iterdir()) == [*others, "state.safetensors"]
 
 
 def test_records_have_the_columns_of_the_first():

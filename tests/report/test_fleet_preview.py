@@ -12,7 +12,7 @@ from salf import Fleet
 from salf.common.errors import SalfError
 from salf.report.fleet import figure, page
 from salf.runs.config import Config
-from salf.runs.previews import preview_of
+from salf.runs.federation import preview_of
 from salf.worlds.fleet.availability import Intervals
 from salf.worlds.fleet.devices import Fleet as Devices
 

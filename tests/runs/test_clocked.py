@@ -17,8 +17,7 @@ from salf.runs.config import Config
 from salf.runs.folder import RunFolder
 from salf.runs.pool import run_job
 from salf.runs.run import Result, run
-from salf.runs.training import History
-from salf.runs.watched import part_done
+from salf.runs.training import History, part_done
 
 # Of the made-up MLP a round of 4 rows takes phones a few milliseconds, most of it the links.
 CLOCKED = Config(

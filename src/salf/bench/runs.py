@@ -17,8 +17,7 @@ from salf.runs.clocked import Clocked
 from salf.runs.config import Config
 from salf.runs.pool import Job, OnProgress, run_all
 from salf.runs.run import run
-from salf.runs.training import SLOWEST, History
-from salf.runs.watched import OnPart, counted
+from salf.runs.training import SLOWEST, History, OnPart, counted
 
 Key = tuple[str, float, int]  # of a run: its cell, learning rate and seed
 

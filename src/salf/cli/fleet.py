@@ -64,7 +64,7 @@ def preview(
     """
     from salf.report.extra import check_extra
     from salf.report.fleet import write_preview
-    from salf.runs.previews import preview_of
+    from salf.runs.federation import preview_of
 
     if out is not None:
         check_extra()

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import typer
 
 from salf.common.errors import SalfError
-from salf.methods import METHODS
 from salf.runs.config import Config
 from salf.runs.settings import (
     Settings,
@@ -37,15 +36,6 @@ ConfigSource = Annotated[
 ]
 
 
-def _options() -> str:
-    """The methods that have options, and which, with their defaults."""
-    own = {
-        name: [f"{key(o.name)}={o.default}".lower() for o in fields(cls) if o.name != "average"]
-        for name, cls in METHODS.items()
-    }
-    return "; ".join(f"{name} has {', '.join(listed)}" for name, listed in own.items() if listed)
-
-
 Workers = Annotated[
     int | None, option("--workers", help="Parallel runs; by default, one per core.", min=1)
 ]
@@ -54,7 +44,8 @@ Options = Annotated[
     option(
         "--option",
         metavar="NAME=VALUE",
-        help=f"An option of the method: {_options()}; your own has its fields. May be repeated.",
+        help="An option of the method, such as width=0.25 of heterofl or delay=3 of asyncfl; your "
+        "own has its fields. May be repeated.",
     ),
 ]
 

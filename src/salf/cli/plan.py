@@ -42,7 +42,7 @@ def plan(
     Candidates are simulated; those that are behind end early. The best has the highest accuracy
     after --seconds, or reaches --target soonest. --method, --deadline, --batches, --local-steps
     and --compress keep what they are given; --lr is the middle of the rates tried. The folder gets
-    config.toml for `salf run`, live.toml for `salf live`, candidates.csv and a page.
+    config.toml for `salf run`, live.toml for `salf live`, and a page.
 
     Examples:
 

@@ -28,6 +28,15 @@ def run(
     checkpoint_every: Annotated[
         float, option("--checkpoint-every", help="Seconds between checkpoints (10).")
     ] = 10.0,
+    workers: Annotated[
+        int,
+        option(
+            "--workers",
+            help="Processes that share the users of a round where these are computed one by one; "
+            "by default, one per core if rounds take long enough.",
+            min=0,
+        ),
+    ] = 0,
 ) -> None:
     """Train once. With --out, save the model, the metrics and the config in a folder.
 
@@ -44,9 +53,8 @@ def run(
         salf run mnist-mlp --fleet phones --deadline 60ms --seconds 30    (a simulated clock)
     """
     from salf.report import names
-    from salf.runs.clocked import NOBODY, nobody_is_cut_off
     from salf.runs.run import run as train
-    from salf.runs.watched import watched
+    from salf.runs.training import watched
 
     if resume and out is None:
         raise SalfError("--resume needs --out, the folder of the run to continue.")
@@ -60,6 +68,7 @@ def run(
             checkpoint_every=checkpoint_every,
             on_round=on_round,
             report=say,
+            workers=workers,
         )
     found = result.summary
     accuracy = found["test_accuracy"]
@@ -69,11 +78,6 @@ def run(
         + f"after {found['rounds']} rounds {_clock(found)}in {found['seconds']:.1f} s "
         + f"({found['engine']} engine: {found['why']})"
     )
-    if kept := found.get("remembered"):
-        size = f"{kept['bytes'] / 1e6:.1f} MB"
-        say(f"The server remembered the last updates of {kept['users']} users ({size}).")
-    if nobody_is_cut_off(config, result.history):
-        say(NOBODY)
     if out is None:
         say("Nothing was saved: add --out FOLDER to save the model, the metrics and the config.")
     else:

@@ -103,10 +103,3 @@ def temporary_folder(name: str, place: Path | None = None) -> Iterator[Path]:
 def short_place() -> Path | None:
     """A place where a folder's path is short: that of a socket has 107 characters at most."""
     return Path("/tmp") if Path("/tmp").is_dir() else None
-
-
-def delete_left_over(folder: Path, names: Iterable[str]) -> None:
-    """Delete what processes left that were killed while they wrote files of these names."""
-    for name in names:
-        for left in folder.glob(f".{name}-*"):
-            left.unlink(missing_ok=True)

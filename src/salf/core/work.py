@@ -1,6 +1,6 @@
 """What each layer costs: the operations of the forward and the backward pass, and bytes sent."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -98,9 +98,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._done = done
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func._overloadpacket not in flop_registry:
             with self:
@@ -112,7 +110,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
-def _products(kind: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> Iterable[Product]:
+def _products(kind: Any, args: Any, kwargs: Any, out: Any) -> list[Product]:
     if kind is aten.convolution_backward:
         # Of the signal and of the weight, if wanted; torch counts all pairs of channels of groups.
         gradient, value, weight, *_, transposed, _, groups, wanted = args
@@ -147,18 +145,13 @@ class _ByLayer(TorchFunctionMode):
             for name in (*layer.parameters, *layer.frozen)
         }
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: Sequence[Any] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         before = len(self._all)
-        result = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
         done = self._all[before:]
         if done or isinstance(result, Tensor):  # not a look at a parameter's shape or device
-            used = self._layers_in([*args, *(kwargs or {}).values()])
+            used = self._layers_in([*args, *kwargs.values()])
             self._layer = used[0] if used else self._layer
         self.done[self._layer] += done
         return result

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from salf.common import registry
 from salf.common.errors import SalfError
 from salf.core.layers import Layers
-from salf.core.rules import LocalRule, State
 from salf.engines import mixing, stacked
 from salf.engines.base import Engine, LocalSteps, LoopEngine, RoundResult, Rows, Weights
 from salf.engines.blocks import BlockEngine, GroupedEngine
@@ -79,14 +78,6 @@ def engine(
     return _loop(model, layers, loss, reason)
 
 
-def under_rule(engine: Engine, rule: LocalRule, server: State, own: State) -> Engine:
-    """The engine that `auto` chose, or the loop engine if the local rule needs it."""
-    if not isinstance(engine, StackedEngine) or type(rule).of_many is not LocalRule.of_many:
-        return engine
-    reason = stacked.reason_against(engine, rule, server, own)
-    return engine if reason is None else _loop(engine.model, engine.layers, engine.loss, reason)
-
-
 def _loop(model: nn.Module, layers: Layers, loss: Loss, reason: str) -> LoopEngine:
     loop = LoopEngine(model, layers, loss)
     loop.why = f"{reason}, so users are computed one at a time"
@@ -109,5 +100,4 @@ __all__ = [
     "cross_entropy",
     "engine",
     "find",
-    "under_rule",
 ]

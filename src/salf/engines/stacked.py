@@ -19,7 +19,7 @@ from salf.core.arrivals import Ints
 from salf.core.inputs import unchanged
 from salf.core.layers import Layers
 from salf.core.narrow import CONVOLUTIONS
-from salf.core.rules import LocalRule, LocalStep, State
+from salf.core.rules import LocalStep
 from salf.engines.base import Engine, Network, Rows, Weights
 from salf.engines.blocks import saved_bytes
 from salf.engines.losses import Loss, cross_entropy, user_losses
@@ -68,22 +68,6 @@ def unsuited(model: nn.Module) -> str | None:
             return f"{name} ({type(module).__name__}) draws random numbers"
     for name, _ in model.named_buffers():
         return f"the forward pass may change the buffer {name}"
-    return None
-
-
-def reason_against(engine: Engine, rule: LocalRule, server: State, own: State) -> str | None:
-    """Why users' local steps cannot be stacked under a rule; None if a trial of it works."""
-    weights = {name: w for name, w in engine.weights.items() if w.requires_grad}
-    for number in (1, 2):
-        gradients, total = (
-            {name: w.new_zeros(2, *w.shape) for name, w in weights.items()} for _ in range(2)
-        )
-        owns = {name: torch.stack([value, value]) for name, value in own.items()}
-        try:
-            rule.of_many(gradients, LocalStep(number, 0.1, total, server, owns))
-        except Exception as error:  # whatever somebody else's code raises under vmap
-            cause = in_one_line(error.__cause__ or error)
-            return f"{type(rule).__name__} cannot run on stacked users ({cause})"
     return None
 
 

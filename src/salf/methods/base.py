@@ -277,22 +277,19 @@ class Method(ABC):
         weights, closing = self._weighed(arrived, unreached)
         gradients = np.where(weights > 0, self.gradients(arrived, len(unreached)), 0)
         rows = np.zeros(arrived.users, np.int64) if rows is None else rows
-        # Python's own numbers, because a round has few users and arrays have their price.
-        given_to, widths = (t - arrived.age).tolist(), self.widths(arrived).tolist()
-        alike: dict[tuple[int, float, int], list[int]] = {}
-        networks = zip(given_to, widths, rows.tolist(), strict=True)
-        takes_part = (weights.max(axis=0) > 0).tolist()
-        for user, (network, takes) in enumerate(zip(networks, takes_part, strict=True)):
-            if takes:
-                alike.setdefault(network, []).append(user)
-        groups = []
+        takes_part = weights.max(axis=0) > 0
         # The oldest models first, of these the full ones, of these those with most rows.
-        for given, width, count in sorted(alike, key=lambda one: (one[0], -one[1], -one[2])):
-            users = alike[given, width, count]
-            some = slice(None) if len(users) == arrived.users else np.array(users)
-            groups.append(
-                Group(arrived.user[some], weights[:, some], given, width, count, gradients[:, some])
-            )
+        networks = np.stack([t - arrived.age, -self.widths(arrived), -rows])
+        kinds, which = networks[:, :1], np.zeros(arrived.users, np.int64)
+        if (networks != kinds).any():
+            kinds, which = np.unique(networks, axis=1, return_inverse=True)
+        groups = []
+        for kind, (given, width, count) in enumerate(kinds.T.tolist()):
+            here = takes_part & (which == kind)
+            if here.any():
+                some = slice(None) if here.all() else np.flatnonzero(here)
+                users, c, g = arrived.user[some], weights[:, some], gradients[:, some]
+                groups.append(Group(users, c, int(given), -width, -int(count), g))
         return RoundPlan(tuple(groups), closing, self.narrow(t), self.average_models)
 
     def checked_share(self, arrived: Arrivals, layers: int) -> Floats:

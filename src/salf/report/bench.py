@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from salf.bench import ranking
+from salf.bench import results as ranking
 from salf.bench.results import BenchRow, CellResult, to_csv
 from salf.bench.suite import POINTS, REFERENCE, Suite
 from salf.common.intervals import over_seeds

@@ -121,7 +121,7 @@ def voice(comparison: Comparison, titled: bool = False) -> Spec:
     )
     marks = base.mark_tick(color=INK, thickness=2, width=32)
     classes = bars + marks.encode(x="class:O", y=alt.Y("data:Q"))
-    return figure(classes, users, title=VOICE if titled else "", beside=True)
+    return figure(classes, users, title=VOICE if titled else "")
 
 
 def _curve(results: Sequence[Result], measure: Measure, over: Over) -> list[Point]:

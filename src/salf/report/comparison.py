@@ -1,8 +1,9 @@
 """A comparison for people: a verdict and tables in the terminal, pictures, and a page."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -18,6 +19,7 @@ from salf.runs.compare import Case, Comparison
 from salf.runs.config import Config
 from salf.runs.settings import key as setting_key
 from salf.worlds.depth import has_ratio
+from salf.worlds.fleet.named import ABOUT
 
 PAGE = "report.html"
 TO_TARGET = "Seconds to target"
@@ -71,7 +73,7 @@ def page(comparison: Comparison, command: Sequence[str]) -> Page:
     about = "Config shared by all runs, except for what is compared"
     used = made_with((summary.get("versions") or {}).items())
     how = again(command, comparison.base.to_toml(), *source, *used, about=about)
-    explained = [_reach(comparison)]
+    explained = [*_devices(comparison, summary), _reach(comparison)]
     if comparison.base.fleet and charts.heard(comparison):
         explained.append(_voice(comparison))
     return Page(
@@ -206,6 +208,19 @@ def _curves(comparison: Comparison) -> Section:
     band = ", mean over the seeds, with a band from the lowest to the highest"
     about = title + band * (seeds(comparison) > 1) + ". Click a method in the legend to show it"
     return Section(title, [Chart(charts.curves(comparison), f"{about} alone.")])
+
+
+def _devices(comparison: Comparison, summary: Mapping[str, Any]) -> list[Section]:
+    """What the devices are, and what their time is spent on."""
+    if not (found := summary.get("round")):
+        return []
+    name = names.fleet_name(comparison.base)
+    about = ABOUT.get(name.partition(":")[0], "")
+    spent = (
+        f"Of the median user's round without waiting, {found['links']:.0%} is download and upload, "
+        f"{found['fixed']:.0%} the fixed cost of steps, and {found['rows']:.0%} computing on rows."
+    )
+    return [Section(f"Devices: {name}", [*([about] if about else []), spent])]
 
 
 def _reach(comparison: Comparison) -> Section:

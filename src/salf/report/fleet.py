@@ -9,7 +9,7 @@ import numpy as np
 from salf.core.arrivals import evenly
 from salf.report import names, style
 from salf.report.extra import alt
-from salf.report.lines import Line, Lines, Mark, Point
+from salf.report.lines import Line, Lines, Point
 from salf.report.lines import figure as figure_of
 from salf.report.page import Chart, Page, Section, again
 from salf.runs.config import Config
@@ -73,7 +73,7 @@ def _deadlines(preview: Preview) -> Lines:
         [Line(*each) for each in zip(labels, style.ordered(len(labels)), strict=True)],
         x=style.Axis("Deadline", seconds=True, domain=(0, deadlines[-1])),
         y=style.Axis("Users that reach a layer", percent=True, domain=(0, 1)),
-        marks=[Mark(preview.deadline, names.duration(preview.deadline))],
+        marks=[(preview.deadline, names.duration(preview.deadline))],
         widest=_WIDTH,
     )
 

@@ -35,16 +35,6 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Mark:
-    """A vertical line at x with a label, or with a dot at y, in the colour of a line."""
-
-    x: float
-    label: str = ""
-    line: str = ""
-    y: float | None = None
-
-
-@dataclass(frozen=True)
 class Lines:
     """Points joined by lines, in panels.
 
@@ -60,16 +50,14 @@ class Lines:
     joined: bool = True
     reference: Literal["diamonds", "dashed", ""] = ""
     level: float | None = None
-    marks: Sequence[Mark] = ()
+    marks: Sequence[tuple[float, str]] = ()  # vertical lines at x, with their labels
     height: int = 220
     widest: int = 560  # of one panel
     wrap: int = 4  # so many panels side by side, and then the next row
 
 
-def figure(
-    *charts: Any, title: str = "", subtitle: Sequence[str] = (), beside: bool = False
-) -> Spec:
-    """Charts below or beside each other: lines, or what Altair draws."""
+def figure(*charts: Any, title: str = "", subtitle: Sequence[str] = ()) -> Spec:
+    """Lines below each other, or beside what Altair draws otherwise."""
     chosen = alt.selection_point(fields=["line"], bind="legend")
 
     def opacity(value: float) -> Any:
@@ -85,7 +73,7 @@ def figure(
         drawn.append(made if i else made.add_params(chosen))
     whole = drawn[0]
     if len(drawn) > 1:
-        whole = alt.hconcat(*drawn, spacing=40) if beside else alt.vconcat(*drawn, spacing=24)
+        whole = alt.hconcat(*drawn, spacing=40) if own else alt.vconcat(*drawn, spacing=24)
     if title:
         heading = alt.Title(title, subtitle=list(subtitle), anchor="start", offset=12)
         whole = whole.properties(title=heading)
@@ -149,7 +137,11 @@ def _drawn(chart: Lines, data: str, opacity: Callable[[float], Any]) -> Any:
             layers.append(reference.mark_point(shape="diamond", size=70, strokeWidth=1.6))
         else:
             layers.insert(0, reference.mark_line(strokeWidth=1.6, strokeDash=[6, 4]))
-    layers += [layer for mark in chart.marks for layer in _marked(mark, base, y)]
+    for x, label in chart.marks:
+        at = of([{"x": x, "label": label}]).encode(x="x:Q")
+        text = at.mark_text(align="left", dx=5, dy=8, y=0, fontSize=11, color=INK)
+        rule = at.mark_rule(color=INK, strokeDash=[4, 3], strokeWidth=1.5)
+        layers += [rule, text.encode(text="label:N")]
     if chart.level is not None:
         level = of([{"y": chart.level}]).mark_rule(strokeDash=[4, 4], color=INK)
         layers.append(level.encode(y="y:Q"))
@@ -169,18 +161,6 @@ def _faceted(chart: Lines, layers: Any) -> Any:
     header = alt.Header(labelExpr=r"split(datum.value, '\n')", title=None)
     facet = alt.Facet("panel:N", sort=panels, header=header, title=None)
     return sized.facet(facet=facet, columns=across, spacing=32)
-
-
-def _marked(mark: Mark, base: Any, y: dict[str, Any]) -> list[Any]:
-    if not mark.line:
-        at = of([{"x": mark.x, "label": mark.label}]).encode(x="x:Q")
-        text = at.mark_text(align="left", dx=5, dy=8, y=0, fontSize=11, color=INK)
-        rule = at.mark_rule(color=INK, strokeDash=[4, 3], strokeWidth=1.5)
-        return [rule, text.encode(text="label:N")]
-    at = base.properties(data=alt.InlineData([{"line": mark.line, "x": mark.x, "mean": mark.y}]))
-    rule = at.mark_rule(strokeDash=[4, 3], strokeWidth=1.2)
-    dot = at.mark_point(filled=True, size=100, opacity=1).encode(y=alt.Y("mean:Q", **y))
-    return [rule] if mark.y is None else [rule, dot]
 
 
 def _records(chart: Lines) -> Records:

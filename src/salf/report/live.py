@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
+from statistics import median as middle
 from textwrap import shorten
 from typing import Any
 
@@ -27,14 +28,11 @@ from salf.runs.presets import load_config
 
 PAGE = "live.html"
 MOST_USERS = 100  # that have a row; so a page stays one that a browser opens at once
-MOST_ROUNDS = 400
 _MOST_REASONS = 30
 _LONGEST_REASON = 110  # characters: it stands in one line
 _WIDTH = 740
 _FEW = 40  # points of a curve that are drawn, and not only there to be hovered over
 _COLUMNS = 120  # of the users' rounds
-_SHORTEST = 1e-5  # seconds: an axis of magnitudes has no zero
-TOOK, LIMIT = "a round", "limit, T_max + grace"
 # Numbers that are others in every round, though the reason is the same.
 _CHANGING = re.compile(r"(\bround|\blimit|\) is) [-+.\de]+")
 
@@ -224,42 +222,14 @@ def _layers_section(run: LiveRun) -> Section:
     return Section("Updates per layer", [said, Table(columns, lines)])
 
 
-def durations(run: LiveRun) -> style.Spec:
-    """How long rounds took, and what they were to take at most."""
-    points = []
-    for some in _in_bins(run.records, MOST_ROUNDS):
-        row = max(some, key=lambda row: row.seconds / (row.limit or 1.0))
-        points.append(Point(TOOK, row.round, round(max(row.seconds, _SHORTEST), 5)))
-        if row.limit is not None:
-            points.append(Point(LIMIT, row.round, round(max(row.limit, _SHORTEST), 5)))
-    # A limit that is being learned is a hundred times the later ones.
-    seconds = [point.mean for point in points]
-    lines = [Line(TOOK, "#0072B2"), Line(LIMIT, style.RUST, dashed=True)]
-    chart = Lines(
-        points,
-        lines[: len({point.line for point in points})],
-        x=_rounds(run),
-        y=style.Axis(
-            "Duration", log=True, seconds=True, domain=(min(seconds) / 1.3, max(seconds) * 1.3)
-        ),
-        interval="bar",
-        joined=False,
-        height=240,
-        widest=_WIDTH,
-    )
-    return figure(chart)
-
-
 def _durations_section(run: LiveRun) -> Section:
     limited = [row for row in run.records if row.limit is not None]
+    in_time = sum(row.seconds <= (row.limit or 0.0) for row in limited)
+    median, longest = (names.duration(of(r.seconds for r in run.records)) for of in (middle, max))
     kept = "No round had a limit."
     if limited:
-        in_time = sum(row.seconds <= (row.limit or 0.0) for row in limited)
         kept = f"{in_time:,} of {len(limited):,} rounds closed within T_max plus the grace period."
-    caption = "Time from sending the requests to the new model, on a logarithmic axis."
-    if len(run.records) > MOST_ROUNDS:
-        caption += " A dot is the round that came closest to its limit, of several in a row."
-    return Section("Round durations", [kept, Chart(durations(run), caption)])
+    return Section("Round durations", [f"{kept} The median is {median}, the longest {longest}."])
 
 
 def _rejected_section(run: LiveRun) -> Section:

@@ -6,7 +6,7 @@ from statistics import fmean
 from salf.report import names
 from salf.report.charts import headings
 from salf.report.measured import at_end, tested
-from salf.runs.clocked import NOBODY, SHARE, Clocked, nobody_is_cut_off
+from salf.runs.clocked import SHARE, Clocked
 from salf.runs.compare import Case, Comparison
 
 FEW = 20  # rounds of the reference, below which no speed-up is stated
@@ -26,11 +26,6 @@ def verdict(comparison: Comparison) -> list[str]:
         told = [_best(comparison, cases), _race(comparison, cases) if clocked else ""]
         if any(told) and len(cases) > 1:
             said.append(f"{place}: " * bool(place) + " ".join(filter(None, told)))
-    late = [case for case in comparison.results if not names.waits(case.method)]
-    if clocked and late and comparison.base.deadline is not None:
-        runs = [run for case in late for run in comparison.results[case]]
-        if all(nobody_is_cut_off(run.config, run.history) for run in runs):
-            said.append(NOBODY)
     return said
 
 

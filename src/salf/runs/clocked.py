@@ -3,10 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from salf.runs.config import Config
-from salf.runs.settings import Settings
 from salf.runs.training import SLOWEST, History
-from salf.worlds.fleet.deadlines import Auto, parse
 
 SHARE = 0.95  # of waiting FedAvg's accuracy at the end: the target, unless one is given
 
@@ -56,28 +53,3 @@ class Clocked:
 def seconds_to(curve: Sequence[tuple[float, float]], target: float) -> float | None:
     """The time of the first evaluation at or above the target; None if there is none."""
     return next((seconds for seconds, accuracy in curve if accuracy >= target), None)
-
-
-def nobody_is_cut_off(config: Settings, history: History) -> bool:
-    """Whether every round ended before its deadline, because everybody was done."""
-    if not isinstance(config, Config) or not config.fleet:
-        return False
-    if config.deadline is None or not config.make_method().asks.deadline:
-        return False
-    deadline = parse(config.deadline)
-    if isinstance(deadline, Auto):  # which finds one that cuts users off
-        return False
-    before = 0.0
-    for row in history.rows:
-        assert row.clock is not None
-        # Up to rounding: a difference of two clocks is not exact.
-        if row.clock - before >= deadline.of(row.round, 0.0) * (1 - 1e-9):
-            return False
-        before = row.clock
-    return True
-
-
-NOBODY = (
-    "All users finished in every round, so a shorter deadline would save time; `salf fleet "
-    "preview` shows which deadline gives which reach."
-)

@@ -15,6 +15,7 @@ from salf.common.errors import SalfError
 from salf.common.progress import Report
 from salf.core.arrivals import Ints, evenly
 from salf.core.compression import Compression
+from salf.core.draws import Keyed
 from salf.core.inputs import takes_several
 from salf.core.layers import Layers, Prefixes
 from salf.core.server import Schedule, schedule
@@ -39,6 +40,7 @@ from salf.worlds import base as worlds
 from salf.worlds.base import AtDeadline, World
 from salf.worlds.depth import DepthDistribution
 from salf.worlds.fleet.devices import Fleet
+from salf.worlds.fleet.preview import Preview, preview
 
 SLOWEST_ROWS = 5_000  # of the slowest users' data are enough to measure the accuracy on
 
@@ -201,6 +203,26 @@ def cohort_of(config: Config, users: UsersData) -> Cohort:
     if config.cohort_by == "samples":
         weights = users.sizes(np.arange(len(users))).astype(float)
     return Cohort(len(users), config.cohort_size(), weights)
+
+
+def preview_of(config: Config, report: Report | None = None) -> Preview:
+    """The preview of a config: its model, its users' batches, its fleet and its deadline.
+
+    Of a schedule, the first deadline; of `auto`, the one it starts with.
+    """
+    if not config.fleet:
+        raise SalfError("a preview needs a fleet: set one, such as fleet='phones'.")
+    # SALF, whose batches may have to fit the deadline; without one FedAvg, which needs none.
+    method = "fedavg" if config.deadline is None else "salf"
+    config = config.changed(method=method)
+    problem = problem_of(config, report)
+    world, _, _ = fleet_world(config, problem, config.make_method())
+    layers = tuple(layer.name for layer in problem.layers)
+    cohort, drawn = cohort_of(config, problem.users_data), None
+    if cohort.size != cohort.users:
+        nobody = np.empty(0, np.int64)
+        drawn = lambda t: cohort.draw(Keyed(config.seed, t), nobody)  # noqa: E731
+    return preview(config.fleet, world.timing, layers, config.deadline, drawn)
 
 
 def evaluation_of(config: Settings, problem: Problem) -> Evaluation:

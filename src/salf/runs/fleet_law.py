@@ -8,7 +8,6 @@ from salf.core.arrivals import Floats, Ints
 from salf.core.draws import Keyed
 from salf.worlds.fleet.round import Round
 from salf.worlds.fleet.timing import Timing
-from salf.worlds.fleet.world import deadline_for
 
 MOST_USERS = 500  # of a larger cohort, so many are looked at, evenly spaced in speed
 DRAWN = 32  # rounds that are drawn to know how long they take
@@ -33,14 +32,10 @@ class FleetLaw:
         reach = np.array([self.timing.reach(self.users, at, deadline) for at in self._starts])
         return np.asarray((1 - reach).prod(axis=2).mean(axis=0))
 
-    def deadline_for(self, reach: float) -> float:
-        """The deadline by which users reach this part of their layers, at most the budget.
-
-        With several local steps, layers are reached in the first: then by which so many are done.
-        """
-        several = self.timing.planned(self.users).max() > 1
-        seconds = self.quantile(reach) if several else deadline_for(self.timing, reach)
-        return float(f"{min(seconds, self.budget):.3g}")
+    def deadline_for(self, share: float) -> float:
+        """The deadline by which this share of the users is done, at most the budget."""
+        ends = np.concatenate([times.finish for times in self._rounds])
+        return float(f"{np.quantile(np.minimum(ends, self.budget), share):.3g}")
 
     def seconds(self, deadline: float | None) -> float:
         """How long a round takes; without a deadline, until all users are done."""
@@ -61,13 +56,7 @@ class FleetLaw:
 
     def shares(self) -> dict[str, float]:
         """What the median user's round is spent on: links, fixed costs of its steps, and rows."""
-        timing, times = self.timing, self.timing.expected(self.users)
-        median = self.users[np.argsort(times, kind="stable")[[len(times) // 2]]]
-        empty = Timing(timing.devices, timing.cost, np.zeros_like, timing.planned)
-        whole, fixed = (float(each.tasks(median).nominal.sum()) for each in (timing, empty))
-        links = float(timing.expected(median)[0]) - whole
-        seconds = {"links": links, "fixed": fixed, "rows": whole - fixed}
-        return {name: each / (links + whole) for name, each in seconds.items()}
+        return self.timing.shares(self.users)
 
     def available(self) -> float:
         """The share of the time that users are available."""

@@ -20,7 +20,7 @@ from safetensors.torch import save_model
 from torch import nn
 
 from salf.common.errors import SalfError
-from salf.common.files import delete_left_over, locked, whole_file, write_whole
+from salf.common.files import locked, whole_file, write_whole
 from salf.core import rows as records
 from salf.core.layers import sent_bytes
 from salf.core.rows import Row
@@ -33,6 +33,7 @@ from salf.runs.settings import Settings
 from salf.runs.training import Evaluation, History
 from salf.simulation import Simulation
 from salf.stages.pipeline import Pipeline
+from salf.worlds.fleet.world import OnFleet
 
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.csv", "summary.json"
 MODEL, CHECKPOINT = "model.safetensors", "checkpoint.safetensors"
@@ -94,7 +95,6 @@ class RunFolder:
                 f"{self.path} already contains this run. Give resume=True to continue it, or "
                 "choose another out=."
             )
-        delete_left_over(self.path, (CONFIG, METRICS, SUMMARY, MODEL, CHECKPOINT, ROUNDS))
         return config
 
     def begin(self, config: Settings) -> None:
@@ -208,6 +208,8 @@ def of_simulation(config: Config, history: History, simulation: Simulation) -> d
             "batches": config.batches_for(simulation.method),
             "files": dict(config.files),
         }
+        if isinstance(world := simulation.world, OnFleet):
+            found["round"] = world.timing.shares(np.arange(world.users))
     else:
         found["stragglers"] = config.stragglers
     return found

@@ -29,8 +29,7 @@ from salf.runs.federation import Given
 from salf.runs.folder import MODEL
 from salf.runs.run import How, Result, run_given
 from salf.runs.settings import check_names, refuse_deadline, refuse_with_fleet
-from salf.runs.training import History, OnRound
-from salf.runs.watched import watched
+from salf.runs.training import History, OnRound, watched
 from salf.worlds.base import World
 from salf.worlds.depth import DepthDistribution
 from salf.worlds.fleet import named as fleets

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from salf.common.errors import SalfError
-from salf.common.files import csv_of, csv_text, write_whole
+from salf.common.files import csv_text, write_whole
 from salf.core.arrivals import Floats, Ints
+from salf.core.server import schedule
 from salf.data import Partitioned
 from salf.data.sampling import Batches
 from salf.methods import asks
@@ -31,7 +32,7 @@ from salf.theory.planning import DeadlineBound, theorem_spread
 from salf.worlds.fleet.devices import Fleet
 
 METHODS = ("salf", "drop", "fedavg", "salf-recall")
-REACHES = (0.3, 0.5, 0.7, 0.9)  # parts of their layers that users reach by the deadlines tried
+SHARES = (0.1, 0.4, 0.7, 0.95)  # of the users, who are done by the deadlines tried
 SEVERAL = 4  # local steps
 COMPRESSIONS = ("fp16", "qsgd:4")
 RATES = (0.5, 2.0)  # times the learning rate of the best of each method, and
@@ -40,7 +41,7 @@ CLIMBS = 3  # times at most
 PARTS = (0.4, 0.7, 1.0)  # of the budget, after which the slower half gives up
 FINALISTS = 6  # that run with all seeds, besides the best of each method
 FEWEST = 5  # rounds within the budget
-PILOT, DOUBLINGS = 8, 8  # rounds of the shortest runs that look for a target; and longer ones
+PILOT, DOUBLINGS = 8, 10  # rounds of the shortest runs that look for a target; and longer ones
 AFTER = 2.5  # times the seconds in which the first reached the target, runs end
 EVALUATIONS = 40
 SCALES = (0.5, 0.75, 1.0)  # m in ADEL-FL: of the batch size
@@ -122,18 +123,6 @@ class Planned:
     def rounds(self, each: Candidate) -> float:
         return fmean([len(history.rows) for history in self.histories(each)] or [0])
 
-    def candidates_csv(self) -> str:
-        """How far every candidate came with the first seed."""
-        return csv_of(
-            [
-                {**vars(each), "seconds": history.rows[-1].clock}
-                | {"accuracy": self.race.accuracy(each, seed)}
-                | {"seconds_to_target": self.race.to_target(each, seed, self.target)}
-                for (each, seed), history in self.race.histories.items()
-                if seed == 0
-            ]
-        )
-
 
 @dataclass(eq=False)
 class Planner:
@@ -188,16 +177,11 @@ class Planner:
 
     def candidates(self, seconds: float) -> list[Candidate]:
         """All that have some rounds within this time."""
-        found = [timed for each in self._variants for timed in self._timed(each, REACHES)]
+        found = [timed for each in self._variants for timed in self._timed(each, SHARES)]
         own = not {"deadline", "batches"} & {*self.asked.fixed}
         if own and "salf" in self._axis("method", METHODS):
             found += self._by_bound(seconds)
-        least = seconds / FEWEST
-        found = [
-            each
-            for each in found
-            if isinstance(each.deadline, str) or self.law(each).seconds(each.deadline) <= least
-        ]
+        found = [each for each in found if FEWEST * self._round(each) <= seconds]
         if not found:
             raise SalfError(
                 f"no candidate completes {FEWEST} rounds within {seconds:g} s: use more seconds."
@@ -216,6 +200,11 @@ class Planner:
                 seconds = FleetLaw(world.timing, cohort, 1.0).seconds(None) * 2.0**DOUBLINGS
             self._laws[timed] = FleetLaw(world.timing, cohort, seconds)
         return self._laws[timed]
+
+    def _round(self, each: Candidate) -> float:
+        """How long a round takes; where the deadline changes, about."""
+        law, T = self.law(each), each.deadline
+        return law.seconds(law.deadline_for(SHARES[-2]) if isinstance(T, str) else T)
 
     def _axis(self, name: str, tried: Sequence[Any]) -> Sequence[Any]:
         """The values of a setting to try: the one that is given, if one is."""
@@ -243,17 +232,14 @@ class Planner:
             for compress in self._axis("compress", [""])
         ]
 
-    def _timed(self, each: Candidate, reaches: Sequence[float]) -> list[Candidate]:
-        """The candidate with deadlines by which users reach these parts of their layers."""
+    def _timed(self, each: Candidate, shares: Sequence[float]) -> list[Candidate]:
+        """The candidate with deadlines by which these shares of the users are done."""
         if not asks(each.method).deadline:
             return [each]
         if "deadline" in self.asked.fixed:
             return [replace(each, deadline=self.asked.fixed["deadline"])]
         law = self.law(each)
-        return [
-            replace(each, deadline=law.deadline_for(reach), note=f"reach {reach:.0%}")
-            for reach in reaches
-        ]
+        return [replace(each, deadline=law.deadline_for(share)) for share in shares]
 
     def _race(self, name: str, interval: float) -> Race:
         return Race(self.job, self.run, self.folder / name, self.asked.target, interval)
@@ -263,11 +249,8 @@ class Planner:
         target, most = self.asked.target, self.law(Candidate("fedavg")).budget
         if target is None:
             return most
-        usual = [timed for each in self._variants for timed in self._timed(each, [REACHES[-2]])]
-        seconds = PILOT * min(
-            self.law(each).seconds(None if isinstance(each.deadline, str) else each.deadline)
-            for each in usual
-        )
+        usual = [timed for each in self._variants for timed in self._timed(each, [SHARES[-2]])]
+        seconds = PILOT * min(map(self._round, usual))
         race = self._race("pilot", seconds / 4)
         while True:
             seconds = min(seconds, most)
@@ -290,18 +273,10 @@ class Planner:
         T, law = each.deadline, self.law(each)
         if not leads or isinstance(T, str) or "deadline" in self.asked.fixed:
             return found
-        shorter = (
-            {}
-            if "compress" in self.asked.fixed or each.compress
-            else {
-                compress: law.quantile(0.5)
-                - self.law(replace(each, compress=compress)).quantile(0.5)
-                for compress in COMPRESSIONS
-            }
-        )
-        saving = {
-            name: saved for name, saved in shorter.items() if saved > 0.05 * law.quantile(0.5)
-        }
+        median = law.quantile(0.5)
+        others = [] if each.compress else self._axis("compress", COMPRESSIONS)
+        saved = {c: median - self.law(replace(each, compress=c)).quantile(0.5) for c in others}
+        saving = {name: seconds for name, seconds in saved.items() if seconds > 0.05 * median}
         if T is None:
             return [*found, *(replace(each, compress=compress) for compress in saving)]
         tried = [("", by * T) for by in NEAR] + [(name, T - each) for name, each in saving.items()]
@@ -319,7 +294,7 @@ class Planner:
         try:
             (deadline, *_), bound = self._bound(plain, seconds).constant()
             schedules = [self._bound(each, seconds).schedule() for each in adel if even]
-        except SalfError:  # a single user, or gradients that tell nothing
+        except SalfError:  # a single user
             return []
         found = [replace(plain, deadline=float(f"{deadline:.3g}"), note=BOUND)]
         place = int(np.argmin([value for _, value in schedules])) if even else 0
@@ -335,7 +310,7 @@ class Planner:
         law = self.law(each)
         federation = Federation(len(law.users), law.timing.layers)
         rows: Ints = np.maximum(np.rint(law.timing.rows(law.users)), 1).astype(np.int64)
-        tried = np.geomspace(law.deadline_for(0.02), law.deadline_for(0.98), CURVE)
+        tried = np.geomspace(law.deadline_for(0.0) / 10, law.deadline_for(1.0), CURVE)
         spread = [theorem_spread(law.unreached(T), federation.users) for T in tried.tolist()]
         return DeadlineBound(
             federation,
@@ -350,7 +325,8 @@ class Planner:
     @cached_property
     def _estimates(self) -> Estimates:
         batches = Batches(self.problem.users_data, self.base.batch_size, self.base.local_epochs)
-        return estimate(self.problem, batches)
+        rate = schedule(self.base.lr, self.base.rounds or 1)(1)
+        return estimate(self.problem, batches, rate)
 
     def _regime(self) -> Regime:
         law, users = self.law(Candidate("fedavg")), self.problem.users_data

@@ -19,8 +19,7 @@ from salf.common import process
 from salf.common.errors import SalfError, TrainingDiverged
 from salf.runs.config import Config
 from salf.runs.run import Result, Stopped, cores, run
-from salf.runs.training import OnRound
-from salf.runs.watched import OnPart, counted
+from salf.runs.training import OnPart, OnRound, counted
 
 # Gets (work done, work in all).
 OnProgress = Callable[[float, float], None]

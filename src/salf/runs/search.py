@@ -16,8 +16,7 @@ from salf.runs.config import Config
 from salf.runs.folder import CONFIG, RunFolder
 from salf.runs.pool import Finished, Job
 from salf.runs.presets import load_config
-from salf.runs.training import History
-from salf.runs.watched import OnPart
+from salf.runs.training import History, OnPart
 
 Curve = Sequence[tuple[float, float]]
 SMOOTHED = 3  # evaluations up to the end of a run whose mean is its accuracy

@@ -201,11 +201,7 @@ class Settings:
                 f"to tolerate {self.tolerate} of its users, robust={self.robust!r} needs at least "
                 f"{rule.needed}, not {self.users}."
             )
-        if method.defines("heard"):
-            raise SalfError(
-                f"the server of {method.name} keeps a sum over all users, which robust "
-                f"{self.robust} does not protect: set robust='none'."
-            )
+        rule.check(method)
 
     def check_reach(self, method: Method) -> None:
         """Refuse to learn what the method does not use."""

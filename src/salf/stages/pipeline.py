@@ -175,11 +175,8 @@ def _check(stages: Stages, method: Method) -> None:
             f"{method.name}.share depends on what only the server knows of users, so their "
             "states cannot stay on their devices: set users_keep to 'server'."
         )
-    if stages.robust is not None and method.defines("heard"):
-        raise SalfError(
-            f"the server of {method.name} keeps a sum over all users, which a robust rule "
-            "does not protect: set robust to 'none'."
-        )
+    if stages.robust is not None:
+        stages.robust.check(method)
     compression = stages.compression
     if compression is not None and compression.remembers and method.asks.narrows:
         raise SalfError(

@@ -27,6 +27,7 @@ from salf.common.errors import SalfError, unknown
 from salf.core.aggregate import Held, LayerwiseAggregate, PerLayer, Step, UserId, is_counter
 from salf.core.layers import Layers
 from salf.core.rules import Tensors
+from salf.methods import Method
 
 RULES = ("none", "median", "trimmed", "clip")
 ROUNDING = 1e-6  # of a sum of weights
@@ -49,6 +50,19 @@ class Robust:
                 "users."
             )
 
+    def check(self, method: Method) -> None:
+        """Refuse a method whose users or server the rule does not protect."""
+        if method.defines("heard"):
+            raise SalfError(
+                f"the server of {method.name} keeps a sum over all users, which a robust rule does "
+                "not protect: set robust='none'."
+            )
+        if method.asks.narrows:
+            raise SalfError(
+                f"users of {method.name} train parts of the network, which a robust rule cannot "
+                "compare: set robust='none'."
+            )
+
     def __str__(self) -> str:
         return f"{self.rule}, tolerating {self.attackers}; a round's updates are held in memory"
 
@@ -63,7 +77,7 @@ class Robust:
         return 4 * self.attackers + 3
 
     def located(self, values: Tensor, weights: Tensor) -> Tensor:
-        """Where values [users, n] are, by the rule; a weight of 0 is no value.
+        """Where values [users, n] of these weights [users, 1] are, by the rule.
 
         clip: their mean, of updates that were scaled down to the median norm. trimmed: their mean
         without the f values furthest from the median ("mean around median", Xie et al. 2018).
@@ -71,34 +85,27 @@ class Robust:
         """
         if self.rule == "clip":
             return _mean(values, weights)
-        f, present = self.attackers, (weights > 0).expand_as(values)
-        count = present.sum(0, keepdim=True)
-        # Those who hold no such entry come last.
-        ordered, places = values.where(present, torch.inf).sort(dim=0)
+        f, count = self.attackers, len(values)
+        ordered, places = values.sort(dim=0)
         if self.rule == "trimmed":
-            low, high = ((count - 1) // 2).clamp(min=0), (count // 2).clamp(max=len(values) - 1)
-            centre = (ordered.gather(0, low) + ordered.gather(0, high)) / 2
-            furthest = (values - centre).abs().where(present, -1.0).topk(f, dim=0).indices
+            centre = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+            furthest = (values - centre).abs().topk(f, dim=0).indices
             return _mean(values, weights.expand_as(values).scatter(0, furthest, 0.0))
-        rank = torch.arange(len(values), device=values.device).unsqueeze(1)
+        rank = torch.arange(count, device=values.device).unsqueeze(1)
         kept = (rank >= f) & (rank < count - f)
         upto = (weights.expand_as(values).gather(0, places) * kept).cumsum(0)
         half = upto[-1] / 2
         lower = (upto < half * (1 - ROUNDING)).sum(0, keepdim=True)
-        upper = (upto <= half * (1 + ROUNDING)).sum(0, keepdim=True).clamp(max=len(values) - 1)
+        upper = (upto <= half * (1 + ROUNDING)).sum(0, keepdim=True).clamp(max=count - 1)
         return (ordered.gather(0, lower) + ordered.gather(0, upper))[0] / 2
 
 
 @dataclass(frozen=True)
 class Sent:
-    """One user's update of a layer: all its numbers, in a row.
-
-    `held` says which of them a user has sent that did not send all: the others are 0.
-    """
+    """One user's update of a layer: all its numbers, in a row."""
 
     weight: float  # in the step of its round
     numbers: Tensor
-    held: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -108,15 +115,10 @@ class Ballot:
     values: Tensor
     weights: Sequence[float]
     split: int
-    held: Tensor | None = None
 
     @classmethod
     def of(cls, sent: Sequence[Sent], split: int) -> "Ballot":
-        values, held = torch.stack([each.numbers for each in sent]), None
-        if any(each.held is not None for each in sent):
-            everything = torch.ones_like(values[0], dtype=torch.bool)
-            held = torch.stack([everything if s.held is None else s.held for s in sent])
-        return cls(values, [each.weight for each in sent], split, held)
+        return cls(torch.stack([s.numbers for s in sent]), [s.weight for s in sent], split)
 
     @property
     def parts(self) -> list[Tensor]:
@@ -172,14 +174,12 @@ class Votes:
     def state(self) -> tuple[list[list[Any]], dict[str, Tensor]]:
         kept = [(index, user, s) for index, by in self.kept.items() for user, s in by.items()]
         tensors = {f"{place}": sent.numbers for place, (_, _, sent) in enumerate(kept)}
-        tensors |= {f"{n} held": s.held for n, (_, _, s) in enumerate(kept) if s.held is not None}
         return [[index, user] for index, user, _ in kept], tensors
 
     def load_state(self, kept: Sequence[Sequence[Any]], tensors: Mapping[str, Tensor]) -> None:
         self.kept = {}
         for place, (index, user) in enumerate(kept):
-            sent = Sent(0.0, tensors[f"{place}"], tensors.get(f"{place} held"))
-            self.kept.setdefault(int(index), {})[user] = sent
+            self.kept.setdefault(int(index), {})[user] = Sent(0.0, tensors[f"{place}"])
 
 
 class RobustAggregate(LayerwiseAggregate):
@@ -190,6 +190,7 @@ class RobustAggregate(LayerwiseAggregate):
         self._votes, self._rule = votes, votes.rule
         self._sent: dict[int, dict[UserId, Sent]] = {}  # in this round
         self._counters: dict[int, dict[str, Tensor]] = {}
+        self._came: set[str] = set()  # names that somebody sent
         # The numbers of every layer by name, in the order in which they are in a row.
         self._names: list[list[str]] = []
         for layer in layers:
@@ -212,40 +213,17 @@ class RobustAggregate(LayerwiseAggregate):
                 if name in update and is_counter(value := update[name]):
                     # As always: the furthest user's count stands.
                     known[name] = torch.maximum(value, known.get(name, value))
-            row = self._row(self._names[index], update, held)
-            self._sent.setdefault(index, {})[user] = Sent(weight, *row)
+            # Of a parameter that the user's model did not use there is no gradient.
+            row = [
+                update[name] if name in update else torch.zeros_like(self._like[name]).detach()
+                for name in self._names[index]
+            ]
+            numbers = torch.cat([each.reshape(-1) for each in row])
+            self._sent.setdefault(index, {})[user] = Sent(weight, numbers)
+            self._came |= update.keys()
             self._reached[index] += 1
 
-    def _row(
-        self, names: Sequence[str], update: Tensors, held: Held | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """A user's numbers of a layer, and which they are if it has not all."""
-        if held is None and all(name in update for name in names):
-            return torch.cat([update[name].reshape(-1) for name in names]), None
-        full = {name: torch.full_like(self._like[name], torch.nan) for name in names}
-        for name in full.keys() & update.keys():
-            full[name][... if held is None else held[name]] = update[name]
-        numbers = torch.cat([value.reshape(-1) for value in full.values()])
-        return numbers.nan_to_num(), ~numbers.isnan()
-
     def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
-        return self._combined(divisor, entrywise=False)
-
-    def average(self) -> Step:
-        """A mean of each entry over the users who hold it."""
-        return self._combined(None, entrywise=True)
-
-    def sum_of(self, rows: Mapping[str, Tensor], weights: PerLayer) -> dict[str, Tensor]:
-        """The sum over users of what is remembered of them, combined by the rule."""
-        step, users = Step({}), np.flatnonzero(weights).tolist()
-        if len(users):
-            values = torch.cat([value[users].reshape(len(users), -1) for value in rows.values()], 1)
-            all_of_them = [float(weights[user]) for user in users]
-            ballot = Ballot(values, all_of_them, values.shape[1]).capped()
-            self._place(step, list(rows), ballot, self._rule)
-        return step.values
-
-    def _combined(self, divisor: PerLayer | None, entrywise: bool) -> Step:
         step, rule = Step({}), self._rule
         for index, sent in self._sent.items():
             names, by = self._names[index], 1.0 if divisor is None else float(divisor[index])
@@ -255,13 +233,28 @@ class RobustAggregate(LayerwiseAggregate):
             self._votes.keep(index, now, old)
             fresh = Ballot.of(list(now.values()), split).capped()
             if len(now) >= rule.needed:
-                self._place(step, names, fresh, rule, entrywise)
+                found = self._split(names, _combined(fresh, rule))
             elif plausible := self._plausible(fresh, [*now.values(), *old.values()]):
-                self._place(step, names, plausible, None, entrywise)
+                found = self._split(names, _combined(plausible, None))
             else:
                 continue
+            step.values.update({name: v for name, v in found.items() if name in self._came})
             step.values.update(self._counters[index])
         return step
+
+    def sum_of(self, rows: Mapping[str, Tensor], weights: PerLayer) -> dict[str, Tensor]:
+        """The sum over users of what is remembered of them, combined by the rule."""
+        users = np.flatnonzero(weights).tolist()
+        if len(users) < self._rule.needed:
+            return {}
+        values = torch.cat([value[users].reshape(len(users), -1) for value in rows.values()], 1)
+        ballot = Ballot(values, [float(weights[user]) for user in users], values.shape[1])
+        return self._split(list(rows), _combined(ballot.capped(), self._rule))
+
+    def _split(self, names: Sequence[str], row: Tensor) -> dict[str, Tensor]:
+        like = [self._like[name] for name in names]
+        parts = row.split_with_sizes([each.numel() for each in like])
+        return {n: v.to(k.dtype).view(k.shape) for n, v, k in zip(names, parts, like, strict=True)}
 
     def _plausible(self, fresh: Ballot, votes: Sequence[Sent]) -> Ballot | None:
         """Select, of too few updates, those that are like what users last sent of this layer.
@@ -277,42 +270,20 @@ class RobustAggregate(LayerwiseAggregate):
         if not left:
             return None
         gain = sum(fresh.weights) / sum(fresh.weights[row] for row in left)
-        held = both.held
-        if held is not None:  # entries of narrower networks that enough of them hold
-            held = (held & (held.sum(0) >= rule.needed))[left]
         weights = [fresh.weights[row] * gain for row in left]
-        return Ballot(both.clipped().values[left], weights, fresh.split, held)
+        return Ballot(both.clipped().values[left], weights, fresh.split)
 
-    def _place(
-        self,
-        step: Step,
-        names: Sequence[str],
-        ballot: Ballot,
-        rule: Robust | None,
-        entrywise: bool = False,
-    ) -> None:
-        """Put what a rule (None: the mean) makes of users' updates of a layer into the step."""
-        if rule is not None and rule.rule == "clip":
-            ballot = ballot.clipped()
-        values, needed = ballot.values, 1 if rule is None else rule.needed
-        weights = values.new_tensor(ballot.weights).unsqueeze(1)
-        if ballot.held is not None:
-            weights = weights.where(ballot.held, 0.0)
-        mean = _mean(values, weights) if rule is None else rule.located(values, weights)
-        enough, of_all = (weights > 0).sum(0) >= needed, weights.sum(0)
-        scale = torch.ones_like(of_all) if entrywise else of_all
-        gradients = torch.arange(len(mean), device=mean.device) < ballot.split
-        moved = mean * torch.where(gradients, scale, scale.clamp(max=1.0))
-        moved, enough = moved.where(enough, 0.0), enough.expand_as(mean)
-        sizes = [self._like[name].numel() for name in names]
-        for name, value, some in zip(
-            names, moved.split_with_sizes(sizes), enough.split_with_sizes(sizes), strict=True
-        ):
-            like = self._like[name]
-            if bool(some.any()):
-                step.values[name] = value.to(like.dtype).view(like.shape)
-                if not bool(some.all()):
-                    step.held[name] = some.view(like.shape)
+
+def _combined(ballot: Ballot, rule: Robust | None) -> Tensor:
+    """What a rule (None: the mean) makes of users' updates of a layer, times their weight."""
+    if rule is not None and rule.rule == "clip":
+        ballot = ballot.clipped()
+    values = ballot.values
+    weights = values.new_tensor(ballot.weights).unsqueeze(1)
+    mean = _mean(values, weights) if rule is None else rule.located(values, weights)
+    total = weights.sum(0)
+    gradients = torch.arange(len(mean), device=mean.device) < ballot.split
+    return mean * torch.where(gradients, total, total.clamp(max=1.0))
 
 
 def _mean(values: Tensor, weights: Tensor) -> Tensor:

@@ -105,9 +105,9 @@ def test_a_fleet_by_hand():
     assert np.isinf(fleet.devices.down).all()
     with pytest.raises(SalfError, match="one for each of the 2 devices"):
         salf.Fleet.of([1e6, 2e6], up=[1.0, 2.0, 3.0])
-    for wrong in ({"speed": [0.0]}, {"speed": []}, {"speed": [1.0], "latency": -1.0}):
+    for wrong in ({"speed": 0.0}, {"speed": []}, {"latency": -1.0}, {"counted": "rows"}):
         with pytest.raises(SalfError):
-            salf.Fleet.of(**wrong)
+            salf.Fleet.of(**{"speed": [1.0], **wrong})
 
 
 def test_a_fleet_from_a_file_and_users_in_turn(tmp_path):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from salf.common.errors import SalfError
+from salf.common.errors import SalfError, unknown
 from salf.core.arrivals import Floats, Ints
 from salf.core.draws import Keyed, Purpose, normal
 from salf.worlds.fleet import availability as availabilities
@@ -65,6 +65,16 @@ class DeviceClass:
             )
         return fixed, row
 
+    @property
+    def about(self) -> str:
+        """The constants in words, for a page."""
+        parts = [
+            f"{self.launch * 1e3:.2g} ms per matrix product or convolution" * bool(self.launch),
+            f"{self.parameter * 1e9:.3g} ns per trained parameter" * bool(self.parameter),
+            f"{self.multiply_add * 1e9:.2g} ns per multiply-add of a row",
+        ]
+        return f"A step takes {' + '.join(filter(None, parts))} on one of the {self.unit}"
+
     def work(self, cost: "Cost") -> Floats:
         """What is counted as work of a row, [2, L]: multiply-adds, or else layers."""
         return self.seconds(cost)[1] if self.layer else cost.multiply_adds
@@ -100,10 +110,10 @@ class Devices:
             raise SalfError("latency must be at least 0 for every device.")
         if not len(self.speed) or not np.isfinite(self.speed).all():
             raise SalfError("a fleet needs at least one device, and finite speeds.")
-        if unknown := self.availability.unknown(len(self.speed)):
+        if absent := self.availability.unknown(len(self.speed)):
             raise SalfError(
-                f"{len(unknown)} of {len(self.speed)} devices have no intervals, such as device "
-                f"{unknown[0]} (numbered from 0): add the intervals in which each is available."
+                f"{len(absent)} of {len(self.speed)} devices have no intervals, such as device "
+                f"{absent[0]} (numbered from 0): add the intervals in which each is available."
             )
 
     def of(self, order: Ints) -> "Devices":
@@ -182,6 +192,8 @@ class Fleet:
                 f"give one value, or one for each of the {len(speeds)} devices."
             ) from None
         if isinstance(counted, str):
+            if counted not in COUNTED:
+                raise unknown("way to count", counted, COUNTED)
             counted = COUNTED[counted]
         own = [counted] * len(speeds) if isinstance(counted, DeviceClass) else counted
         kinds = tuple(dict.fromkeys(own))

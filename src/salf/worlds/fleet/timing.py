@@ -118,6 +118,16 @@ class Timing:
         tasks = self.tasks(users)
         return np.asarray(tasks.nominal.cumsum(axis=1) + tasks.links)
 
+    def shares(self, users: Ints) -> dict[str, float]:
+        """What the median user's round is spent on: links, fixed costs of its steps, and rows."""
+        times = self.expected(users)
+        median = users[np.argsort(times, kind="stable")[[len(times) // 2]]]
+        empty = Timing(self.devices, self.cost, np.zeros_like, self.planned)
+        whole, fixed = (float(each.tasks(median).nominal.sum()) for each in (self, empty))
+        links = float(self.expected(median)[0]) - whole
+        seconds = {"links": links, "fixed": fixed, "rows": whole - fixed}
+        return {name: each / (links + whole) for name, each in seconds.items()}
+
     def reach(self, users: Ints, start: float, seconds: float | Floats) -> Floats:
         """P(user u has uploaded layer l by then), exactly where it is known: [L, users].
 
