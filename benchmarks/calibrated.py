@@ -50,10 +50,11 @@ def device(config: LiveConfig, slower: float, path: Path, ready: object) -> None
     """Calibrate one device, as slow as its user, while the others do."""
     os.nice(1)  # as users on Ray
     model, layers, inputs, classes = model_of(config, config.batch_size)
+    cost = Cost.of(model, layers, inputs)  # before the work that makes it slow is added
     if slower != 1:
         Slowdown(model, slower)
     ready.wait()  # type: ignore[attr-defined]
-    found = calibrate(model, layers, inputs, classes)
+    found = calibrate(model, layers, cost, inputs, classes)
     write(path, path.stem, found.kind, found.jitter)
 
 

@@ -48,7 +48,6 @@ class Recipe:
     cohort: Cohort | None = None
     by_samples: bool = False
     engine: str | Engine = "auto"
-    workers: int = 0  # processes that share the users of a round; 0 for one per thread of PyTorch
 
 
 class Simulation:
@@ -93,7 +92,7 @@ class Simulation:
         self.stages = stages or Stages()
         self.pipeline = Pipeline(self.stages, method, engine.layers, engine.weights, seed)
         if recipe.engine == "auto" and isinstance(self.engine, LoopEngine) and can_spread(engine):
-            self.engine = SpreadEngine(self.engine, self.batches.of_round, recipe.workers)
+            self.engine = SpreadEngine(self.engine, self.batches.of_round)
         keeps = (self.pipeline.states or self.pipeline.recall) is not None
         # For anything about its users, or beyond the round.
         self.asks = method.asks.about_users or keeps

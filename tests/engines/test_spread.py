@@ -58,9 +58,12 @@ def simulation(workers, make=with_dropout, name="salf", local=SEVERAL, shape=(4,
     samples = Samples(*data(USERS, SIZE, shape, dtype=next(make().parameters()).dtype))
     problem = Problem.of(make(), Partitioned(samples, equal_shares(USERS, SIZE)))
     rule = method(name)
-    recipe = Recipe(lambda t: 0.1, server_of(rule, 0.5), 3, local, workers=workers)
+    recipe = Recipe(lambda t: 0.1, server_of(rule, 0.5), 3, local)
     world = AtDeadline(Mixture(USERS, len(problem.layers), 0.6))
-    return Simulation(problem, rule, world, recipe, Stages(robust), seed=1)
+    made = Simulation(problem, rule, world, recipe, Stages(robust), seed=1)
+    if workers:
+        made.engine.start(workers)
+    return made
 
 
 def trained(made, rounds=4):
@@ -74,7 +77,7 @@ def trained(made, rounds=4):
         {},
         {"make": small_normed, "shape": (2, 4, 4)},
         {"make": small_normed, "shape": (2, 4, 4), "name": "heterofl"},
-        {"make": small_mlp, "name": "asyncfl", "local": LocalWork()},
+        {"make": small_mlp, "name": "asyncfl"},
         {"name": "scaffold"},
         {"robust": Robust("median", 1)},
     ],

@@ -35,7 +35,7 @@ def test_the_constants_of_a_device_are_found_from_its_times(monkeypatch, tmp_pat
     rng = np.random.default_rng(0)
     paces = np.exp(0.1 * rng.normal(size=(4000, len(SIZES), 1)))
     monkeypatch.setattr(calibration, "_timed", lambda *_: times * paces)
-    found = calibrate(model, layers, inputs, 3)
+    found = calibrate(model, layers, Cost.of(model, layers, inputs), inputs, 3)
     np.testing.assert_allclose(found.fitted, times, rtol=0.02)
     assert found.jitter == pytest.approx(0.1, rel=0.1)
     write(tmp_path / "f.csv", "pi", found.kind, found.jitter)

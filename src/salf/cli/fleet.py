@@ -104,13 +104,15 @@ def calibrate(
     from salf.live.calibrate import ROWS, calibrate
     from salf.report import names
     from salf.report.tables import Table
+    from salf.worlds.fleet.cost import Cost
     from salf.worlds.fleet.files import write
 
     if out.suffix != ".csv":  # which --fleet knows files by
         raise SalfError(f"--out must be a file that ends in .csv, not {out.name!r}.")
     _, network, layers, inputs, classes = named_model(model, settings, rows=ROWS)
     with console.status("timing steps"):
-        found = calibrate(network, layers, inputs, classes)
+        cost = Cost.of(network, layers, inputs)
+        found = calibrate(network, layers, cost, inputs, classes)
     stages = ["forward pass", *names.layers([layer.name for layer in layers])]
     columns = [
         f"{rows} rows, {what}"

@@ -28,6 +28,15 @@ def run(
     checkpoint_every: Annotated[
         float, option("--checkpoint-every", help="Seconds between checkpoints (10).")
     ] = 10.0,
+    workers: Annotated[
+        int,
+        option(
+            "--workers",
+            help="Processes that share the users of a round where these are computed one by one; "
+            "by default, one per core if rounds take long enough.",
+            min=0,
+        ),
+    ] = 0,
 ) -> None:
     """Train once. With --out, save the model, the metrics and the config in a folder.
 
@@ -59,6 +68,7 @@ def run(
             checkpoint_every=checkpoint_every,
             on_round=on_round,
             report=say,
+            workers=workers,
         )
     found = result.summary
     accuracy = found["test_accuracy"]

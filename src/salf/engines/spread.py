@@ -63,20 +63,23 @@ class _Task(NamedTuple):
 
 
 class SpreadEngine(LoopEngine):
-    """The loop engine, its users spread over `workers` processes.
+    """The loop engine, its users spread over several processes.
 
-    Unless `workers` are given, one for each thread of PyTorch is started after
-    the first round that takes long enough. `rows_of` gives a worker the rows of a round.
+    One worker for each thread of PyTorch is started after the first round that takes long enough.
+    `rows_of` gives a worker the rows of a round.
     """
 
-    def __init__(self, loop: LoopEngine, rows_of: RowsOf, workers: int = 0) -> None:
+    def __init__(self, loop: LoopEngine, rows_of: RowsOf) -> None:
         super().__init__(loop.model, loop.layers, loop.loss)
         self.why = loop.why
         self.rows_of = rows_of
-        self.workers = workers or torch.get_num_threads()
-        self._starts = bool(workers)
+        self.workers, self._starts = torch.get_num_threads(), False
         self._pool: _Pool | None = None
         self._given: Weights = self.weights
+
+    def start(self, workers: int) -> None:
+        """Use so many workers from the next round on."""
+        self.workers, self._starts = workers, True
 
     def _network(
         self, plan: RoundPlan, group: Group, weights: Weights, local: LocalSteps

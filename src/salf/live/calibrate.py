@@ -43,7 +43,12 @@ class Calibration:
 
 
 def calibrate(
-    model: nn.Module, layers: Layers, inputs: Tensor, classes: int, seconds: float = SECONDS
+    model: nn.Module,
+    layers: Layers,
+    cost: Cost,
+    inputs: Tensor,
+    classes: int,
+    seconds: float = SECONDS,
 ) -> Calibration:
     """Time steps with batches of several sizes, and fit launch, parameter and multiply-add.
 
@@ -54,7 +59,6 @@ def calibrate(
     labels = torch.arange(len(inputs)) % classes
     times = _timed(model, layers, [(inputs[:n], labels[:n]) for n in sizes], seconds)
     measured = trim_mean(times, 0.1, axis=0)  # means, because they add up; without the extremes
-    cost = Cost.of(model, layers, inputs)
     products, multiply_adds = (
         np.array([both[0].sum(), *both[1]])
         for both in (np.asarray(cost.products), cost.multiply_adds)

@@ -18,6 +18,7 @@ from salf.common.errors import NoRoundInTime, SalfError, TrainingDiverged
 from salf.common.progress import Report
 from salf.core import checkpoint
 from salf.core.rows import Row, from_table, to_table
+from salf.engines.spread import SpreadEngine
 from salf.runs.config import Config
 from salf.runs.federation import Given, from_config
 from salf.runs.folder import Kind, RunFolder, of_simulation, summarise, without_last_evaluation
@@ -49,6 +50,7 @@ class How:
     on_round: OnRound | None = None
     report: Report | None = None
     keep_interrupted: bool = False
+    workers: int = 0  # processes that share the users of a round; 0 if the engine decides
 
 
 def run(
@@ -59,15 +61,19 @@ def run(
     checkpoint_every: float = 10.0,
     on_round: OnRound | None = None,
     report: Report | None = None,
+    workers: int = 0,
 ) -> Result:
     """Run a config. With `out`, save the run in that folder; with `resume`, continue it.
 
     `checkpoint_every` is in seconds. `on_round(row, model)` is called after each round and may
     raise `StopTraining` to end the run. `report` receives a line when data are downloaded, or when
-    there is nothing to continue.
+    there is nothing to continue. `workers` processes share the users of a round where they are
+    computed one by one; by default, one per core if rounds take long enough.
     """
     config.check_deadline()  # before data are fetched
-    return run_given(config, Given(), out, resume, How(checkpoint_every, on_round, report))
+    return run_given(
+        config, Given(), out, resume, How(checkpoint_every, on_round, report, workers=workers)
+    )
 
 
 def run_given(
@@ -81,9 +87,20 @@ def run_given(
         if resume and folder is not None and how.report and not folder.checkpoint.exists():
             how.report(f"{out} has no checkpoint yet: the run starts from the beginning.")
         torch.set_num_threads(config.threads)
-        return _run(config, from_config(config, given, how.report), folder, how)
+        training = from_config(config, given, how.report)
+        if how.workers:
+            _spread(training.simulation, how)
+        return _run(config, training, folder, how)
 
     return in_folder(config, out, resume, go)
+
+
+def _spread(simulation: Simulation, how: How) -> None:
+    engine = simulation.engine
+    if isinstance(engine, SpreadEngine):
+        engine.start(how.workers)
+    elif how.workers > 1 and how.report:
+        how.report(f"One process is used: the {engine.name} engine computes users together.")
 
 
 def in_folder(
