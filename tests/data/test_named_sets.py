@@ -188,7 +188,11 @@ def pack(files) -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("archive", [b"broken", pack({"../../x-ubyte": b"data"}), pack({})])
+@pytest.mark.parametrize(
+    "archive",
+    [b"broken", pack({"../../x-ubyte": b"data"}), pack({})],
+    ids=["broken", "outside", "empty"],  # not the archives, which have a time in them
+)
 def test_an_archive_that_is_broken_or_writes_elsewhere_is_a_reason(
     tmp_path, tiny_idx, sell, archive
 ):
