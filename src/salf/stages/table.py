@@ -46,5 +46,9 @@ class UserTable:
         for name, column in self.columns.items():
             if columns[name].shape != (len(users), *column.shape[1:]):
                 raise ValueError(f"what is kept of users as {name!r} has a different shape")
-            self.columns[name] = columns[name].to(column).clone()
-        self.row = {user: row for row, user in enumerate(users)}
+            self.columns[name] = column[:0]
+        self.row = {}
+        for user in users:  # one by one: spare rows, which a sum over rows counts, are the same
+            self.rows([user], add=True)
+        for name, column in self.columns.items():
+            column[: len(users)] = columns[name]
