@@ -28,9 +28,8 @@ from salf.report import names
 from salf.report.extra import alt
 from salf.report.style import pictures, spec, write
 from salf.runs.config import Config
-from salf.runs.federation import problem_of
-from salf.runs.fleet_law import FleetLaw
-from salf.runs.on_fleet import fleet_world
+from salf.runs.estimates import FleetLaw
+from salf.runs.federation import fleet_world, problem_of
 from salf.runs.pool import Finished, run_all, run_job
 from salf.worlds.fleet.devices import Fleet, drawn_normal
 from salf.worlds.fleet.named import PHONE

@@ -1,10 +1,11 @@
 """Compare methods and settings: every combination is a run, and all of them are one table."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,7 @@ from salf.problem import Problem
 from salf.report.comparison import print_tables, write_report
 from salf.report.extra import check_extra
 from salf.report.tables import printed
-from salf.runs.compare import (
-    Case,
-    Comparison,
-    cases,
-    check_options,
-    own_options,
-)
+from salf.runs.compare import Case, Comparison, cases, check_options, own_options
 from salf.runs.config import Config
 from salf.runs.federation import load_data
 from salf.runs.own import TrainData, run_own
@@ -46,7 +41,6 @@ from salf.worlds.fleet.named import GIVEN
 Model = nn.Module | Problem | Callable[[], nn.Module] | str
 Data = TrainData | str
 SplitRule = str | Sequence[Sequence[int]]
-SettingsOf = Callable[[Case, int], dict[str, Any]]
 # Python objects that a run may be given, besides model, data and method.
 OBJECTS = ("layers", "depth", "fleet", "lr", "loss", "metrics")
 NAMES = ("method", "split", "average")  # axes whose values are named
@@ -101,7 +95,8 @@ def compare(
     A setting of `salf.Config` given as a list is compared: each of its values is combined with each
     of the others'. `methods`, `splits` and `averages` are lists of `method`, `split` and `average`;
     methods may be objects, which keep their own average, and splits a dictionary of named rules or
-    lists of each user's indices. `config` is a config, a preset or a file to begin with.
+    lists of each user's indices. Options of methods may be lists, too: `options={"mu": [0, 0.1]}`.
+    `config` is a config, a preset or a file to begin with.
 
     `model` is a module or a `salf.Problem`, which is copied for every run, or a function that
     returns a module, called with torch seeded by the run's seed. If everything has a name
@@ -150,7 +145,8 @@ class Sweep:
     cases: Sequence[Case]
     seeds: Sequence[int]
     target: float | None
-    methods: Mapping[str, str | Method]
+    methods: Mapping[str, str | Method]  # by what cases call them
+    options: Mapping[str, Mapping[str, Any]]  # of methods, by the same
     splits: Mapping[str, SplitRule]
     own: tuple[Model | None, Data | None, Any]  # model, data and test data
 
@@ -167,18 +163,6 @@ class Sweep:
         if "seed" in settings:
             raise SalfError("every case is run with several seeds: pass seeds=[1, 2], not seed=.")
         axes, fixed = _axes(settings)
-        given = axes.pop("method", ["fedavg", "drop", base.method])
-        methods: dict[str, str | Method] = {}
-        for each in given:
-            name = each if isinstance(each, str) else named(each)
-            if type(methods.setdefault(name, each)) is not type(each):
-                raise SalfError(f"there are two methods called {name}: rename one of the classes.")
-        apart = isinstance(own[0], Problem) or are_of_users(own[1])
-        usual = {"own": base.split} if apart else [base.split]
-        splits = axes.pop("split", usual)
-        if not isinstance(splits, Mapping):
-            splits = {each if isinstance(each, str) else "given": each for each in splits}
-        averages = axes.pop("average", [])
         fleet = axes["fleet"][0] if "fleet" in axes else fixed.get("fleet", base.fleet)
         if fleet:
             refuse_with_fleet(settings)
@@ -186,40 +170,42 @@ class Sweep:
             raise SalfError(
                 "without a fleet a run has no clock: name one in every value of fleet=."
             )
-        found: dict[Case, None] = {}
-        for name, each in methods.items():
-            average = each.average if isinstance(each, Method) else base.average
-            found |= dict.fromkeys(
-                cases(
-                    {
-                        "method": [name],
-                        "average": averages or [average],
-                        "split": [*splits],
-                        "stragglers": [base.stragglers],
-                        "batches": [base.batches],
-                        **axes,
-                    },
-                    bool(fleet),
-                )
-            )
-        seeds = range(seeds) if isinstance(seeds, int) else seeds
-        if not (found and seeds):
-            raise SalfError("there is nothing to compare: pass at least one method and one seed.")
         if target is not None and not fleet:
             raise SalfError(
                 "a target needs the simulated clock of a fleet, such as fleet='phones'."
             )
         if target is not None and not 0 < target <= 1:
             raise SalfError(f"the target is an accuracy above 0 and at most 1, not {target}.")
-        sweep = cls(base, fixed, [*found], seeds, target, methods, splits, own)
+        apart = isinstance(own[0], Problem) or are_of_users(own[1])
+        splits = axes.pop("split", {"own": base.split} if apart else [base.split])
+        if not isinstance(splits, Mapping):
+            splits = {each if isinstance(each, str) else "given": each for each in splits}
+        axes = {"split": [*splits], "stragglers": [base.stragglers], **axes}
+        axes = {"batches": [base.batches], **axes}
+        averages = axes.pop("average", [])
+        options = {**base.options, **fixed.pop("options", {})}
+        methods: dict[str, str | Method] = {}
+        told: dict[str, Mapping[str, Any]] = {}
+        found: dict[Case, None] = {}
+        for each in axes.pop("method", ["fedavg", "drop", base.method]):
+            average = each.average if isinstance(each, Method) else base.average
+            for name, batches, of_method in _expanded(each, options):
+                entry = each.partition("+")[0] if isinstance(each, str) else each
+                if type(methods.setdefault(name, entry)) is not type(entry):
+                    raise SalfError(f"there are two methods called {name}: rename one of them.")
+                told[name] = of_method
+                own_axes = {"method": [name + batches], "average": averages or [average], **axes}
+                found |= dict.fromkeys(cases(own_axes, bool(fleet)))
+        check_options(options, [*found])
+        seeds = range(seeds) if isinstance(seeds, int) else seeds
+        if not (found and seeds):
+            raise SalfError("there is nothing to compare: pass at least one method and one seed.")
+        sweep = cls(base, fixed, [*found], seeds, target, methods, told, splits, own)
         if not sweep.by_name:
             return sweep
-        model, data, _ = own
-        options = {"options": fixed.pop("options", {})}
-        first = {name: values[0] for name, values in axes.items() if name not in CASE}
-        own_names = {"model": model, "data": data} if model or data else {}
-        base = base.changed(**{**fixed, **first, **own_names})
-        return replace(sweep, base=base, settings=options)
+        first = {name: values[0] for name, values in axes.items() if name not in (*CASE, *NAMES)}
+        named_own = {"model": own[0], "data": own[1]} if own[0] or own[1] else {}
+        return replace(sweep, base=base.changed(**{**fixed, **first, **named_own}), settings={})
 
     @cached_property
     def by_name(self) -> bool:
@@ -248,12 +234,18 @@ class Sweep:
         report: Report | None = None,
     ) -> Compared:
         """Do all runs; with `out`, each is kept in a folder, and results.csv at the end."""
-        make = self._checked(report)
-        folder = None if out is None else Path(out)
-        jobs = {
-            name: make(case, seed, None if folder is None else folder / "runs" / name, on_round)
-            for (case, seed), name in self.names.items()
-        }
+        asked = {name: self._settings(case, seed) for (case, seed), name in self.names.items()}
+        self._check()
+        kept = {name: None if out is None else Path(out, "runs", name) for name in asked}
+        if self.by_name:
+            base = self.base.changed(threads=self.base.threads or 1)
+            configs = {name: base.changed(**settings) for name, settings in asked.items()}
+            # Here, so that data are fetched once, and what is wrong with them is said once.
+            for config in {config.data: config for config in configs.values()}.values():
+                load_data(config, report)
+            jobs = {n: run_job(each, kept[n], on_round=on_round) for n, each in configs.items()}
+        else:
+            jobs = {n: self._own_job(each, kept[n], on_round) for n, each in asked.items()}
         interrupted, by_clock = False, "seconds" in self.settings or self.base.seconds
         pooled = self.by_name and on_round is None
         with Bar("simulated seconds" if by_clock else "rounds", counted=not by_clock) as bar:
@@ -272,22 +264,20 @@ class Sweep:
         first = None if self.by_name else next(iter(done.results.values()), None)
         base = self.base if first is None else first.config
         compared = Compared(base, results, done.failures, self.target, interrupted)
-        if folder is not None:
-            write_whole(folder / "results.csv", csv_of(compared.records()))
+        if out is not None:
+            write_whole(Path(out) / "results.csv", csv_of(compared.records()))
         return compared
 
-    def _checked(self, report: Report | None) -> Callable[..., Job]:
-        """What makes a run of a case, seed, folder and `on_round`, if nothing is wrong with any."""
+    def _check(self) -> None:
+        """Refuse what fits none of the cases, or not all of them."""
         common = {**self.base.table(), **self.settings}
-        options = {**self.base.options, **self.settings.get("options", {})}
-        check_options(options, self.cases)
         ratios = {case.stragglers for case in self.cases}
         if isinstance(common["depth"], str) and len(ratios) > 1 and not has_ratio(common["depth"]):
             raise SalfError(
                 "ratios of stragglers belong to depth='mixture' and have no effect with depth "
                 f"{common['depth']}: pass only one."
             )
-        methods = {case: self._method(case, options) for case in self.cases}
+        methods = {case: self._method(case) for case in self.cases}
         if common["reach"] == "learned" and not any(m.asks.reach for m in methods.values()):
             raise SalfError("none of these methods uses p_l: leave out reach=.")
         for case, method in methods.items():
@@ -295,75 +285,70 @@ class Sweep:
             if self.fleet and deadline is None and method.asks.deadline:
                 raise missing()
 
-        def settings_of(case: Case, seed: int) -> dict[str, Any]:
-            own = isinstance(self.methods.get(case.method), Method)
-            return {
-                **self.settings,
-                **case.settings(seed, methods[case], bool(self.fleet)),
-                "method": methods[case] if own else case.method,
-                "split": self.splits[case.split],
-                "options": {} if own else own_options(options, case.method),
-            }
+    def _settings(self, case: Case, seed: int) -> dict[str, Any]:
+        """The settings of a run on top of the base."""
+        given, made = self.methods[case.method], self._method(case)
+        return {
+            **self.settings,
+            **case.settings(seed, made, bool(self.fleet)),
+            "method": given if isinstance(given, str) else made,
+            "split": self.splits[case.split],
+            "options": self.options[case.method],
+        }
 
-        return self._named(settings_of, report) if self.by_name else self._own(settings_of)
+    def _method(self, case: Case) -> Method:
+        given = self.methods[case.method]
+        if isinstance(given, str):
+            return make_method(given, average=case.average_used, **self.options[case.method])
+        averaged = {"average": case.average_used} if case.averages else {}
+        return replace(given, **averaged)  # type: ignore[arg-type]
 
-    def _method(self, case: Case, options: Mapping[str, Any]) -> Method:
-        given = self.methods.get(case.method, case.method)
-        if isinstance(given, Method):
-            averaged = {"average": case.average_used} if case.averages else {}
-            return replace(given, **averaged)  # type: ignore[arg-type]
-        return make_method(given, average=case.average_used, **own_options(options, case.method))
+    def _own_job(
+        self, settings: Mapping[str, Any], folder: Path | None, on_round: OnRound | None
+    ) -> Job:
+        """A run of Python objects."""
+        model, data, test = self._objects
+        defaults, apart = Config().table(), ("model", "data", "data_dir", "options")
+        table = {name: each for name, each in self.base.table().items() if name not in apart}
+        base = {name: value for name, value in table.items() if value != defaults[name]}
+        settings = {**base, **settings}
+        seconds = settings.get("seconds")
+        rounds = settings.get("rounds", 0 if seconds else Config.rounds)
 
-    def _named(self, settings_of: SettingsOf, report: Report | None) -> Callable[..., Job]:
-        """Runs in which everything has a name."""
+        def do(progress: OnPart) -> Result:
+            how = How(on_round=counted(rounds, seconds, progress, on_round))
+            own = _fresh(model, data, settings["seed"])
+            return run_own(own, data, test, settings, folder, resume=folder is not None, how=how)
 
-        def config_of(case: Case, seed: int) -> Config:
-            threads = self.base.threads or 1
-            return self.base.changed(threads=threads, **settings_of(case, seed))
+        return Job(do, seconds or rounds)
 
-        # Here, so that data are fetched once, what is wrong with them is said once, and what is
-        # wrong with a setting before they are fetched.
-        for data in {config_of(case, self.seeds[0]).data for case in self.cases}:
-            load_data(self.base.changed(data=data), report)
-
-        def job(case: Case, seed: int, folder: Path | None, on_round: OnRound | None) -> Job:
-            return run_job(config_of(case, seed), folder, on_round=on_round)
-
-        return job
-
-    def _own(self, settings_of: SettingsOf) -> Callable[..., Job]:
-        """Runs of Python objects."""
+    @cached_property
+    def _objects(self) -> tuple[Model, Any, Any]:
+        """Model, data and test data of runs of Python objects."""
         model, data, test = self.own
         if isinstance(model, Problem):
-            test = model.test
-        elif model is None or data is None:
+            return model, data, None if data is None else model.test  # a problem has its own
+        if model is None or data is None:
             raise SalfError("some of what is compared has no name: pass model= and data=, too.")
         data = load(data) if isinstance(data, str) else data
         if test is None and not isinstance(data, DataSet):
             raise SalfError("a comparison needs test data: pass test=(inputs, labels).")
-        test = None if data is None else test  # a problem has its own
-        defaults, apart = Config().table(), ("model", "data", "data_dir", "options")
-        base = {
-            name: value
-            for name, value in self.base.table().items()
-            if name not in apart and value != defaults[name]
-        }
+        return model, data, test
 
-        def job(case: Case, seed: int, folder: Path | None, on_round: OnRound | None) -> Job:
-            settings = {**base, **settings_of(case, seed)}
-            seconds = settings.get("seconds")
-            rounds = settings.get("rounds", 0 if seconds else Config.rounds)
 
-            def do(progress: OnPart) -> Result:
-                how = How(on_round=counted(rounds, seconds, progress, on_round))
-                own = _fresh(model, data, seed)
-                return run_own(
-                    own, data, test, settings, folder, resume=folder is not None, how=how
-                )
-
-            return Job(do, seconds or rounds)
-
-        return job
+def _expanded(
+    method: str | Method, options: Mapping[str, Any]
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """A method with every combination of its options: a name, +batches, and the options."""
+    if isinstance(method, Method):
+        yield named(method), "", {}
+        return
+    name, plus, batches = method.partition("+")
+    own = own_options(options, name)
+    several = [option for option, value in own.items() if isinstance(value, list | tuple | range)]
+    for values in product(*(own[option] for option in several)):
+        chosen = {**own, **dict(zip(several, values, strict=True))}
+        yield named(make_method(name, **chosen)) if several else name, plus + batches, chosen
 
 
 def _fresh(model: Model, data: Any, seed: int) -> nn.Module | Problem:
@@ -383,19 +368,16 @@ def _are_names(value: object) -> bool:
     return isinstance(value, list | tuple) and bool(value) and isinstance(value[0], str)
 
 
-def _is_indices(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and not isinstance(value[0], str)
-
-
 def _axes(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The settings to compare, each with its values, and those that all runs have in common."""
     axes: dict[str, Any] = {}
     fixed: dict[str, Any] = {}
     for name, value in settings.items():
         if name in NAMES:
-            indices = name == "split" and _is_indices(value)
-            single = isinstance(value, str | Method) or indices
-            axes[name] = [value] if single else value
+            indices = (
+                name == "split" and isinstance(value, list) and value and not _are_names(value)
+            )
+            axes[name] = [value] if isinstance(value, str | Method) or indices else value
         elif isinstance(value, list | tuple) and name in ("loss", "metrics", "options"):
             raise SalfError(f"{name}= cannot be compared: call compare once for each.")
         elif isinstance(value, list | tuple | range) and name != "layers":

@@ -11,6 +11,7 @@ from salf.bench.results import BenchRow, CellResult, cell_result
 from salf.bench.runs import BenchRun
 from salf.bench.suite import REFERENCE, Entrant, load
 from salf.common.errors import SalfError
+from salf.common.files import csv_of
 from salf.runs.run import run
 
 TINY = load(str(Path(__file__).with_name("tiny.toml")))
@@ -182,7 +183,7 @@ def test_the_csv_has_a_line_per_method_cell_and_seed():
         Entrant("salf"), 7, {CELL.key: CellResult(0.1, {}, [BenchRun(0, 0.5), BenchRun(1, 0.6)])}
     )
     gone = BenchRow(Entrant("drop"), 7, {CELL.key: CellResult(refused="it cannot")})
-    header, *lines = results.to_csv(TINY, [row, gone]).splitlines()
+    header, *lines = csv_of([*results.records(TINY, [row, gone])]).splitlines()
     assert len(lines) == 3
     assert lines[0].startswith("salf,digits,phones,0.1,0,0.5,")
     assert lines[2].endswith("it cannot,seconds,7")

@@ -16,8 +16,7 @@ from salf.report.comparison import page, print_tables, tables, to_target, write_
 from salf.report.extra import check_extra
 from salf.report.tables import Bold
 from salf.report.verdict import verdict
-from salf.runs.clocked import Clocked
-from salf.runs.compare import Comparison
+from salf.runs.compare import Clocked, Comparison
 from salf.runs.config import Config
 
 

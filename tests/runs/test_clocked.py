@@ -11,8 +11,7 @@ import salf
 from salf.common.errors import SalfError
 from salf.comparing import Sweep
 from salf.core.rows import Row
-from salf.runs.clocked import Clocked, seconds_to
-from salf.runs.compare import Case, Comparison, cases
+from salf.runs.compare import Case, Clocked, Comparison, cases, seconds_to
 from salf.runs.config import Config
 from salf.runs.folder import RunFolder
 from salf.runs.pool import run_job

@@ -19,9 +19,8 @@ from salf.planning import plan_config
 from salf.problem import Problem
 from salf.runs import plan as planning
 from salf.runs.config import Config
-from salf.runs.constants import estimate
+from salf.runs.estimates import FleetLaw, estimate
 from salf.runs.federation import problem_of
-from salf.runs.fleet_law import FleetLaw
 from salf.runs.plan import Asked, Planner
 from salf.runs.pool import run_here, run_job
 from salf.runs.presets import load_config

@@ -1,7 +1,7 @@
 """Run methods through the suite: choose each one's learning rate, then measure every seed."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 
@@ -16,7 +16,8 @@ from salf.methods import method
 from salf.runs.config import Config
 from salf.runs.pool import OnProgress
 
-MeasureRuns = Callable[[Mapping[Key, tuple[Config, float]], OnProgress | None], dict[Key, BenchRun]]
+Measured = dict[Key, BenchRun]
+MeasureRuns = Callable[[str, Mapping[Key, tuple[Config, float]]], Measured]
 WatchRuns = Callable[[str], OnProgress]  # gets what is being run
 
 
@@ -46,9 +47,12 @@ def bench(
     todo = [(REFERENCE, missing)] if missing else []
     todo += [(entrant, list(suite.cells)) for entrant in entrants]
     rows = []
-    run = partial(measure, out / "runs", workers)
+
+    def run(what: str, configs: Mapping[Key, tuple[Config, float]]) -> Measured:
+        return measure(out / "runs", workers, configs, watch and watch(what))
+
     for entrant, cells in todo:
-        found = _results(suite, entrant, cells, targets, run, watch)
+        found = _results(suite, entrant, cells, targets, run)
         row = BenchRow(entrant, suite.version, found, results.made_with())
         rows.append(results.read(results.write(out / "rows", row)))
         if entrant is REFERENCE:
@@ -62,39 +66,31 @@ def _results(
     cells: Sequence[BenchCell],
     targets: Mapping[str, CellResult],
     run: MeasureRuns,
-    watch: WatchRuns | None,
 ) -> dict[str, CellResult]:
     """A method's results in these cells: first its learning rate in each, then all seeds."""
-    found = {
-        cell.key: CellResult(refused=why)
-        for cell in cells
-        if (why := _refusal(suite, entrant, cell))
-    }
+    refused = {cell.key: why for cell in cells if (why := _refusal(suite, entrant, cell))}
+    found = {key: CellResult(refused=why) for key, why in refused.items()}
     going = [cell for cell in cells if cell.key not in found]
 
     def measured(
-        rates: Mapping[str, Sequence[float]], seeds: Sequence[int], what: str
-    ) -> dict[Key, BenchRun]:
+        what: str, tried: Sequence[tuple[BenchCell, float]], seeds: Sequence[int]
+    ) -> Measured:
         configs = {
             (cell.key, lr, seed): (cell.config(entrant, seed, lr), float(cell.scenario.rounds))
-            for cell in going
-            for lr in rates[cell.key]
-            for seed in seeds
+            for (cell, lr), seed in product(tried, seeds)
         }
-        return run(configs, watch and watch(f"{entrant.name}, {what}"))
+        return run(f"{entrant.name}, {what}", configs)
 
-    tuned = measured(
-        {cell.key: suite.rates for cell in going}, suite.tuning_seeds, "learning rates"
-    )
+    seeds = suite.tuning_seeds
+    tuned = measured("learning rates", [*product(going, suite.rates)], seeds)
     tuning = {
         cell.key: {
-            lr: _late_accuracy([tuned[cell.key, lr, seed] for seed in suite.tuning_seeds])
-            for lr in suite.rates
+            lr: _late_accuracy([tuned[cell.key, lr, seed] for seed in seeds]) for lr in suite.rates
         }
         for cell in going
     }
     best = {name: _best(accuracies) for name, accuracies in tuning.items()}
-    runs = measured({name: [lr] for name, lr in best.items()}, suite.seeds, "seeds")
+    runs = measured("seeds", [(cell, best[cell.key]) for cell in going], suite.seeds)
     for cell in going:
         lr = best[cell.key]
         own = [runs[cell.key, lr, seed] for seed in suite.seeds]

@@ -17,11 +17,11 @@ import torch
 from salf.bench.runs import BenchRun
 from salf.bench.suite import POINTS, REFERENCE, BenchCell, Entrant, Suite
 from salf.common.errors import SalfError
-from salf.common.files import csv_of, write_whole
+from salf.common.files import write_whole
 from salf.common.intervals import Interval, interval
 from salf.common.progress import Report
 from salf.methods import asks
-from salf.runs.clocked import SHARE, seconds_to
+from salf.runs.compare import SHARE, seconds_to
 
 DIGITS = 3  # of an accuracy in a table: what looks the same is the same
 
@@ -83,9 +83,10 @@ def cell_result(
 
 def _with_target(run: BenchRun, final: float | None) -> BenchRun:
     """The run without its curve, and when it reached the target."""
-    target = None if final is None else round(SHARE * final, 5)
-    to_target = None if target is None else seconds_to(run.curve, target)
-    return replace(run, curve=(), target=target, to_target=to_target)
+    if final is None:
+        return replace(run, curve=())
+    target = round(SHARE * final, 5)
+    return replace(run, curve=(), target=target, to_target=seconds_to(run.curve, target))
 
 
 def _mean_curve(runs: Sequence[BenchRun], budget: float) -> list[float | None]:
@@ -168,13 +169,13 @@ def published_folder() -> Path:
 def published(suite: Suite, say: Report) -> dict[str, BenchRow]:
     """The published rows of this version of the suite; `say` gets a line about each other."""
     rows = read_all(published_folder())
-    for row in rows.values():
-        if row.version != suite.version:
-            say(
-                f"{row.name} is left out: its results are from version {row.version} of the suite, "
-                f"but this is version {suite.version}. Run it again."
-            )
-    return {name: row for name, row in rows.items() if row.version == suite.version}
+    for row in [row for row in rows.values() if row.version != suite.version]:
+        del rows[row.name]
+        say(
+            f"{row.name} is left out: its results are from version {row.version} of the suite, "
+            f"but this is version {suite.version}. Run it again."
+        )
+    return rows
 
 
 def shown(suite: Suite, rows: Sequence[BenchRow]) -> list[BenchRow]:
@@ -184,12 +185,8 @@ def shown(suite: Suite, rows: Sequence[BenchRow]) -> list[BenchRow]:
     return list(by_name.values())
 
 
-def to_csv(suite: Suite, rows: Sequence[BenchRow]) -> str:
-    """One line per method, cell and seed."""
-    return csv_of(list(_records(suite, rows)))
-
-
-def _records(suite: Suite, rows: Sequence[BenchRow]) -> Iterator[dict[str, Any]]:
+def records(suite: Suite, rows: Sequence[BenchRow]) -> Iterator[dict[str, Any]]:
+    """The lines of results.csv: one per method, cell and seed."""
     for row, cell in product(rows, suite.cells):
         result = row.cells.get(cell.key, CellResult())
         place = {"method": row.name, "data": cell.data, "scenario": cell.scenario.key}

@@ -13,7 +13,7 @@ from sys import modules
 from salf.common.errors import NoRoundInTime, SalfError, TrainingDiverged, in_one_line
 from salf.common.files import folder_name, write_whole
 from salf.methods import find
-from salf.runs.clocked import Clocked
+from salf.runs.compare import Clocked
 from salf.runs.config import Config
 from salf.runs.pool import Job, OnProgress, run_all
 from salf.runs.run import run

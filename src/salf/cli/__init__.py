@@ -7,18 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from salf.cli import (
-    bench,
-    compare,
-    data,
-    demo,
-    fleet,
-    layers,
-    live,
-    plan,
-    run,
-    theory,
-)
+from salf.cli import bench, demo, fleet, live, runs, show
 from salf.cli.options import option
 from salf.cli.terminal import INTERRUPTED, as_options, say, tell
 from salf.common.errors import SalfError
@@ -49,17 +38,17 @@ def common(
 
 
 for command in (
-    run.run,
-    compare.compare,
-    plan.plan,
+    runs.run,
+    runs.compare,
+    runs.plan,
     bench.bench,
     live.live,
     live.page,
     live.join,
     live.replay,
-    layers.layers,
-    data.data,
-    theory.bound,
+    show.layers,
+    show.data,
+    show.bound,
     demo.demo,
 ):
     app.command()(command)

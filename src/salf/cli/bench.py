@@ -122,9 +122,9 @@ def _entrants(
     if methods == "all":
         return list(chosen.entrants)
     found = [chosen.entrant(name) for name in dict.fromkeys(parse_list(methods))]
-    if not own:
-        return found
     return [
         Entrant(each.method, {**each.options, **options}, {**each.settings, **settings})
+        if own
+        else each
         for each in found
     ]

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from rich.text import Text
 
-from salf.cli.compare import end
 from salf.cli.options import DataDir, option
+from salf.cli.runs import end
 from salf.cli.terminal import can_draw, console, results, say, tell
 from salf.common.errors import DataUnavailable
 from salf.runs.presets import PRESETS

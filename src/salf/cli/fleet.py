@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from salf.cli.layers import ModelName, named_model
 from salf.cli.options import ConfigSource, GivenSettings, option, settings_of
+from salf.cli.show import ModelName, named_model
 from salf.cli.terminal import console, results, say, tell
 from salf.common.errors import SalfError
 from salf.runs.config import Config

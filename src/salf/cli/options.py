@@ -49,6 +49,7 @@ Options = Annotated[
     ),
 ]
 
+AsJson = Annotated[bool, option("--json", help="Print the result as JSON.")]
 _HELP = {each.name: each.metadata.get("help", "") for each in fields(Config)}
 DataDir = Annotated[str | None, option("--data-dir", help=_HELP["data_dir"])]
 

@@ -1,7 +1,9 @@
 """What is printed where: results to standard output, progress and messages to standard error."""
 
+import json
 import re
 from collections.abc import Callable
+from typing import Any
 
 from rich.console import Console
 
@@ -23,6 +25,16 @@ def say(message: str) -> None:
 def tell(result: str) -> None:
     """A line of the result, as it is."""
     results.print(result, markup=False, highlight=False, soft_wrap=True)
+
+
+def answer(found: Any, as_json: bool, *shown: Any) -> None:
+    """The result of a command: sentences and tables, or JSON."""
+    from salf.report.tables import tell
+
+    if as_json:
+        print(json.dumps(found, indent=1, default=str))
+    else:
+        tell(results, *shown)
 
 
 def can_draw(check: Callable[[], None]) -> bool:

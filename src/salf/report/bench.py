@@ -6,15 +6,16 @@ from pathlib import Path
 from rich.console import Console
 
 from salf.bench import results as ranking
-from salf.bench.results import BenchRow, CellResult, to_csv
+from salf.bench.results import BenchRow, CellResult, records
 from salf.bench.suite import POINTS, REFERENCE, Suite
+from salf.common.files import csv_of
 from salf.common.intervals import over_seeds
 from salf.report import names
 from salf.report.lines import Line, Lines, Point, figure
 from salf.report.page import Chart, Page, PageBlock, Section, again, made_with
 from salf.report.style import Axis, Spec, write
 from salf.report.tables import NONE, Table, best, bold, tell
-from salf.runs.clocked import SHARE
+from salf.runs.compare import SHARE
 
 PAGE, CSV = "report.html", "results.csv"
 Show = Callable[[CellResult], str]
@@ -31,7 +32,7 @@ def write_files(
     suite: Suite, rows: Sequence[BenchRow], out: Path, command: Sequence[str], *, drawn: bool
 ) -> list[Path]:
     """Write results.csv and, if it can be drawn, the page."""
-    files: dict[Path, str | bytes] = {out / CSV: to_csv(suite, rows)}
+    files: dict[Path, str | bytes] = {out / CSV: csv_of([*records(suite, rows)])}
     if drawn:
         files[out / PAGE] = page(suite, rows, command).html()
     return write(files)

@@ -14,8 +14,7 @@ from salf.report.page import Chart, Page, PageBlock, Section, again, made_with
 from salf.report.style import pictures, write
 from salf.report.tables import NONE, Table, best, bold, tell
 from salf.report.verdict import mean_time, number, target, verdict
-from salf.runs.clocked import Clocked
-from salf.runs.compare import Case, Comparison
+from salf.runs.compare import Case, Clocked, Comparison
 from salf.runs.config import Config
 from salf.runs.settings import key as setting_key
 from salf.worlds.depth import has_ratio

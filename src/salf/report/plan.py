@@ -11,7 +11,7 @@ from salf.report.lines import figure as figure_of
 from salf.report.page import Chart, Code, Page, Section, again
 from salf.report.style import Axis, Spec
 from salf.report.tables import Table, tell
-from salf.runs.clocked import SHARE
+from salf.runs.compare import SHARE
 from salf.runs.plan import ADEL, BOUND, Planned
 from salf.runs.search import Candidate
 

@@ -6,8 +6,7 @@ from statistics import fmean
 from salf.report import names
 from salf.report.charts import headings
 from salf.report.measured import at_end, tested
-from salf.runs.clocked import SHARE, Clocked
-from salf.runs.compare import Case, Comparison
+from salf.runs.compare import SHARE, Case, Clocked, Comparison
 
 FEW = 20  # rounds of the reference, below which no speed-up is stated
 

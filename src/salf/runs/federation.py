@@ -18,6 +18,7 @@ from salf.core.compression import Compression
 from salf.core.draws import Keyed
 from salf.core.inputs import takes_several
 from salf.core.layers import Layers, Prefixes
+from salf.core.narrow import narrowed
 from salf.core.server import Schedule, schedule
 from salf.data import DataSet, Partitioned, Samples, UsersData, holdout, load, some, split
 from salf.data import given as by_indices
@@ -30,7 +31,6 @@ from salf.models import build, check_fit
 from salf.problem import Metric, Problem
 from salf.problem import check_names as check_metrics
 from salf.runs.config import Config
-from salf.runs.on_fleet import fleet_world
 from salf.runs.settings import Settings
 from salf.runs.training import Evaluation, Training
 from salf.simulation import Recipe, Simulation
@@ -39,8 +39,15 @@ from salf.stages.pipeline import Stages
 from salf.worlds import base as worlds
 from salf.worlds.base import AtDeadline, World
 from salf.worlds.depth import DepthDistribution
+from salf.worlds.fleet import deadlines
+from salf.worlds.fleet import named as fleets
+from salf.worlds.fleet.by_labels import ByLabels
+from salf.worlds.fleet.cost import Cost, equal_time
 from salf.worlds.fleet.devices import Fleet
+from salf.worlds.fleet.learned import LearnedReach
 from salf.worlds.fleet.preview import Preview, preview
+from salf.worlds.fleet.timing import Timing
+from salf.worlds.fleet.world import OnFleet
 
 SLOWEST_ROWS = 5_000  # of the slowest users' data are enough to measure the accuracy on
 
@@ -72,13 +79,6 @@ class Given:
         if (problem := self.problem) is not None:
             return replace(self, problem=replace(problem, model=deepcopy(problem.model)))
         return replace(self, model=deepcopy(self.model))
-
-
-def from_config(
-    config: Config, given: Given | None = None, report: Report | None = None
-) -> Training:
-    """The federation that a config describes; `report` gets a line when data are being fetched."""
-    return training_of(config, problem_of(config, report, given), given)
 
 
 def load_data(config: Settings, report: Report | None = None) -> DataSet:
@@ -162,9 +162,11 @@ def _fitted(
     return Problem(model, layers, users, loss, example, metrics=given.metrics, source=data.source)
 
 
-def training_of(config: Config, problem: Problem, given: Given | None = None) -> Training:
-    """The federation of a config's method, world and server on a problem."""
-    given = given or Given()
+def from_config(
+    config: Config, given: Given | None = None, report: Report | None = None
+) -> Training:
+    """The federation that a config describes; `report` gets a line when data are being fetched."""
+    problem, given = problem_of(config, report, given), given or Given()
     users, world, slowest = problem.users_data, given.world, None
     method = given.method or config.make_method()
     batch_size: int | Ints = config.batch_size
@@ -174,6 +176,7 @@ def training_of(config: Config, problem: Problem, given: Given | None = None) ->
             slowest = some(users, SLOWEST_ROWS, evenly(fleet.slowest(), 500))
     elif world is None:
         world = worlds.parse(config.depth, len(users), len(problem.layers), config.stragglers)
+    world = world if isinstance(world, World) else AtDeadline(world)
     recipe = Recipe(
         given.lr or schedule(config.lr, config.rounds or 1),
         config.make_optimiser(),
@@ -190,7 +193,6 @@ def training_of(config: Config, problem: Problem, given: Given | None = None) ->
         None if attack is None else Attackers(attack, len(users), config.attackers),
         config.reach == "counted",
     )
-    world = world if isinstance(world, World) else AtDeadline(world)
     simulation = Simulation(problem, method, world, recipe, stages, config.seed)
     evaluation = evaluation_of(config, problem)
     evaluation.slowest, evaluation.by = slowest, simulation.engine
@@ -206,10 +208,7 @@ def cohort_of(config: Config, users: UsersData) -> Cohort:
 
 
 def preview_of(config: Config, report: Report | None = None) -> Preview:
-    """The preview of a config: its model, its users' batches, its fleet and its deadline.
-
-    Of a schedule, the first deadline; of `auto`, the one it starts with.
-    """
+    """The preview of a config: its model, its users' batches, its fleet and its first deadline."""
     if not config.fleet:
         raise SalfError("a preview needs a fleet: set one, such as fleet='phones'.")
     # SALF, whose batches may have to fit the deadline; without one FedAvg, which needs none.
@@ -218,24 +217,25 @@ def preview_of(config: Config, report: Report | None = None) -> Preview:
     problem = problem_of(config, report)
     world, _, _ = fleet_world(config, problem, config.make_method())
     layers = tuple(layer.name for layer in problem.layers)
-    cohort, drawn = cohort_of(config, problem.users_data), None
-    if cohort.size != cohort.users:
-        nobody = np.empty(0, np.int64)
-        drawn = lambda t: cohort.draw(Keyed(config.seed, t), nobody)  # noqa: E731
-    return preview(config.fleet, world.timing, layers, config.deadline, drawn)
+    cohort, nobody = cohort_of(config, problem.users_data), np.empty(0, np.int64)
+
+    def drawn(t: int) -> Ints:
+        return cohort.draw(Keyed(config.seed, t), nobody)
+
+    some_of_them = drawn if cohort.size != cohort.users else None
+    return preview(config.fleet, world.timing, layers, config.deadline, some_of_them)
 
 
 def evaluation_of(config: Settings, problem: Problem) -> Evaluation:
-    """When the model of a config is evaluated.
+    """When the model of a config is evaluated; by default, a third of the work at most.
 
-    By default, evaluations are a third of the work at most: a round's backward pass costs about two
-    forward passes more than an evaluation of as many rows.
+    A round's backward pass costs about two forward passes more than evaluating as many rows.
     """
     every, watched = config.eval_every, problem.validation
     if not every:
         steps = planned_steps(config, problem.users_data, np.arange(1))[0]
-        rows = config.cohort_size() * int(steps) * config.batch_size
-        every = max(1, ceil((0 if watched is None else len(watched)) / rows))
+        samples = config.cohort_size() * int(steps) * config.batch_size
+        every = max(1, ceil((0 if watched is None else len(watched)) / samples))
     seconds = config.eval_interval() if isinstance(config, Config) else 0.0
     return Evaluation(problem, every, seconds)
 
@@ -269,3 +269,70 @@ def _device(name: str) -> torch.device:
         first = str(error).splitlines()[0].split(". ")[0].rstrip(".")
         raise SalfError(f"the device {name!r} cannot be used: {first}. Use device='cpu'.") from None
     return device
+
+
+def fleet_world(
+    config: Config, problem: Problem, method: Method, fleet: Fleet | None = None
+) -> tuple[OnFleet, int | Ints, Fleet]:
+    """The world of a config's devices and deadline, the batches of its users, and the fleet.
+
+    Batches have one size for all users, or one for each.
+    """
+    users, local = problem.users_data, config.local_work()
+    fleet = _dealt(config, fleet, users)
+
+    def cost_of(model: nn.Module) -> Cost:
+        assert problem.example is not None
+        return Cost.of(model, problem.layers, problem.example, Compression.parse(config.compress))
+
+    cost, batch_size = cost_of(problem.model), config.batch_size
+    sizes: int | Ints = batch_size
+    if config.batches_for(method) == "equal-time":
+        # Where nobody is cut off, batches need not fit.
+        seconds = config.first_deadline() if method.asks.deadline else None
+        sizes = equal_time(fleet.devices, cost, batch_size, local.steps, seconds)
+        assert problem.example is not None
+        # Batch norm refuses a single row, which slow users may have.
+        check_fit(problem.model, problem.example, 0, config.model, int(sizes.min()))
+    batches = Batches(users, sizes, local.epochs)
+
+    def timed(cost: Cost) -> Timing:
+        return Timing(fleet.devices, cost, batches.usual_sizes, batches.steps(local))
+
+    times, learned = timed(cost), None
+    if config.reach == "learned":
+        expected = times.expected_done(np.arange(times.users))
+        learned = LearnedReach(expected[:, : times.layers])
+    deadline = None if config.deadline is None else deadlines.parse(config.deadline)
+    world = OnFleet(
+        times, deadline, lambda width: timed(cost_of(narrowed(problem.model, width))), learned
+    )
+    return world, sizes, fleet
+
+
+def _dealt(config: Config, fleet: Fleet | None, data: UsersData) -> Fleet:
+    """The fleet of a config, or the one given, with its devices in the order of the users."""
+    if fleet is None:
+        fleet = fleets.parse(config.fleet, len(data), config.seed, config.availability)
+    elif len(fleet) != len(data):
+        raise SalfError(f"the fleet has {len(fleet)} devices, but there are {len(data)} users.")
+    elif fleet.devices.availability.always:
+        fleet = fleet.available(config.availability, config.seed)
+    how, available = config.pair or fleet.devices.pair, fleet.devices.availability
+    if not isinstance(data, Partitioned) and how != "random":
+        raise SalfError(
+            f"pair {how!r} needs one data set that is split among the users, not users' own "
+            "data: order the fleet's devices yourself."
+        )
+    if not isinstance(data, Partitioned) and isinstance(available, ByLabels):
+        raise SalfError("participation by labels needs one data set that is split among the users.")
+    if not isinstance(data, Partitioned):
+        return fleet
+    if how == "size":
+        fleet = fleet.paired(how, sizes=data.sizes(np.arange(len(data))))
+    elif how == "labels":
+        fleet = fleet.paired(how, dominant=data.label_mixes().argmax(axis=1))
+    if not isinstance(available, ByLabels):
+        return fleet
+    of_users = available.of_users(data.label_mixes())
+    return Fleet.made(fleet.name, replace(fleet.devices, availability=of_users))

@@ -40,7 +40,6 @@ MODEL, CHECKPOINT = "model.safetensors", "checkpoint.safetensors"
 MOST_VOICES = 1000  # users whose shares a summary lists
 ROUNDS, LOG = "rounds.jsonl", "live.log"  # of live runs
 
-
 Kind = TypeVar("Kind", Config, LiveConfig)
 
 
@@ -59,8 +58,8 @@ class RunFolder:
         with ExitStack() as stack:
             try:
                 stack.enter_context(locked(self.path))
-            except BlockingIOError:
-                raise SalfError(f"another process is working in {self.path}.") from None
+            except BlockingIOError as error:
+                raise SalfError(f"{error}.") from None
             yield
 
     def claim(self, config: Kind, resume: bool) -> Kind:
@@ -77,11 +76,9 @@ class RunFolder:
             raise SalfError(f"{self.path} contains {kind}. Choose another out=.")
         if isinstance(config, Config) and isinstance(there, Config):
             # Unless told otherwise, continue as it was begun.
-            by_rounds = config.eval_seconds or config.eval_every
-            config = config.changed(
-                threads=config.threads or there.threads,
-                eval_seconds=config.eval_seconds if by_rounds else there.eval_seconds,
-            )
+            told = config.eval_seconds or config.eval_every
+            seconds = config.eval_seconds if told else there.eval_seconds
+            config = config.changed(threads=config.threads or there.threads, eval_seconds=seconds)
         differences = config.differences(there)
         if differences and set(differences) <= {"rounds", "seconds"} and resume:
             self._check_can_extend(there, config)
@@ -129,11 +126,8 @@ class RunFolder:
         return None if {"rounds", "seconds"} & {*config.differences(there)} else found
 
     def summary(self) -> dict[str, Any] | None:
-        try:
-            found: dict[str, Any] = json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
-        return found
+        file = self.path / SUMMARY
+        return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
 
     def history(self, summary: dict[str, Any]) -> History:
         return History(
@@ -163,9 +157,9 @@ class RunFolder:
 def without_last_evaluation(rows: Sequence[Row], evaluation: Evaluation) -> list[Row]:
     """The rows of a run that continues: its last round may have been evaluated as the last."""
     before = rows[-2].clock if len(rows) > 1 else 0.0
-    if rows and not evaluation.is_due(rows[-1], before):
-        return [*rows[:-1], replace(rows[-1], accuracy=None, metrics={})]
-    return list(rows)
+    if not rows or evaluation.is_due(rows[-1], before):
+        return list(rows)
+    return [*rows[:-1], replace(rows[-1], accuracy=None, metrics={})]
 
 
 def summarise(config: Settings, history: History, problem: Problem) -> dict[str, Any]:
@@ -200,29 +194,26 @@ def summarise(config: Settings, history: History, problem: Problem) -> dict[str,
 def of_simulation(config: Config, history: History, simulation: Simulation) -> dict[str, Any]:
     """More of the summary of a simulated run."""
     found = {"voice": _voice(simulation), **remembered(simulation.pipeline)}
-    if config.fleet:
-        found |= {
-            "simulated_seconds": history.rows[-1].clock,
-            "fleet": config.fleet,
-            "deadline": config.deadline,
-            "batches": config.batches_for(simulation.method),
-            "files": dict(config.files),
-        }
-        if isinstance(world := simulation.world, OnFleet):
-            found["round"] = world.timing.shares(np.arange(world.users))
-    else:
-        found["stragglers"] = config.stragglers
+    if not config.fleet:
+        return {**found, "stragglers": config.stragglers}
+    found |= {
+        "simulated_seconds": history.rows[-1].clock,
+        "fleet": config.fleet,
+        "deadline": config.deadline,
+        "batches": config.batches_for(simulation.method),
+        "files": dict(config.files),
+    }
+    if isinstance(world := simulation.world, OnFleet):
+        found["round"] = world.timing.shares(np.arange(world.users))
     return found
 
 
 def _voice(simulation: Simulation) -> dict[str, Any] | None:
     """Each user's share of the applied weight, and each class's beside its share of the data."""
-    shares = simulation.voice.parts()
+    shares, split = simulation.voice.parts(), simulation.data
     if not len(shares) or len(shares) > MOST_VOICES:
         return None
-    found: dict[str, Any] = {"users": [round(share, 6) for share in shares.tolist()]}
-    found |= {"classes": [], "data": []}
-    split = simulation.data
+    found: dict[str, Any] = {"users": np.round(shares, 6).tolist(), "classes": [], "data": []}
     if isinstance(split, Partitioned) and split.has_classes:
         mixes = split.label_mixes()
         sizes = split.sizes(np.arange(len(shares))).astype(np.float64)
@@ -233,9 +224,6 @@ def _voice(simulation: Simulation) -> dict[str, Any] | None:
 
 def remembered(pipeline: Pipeline) -> dict[str, Any]:
     """The memory that a method keeps of its users on the server."""
-    recall = pipeline.recall
-    return (
-        {}
-        if recall is None
-        else {"remembered": {"users": len(recall.remembered), "bytes": recall.bytes}}
-    )
+    if (recall := pipeline.recall) is None:
+        return {}
+    return {"remembered": {"users": len(recall.remembered), "bytes": recall.bytes}}

@@ -17,11 +17,10 @@ from salf.data import Partitioned
 from salf.data.sampling import Batches
 from salf.methods import asks
 from salf.problem import Problem
-from salf.runs.clocked import SHARE
+from salf.runs.compare import SHARE
 from salf.runs.config import Config
-from salf.runs.constants import Estimates, estimate
-from salf.runs.fleet_law import FleetLaw
-from salf.runs.on_fleet import fleet_world
+from salf.runs.estimates import Estimates, FleetLaw, estimate
+from salf.runs.federation import fleet_world
 from salf.runs.pool import Finished, Job
 from salf.runs.run import complete
 from salf.runs.search import Candidate, Race, leaders

@@ -40,6 +40,12 @@ class Finished:
     results: dict[str, Any] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
 
+    def add(self, name: str, do: Callable[[], Any]) -> None:
+        try:
+            self.results[name] = do()
+        except TrainingDiverged as error:
+            self.failures[name] = str(error)
+
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C ended the work before all jobs were done; `done` is what there is."""
@@ -66,9 +72,7 @@ def run_here(jobs: Mapping[str, Job], on_progress: OnProgress | None = None) -> 
                 on_progress(before + part * work, total)
 
         try:
-            done.results[name] = job.do(progress)
-        except TrainingDiverged as error:
-            done.failures[name] = str(error)
+            done.add(name, partial(job.do, progress))
         except KeyboardInterrupt:
             raise Interrupted(done) from None
         before += job.work
@@ -131,10 +135,7 @@ class WorkerPool:
                         progress[name] = part
                 for future in filter(finished.__contains__, names):  # in the order of the jobs
                     name = names[future]
-                    try:
-                        done.results[name] = future.result()
-                    except TrainingDiverged as error:
-                        done.failures[name] = str(error)
+                    done.add(name, future.result)
                     progress[name] = 1.0
                     if on_done is not None:
                         on_done(name, done)

@@ -44,12 +44,12 @@ class Result:
 
 @dataclass(frozen=True)
 class How:
-    """How a run is watched and kept. With `keep_interrupted`, Ctrl-C ends it with its rounds."""
+    """How a run is watched and kept."""
 
     checkpoint_every: float = 10.0  # seconds
     on_round: OnRound | None = None
     report: Report | None = None
-    keep_interrupted: bool = False
+    keep_interrupted: bool = False  # whether Ctrl-C ends the run with its rounds
     workers: int = 0  # processes that share the users of a round; 0 if the engine decides
 
 
@@ -71,9 +71,8 @@ def run(
     computed one by one; by default, one per core if rounds take long enough.
     """
     config.check_deadline()  # before data are fetched
-    return run_given(
-        config, Given(), out, resume, How(checkpoint_every, on_round, report, workers=workers)
-    )
+    how = How(checkpoint_every, on_round, report, workers=workers)
+    return run_given(config, Given(), out, resume, how)
 
 
 def run_given(
@@ -88,19 +87,14 @@ def run_given(
             how.report(f"{out} has no checkpoint yet: the run starts from the beginning.")
         torch.set_num_threads(config.threads)
         training = from_config(config, given, how.report)
-        if how.workers:
-            _spread(training.simulation, how)
+        engine = training.simulation.engine
+        if how.workers and isinstance(engine, SpreadEngine):
+            engine.start(how.workers)
+        elif how.workers > 1 and how.report:
+            how.report(f"One process is used: the {engine.name} engine computes users together.")
         return _run(config, training, folder, how)
 
     return in_folder(config, out, resume, go)
-
-
-def _spread(simulation: Simulation, how: How) -> None:
-    engine = simulation.engine
-    if isinstance(engine, SpreadEngine):
-        engine.start(how.workers)
-    elif how.workers > 1 and how.report:
-        how.report(f"One process is used: the {engine.name} engine computes users together.")
 
 
 def in_folder(
@@ -127,12 +121,6 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def default_threads() -> int:
-    """$OMP_NUM_THREADS where it is a positive number, as torch itself does, else all cores."""
-    named = os.environ.get("OMP_NUM_THREADS", "").strip()
-    return (int(named) if named.isdecimal() else 0) or cores()
-
-
 def complete(config: Kind, *, here: bool = True) -> Kind:
     """The config with what it depends on filled in: paths, and what is in files.
 
@@ -145,16 +133,18 @@ def complete(config: Kind, *, here: bool = True) -> Kind:
         for name, value in config.table().items()
         if name in ("fleet", "availability", "deadline") and str(value).endswith(".csv")
     }
-    figures = fleets.figures(config.fleet) if isinstance(config, Config) else ""
-    measured = {"fleet": figures} if figures else {}
+    digests = {name: _digest(file) for name, file in files.items()}
+    if isinstance(config, Config) and config.fleet and (known := fleets.figures(config.fleet)):
+        digests = {"fleet": known, **digests}
     if here and isinstance(config, Config):
-        config = config.changed(
-            threads=config.threads or default_threads(), eval_seconds=config.eval_interval()
-        )
+        # $OMP_NUM_THREADS where it is a positive number, as torch itself does.
+        named = os.environ.get("OMP_NUM_THREADS", "").strip()
+        threads = config.threads or (int(named) if named.isdecimal() else 0) or cores()
+        config = config.changed(threads=threads, eval_seconds=config.eval_interval())
     return config.changed(
         data=f"{kind}:{Path(path).absolute()}" if kind in ("idx", "folder") and colon else None,
         data_dir=str(Path(config.data_dir).absolute()) if config.data_dir else None,
-        files={**measured, **{name: _digest(file) for name, file in files.items()}},
+        files=digests,
         **{name: str(file) for name, file in files.items()},
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 from salf.common.errors import NoRoundInTime
 from salf.common.files import folder_name
 from salf.methods import asks
-from salf.runs.clocked import seconds_to
+from salf.runs.compare import seconds_to
 from salf.runs.config import Config
 from salf.runs.folder import CONFIG, RunFolder
 from salf.runs.pool import Finished, Job

@@ -41,6 +41,11 @@ def ends_run(on_round: OnRound | None, row: Row, model: nn.Module) -> bool:
     return False
 
 
+def loss_kind(loss: Loss) -> str:
+    """How a loss is applied, as a summary says it."""
+    return f"one value per {'row' if isinstance(loss, RowLoss) else 'user'}"
+
+
 @dataclass
 class Evaluation:
     """When the model of a run is evaluated: every so many rounds, or seconds of a simulated clock.
@@ -56,10 +61,7 @@ class Evaluation:
     by: Predictor | None = None
 
     def measured(self, row: Row, rounds: int, before: float | None = None) -> Row:
-        """The row of a round that was just run, with its metrics if an evaluation is due.
-
-        `before` is the simulated time at which the round began.
-        """
+        """The row of a round that was just run, and began at a time, with its metrics if due."""
         due = self.is_due(row, before) or row.round == rounds
         return with_metrics(row, self.of(self.problem.validation) if due else {})
 
@@ -74,7 +76,7 @@ class Evaluation:
         return int(clock * (1 + ROUNDING) // self.seconds)
 
     def tested(self) -> dict[str, float]:
-        """The metrics of the model as it is now on the test data."""
+        """The metrics on the test data."""
         found = self.of(self.problem.test)
         slowest = self.of(self.slowest)
         if found and "accuracy" in slowest:
@@ -82,7 +84,7 @@ class Evaluation:
         return found
 
     def of(self, samples: Samples | None) -> dict[str, float]:
-        """The metrics of the model as it is now on these samples; none without any."""
+        """The metrics of the model as it is now."""
         if samples is None:
             return {}
         return evaluate(self.by or self.problem, samples, self.problem.metrics)
@@ -137,11 +139,8 @@ class History:
     @property
     def timed_curve(self) -> list[tuple[float, float]]:
         """(simulated seconds, accuracy) wherever it was measured; empty without a fleet."""
-        return [
-            (row.clock, row.accuracy)
-            for row in self.rows
-            if row.accuracy is not None and row.clock is not None
-        ]
+        measured = [row for row in self.rows if row.accuracy is not None]
+        return [(row.clock, row.accuracy or 0.0) for row in measured if row.clock is not None]
 
     def curve_of(self, metric: str) -> list[tuple[int, float]]:
         """(round, value) of `loss` on held-out data, or of a metric of your own."""
@@ -168,24 +167,12 @@ class History:
         return line_chart(points, over, metric)
 
     def _repr_html_(self) -> str:
-        found: dict[str, object] = {"rounds": len(self.rows), "best accuracy": self.best_accuracy}
-        found |= {f"test {name}": value for name, value in self.test.items()}
-        found |= {"engine": self.engine}
-        cells = (
-            f"<tr><th>{escape(name)}</th><td>{escape(_short(value))}</td></tr>"
-            for name, value in found.items()
-            if value not in (None, "")
-        )
+        numbers = {"best accuracy": self.best_accuracy}
+        numbers |= {f"test {name}": value for name, value in self.test.items()}
+        found = {name: f"{each:.4f}" for name, each in numbers.items() if each is not None}
+        found = {"rounds": str(len(self.rows)), **found, "engine": self.engine}
+        cells = (f"<tr><th>{escape(name)}</th><td>{found[name]}</td></tr>" for name in found)
         return f"<table>{''.join(cells)}</table>"
-
-
-def _short(value: object) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
-
-
-def loss_kind(loss: Loss) -> str:
-    """How a loss is applied, as a summary says it."""
-    return f"one value per {'row' if isinstance(loss, RowLoss) else 'user'}"
 
 
 def run_rounds(

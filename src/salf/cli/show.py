@@ -1,0 +1,196 @@
+"""`salf layers`, `salf data` and `salf bound`: what is told without training."""
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from salf.cli.options import AsJson, GivenSettings, option, parse_list, settings_of
+from salf.cli.terminal import answer, console, say
+from salf.common.errors import SalfError
+from salf.runs.config import Config
+from salf.runs.presets import PRESETS
+from salf.runs.settings import PAPER_MODELS
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from salf.core.layers import Layer, Layers
+
+ModelName = Annotated[
+    str, typer.Argument(metavar="MODEL", help=f"{' | '.join(PAPER_MODELS)} | package.module:Name")
+]
+
+
+@settings_of(Config, only=("data", "layers", "batch_size"))
+def layers(settings: dict[str, Any], model: ModelName, as_json: AsJson = False) -> None:
+    """Show the layers of a model, from the input to the output, with their work and size.
+
+    A layer is a block: a convolution with its norm, a residual block, a transformer block. Work is
+    counted in multiply-adds per sample: matrix products, convolutions and attention. The input has
+    the shape of --data, by default that of the model's preset.
+
+    Examples:
+
+        salf layers cnn --data mnist
+
+        salf layers mynets:Net --data digits --layers stem+norm,body,head
+    """
+    from salf.report.tables import Table
+    from salf.worlds.fleet.cost import Cost
+    from salf.worlds.fleet.named import PHONE
+
+    config, network, found, example, _ = named_model(model, settings)
+    cost = Cost.of(network, found, example)
+    fixed, row = PHONE.seconds(cost)
+    milliseconds = 1e3 * (fixed + len(example) * row).sum(axis=0)
+    sizes = {n: p.numel() for n, p in network.named_parameters() if not p.requires_grad}
+    about: list[dict[str, Any]] = [
+        {
+            "layer": index + 1,
+            "name": layer.name,
+            "modules": _modules(network, layer),
+            "parameters": layer.size,
+            **({"frozen": sum(sizes[name] for name in layer.frozen)} if sizes else {}),
+            "bytes sent": int(cost.bytes[index]),
+            "forward": int(cost.forward[index]),
+            "backward": int(cost.backward[index]),
+            "ms on a phone": float(milliseconds[index]),
+        }
+        for index, layer in enumerate(found)
+    ]
+    summed = [name for name in about[0] if name not in ("layer", "name", "modules")]
+    total = {"layer": "total", **{name: sum(each[name] for each in about) for name in summed}}
+    total |= {"frozen": sum(sizes.values())} if sizes else {}
+    table = Table.of([{name: _cell(each[name]) for name in each} for each in [*about, total]])
+    count = len(found)
+    told = [
+        f"{model} on {config.data}: {count} layers, from the input to the output",
+        table,
+        f"Milliseconds are those of a batch of {len(example)} on the typical device of the fleet "
+        "phones (docs/fleets.md).",
+        f"A straggler of uniform depth reaches layer l with probability l/{count + 1}: layer 1 "
+        f"with {1 / (count + 1):.0%}, layer {count} with {count / (count + 1):.0%}.",
+    ]
+    if sizes:
+        told.append(
+            "Frozen parameters belong to no layer: they are not sent, and cost work in the forward "
+            "pass only. The total has those of modules that are frozen as a whole."
+        )
+    answer(about, as_json, *told)
+
+
+def _cell(value: Any, digits: int = 3) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+
+
+def named_model(
+    name: str, settings: Mapping[str, Any], rows: int | None = None
+) -> "tuple[Config, nn.Module, Layers, Tensor, int]":
+    """A model by name with its layers, a batch of inputs and the number of classes."""
+    from salf.core.layers import Layers
+    from salf.data import example as example_of
+    from salf.models import build, check_fit
+
+    presets = (preset.data for preset in PRESETS.values() if preset.model == name)
+    config = Config(**{"data": next(presets, Config.data), **settings, "model": name})
+    example, classes = example_of(config.data, rows or config.batch_size)
+    network = build(name, tuple(example.shape[1:]), classes, config.seed)
+    check_fit(network, example, classes, name)
+    return config, network, Layers.of(network, config.given_layers(), example), example, classes
+
+
+def _modules(network: "nn.Module", layer: "Layer") -> str:
+    """The kinds of modules that own a layer's parameters, with how many there are of each."""
+    owners = dict.fromkeys(name.rpartition(".")[0] for name in layer.parameters)
+    kinds = Counter(
+        type(network.get_submodule(owner)).__name__ if owner else "Parameter" for owner in owners
+    )
+    return ", ".join(f"{count} {kind}" if count > 1 else kind for kind, count in kinds.items())
+
+
+@settings_of(Config, only=("data_dir",))
+def data(
+    settings: GivenSettings,
+    name: Annotated[
+        str, typer.Argument(help="mnist | fashion-mnist | cifar10 | digits | idx:PATH | ...")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Download a data set into the cache, verify it, and print its size and source."""
+    from salf.data import load
+
+    folder = settings.get("data_dir")
+    with console.status(f"looking for {name}"):
+        found = load(name, Path(folder) if folder else None, report=say)
+    about = {
+        "name": found.name,
+        "training": len(found.train),
+        "test": len(found.test),
+        "shape": [*found.train.shape],
+        "classes": found.classes,
+        "source": found.source,
+    }
+    answer(
+        about,
+        as_json,
+        f"{found.name}: {len(found.train):,} training and {len(found.test):,} test samples of "
+        f"shape {'x'.join(map(str, found.train.shape))}, {found.classes} classes ({found.source})",
+    )
+
+
+def bound(
+    users: Annotated[int, option("--users", help="U, the number of users (30).")] = 30,
+    layers: Annotated[int, option("--layers", help="L, the number of layers (3).")] = 3,
+    t: Annotated[int, option("--round", help="t, the round (250).")] = 250,
+    rho_c: Annotated[float, option("--rho-c", help="Strong convexity, AS1 (1).")] = 1.0,
+    rho_s: Annotated[float, option("--rho-s", help="Smoothness, AS1 (1).")] = 1.0,
+    sigma2: Annotated[
+        str,
+        option("--sigma2", help="Variance of stochastic gradients, AS2: one, or one per user (1)."),
+    ] = "1",
+    g2: Annotated[float, option("--g2", help="G^2, squared norm of gradients, AS3 (1).")] = 1.0,
+    gap: Annotated[float, option("--gap", help="Gamma, the heterogeneity gap (0).")] = 0.0,
+    distance2: Annotated[float, option("--distance2", help="|w_1 - w_opt|^2 (1).")] = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """Print the theorem's constants and bounds, and how they depend on U and L.
+
+    B is the part of the bound that FedAvg has too; C is what the deadline adds. Bounds are worst
+    cases: measured gaps are far smaller.
+
+    Example:
+
+        salf bound --users 30 --layers 9 --round 1000 --rho-c 0.1 --rho-s 4 --g2 10
+    """
+    from salf.core.server import theorem_rate
+    from salf.report.tables import Table
+    from salf.theory import Constants, Federation, convergence_bound, variance_bound
+    from salf.theory.bounds import LARGEST
+
+    try:
+        variances = [float(part) for part in parse_list(sigma2)]
+    except ValueError:
+        raise SalfError(f"sigma2 must be comma-separated numbers, not {sigma2!r}.") from None
+    constants = Constants(rho_c, rho_s, variances, g2, gap)
+    # One value per user says nothing about other numbers of users.
+    sizes = () if len(variances) > 1 else (users // 2, users * 2, users * 10)
+    tried = [(users, layers), *((n, layers) for n in sizes if 1 < n <= LARGEST)]
+    tried += [(users, n) for n in (layers // 2, layers * 2, layers * 4) if 0 < n <= LARGEST]
+    found = []
+    for federation in (Federation(*each) for each in tried):
+        gaps = [
+            convergence_bound(federation, constants, t, distance2, deadline=deadline)
+            for deadline in (True, False)
+        ]
+        values = [constants.B(federation), constants.C(federation)]
+        values += [variance_bound(federation, theorem_rate(rho_c, rho_s)(t), g2), *gaps]
+        names = ("U", "L", "B", "C", "variance of the step", "gap of SALF", "gap of FedAvg")
+        values = [federation.users, federation.layers, *values]
+        found.append(dict(zip(names, values, strict=True)))
+    shown = [{name: _cell(value, 4) for name, value in each.items()} for each in found]
+    answer(found, as_json, Table.of(shown, f"Bounds for round {t}"))
