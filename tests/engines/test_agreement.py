@@ -64,14 +64,16 @@ VARIANTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "chunk_bytes"),
-    [(DOUBLE, 1), (SINGLE, 256 * 2**20)],
-    ids=["double, chunks of one user", "single, one chunk"],
-)
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize(("name", "options"), VARIANTS, ids=str)
-def test_the_engines_agree_over_rounds_with_momentum(name, options, model, chunk_bytes, dtype):
+CASES = [(name, options, "mlp", DOUBLE, 1) for name, options in VARIANTS] + [
+    (name, options, model, dtype, 256 * 2**20 if dtype is SINGLE else 1)
+    for name, options in (("salf", {}), ("heterofl", {"width": 0.3}), VARIANTS[-1])
+    for model in MODELS
+    for dtype in (SINGLE, DOUBLE)
+]
+
+
+@pytest.mark.parametrize(("name", "options", "model", "dtype", "chunk_bytes"), CASES, ids=str)
+def test_the_engines_agree_over_rounds_with_momentum(name, options, model, dtype, chunk_bytes):
     make, shape = MODELS[model]
     users, size = 6, 4
     ends, records = [], []

@@ -147,11 +147,13 @@ def test_fedavg_with_five_local_steps_is_that_of_thirty_independent_lines(kind, 
         assert float((theirs - before).abs().max()) > 1e-3
 
 
-LOCAL = [(LocalWork(3), 1), (LocalWork(3, rate=0.05), 2**25), (LocalWork(epochs=2), 2**25)]
+LOCAL = [
+    *((name, LocalWork(epochs=2), 2**25) for name in ANY_WORLD),
+    *((name, LocalWork(3, rate=0.05), 1) for name in ("salf", "asyncfl", "heterofl", "scaffold")),
+]
 
 
-@pytest.mark.parametrize(("local", "chunk_bytes"), LOCAL, ids=str)
-@pytest.mark.parametrize("name", ANY_WORLD)
+@pytest.mark.parametrize(("name", "local", "chunk_bytes"), LOCAL, ids=str)
 def test_the_engines_agree_over_rounds_with_local_steps(name, local, chunk_bytes):
     shares = [np.arange(start, end) for start, end in ((0, 5), (5, 12), (12, 17), (17, 25))]
     ends, records = [], []

@@ -77,7 +77,7 @@ class Arrivals:
         By default they are users 0, 1, ...; users that did not finish are stragglers, and all have
         computed one local step on this round's model.
         """
-        once = np.ones(len(depth), np.int64)
+        once = np.ones_like(depth)
         steps, planned = (once if n is None else n for n in (steps, planned))
         return cls(
             np.arange(len(depth)) if user is None else user,
@@ -112,24 +112,14 @@ class Arrivals:
     @property
     def chance(self) -> Floats:
         """The probability that each user takes part in a layer, [L, users]."""
-        if self.chances is None:
-            raise SalfError(
-                "how likely users are to arrive is known only to methods that read "
-                "arrived.chance in every round."
-            )
-        return self.chances
+        return _known(self.chances, "how likely users are to arrive", "read arrived.chance")
 
     def interval(self, cutoff: int) -> Floats:
         """The mean length of the intervals in which each user took part, [L, users].
 
         An interval ends after `cutoff` rounds at the latest, also without the user.
         """
-        if self.intervals is None:
-            raise SalfError(
-                "the intervals of users are known only to methods that call arrived.interval in "
-                "every round."
-            )
-        return self.intervals
+        return _known(self.intervals, "the intervals of users", "call arrived.interval")
 
     @property
     def finished(self) -> Bools:
@@ -178,6 +168,12 @@ class Closing:
     def weight(self) -> Floats:
         """The sum of the shares, to divide by: 1 in a layer in which nobody has one."""
         return np.where(self.shares > 0, self.shares, 1.0)
+
+
+def _known(values: Floats | None, what: str, do: str) -> Floats:
+    if values is None:
+        raise SalfError(f"{what} can be asked for only by methods that {do} in every round.")
+    return values
 
 
 def evenly(users: Ints, most: int) -> Ints:

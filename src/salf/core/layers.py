@@ -8,7 +8,6 @@ transformer block. Only what trains belongs to a layer: frozen parameters, and t
 modules that are frozen, are computed with and stay as they are.
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -27,13 +26,8 @@ from salf.core.inputs import tensors_in, unchanged
 # What may stand for one layer when layers are given by hand: a name or prefix, or several of them.
 Prefixes = str | Sequence[str]
 
-NORMALISATION = (
-    nn.modules.batchnorm._NormBase,
-    nn.LayerNorm,
-    nn.GroupNorm,
-    nn.LocalResponseNorm,
-    nn.RMSNorm,
-)
+_BATCH = nn.modules.batchnorm._NormBase
+NORMALISATION = (_BATCH, nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.RMSNorm)
 
 
 @dataclass(frozen=True)
@@ -62,11 +56,10 @@ class Layers(tuple[Layer, ...]):
     def __str__(self) -> str:
         """A table: number, name, size, and names of the parameters."""
         names = max(len(layer.name) for layer in self)
-        sizes = max(len(f"{layer.size:,}") for layer in self)
         lines = [f"{len(self)} layers, from the input to the output:"]
         for number, layer in enumerate(self, 1):
             owned = shorten(", ".join(layer.parameters), 60, placeholder=" ...")
-            lines.append(f"{number:4}  {layer.name:{names}}  {layer.size:{sizes},}  {owned}")
+            lines.append(f"{number:4}  {layer.name:{names}}  {layer.size:11,}  {owned}")
         return "\n".join(lines)
 
     def reached(self, depth: int) -> tuple[Layer, ...]:
@@ -367,26 +360,10 @@ def _check_order(module: nn.Module, layers: Sequence[Layer], example: Tensor) ->
     for early, late in pairwise(when):
         if when[early] < when[late]:
             right = sorted(when, key=lambda name: -when[name])
-            names = [right.pop(0) if layer.name in when else layer.name for layer in layers]
             raise SalfError(
                 f"the layers are in the wrong order: backpropagation completes {early!r} before "
-                f"{late!r}, so {early!r} must come later: use "
-                f"{in_words([_entry(name.split(' + ')) for name in names])}."
+                f"{late!r}, so {early!r} must come later. The order is: {', '.join(right)}."
             )
-
-
-def _entry(names: list[str]) -> Prefixes:
-    return names[0] if len(names) == 1 else names
-
-
-def in_words(given: Sequence[Prefixes]) -> str:
-    """How such layers are given in Python and on the command line."""
-    return f"layers={json.dumps(given)} or --layers {as_option(given)}"
-
-
-def as_option(given: Sequence[Prefixes]) -> str:
-    """The inverse of `parse_layers`."""
-    return ",".join(each if isinstance(each, str) else "+".join(each) for each in given)
 
 
 def parse_layers(text: str) -> list[str | list[str]]:

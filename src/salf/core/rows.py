@@ -112,9 +112,9 @@ def _with_tuples(value: Any) -> Any:
 
 def columns(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """A record per round of what every run knows, by column."""
-    timed: Sequence[str] = TIMED if rows and rows[0].clock is not None else ()
-    if not timed and any(row.bytes for row in rows):  # of a live run
-        timed = ("bytes",)
+    clocked = any(row.clock is not None for row in rows)
+    live = any(row.bytes for row in rows)  # a run without a clock that has bytes
+    timed = TIMED if clocked else ("bytes",) if live else ()
     names = list(dict.fromkeys(name for row in rows for name in row.metrics))
     return [
         {
@@ -134,10 +134,6 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
     write_whole(path, csv_of(lines))
 
 
-def _timed(line: Mapping[str, str]) -> dict[str, Any]:
-    return {name: float(line[name]) for name in TIMED if name in line}
-
-
 def read_csv(path: Path) -> list[Row]:
     """The rows of a metrics.csv."""
     with path.open(encoding="utf-8", newline="") as stream:
@@ -153,7 +149,7 @@ def read_csv(path: Path) -> list[Row]:
                     for key, value in line.items()
                     if key.startswith(MEASURED) and value
                 },
-                **_timed(line),
+                **{name: float(line[name]) for name in TIMED if name in line},  # type: ignore[arg-type]
             )
             for line in csv.DictReader(stream)
         ]

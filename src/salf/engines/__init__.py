@@ -10,7 +10,7 @@ from salf.common.errors import SalfError
 from salf.core.layers import Layers
 from salf.engines import mixing, stacked
 from salf.engines.base import Engine, LocalSteps, LoopEngine, RoundResult, Rows, Weights
-from salf.engines.blocks import BlockEngine, GroupedEngine
+from salf.engines.blocks import GroupedEngine
 from salf.engines.fused import FusedEngine, blocks_of, doubt
 from salf.engines.losses import Loss, RowLoss, cross_entropy
 from salf.engines.stacked import StackedEngine
@@ -21,8 +21,6 @@ ENGINES: Mapping[str, type[Engine]] = {
     "grouped": GroupedEngine,
     "stacked": StackedEngine,
 }
-
-
 GROUP = "salf.engines"  # of entry points, for packages that bring engines
 
 
@@ -56,32 +54,25 @@ def engine(
                 "'loop'."
             )
         return cls(model, layers, loss)
-    fast: Engine
+    kind: type[Engine] = LoopEngine
+    blocks = blocks_of(model, layers)
+    reason: str | None
     if several_steps:
         if (reason := stacked.obstacle(model, example)) is None:
-            fast = StackedEngine(model, layers, loss)
-            fast.why = "local steps of all users are computed together"
-            return fast
-        return _loop(model, layers, loss, reason)
-    blocks = blocks_of(model, layers)
-    reason = blocks if isinstance(blocks, str) else doubt(model)
-    if reason is None:
-        fast = FusedEngine(model, layers, loss)
-        fast.why = "the model is a plain nn.Sequential"
-        return fast
-    if example is not None:
-        kind: type[BlockEngine] = GroupedEngine if isinstance(blocks, str) else FusedEngine
-        fast = kind(model, layers, loss)
-        fast.why = f"{type(model).__name__} keeps the rows of different users apart"
-        if (reason := mixing.reason_for_the_loop(fast, example)) is None:
-            return fast
-    return _loop(model, layers, loss, reason)
-
-
-def _loop(model: nn.Module, layers: Layers, loss: Loss, reason: str) -> LoopEngine:
-    loop = LoopEngine(model, layers, loss)
-    loop.why = f"{reason}, so users are computed one at a time"
-    return loop
+            kind, why = StackedEngine, "local steps of all users are computed together"
+    elif (reason := blocks if isinstance(blocks, str) else doubt(model)) is None:
+        kind, why = FusedEngine, "the model is a plain nn.Sequential"
+    elif example is not None:
+        fast = GroupedEngine if isinstance(blocks, str) else FusedEngine
+        reason = mixing.reason_for_the_loop(fast(model, layers, loss), example)
+        if reason is None:
+            kind = fast
+            why = f"{type(model).__name__} keeps the rows of different users apart"
+    if reason is not None:
+        why = f"{reason}, so users are computed one at a time"
+    chosen = kind(model, layers, loss)
+    chosen.why = why
+    return chosen
 
 
 __all__ = [

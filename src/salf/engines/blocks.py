@@ -13,7 +13,7 @@ from torch.func import functional_call
 from salf.common.errors import SalfError
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.arrivals import Bools, Floats, Ints
-from salf.core.inputs import cat, unchanged
+from salf.core.inputs import cat
 from salf.core.layers import Layers, backward_to
 from salf.engines.base import Engine, Network, Rows, Weights
 from salf.engines.kernels import UserBatchNorm, stand_in
@@ -226,12 +226,12 @@ class BlockEngine(Engine):
         if group.rows not in self._user_bytes:
             inputs, _ = rows(group.users[:1])
             before = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
-            # Unchanged, so that dropout's masks do not depend on whether this was measured before.
-            with unchanged(self.model):
+            # Dropout's masks must not depend on whether this was measured before.
+            with torch.random.fork_rng(devices=[]):
                 self._user_bytes[group.rows] = self._activation_bytes(inputs)
-                for name, buffer in self.model.named_buffers():
-                    if not torch.equal(buffer, before[name]):
-                        raise self._refusal(f"its forward pass changes the buffer {name}")
+            for name, buffer in self.model.named_buffers():
+                if not torch.equal(buffer, before[name]):
+                    raise self._refusal(f"its forward pass changes the buffer {name}")
         return max(1, self.chunk_bytes // max(1, self._user_bytes[group.rows] + kept))
 
     def _least_chunk_bytes(self) -> int:

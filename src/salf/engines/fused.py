@@ -213,9 +213,7 @@ class FusedEngine(BlockEngine):
         """The blocks as they find every user's own gradients; none if they cannot."""
         if doubt(self.model):
             return []
-        blocks = [
-            SeparateBlock(block.sequence, self.weights, self.layers) for block in self._blocks
-        ]
+        blocks = [SeparateBlock(block.sequence, self.weights) for block in self._blocks]
         return blocks if all(block.knows_all for block in blocks) else []
 
     def _outputs(

@@ -167,15 +167,11 @@ class UserBatchNorm(nn.Module):
         # passes with a graph.
         self.moved: dict[str, Tensor] = {}
 
-    def forward(self, inputs: Tensor, affine: bool = True) -> Tensor:
-        """Normalise; the module's own running statistics stay as they are.
-
-        Without `affine`, weight and bias are not applied.
-        """
-        if not self.norm.training:
-            outside_training: Tensor = self.norm(inputs)
-            return outside_training
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Normalise; the module's own running statistics stay as they are."""
         norm, users = self.norm, self.users
+        if not norm.training:
+            return norm(inputs)  # type: ignore[no-any-return]
         rows, left_over = divmod(len(inputs), users)
         if left_over:
             raise SalfError(f"batch norm gets {len(inputs)} rows for {users} users.")
@@ -193,79 +189,20 @@ class UserBatchNorm(nn.Module):
         if momentum is None and counter is not None:  # a plain mean over all batches so far
             momentum = 1.0 / float(counter + moved.get("num_batches_tracked", 0) + 1)
         mean, variance = after.get("running_mean"), after.get("running_var")
-        weight, bias = (norm.weight, norm.bias) if affine else (None, None)
-        outputs: Tensor = _PerUserBatchNorm.apply(  # type: ignore[no-untyped-call]
-            inputs, weight, bias, mean, variance, rows, momentum or 0.0, norm.eps
+        options = norm.weight, norm.bias, True, momentum or 0.0, norm.eps
+        outputs = torch.cat(
+            [
+                F.batch_norm(
+                    inputs[u * rows : (u + 1) * rows],
+                    None if mean is None else mean[u],
+                    None if variance is None else variance[u],
+                    *options,
+                )
+                for u in range(users)
+            ]
         )
         if torch.is_grad_enabled():
             if counter is not None:
                 after["num_batches_tracked"] = counter + moved.get("num_batches_tracked", 0) + 1
             self.moved = {name: value - before[name] for name, value in after.items()}
         return outputs
-
-
-class _PerUserBatchNorm(torch.autograd.Function):
-    """PyTorch's own batch norm, user by user, written into one output without joining copies."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        inputs: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        mean: Tensor | None,
-        variance: Tensor | None,
-        rows: int,
-        momentum: float,
-        eps: float,
-    ) -> Tensor:
-        outputs = torch.empty_like(inputs)
-        users = len(inputs) // rows
-        saved_mean, saved_scale = (inputs.new_empty(users, inputs.shape[1]) for _ in range(2))
-        for u in range(users):
-            of_user = slice(u * rows, (u + 1) * rows)
-            torch.ops.aten.native_batch_norm.out(
-                inputs[of_user],
-                weight,
-                bias,
-                None if mean is None else mean[u],
-                None if variance is None else variance[u],
-                True,
-                momentum,
-                eps,
-                out=outputs[of_user],
-                save_mean=saved_mean[u],
-                save_invstd=saved_scale[u],
-            )
-        ctx.save_for_backward(inputs, weight, saved_mean, saved_scale)
-        ctx.rows, ctx.eps = rows, eps
-        return outputs
-
-    @staticmethod
-    def backward(ctx: Any, *signals: Tensor) -> tuple[Tensor | None, ...]:
-        (signal,) = signals
-        inputs, weight, saved_mean, saved_scale = ctx.saved_tensors
-        wanted = list(ctx.needs_input_grad[:3])
-        below = torch.empty_like(inputs) if wanted[0] else None
-        sums: list[Tensor | None] = [None, None]  # of weight and bias
-        for u in range(len(saved_mean)):
-            of_user = slice(u * ctx.rows, (u + 1) * ctx.rows)
-            part, *of_parameters = torch.ops.aten.native_batch_norm_backward(
-                signal[of_user],
-                inputs[of_user],
-                weight,
-                None,
-                None,
-                saved_mean[u],
-                saved_scale[u],
-                True,
-                ctx.eps,
-                wanted,
-            )
-            if below is not None:
-                below[of_user] = part
-            for k, gradient in enumerate(of_parameters):
-                if wanted[k + 1]:
-                    so_far = sums[k]
-                    sums[k] = gradient if so_far is None else so_far + gradient
-        return below, *sums, None, None, None, None, None

@@ -71,27 +71,23 @@ def checked(loss: Loss, outputs: Tensor, targets: Tensor) -> Loss:
 
     Raises a SalfError if the loss fails, or if its values are neither one per row nor a single one.
     """
-    shapes = (
-        f"outputs have shape {tuple(outputs.shape)} and targets have shape {tuple(targets.shape)}"
-    )
+    of_outputs, of_targets = tuple(outputs.shape), tuple(targets.shape)
+    shapes = f"outputs have shape {of_outputs} and targets have shape {of_targets}"
+    way_out = _reshape(outputs, targets)
     if loss is cross_entropy and targets.is_floating_point() and targets.shape != outputs.shape:
         raise SalfError(
             "labels are floating-point numbers: pass a loss for them, such as "
-            "loss=torch.nn.MSELoss(), or "
-            "convert class numbers with labels.long()."
+            "loss=torch.nn.MSELoss(), or convert class numbers with labels.long()."
         )
     with torch.random.fork_rng(devices=[]):
         try:
             values, broadcast = _evaluate(loss, outputs, targets)
         except Exception as error:  # whatever somebody else's code raises
-            reason = in_one_line(error)
             raise SalfError(
-                f"the loss fails: {reason} ({shapes}, {targets.dtype}){_reshape(outputs, targets)}."
+                f"the loss fails: {in_one_line(error)} ({shapes}, {targets.dtype}){way_out}."
             ) from None
         if broadcast:
-            raise SalfError(
-                f"the loss combines different samples: {shapes}{_reshape(outputs, targets)}."
-            )
+            raise SalfError(f"the loss combines different samples: {shapes}{way_out}.")
         if isinstance(loss, RowLoss):
             return loss
         if _is_rowwise(loss, outputs, targets, values):
@@ -132,12 +128,10 @@ def _evaluate(loss: Loss, outputs: Tensor, targets: Tensor) -> tuple[Tensor, boo
             loss(outputs[:-1], targets[:-1])
         broadcast = any("target size" in str(warning.message) for warning in caught)
         if outputs.shape != targets.shape and outputs.numel() == targets.numel() > 1:
-            # Then it matters whether outputs have the shape of the targets.
+            floating = targets.is_floating_point()
+            wanted = torch.rand(targets.shape).to(targets) if floating else targets
             some = torch.rand(outputs.shape).to(outputs)
-            wanted = (
-                torch.rand(targets.shape).to(targets) if targets.is_floating_point() else targets
-            )
-            with suppress(Exception):  # where a loss does not take other shapes than these
+            with suppress(Exception):  # of a loss that takes no other shapes than these
                 found, alike = loss(some, wanted), loss(some.reshape(targets.shape), wanted)
                 broadcast |= found.shape != alike.shape or not torch.allclose(found, alike)
     return values.detach(), broadcast
@@ -155,8 +149,7 @@ def _is_rowwise(loss: Loss, outputs: Tensor, targets: Tensor, values: Tensor) ->
                 alone = loss(outputs[row : row + 1], targets[row : row + 1])
         except Exception:  # it needs several rows
             return False
-        if alone.shape != value.shape:
-            return False
-        if not torch.allclose(alone, value, 0, tolerance * largest, equal_nan=True):
+        same_shape = alone.shape == value.shape
+        if not same_shape or not torch.allclose(alone, value, 0, tolerance * largest, True):
             return False
     return True

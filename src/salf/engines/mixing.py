@@ -7,6 +7,7 @@ few users, and compares: with each user alone, and with another user's rows repl
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -74,10 +75,10 @@ class _WithoutDropout(TorchFunctionMode):
         return func(*args, **options)
 
 
+@dataclass(frozen=True, eq=False)
 class _Probe:
-    def __init__(self, engine: BlockEngine, inputs: Tensor) -> None:
-        self.engine = engine
-        self.inputs = inputs
+    engine: BlockEngine
+    inputs: Tensor
 
     def finding(self) -> str | None:
         model, who = self.engine.model, type(self.engine.model).__name__
@@ -133,12 +134,11 @@ class _Probe:
         model = self.engine.model
         parameters = [each for each in model.parameters() if each.requires_grad]
 
-        def gradients(outputs: Tensor, factors: Tensor) -> list[Tensor]:
+        def gradients(outputs: Tensor, factors: Tensor) -> tuple[Tensor, ...]:
             objective = (outputs * factors).sum()
-            found = torch.autograd.grad(
+            return torch.autograd.grad(
                 objective, parameters, allow_unused=True, materialize_grads=True
             )
-            return list(found)
 
         outputs = self.engine.outputs(self.inputs, USERS)
         factors = torch.randn(outputs.shape).to(outputs)

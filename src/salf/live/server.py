@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from salf.common.errors import SalfError, TrainingDiverged
-from salf.core import checkpoint
+from salf.common.files import read_checkpoint, unreadable, write_checkpoint
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.arrivals import Arrivals, Closing, Floats
 from salf.core.compression import Compression
@@ -328,11 +328,11 @@ class LiveServer:
         own = {"round": self.t, "t_max": self.t_max, "paces": self.paces, "names": [*self.names]}
         groups, kept = state_of(self._kept)
         groups |= {"weights": self.weights, **self.server.state}
-        checkpoint.write(path, groups, {**own, "kept": kept})
+        write_checkpoint(path, groups, {**own, "kept": kept})
 
     def restore(self, path: Path) -> None:
         """Continue after the last closed round that was saved; or leave all as it is."""
-        if (found := checkpoint.read(path)) is None:
+        if (found := read_checkpoint(path)) is None:
             return
         groups, state = found
         try:
@@ -345,7 +345,7 @@ class LiveServer:
             self.t_max, self.paces = float(state["t_max"]), dict(state["paces"])
             self.names, self.t = dict.fromkeys(state["names"]), int(state["round"])
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
-            raise checkpoint.unreadable(path, error) from None
+            raise unreadable(path, error) from None
         with torch.no_grad():
             for name, tensor in weights.items():
                 self.weights[name].copy_(tensor)

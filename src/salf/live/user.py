@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from salf.common.errors import SalfError
-from salf.core import checkpoint
+from salf.common.files import read_checkpoint, write_checkpoint
 from salf.core.arrivals import Arrivals
 from salf.core.compression import Sender
 from salf.core.deadline import Backpropagation
@@ -41,7 +41,7 @@ class OwnState:
     def __init__(self, path: Path | None = None) -> None:
         self.states: dict[int, State] = {}  # by the round after which they hold; at most two
         self._path = path
-        if path is not None and (found := checkpoint.read(path)) is not None:
+        if path is not None and (found := read_checkpoint(path)) is not None:
             self.states = {int(round): state for round, state in found[0].items()}
 
     def at(self, used: int, fresh: State) -> State:
@@ -57,7 +57,7 @@ class OwnState:
         self.states[round] = state
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            checkpoint.write(self._path, {str(n): each for n, each in self.states.items()}, None)
+            write_checkpoint(self._path, {str(n): each for n, each in self.states.items()}, None)
 
 
 class User:

@@ -15,8 +15,8 @@ from torch import nn
 
 from salf.common import process
 from salf.common.errors import NoRoundInTime, SalfError, TrainingDiverged
+from salf.common.files import read_checkpoint, unreadable, write_checkpoint
 from salf.common.progress import Report
-from salf.core import checkpoint
 from salf.core.rows import Row, from_table, to_table
 from salf.engines.spread import SpreadEngine
 from salf.runs.config import Config
@@ -216,13 +216,13 @@ def save(folder: RunFolder, simulation: Simulation, rows: list[Row]) -> None:
     kept, plain = state_of(simulation.pipeline.kept)
     groups |= kept
     state = {"rows": [to_table(row) for row in rows], "kept": plain}
-    checkpoint.write(folder.checkpoint, groups, state)
+    write_checkpoint(folder.checkpoint, groups, state)
     folder.write_metrics(rows)
 
 
 def restore(folder: RunFolder, training: Training) -> list[Row]:
     """Put a new simulation where the checkpoint is, and return the rows up to there."""
-    if (found := checkpoint.read(folder.checkpoint)) is None:
+    if (found := read_checkpoint(folder.checkpoint)) is None:
         return []
     groups, state = found
     simulation = training.simulation
@@ -243,5 +243,5 @@ def restore(folder: RunFolder, training: Training) -> list[Row]:
                     old[name].copy_(tensor)
         simulation.t = rows[-1].round
     except (KeyError, ValueError, IndexError, TypeError, RuntimeError) as error:
-        raise checkpoint.unreadable(folder.checkpoint, error) from None
+        raise unreadable(folder.checkpoint, error) from None
     return without_last_evaluation(rows, training.evaluation)

@@ -57,18 +57,16 @@ class Backpropagation:
     def __init__(
         self, model: nn.Module, layers: Layers, now: Callable[[], float] = time.perf_counter
     ) -> None:
-        owned = dict(model.named_parameters())
-        for name in (name for layer in layers for name in layer.parameters):
-            if name not in owned:
-                raise SalfError(
-                    f"the layers name the parameter {name!r}, which the model does not have."
-                )
+        names = [name for layer in layers for name in layer.parameters]
+        if unknown := set(names) - dict(model.named_parameters()).keys():
+            raise SalfError(
+                f"the layers name the parameter {min(unknown)!r}, which the model does not have."
+            )
         self.model = model
         self.layers = layers
         self.times = StageTimes(len(layers))
         self.retry = Retry()
         self._now = now
-        names = (name for layer in layers for name in layer.parameters)
         self._modules = {model.get_submodule(name.rpartition(".")[0]) for name in names}
 
     def within(
@@ -173,18 +171,16 @@ class Backpropagation:
 
     def load_state_dict(self, state: Mapping[str, Sequence[float]]) -> None:
         """Continue with what another process learned about the same layers on this device."""
-        stages = range(len(self.layers) + 2)
+        stages, own = range(len(self.layers) + 2), self.state_dict()
         if (
-            set(state) != {"absent", "ages", "course", "cold", "credit", *map(str, stages)}
-            or len(state["absent"]) != len(stages)
+            state.keys() != own.keys()
+            or any(len(state[name]) != len(own[name]) for name in ("absent", "cold", "credit"))
             or len(state["ages"]) != len(state["0"])
-            or not len(state["cold"]) == len(state["credit"]) == 1
             or not all(0 <= value < math.inf for values in state.values() for value in values)
         ):
             raise SalfError(
                 f"the learned times are not those of {len(self.layers)} layers: they need a list "
-                f"of seconds for each of '0'..'{len(self.layers) + 1}', 'absent', 'ages', "
-                "'course', 'cold' and 'credit'."
+                f"of seconds for each of {', '.join(own)}."
             )
         self.times, self.retry = StageTimes(len(self.layers)), Retry()
         for stage in stages:
