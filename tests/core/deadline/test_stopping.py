@@ -276,7 +276,7 @@ def test_a_loss_without_a_way_back_to_the_model_is_refused():
 
 def test_layers_of_another_model_are_refused():
     model, _, _, _ = prepared("residual")
-    with pytest.raises(SalfError, match=r"'0\.weight', which the model does not have"):
+    with pytest.raises(SalfError, match=r"'0\.bias', which the model does not have"):
         Backpropagation(model, Layers.of(small_mlp()))
 
 
