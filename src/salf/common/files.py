@@ -1,22 +1,18 @@
-"""Files that are written whole or not at all, checkpoints, locked folders, and temporary files."""
+"""Files that are written whole or not at all, locked folders, and temporary ones."""
 
 import csv
 import io
-import json
 import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from salf.common.errors import SalfError
-
-if TYPE_CHECKING:  # the command line starts without torch
-    from torch import Tensor
 
 _LOCK = ".lock"
 
@@ -107,38 +103,3 @@ def temporary_folder(name: str, place: Path | None = None) -> Iterator[Path]:
 def short_place() -> Path | None:
     """A place where a folder's path is short: that of a socket has 107 characters at most."""
     return Path("/tmp") if Path("/tmp").is_dir() else None
-
-
-def write_checkpoint(path: Path, groups: Mapping[str, Mapping[str, "Tensor"]], state: Any) -> None:
-    """Write groups of tensors by name, such as weights and velocity, and what is no tensor."""
-    from safetensors.torch import save
-
-    tensors = {
-        f"{group}/{name}": tensor.detach().cpu().contiguous()
-        for group, members in groups.items()
-        for name, tensor in members.items()
-    }
-    write_whole(path, save(tensors, {"state": json.dumps(state)}))
-
-
-def read_checkpoint(path: Path) -> tuple[dict[str, dict[str, "Tensor"]], Any] | None:
-    """What `write_checkpoint` wrote, the groups and the rest; None without a file."""
-    from safetensors import SafetensorError, safe_open
-
-    groups: dict[str, dict[str, Tensor]] = {}
-    try:
-        with safe_open(path, "pt") as stored:
-            state = json.loads(stored.metadata()["state"])
-            for key in stored.keys():  # noqa: SIM118  (it is no mapping)
-                group, _, name = key.partition("/")
-                groups.setdefault(group, {})[name] = stored.get_tensor(key)
-    except FileNotFoundError:
-        return None
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise unreadable(path, error) from None
-    return groups, state
-
-
-def unreadable(path: Path, error: object) -> SalfError:
-    """A checkpoint that is damaged, or of another run."""
-    return SalfError(f"{path} cannot be read ({error}). Delete it to start over.")

@@ -1,4 +1,4 @@
-"""One row per round, simulated or live, and how rows are kept in files."""
+"""What a run keeps in files: one row per round, simulated or live, and a checkpoint."""
 
 import csv
 import json
@@ -7,13 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from salf.common.errors import SalfError
 from salf.common.files import csv_of, write_whole
 from salf.core.arrivals import Arrivals, Ints
+
+if TYPE_CHECKING:  # the report reads rows without torch
+    from torch import Tensor
 
 MEASURED = "held_out_"  # what columns of metrics.csv begin with
 
@@ -200,3 +204,36 @@ def rewrite(path: Path, records: Iterable[Row]) -> None:
 
 def _line(row: Row) -> str:
     return json.dumps(to_table(row)) + "\n"
+
+
+def write_checkpoint(path: Path, groups: Mapping[str, Mapping[str, "Tensor"]], state: Any) -> None:
+    """Write groups of tensors by name, such as weights and velocity, and what is no tensor."""
+    from safetensors.torch import save
+
+    tensors = {
+        f"{group}/{name}": tensor.detach().cpu().contiguous()
+        for group, members in groups.items()
+        for name, tensor in members.items()
+    }
+    write_whole(path, save(tensors, {"state": json.dumps(state)}))
+
+
+def read_checkpoint(path: Path) -> tuple[dict[str, dict[str, "Tensor"]], Any] | None:
+    """What `write_checkpoint` wrote, the groups and the rest; None without a file."""
+    groups: dict[str, dict[str, Tensor]] = {}
+    try:
+        with safe_open(path, "pt") as stored:
+            state = json.loads(stored.metadata()["state"])
+            for key in stored.keys():  # noqa: SIM118  (it is no mapping)
+                group, _, name = key.partition("/")
+                groups.setdefault(group, {})[name] = stored.get_tensor(key)
+    except FileNotFoundError:
+        return None
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise unreadable(path, error) from None
+    return groups, state
+
+
+def unreadable(path: Path, error: object) -> SalfError:
+    """A checkpoint that is damaged, or of another run."""
+    return SalfError(f"{path} cannot be read ({error}). Delete it to start over.")

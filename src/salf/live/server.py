@@ -16,11 +16,10 @@ import numpy as np
 import torch
 
 from salf.common.errors import SalfError, TrainingDiverged
-from salf.common.files import read_checkpoint, unreadable, write_checkpoint
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.arrivals import Arrivals, Closing, Floats
 from salf.core.compression import Compression
-from salf.core.rows import Row
+from salf.core.rows import Row, read_checkpoint, unreadable, write_checkpoint
 from salf.core.server import SGD, Optimiser, Schedule, Server
 from salf.live.batches import common_time
 from salf.live.inspection import Inspection, TooLarge

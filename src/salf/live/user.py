@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from salf.common.errors import SalfError
-from salf.common.files import read_checkpoint, write_checkpoint
 from salf.core.arrivals import Arrivals
 from salf.core.compression import Sender
 from salf.core.deadline import Backpropagation
 from salf.core.layers import is_sent
 from salf.core.local import Local, LocalUpdate, Passed, local_update
+from salf.core.rows import read_checkpoint, write_checkpoint
 from salf.core.rules import Done, State, Tensors
 from salf.live.batches import OwnBatch
 from salf.live.update import Task, Update

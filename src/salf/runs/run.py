@@ -15,9 +15,8 @@ from torch import nn
 
 from salf.common import process
 from salf.common.errors import NoRoundInTime, SalfError, TrainingDiverged
-from salf.common.files import read_checkpoint, unreadable, write_checkpoint
 from salf.common.progress import Report
-from salf.core.rows import Row, from_table, to_table
+from salf.core.rows import Row, from_table, read_checkpoint, to_table, unreadable, write_checkpoint
 from salf.engines.spread import SpreadEngine
 from salf.runs.config import Config
 from salf.runs.federation import Given, from_config
