@@ -33,6 +33,11 @@ def no_processes(monkeypatch):
     monkeypatch.setattr(pool, "ProcessPoolExecutor", pools.Here)
 
 
+def pytest_xdist_auto_num_workers():
+    """One more than there are cores: live federations wait most of the time, and leave one idle."""
+    return pool.cores() + 1
+
+
 def pytest_collection_modifyitems(items):
     """Those that take long come first, so that no worker of xdist is left with one in the end."""
     if "PYTEST_XDIST_WORKER" in os.environ:

@@ -53,7 +53,7 @@ def test_users_with_more_steps_do_not_pull_the_fixed_point_to_their_side():
     With 10 and 1 local steps, the fixed point of the mean of updates is about (10 + 3) / 11.
     """
     ends = {
-        name: after(simulation(name, [1.0, 3.0], recorded([1, 2], [10, 2]), 0.01, 10), 400)[-1]
+        name: after(simulation(name, [1.0, 3.0], recorded([1, 2], [10, 2]), 0.01, 10), 120)[-1]
         for name in ("fednova", "salf")
     }
     assert ends["fednova"] == pytest.approx(2, abs=0.05)

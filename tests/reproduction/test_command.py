@@ -1,17 +1,20 @@
 """The command of the reproduction as a person meets it."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from command import salf
 from reproduction.__main__ import main as reproduce
+from reproduction.sizes import SIZES
 
 command = partial(salf, main=reproduce)
 
 
 @pytest.mark.slow
-def test_the_command_prints_verdicts_and_leaves_a_page(tmp_path, no_processes):
+def test_the_command_prints_verdicts_and_leaves_a_page(tmp_path, monkeypatch, no_processes):
+    monkeypatch.setitem(SIZES, "quick", replace(SIZES["quick"], draws=2_000))
     done = command("lemma1", "--out", "r", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "lemma1 is done (holds: 3)" in done.stderr

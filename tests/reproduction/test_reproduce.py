@@ -5,17 +5,17 @@ import json
 import os
 import re
 import shutil
-import struct
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
+import pools
 from reproduction.items import ITEMS
 from reproduction.reproduce import PAGE, STATE, TEXT, reproduce
 from reproduction.sizes import QUICK
 from reproduction.verdicts import Verdict
 from salf.common.errors import SalfError
+from salf.runs import pool
 from salf.runs.config import Config
 
 # On one worker, which makes everything once.
@@ -25,27 +25,14 @@ MADE = ["fig-mlp", "fig-vgg", "lemma1"]
 PNG = b"\x89PNG\r\n"
 
 
-def write_images(folder, pixels, count=120):
-    """A data set of noisy images in ten classes, as idx files."""
-    folder.mkdir()
-    rng = np.random.default_rng(0)
-    for part in ("train", "t10k"):
-        labels = np.arange(count, dtype=np.uint8) % 10
-        images = rng.integers(0, 120, (count, pixels, pixels), dtype=np.uint8)
-        images[np.arange(count), labels, :] = 250  # a bright row says which
-        for name, array in (("images-idx3", images), ("labels-idx1", labels)):
-            head = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
-            (folder / f"{part}-{name}-ubyte").write_bytes(head + array.tobytes())
-    return f"idx:{folder}"
-
-
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
+def tiny():
     """All items in seconds: a few rounds, a few users, two deadlines, a CNN in VGG's place."""
-    small = write_images(tmp_path_factory.mktemp("data") / "small", 28)
-    base = Config(users=10, rounds=2, batch_size=2, eval_every=1, threads=1, lr=0.05)
-    configs = {name: replace(base, data=small, model=name) for name in ("mlp", "cnn")}
-    configs["vgg11"] = replace(base, data=small, model="cnn", users=3)
+    base = Config(
+        data="synthetic", users=10, rounds=2, batch_size=2, eval_every=1, threads=1, lr=0.05
+    )
+    configs = {name: replace(base, model=name) for name in ("mlp", "cnn")}
+    configs["vgg11"] = replace(base, model="cnn", users=3)
     return replace(
         QUICK,
         name="tiny",
@@ -62,7 +49,9 @@ def tiny(tmp_path_factory):
 @pytest.fixture(scope="module")
 def done(tiny, tmp_path_factory):
     out = tmp_path_factory.mktemp("out")
-    return out, reproduce(MADE, tiny, out, seeds=2, workers=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool, "ProcessPoolExecutor", pools.Here)
+        return out, reproduce(MADE, tiny, out, seeds=2, workers=1)
 
 
 def test_every_item_leaves_a_csv_a_png_and_an_svg(done):
