@@ -1,12 +1,27 @@
 """Runs made up by hand, so that no test of an item has to train."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from reproduction.item import Found, ItemTask, label
+from reproduction.sizes import QUICK
 from salf.core.rows import Row
 from salf.runs.config import Config
 from salf.runs.run import Result
 from salf.runs.training import History
+
+TINY = replace(
+    QUICK,
+    draws=300,
+    theorem_rounds=40,
+    theorem_repeats=3,
+    configs={"mlp": replace(QUICK.configs["mlp"], data="synthetic", batch_size=4)},
+)
+
+
+def silent(share):
+    """A measurement's progress, of which nobody is told."""
+    assert 0 <= share <= 1
 
 
 def result(config: Config, accuracies: Sequence[float], losses: Sequence[float] = ()) -> Result:

@@ -22,7 +22,6 @@ def test_every_claim_of_the_paper_is_in_one_topic():
 @pytest.mark.parametrize(
     ("verdicts", "expected"),
     [
-        ([HOLDS, HOLDS], HOLDS),
         ([HOLDS, NOT_TESTED], HOLDS),
         ([NOT_TESTED], NOT_TESTED),
         ([HOLDS, FAILS], IN_PART),

@@ -1,18 +1,17 @@
 """The theorem: exact constants, trajectories that are the simulation's, verdicts that can fail."""
 
 import json
-from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 import pytest
 import torch
+from made_up_runs import TINY, silent
 from torch import nn
 
 from reproduction import theorem
 from reproduction.item import Found, label
 from reproduction.ridge import Ridge, from_images, trajectories
-from reproduction.sizes import QUICK
 from reproduction.verdicts import Verdict
 from salf.core.layers import Layers
 from salf.core.server import theorem_rate
@@ -22,17 +21,6 @@ from salf.problem import Problem
 from salf.simulation import Recipe, Simulation
 from salf.worlds.base import AtDeadline
 from salf.worlds.depth import Uniform
-
-TINY = replace(
-    QUICK,
-    theorem_rounds=40,
-    theorem_repeats=3,
-    configs={"mlp": replace(QUICK.configs["mlp"], data="synthetic", batch_size=4)},
-)
-
-
-def silent(share):
-    assert 0 <= share <= 1
 
 
 @pytest.fixture(scope="module")
