@@ -20,13 +20,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import altair as alt
 import numpy as np
 
 from salf.common.bars import Bar
 from salf.common.intervals import interval
 from salf.report import names
-from salf.report.extra import alt
-from salf.report.style import pictures, spec, write
+from salf.report.pictures import pictures, spec, write
 from salf.runs.config import Config
 from salf.runs.estimates import FleetLaw
 from salf.runs.federation import fleet_world, problem_of

@@ -16,7 +16,7 @@ from salf.cli.options import DataDir, Workers, option
 from salf.cli.terminal import results, say, tell
 from salf.common.bars import Bar, console
 from salf.common.errors import SalfError, unknown
-from salf.report.extra import check_extra
+from salf.report.pictures import check_extra
 
 SILENCE = 300.0  # seconds between progress lines where there is no bar
 

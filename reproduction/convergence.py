@@ -14,7 +14,7 @@ from reproduction.texts import about, finding, heading, text
 from reproduction.verdicts import Check, Finding, noted
 from salf.common.intervals import over_seeds
 from salf.report import names
-from salf.report.lines import method_lines
+from salf.report.figures import method_lines
 from salf.runs.config import Config
 
 # Accuracies of each method over the rounds, one course per seed; None if one diverged.

@@ -9,9 +9,8 @@ from reproduction.item import Found, label
 from reproduction.statistics import drawn
 from salf.common.intervals import interval
 from salf.report import names
-from salf.report.lines import Line, Lines, Point
-from salf.report.lines import figure as lines_figure
-from salf.report.style import Axis, Spec, thinned
+from salf.report.figures import Axis, Figure, Line, Lines, Point, thinned
+from salf.report.figures import figure as lines_figure
 from salf.runs.config import Config
 
 
@@ -72,7 +71,7 @@ def figure(
     height: int = 220,
     wrap: int = 4,
     **title: Any,
-) -> Spec:
+) -> Figure:
     """Accuracies over the rounds."""
     x = Axis("Round", domain=(0, max((point.x for point in points), default=1)))
     y = Axis("Accuracy on held-out data")

@@ -9,8 +9,8 @@ from typing import Any
 
 from reproduction.sizes import Size
 from reproduction.verdicts import Finding
+from salf.report.figures import Figure
 from salf.report.page import PageBlock
-from salf.report.style import Spec
 from salf.runs.config import Config
 from salf.runs.run import Result
 from salf.runs.training import OnPart
@@ -79,7 +79,7 @@ class Outcome:
     """An item as people see it: a CSV, a figure, verdicts, text and tables."""
 
     rows: Sequence[Mapping[str, Any]]  # of the CSV
-    figure: Spec
+    figure: Figure
     description: str  # of the figure, for those who cannot see it
     caption: str
     findings: Sequence[Finding]

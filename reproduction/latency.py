@@ -22,9 +22,8 @@ from reproduction.texts import about, heading, text
 from reproduction.verdicts import noted
 from salf.common.intervals import interval, over_seeds
 from salf.report import names
-from salf.report.lines import Lines, Point, figure, method_lines
+from salf.report.figures import Axis, Figure, Lines, Point, figure, method_lines
 from salf.report.page import PageBlock
-from salf.report.style import Axis, Spec
 from salf.report.tables import Table
 from salf.runs.config import Config
 from salf.worlds.depth import Mixture
@@ -92,7 +91,7 @@ def _told(size: Size) -> dict[str, Any]:
     return {"size": size, "config": size.configs["cnn"], "seeds": seeds, "full_pass": FULL_PASS}
 
 
-def _figure(size: Size, panels: Mapping[tuple[str, str], Panel]) -> Spec:
+def _figure(size: Size, panels: Mapping[tuple[str, str], Panel]) -> Figure:
     points = [
         Point(
             names.method(method),

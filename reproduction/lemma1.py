@@ -13,8 +13,7 @@ from reproduction.texts import about, finding, heading, text
 from reproduction.verdicts import Check, Finding
 from salf.core.arrivals import Floats
 from salf.report import names
-from salf.report.lines import Line, Lines, Point, figure
-from salf.report.style import Axis, Spec, ordered
+from salf.report.figures import Axis, Figure, Line, Lines, Point, figure, ordered
 from salf.report.tables import Table
 from salf.runs.training import OnPart
 from salf.worlds.depth import Uniform
@@ -209,7 +208,7 @@ def _table(measured: Sequence[Json]) -> Table:
     )
 
 
-def _figure(measured: Sequence[Json], size: Size) -> Spec:
+def _figure(measured: Sequence[Json], size: Size) -> Figure:
     shown = [one for one in measured if (one["users"], one["layers"]) in SHOWN]
     layers = [f"layer {layer}" for layer in range(1, 1 + max(one["layers"] for one in shown))]
     points = [

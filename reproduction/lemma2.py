@@ -18,8 +18,7 @@ from salf.methods.drop import Drop
 from salf.methods.salf import SALF
 from salf.models import build
 from salf.report import names
-from salf.report.lines import Line, Lines, Point, figure
-from salf.report.style import Axis, Spec
+from salf.report.figures import Axis, Figure, Line, Lines, Point, figure
 from salf.report.tables import Table, bold
 from salf.runs.training import OnPart
 from salf.worlds import depth
@@ -265,7 +264,7 @@ def _table(measured: Sequence[Json]) -> Table:
     return Table(["", *columns, "Could be unbiased"], rows, caption)
 
 
-def _figure(records: Sequence[Json], size: Size) -> Spec:
+def _figure(records: Sequence[Json], size: Size) -> Figure:
     return figure(
         _chart(records, 0, 1.1, "Mean step / FedAvg's step", height=200),
         _chart(records, 0.95, 1.05, "The same, near 1", height=150),

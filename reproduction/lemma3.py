@@ -20,9 +20,8 @@ from reproduction.verdicts import Check, Finding
 from salf.core.arrivals import Floats
 from salf.methods.salf import SALF
 from salf.report import names
-from salf.report.lines import Line, Lines, Point, figure
+from salf.report.figures import Axis, Figure, Line, Lines, Point, figure, ordered
 from salf.report.page import PageBlock
-from salf.report.style import Axis, Spec, ordered
 from salf.report.tables import Table
 from salf.runs.training import OnPart
 from salf.theory import Federation, variance_bound
@@ -299,7 +298,7 @@ def _blocks(points: Points) -> list[PageBlock]:
     ]
 
 
-def _figure(points: Points, size: Size) -> Spec:
+def _figure(points: Points, size: Size) -> Figure:
     line = {layers: f"{layers} layer{'s' * (layers > 1)}" for layers in points.layers}
     drawn = [
         Point(

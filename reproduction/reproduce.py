@@ -20,7 +20,7 @@ from reproduction.sizes import SIZES, ItemSettings, Size
 from salf.common.errors import SalfError, unknown
 from salf.common.files import csv_of, write_whole
 from salf.data import load
-from salf.report.style import pictures, write
+from salf.report.pictures import pictures, write
 from salf.runs.config import Config
 from salf.runs.folder import SUMMARY, RunFolder
 from salf.runs.pool import Finished, Job, OnProgress, run_all, run_job

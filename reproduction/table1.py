@@ -12,9 +12,8 @@ from reproduction.table1_claims import CLOSE, MODELS, Cells, TableKey, beside, f
 from reproduction.texts import TEXTS, about, heading, text
 from salf.common.intervals import interval, over_seeds
 from salf.report import names
-from salf.report.lines import Lines, Point, figure, method_lines
+from salf.report.figures import Axis, Figure, Lines, Point, figure, method_lines
 from salf.report.page import PageBlock
-from salf.report.style import Axis, Spec
 from salf.report.tables import Table, bold
 from salf.runs.config import Config
 
@@ -127,7 +126,7 @@ def _far_off(cells: Cells) -> list[PageBlock]:
     return blocks
 
 
-def _figure(cells: Cells, size: Size) -> Spec:
+def _figure(cells: Cells, size: Size) -> Figure:
     points = [
         Point(
             names.method(method),

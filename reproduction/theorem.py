@@ -21,8 +21,7 @@ from salf.core.arrivals import Floats, Ints
 from salf.core.server import theorem_gamma
 from salf.methods import method
 from salf.report import names
-from salf.report.lines import Lines, Point, figure, method_lines
-from salf.report.style import Axis, Spec
+from salf.report.figures import Axis, Figure, Lines, Point, figure, method_lines
 from salf.report.tables import Table
 from salf.runs.training import OnPart
 from salf.theory import Constants, Federation, convergence_bound
@@ -275,7 +274,7 @@ def _records(measured: Mapping[str, Json]) -> list[Json]:
     ]
 
 
-def _figure(records: Sequence[Json], size: Size) -> Spec:
+def _figure(records: Sequence[Json], size: Size) -> Figure:
     chart = Lines(
         [Point(*(r[k] for k in ("method", "t", "gap", "low", "high", "bound"))) for r in records],
         # Dashed are the bounds.

@@ -17,7 +17,7 @@ from reproduction.texts import about, finding, text
 from reproduction.verdicts import Check, Finding, Verdict, judge, noted, of_a_part
 from salf.common.intervals import interval, over_seeds
 from salf.report import names
-from salf.report.lines import Line, method_lines
+from salf.report.figures import Line, method_lines
 from salf.runs.config import Config
 from salf.runs.presets import PRESETS as PAPER_CONFIGS
 

@@ -23,7 +23,7 @@ from salf.methods import method as make_method
 from salf.models import build
 from salf.problem import Problem
 from salf.report.comparison import print_tables, write_report
-from salf.report.extra import check_extra
+from salf.report.pictures import check_extra
 from salf.report.tables import printed
 from salf.runs.compare import Case, Comparison, cases, check_options, own_options
 from salf.runs.config import Config

@@ -12,7 +12,6 @@ from salf.common.errors import SalfError
 from salf.common.files import temporary_folder, write_whole
 from salf.methods import asks
 from salf.problem import Problem
-from salf.report.extra import check_extra
 from salf.report.plan import page, print_plan
 from salf.report.tables import printed
 from salf.runs.config import Config
@@ -44,14 +43,13 @@ class Plan(Planned):
         shared = {name: getattr(self.config, name) for name in names_of(Settings)}
         return LiveConfig(**{**shared, "rounds": max(1, round(self.rounds(self.best)))})
 
-    def save(self, folder: Path | str, command: Sequence[str] = (), drawn: bool = True) -> Path:
-        """Write config.toml, live.toml and, if `drawn`, plan.html into a folder."""
+    def save(self, folder: Path | str, command: Sequence[str] = ()) -> Path:
+        """Write config.toml, live.toml and plan.html into a folder."""
         folder = Path(folder)
         write_whole(folder / CONFIG, self.config.to_toml())
         if (live := self.live_config) is not None:
             write_whole(folder / LIVE, live.to_toml())
-        if drawn:
-            write_whole(folder / PAGE, page(self, command).html())
+        write_whole(folder / PAGE, page(self, command).html())
         return folder
 
 
@@ -75,8 +73,6 @@ def plan(
     The other settings are those of `salf.train`. The model is copied, not trained. With `out`, the
     plan and its runs are kept in that folder, where an interrupted plan continues.
     """
-    if out is not None:
-        check_extra()  # now, not after hours of training
     for name in ("rounds", "seed", "eval_every", "eval_seconds"):
         if name in settings:
             raise SalfError(f"a plan sets {name} itself: leave it out.")

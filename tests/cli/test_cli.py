@@ -184,7 +184,8 @@ def test_without_the_report_extra_compare_says_so_and_leaves_results(
     assert done.returncode == 0, done.stderr
     assert "pip install 'salf[report]'" in done.stderr
     assert (tmp_path / "c" / "results.csv").exists()
-    assert not (tmp_path / "c" / "report.html").exists()
+    assert (tmp_path / "c" / "report.html").exists()
+    assert not (tmp_path / "c" / "accuracy.png").exists()
 
 
 def test_help_does_not_wait_for_torch(tmp_path):

@@ -53,6 +53,38 @@ def test_the_table_of_ranks_has_the_best_first_and_says_over_how_many():
     assert found["FedAvg (waits)"] == ["2.5 (of 2)", "–", "3", "2"]
 
 
+def test_a_method_of_one_s_own_is_marked_and_compared_with_salf_seed_by_seed():
+    salf, mine = Entrant("salf"), Entrant("drop", {}, {}, "Mine")
+    runs = {
+        salf: {"phones": (0.8, 0.9), "sessions": (0.5, 0.5), "mixture": (0.7, 0.7)},
+        mine: {"phones": (0.85, 0.85), "sessions": (0.6, 0.6), "mixture": (0.6, 0.6)},
+    }
+    both = [
+        BenchRow(
+            entrant,
+            1,
+            {
+                f"digits/{name}": CellResult(
+                    0.1, {}, [BenchRun(*each) for each in enumerate(seeds)]
+                )
+                for name, seeds in cells.items()
+            },
+        )
+        for entrant, cells in runs.items()
+    ]
+    (table,) = bench.beside_salf(SUITE, both, ["Mine"])
+    assert cells(table) == {
+        "Mixture, digits (8x8 images)": ["0.600 ±0.000", "−0.100 ±0.000", "behind"],
+        "Phones, digits (8x8 images)": ["0.850 ±0.000", "+0.000 ±0.635", "tie"],
+        "Sessions, digits (8x8 images)": ["0.600 ±0.000", "+0.100 ±0.000", "ahead"],
+    }
+    assert cells(bench.ranks(SUITE, both, ["Mine"]))["Mine"][-1] == "1, 1, 1"
+    html = bench.page(SUITE, both, [], ["Mine"]).html()
+    assert '<tr class="own"><th scope="row">Mine</th>' in html
+    assert "behind in 1, tie in 1 and ahead in 1 of 3 cells." in html
+    assert not bench.ranks(SUITE, both, ["Mine", "salf"]).own  # there is no other
+
+
 def test_accuracies_have_intervals_and_the_best_that_is_ranked_stands_out():
     table = bench.accuracies(SUITE, rows(), "digits")
     found = cells(table)

@@ -1,7 +1,5 @@
 """`salf fleet`: who would reach what, without training."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,7 @@ from torch import nn
 from command import salf
 from salf import Fleet
 from salf.common.errors import SalfError
-from salf.report.fleet import figure, page
+from salf.report.fleet import page
 from salf.runs.config import Config
 from salf.runs.federation import preview_of
 from salf.worlds.fleet.availability import Intervals
@@ -131,9 +129,9 @@ def test_devices_that_are_not_always_there_have_chances_over_a_week():
 
 
 def test_the_figure_has_the_deadline_and_the_map():
-    text = json.dumps(figure(by_hand()))
+    html = page(by_hand(), Config(), ["fleet", "preview"]).html()
     for word in ("Deadline", "Probability of reaching a layer", "10 s"):
-        assert word in text
+        assert word in html
     headings = [s.heading for s in page(by_hand(), Config(), ["fleet", "preview"]).sections]
     assert headings == [
         "Reach by deadline",
@@ -145,7 +143,7 @@ def test_the_figure_has_the_deadline_and_the_map():
 def test_a_fleet_of_many_users_has_a_map_that_a_browser_can_draw():
     fleet = Fleet("pis", users=5000, seed=0)
     found = fleet.preview(nn.Sequential(nn.Linear(4, 2)), 1.0)
-    assert len(json.dumps(figure(found))) < 200_000
+    assert len(page(found, Config(), []).html()) < 200_000
     assert np.isfinite(found.waiting).all()
 
 

@@ -72,4 +72,4 @@ def test_the_page_has_curves_and_the_config(planned):
     html = page(planned, ["plan", "mnist-mlp"]).html()
     assert "salf plan mnist-mlp" in html
     assert "deadlines and batches by ADEL-FL" in html
-    assert "vega" in html
+    assert "Held-out accuracy" in html

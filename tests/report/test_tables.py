@@ -36,16 +36,6 @@ def test_what_looks_like_markup_is_printed_as_it_is():
     assert "[red]" in printed(Table(["[bold]"], [["[red]"]], "[blue]"))
 
 
-def test_html_escapes_and_names_rows_and_columns():
-    table = Table(["<a>", "&"], [["<b>", Bold("<i>")]], "<c>")
-    assert table.html() == (
-        "<table><caption>&lt;c&gt;</caption>"
-        '<thead><tr><th scope="col">&lt;a&gt;</th><th scope="col">&amp;</th></tr></thead>'
-        '<tbody><tr><th scope="row">&lt;b&gt;</th><td><strong>&lt;i&gt;</strong></td></tr></tbody>'
-        "</table>"
-    )
-
-
 def test_markdown():
     assert TABLE.markdown() == (
         "A caption that is longer than the table\n\n"

@@ -267,4 +267,4 @@ def test_the_item_comes_out_whole_from_results_as_they_are_stored():
     assert outcome.findings[0].verdict is Verdict.HOLDS
     assert len({tuple(row) for row in outcome.rows}) == 1
     assert [row["t"] for row in outcome.rows if row["method"] == "SALF"][-1] == 40
-    assert "size quick: ridge regression on synthetic" in json.dumps(outcome.figure)
+    assert "size quick: ridge regression on synthetic" in str(outcome.figure)

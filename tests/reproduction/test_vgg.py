@@ -15,6 +15,7 @@ from reproduction.vgg import (
     findings,
     findings_at_90,
 )
+from salf.report.pictures import spec_of
 
 HOLDS, IN_PART, FAILS = Verdict.HOLDS, Verdict.IN_PART, Verdict.FAILS
 UNDECIDED = Verdict.UNDECIDED
@@ -166,7 +167,7 @@ def outcome(item, size=QUICK, numbers=accuracies):
 @pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.name)
 def test_what_was_run_is_on_the_figure_and_in_the_reasons(item):
     made = outcome(item)
-    drawn = vl_convert.vegalite_to_svg(made.figure)
+    drawn = vl_convert.vegalite_to_svg(spec_of(made.figure))
     for text in ("60 of the paper's 1,500 rounds", "VGG-16 and VGG-19 not run", "one seed"):
         assert text in drawn
     assert "size quick" in drawn
@@ -179,7 +180,7 @@ def test_what_was_run_is_on_the_figure_and_in_the_reasons(item):
     assert HOLDS in {finding.verdict for finding in full.findings}
     assert not any("1,500 rounds" in finding.reason for finding in full.findings)
     assert not any("One seed" in finding.reason for finding in full.findings)
-    assert "not run" not in str(full.figure["title"])
+    assert "not run" not in str(full.figure.subtitle)
 
 
 def test_a_part_of_the_rounds_makes_a_claim_fail_once_fedavg_has_learned():

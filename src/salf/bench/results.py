@@ -17,7 +17,7 @@ import torch
 from salf.bench.runs import BenchRun
 from salf.bench.suite import POINTS, REFERENCE, BenchCell, Entrant, Suite
 from salf.common.errors import SalfError
-from salf.common.files import write_whole
+from salf.common.files import json_text, write_whole
 from salf.common.intervals import Interval, interval
 from salf.common.progress import Report
 from salf.methods import asks
@@ -119,11 +119,7 @@ def write(folder: Path, row: BenchRow) -> Path:
         "made_with": dict(row.made_with),
         "cells": {key: _table(each) for key, each in sorted(row.cells.items())},
     }
-    text = json.dumps(table, indent=1, ensure_ascii=False)
-    # Innermost lists and objects are on one line each, so that a row can be read.
-    inner = r"[\[{][^\[\]{}]*[\]}]"
-    text = re.sub(inner, lambda found: re.sub(r"\s*\n\s*", " ", found[0]), text)
-    write_whole(path, text + "\n")
+    write_whole(path, json_text(table))
     return path
 
 

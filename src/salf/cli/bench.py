@@ -16,7 +16,7 @@ from salf.cli.options import (
     parse_options,
     settings_of,
 )
-from salf.cli.terminal import can_draw, results, say, tell
+from salf.cli.terminal import results, say, tell
 from salf.common.bars import Bar
 from salf.common.errors import SalfError
 from salf.runs.config import Config
@@ -80,12 +80,10 @@ def bench(
     from salf.bench import results as kept
     from salf.bench.bench import bench as run
     from salf.report.bench import print_tables, write_files
-    from salf.report.extra import check_extra
 
     chosen = load(suite).only(parse_list(scenario))
     entrants = _entrants(chosen, methods, parse_options(options) or {}, settings)
     published = {} if suite.endswith(".toml") else kept.published(chosen, say)
-    drawn = can_draw(check_extra)
     rows = [*published.values()]
     if entrants:
         with Bar("benchmark") as bar:
@@ -103,8 +101,9 @@ def bench(
             f"no results of the suite {suite} are published yet: choose methods with --method, "
             "or run all with --method all."
         )
-    print_tables(chosen, rows, results)
-    for path in write_files(chosen, rows, out, sys.argv[1:], drawn=drawn):
+    own = [each.name for each in entrants]
+    print_tables(chosen, rows, results, own)
+    for path in write_files(chosen, rows, out, sys.argv[1:], own):
         tell(f"wrote {path}")
 
 

@@ -66,7 +66,7 @@ def demo(
     """
     from salf.comparing import Sweep
     from salf.report.comparison import print_tables, write_together
-    from salf.report.extra import check_extra
+    from salf.report.pictures import check_extra
 
     parts = PARTS["mnist" if _has_mnist(data_dir) else "digits"]
     drawn = can_draw(check_extra)
@@ -83,10 +83,9 @@ def demo(
         tell("")
         asked = {**part.asked, "seeds": SEEDS, **folder, "out": out / part.folder}
         done.append((part.heading, found, _command(part.preset, asked)))
-    if drawn:
-        for path in write_together(done, out):
-            tell(f"wrote {path}")
-        tell(f"Open {out / 'report.html'} in a browser.")
+    for path in write_together(done, out, drawn):
+        tell(f"wrote {path}")
+    tell(f"Open {out / 'report.html'} in a browser.")
     end(*(found for _, found, _ in done))
 
 

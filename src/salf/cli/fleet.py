@@ -62,8 +62,8 @@ def preview(
 
         salf fleet preview mnist-cnn --fleet pis --batches equal-time
     """
-    from salf.report.extra import check_extra
     from salf.report.fleet import write_preview
+    from salf.report.pictures import check_extra
     from salf.runs.federation import preview_of
 
     if out is not None:

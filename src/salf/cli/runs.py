@@ -161,7 +161,7 @@ def compare(
     """
     from salf.comparing import Sweep
     from salf.report.comparison import print_tables, write_report
-    from salf.report.extra import check_extra
+    from salf.report.pictures import check_extra
 
     asked = lists_of(settings)
     asked |= {"method": parse_list(methods)} if methods else {}
@@ -173,8 +173,8 @@ def compare(
         answer(compared.records(), as_json)
     elif compared.results:
         print_tables(compared, results)
-    if out is not None and drawn and compared.results:
-        for path in write_report(compared, out, command=sys.argv[1:]):
+    if out is not None and compared.results:
+        for path in write_report(compared, out, sys.argv[1:], drawn):
             (say if as_json else tell)(f"wrote {path}")
     end(compared)
 
@@ -223,19 +223,17 @@ def plan(
         salf plan mynets:Net --data digits --fleet phones --target 0.9 --out what-to-run
     """
     from salf.planning import plan_config
-    from salf.report.extra import check_extra
     from salf.report.plan import print_plan
     from salf.runs.federation import load_data
     from salf.runs.plan import SEARCHED, Asked
 
-    drawn = can_draw(check_extra)
     config = with_options(_planned(source), settings, options)
     fixed = {name: settings[name] for name in SEARCHED if name in settings}
     asked = Asked(target, seeds, fixed)
     with console.status(f"looking for {config.data}"):
         load_data(config, say)  # fetched once, and what is wrong with them is said once
     planned = plan_config(config, asked, out, workers)
-    planned.save(out, sys.argv[1:], drawn)
+    planned.save(out, sys.argv[1:])
     if as_json:
         answer(planned.config.table(), as_json)
         return

@@ -38,11 +38,11 @@ def answer(found: Any, as_json: bool, *shown: Any) -> None:
 
 
 def can_draw(check: Callable[[], None]) -> bool:
-    """Say before training, not after hours of it, that there will be no picture and no page."""
+    """Say before training, not after hours of it, that there will be no picture."""
     try:
         check()
     except SalfError as error:
-        say(f"No figure and no page will be written: {error}")
+        say(f"No figure (PNG and SVG) will be written: {error}")
         return False
     return True
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import os
 import re
 import tempfile
@@ -50,6 +51,13 @@ def write_whole(path: Path, content: Any) -> None:
 def folder_name(*parts: object) -> str:
     """A name of these parts that is fit for a file or folder."""
     return "-".join(re.sub(r"[^\w.]", "_", str(part)) for part in parts)
+
+
+def json_text(content: Any) -> str:
+    """JSON that can be read: innermost lists and objects are on one line each."""
+    text = json.dumps(content, indent=1, ensure_ascii=False)
+    inner = r"[\[{][^\[\]{}]*[\]}]"
+    return re.sub(inner, lambda found: re.sub(r"\s*\n\s*", " ", found[0]), text) + "\n"
 
 
 def csv_text(lines: Iterable[Iterable[Any]]) -> str:

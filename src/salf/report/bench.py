@@ -1,45 +1,52 @@
 """The benchmark's results: tables for the terminal and the docs, and a page."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from salf.bench import results as ranking
 from salf.bench.results import BenchRow, CellResult, records
-from salf.bench.suite import POINTS, REFERENCE, Suite
+from salf.bench.suite import POINTS, REFERENCE, BenchCell, Suite
 from salf.common.files import csv_of
-from salf.common.intervals import over_seeds
+from salf.common.intervals import Interval, interval, over_seeds
 from salf.report import names
-from salf.report.lines import Line, Lines, Point, figure
+from salf.report.figures import Axis, Figure, Line, Lines, Point, figure
 from salf.report.page import Chart, Page, PageBlock, Section, again, made_with
-from salf.report.style import Axis, Spec, write
+from salf.report.pictures import write
 from salf.report.tables import NONE, Table, best, bold, tell
 from salf.runs.compare import SHARE
 
 PAGE, CSV = "report.html", "results.csv"
+SALF, SIGNS = "salf", ("ahead", "tie", "behind")
 Show = Callable[[CellResult], str]
 
 
-def print_tables(suite: Suite, rows: Sequence[BenchRow], console: Console) -> None:
+def print_tables(
+    suite: Suite, rows: Sequence[BenchRow], console: Console, own: Collection[str] = ()
+) -> None:
     """Print the ranks, the accuracies and the reasons for missing results."""
-    for table in (ranks(suite, rows), *(accuracies(suite, rows, data) for data in suite.data)):
+    by_data = (accuracies(suite, rows, data, own) for data in suite.data)
+    for table in (ranks(suite, rows, own), *beside_salf(suite, rows, own), *by_data):
         tell(console, table, "")
     tell(console, *notes(suite, rows), *gaps(suite, rows))
 
 
 def write_files(
-    suite: Suite, rows: Sequence[BenchRow], out: Path, command: Sequence[str], *, drawn: bool
+    suite: Suite,
+    rows: Sequence[BenchRow],
+    out: Path,
+    command: Sequence[str],
+    own: Collection[str] = (),
 ) -> list[Path]:
-    """Write results.csv and, if it can be drawn, the page."""
-    files: dict[Path, str | bytes] = {out / CSV: csv_of([*records(suite, rows)])}
-    if drawn:
-        files[out / PAGE] = page(suite, rows, command).html()
-    return write(files)
+    """Write results.csv and the page."""
+    html = page(suite, rows, command, own).html()
+    return write({out / CSV: csv_of([*records(suite, rows)]), out / PAGE: html})
 
 
-def ranks(suite: Suite, rows: Sequence[BenchRow]) -> Table:
-    """The mean rank over all cells, and over those of each scenario."""
+def ranks(suite: Suite, rows: Sequence[BenchRow], own: Collection[str] = ()) -> Table:
+    """The mean rank over all cells, and over those of each scenario; and who is ahead of SALF."""
     means = ranking.mean_ranks(rows, suite)
     most = max((count for _, count in means.values()), default=0)
     body = {row.name: {"Method": name(row), "Mean rank": NONE} for row in rows}
@@ -49,14 +56,73 @@ def ranks(suite: Suite, rows: Sequence[BenchRow]) -> Table:
         found = ranking.mean_ranks(rows, suite.only([scenario.key]))
         for key, row in body.items():
             row[scenario.title] = f"{found[key][0]:.3g}" if key in found else NONE
+    for each in rows if SALF in body else ():
+        signs = [_sign(found) for found in differences(suite, rows, each).values()]
+        counts = [str(signs.count(sign)) for sign in SIGNS]
+        body[each.name][f"SALF: {', '.join(SIGNS)}"] = ", ".join(counts) if signs else NONE
     order = [body[row.name] for row in ranking.ordered(rows, suite)]
-    return Table.of(order, "Rank by accuracy at the budget")
+    return Table.of(order, "Rank by accuracy at the budget", _own(rows, own))
 
 
-def accuracies(suite: Suite, rows: Sequence[BenchRow], data: str) -> Table:
+def differences(suite: Suite, rows: Sequence[BenchRow], row: BenchRow) -> dict[BenchCell, Interval]:
+    """The accuracy less SALF's, paired by seed, in every cell in which both have one."""
+    salf = next((each for each in rows if each.name == SALF), row)
+    found = {}
+    for cell in suite.cells if salf is not row else ():
+        ours, theirs = (
+            {run.seed: run.accuracy for run in each.cells[cell.key].runs}
+            if cell.key in each.cells
+            else {}
+            for each in (row, salf)
+        )
+        pairs = [(a, theirs.get(seed)) for seed, a in ours.items()]
+        apart = [round(a - b, 6) for a, b in pairs if a is not None and b is not None]
+        if apart:
+            found[cell] = interval(apart)
+    return found
+
+
+def _sign(found: Interval) -> str:
+    """Whether a method is ahead of SALF, as far as the seeds can tell."""
+    return SIGNS[0 if found.low > 0 else 2 if found.high < 0 else 1]
+
+
+def beside_salf(suite: Suite, rows: Sequence[BenchRow], own: Collection[str]) -> list[Table]:
+    """The reader's own methods beside SALF, a table each."""
+    tables = []
+    for row in rows:
+        found = differences(suite, rows, row) if row.name in _shown_own(rows, own) else {}
+        lines = [
+            {
+                "Scenario": f"{cell.scenario.title}, {names.data(cell.data)}",
+                name(row): _spread(row.cells[cell.key], "accuracy"),
+                "less SALF": f"{'+' * (each.mean >= 0)}{each}".replace("-", "−"),
+                "SALF": _sign(each),
+            }
+            for cell, each in found.items()
+        ]
+        if lines:
+            caption = f"{name(row)} and SALF: paired by seed, mean and 95 % interval"
+            tables.append(Table.of(lines, caption))
+    return tables
+
+
+def _shown_own(rows: Sequence[BenchRow], own: Collection[str]) -> set[str]:
+    """The reader's own rows, unless all are."""
+    return {row.name for row in rows if row.name in own} if len(own) < len(rows) else set()
+
+
+def _own(rows: Sequence[BenchRow], own: Collection[str]) -> set[str]:
+    return {name(row) for row in rows if row.name in _shown_own(rows, own)}
+
+
+def accuracies(
+    suite: Suite, rows: Sequence[BenchRow], data: str, own: Collection[str] = ()
+) -> Table:
     """The accuracy at the budget, methods by scenarios; the best of each scenario is bold."""
     caption = f"Test accuracy at the budget, {names.data(data)}"
-    return _by_scenario(suite, rows, data, _accuracy, caption, ranked=True)
+    table = _by_scenario(suite, rows, data, _accuracy, caption, ranked=True)
+    return replace(table, own=_own(rows, own))
 
 
 def name(row: BenchRow) -> str:
@@ -122,7 +188,8 @@ def notes(suite: Suite, rows: Sequence[BenchRow]) -> list[str]:
         f"the held-out data of other seeds ({names.listed([*map(str, suite.tuning_seeds)])}).",
         "Methods are ranked by the accuracy shown; ties share the mean of their ranks. A method "
         "that fails with any seed is ranked last. Mixture has no clock, so waiting costs nothing "
-        "there, and methods that wait are not ranked.",
+        "there, and methods that wait are not ranked. Against SALF: a tie is a difference, paired "
+        "by seed, whose 95 % interval contains 0.",
     ]
 
 
@@ -144,13 +211,17 @@ def gaps(suite: Suite, rows: Sequence[BenchRow]) -> list[str]:
     return [f"{what} {names.listed(places)}{why}" for (what, why), places in found.items()]
 
 
-def page(suite: Suite, rows: Sequence[BenchRow], command: Sequence[str]) -> Page:
+def page(
+    suite: Suite, rows: Sequence[BenchRow], command: Sequence[str], own: Collection[str] = ()
+) -> Page:
     """The ranks, accuracies and curves, other measures, the scenarios."""
     shown = ranking.ordered([row for row in rows if row.entrant is not REFERENCE], suite)
+    beside = beside_salf(suite, shown, own)
     made = sorted({package for row in rows for package in row.made_with.items()})
     return Page(
         f"The straggler benchmark: suite {suite.name}, version {suite.version}",
         [
+            *_verdict(suite, shown, own),
             f"{len(shown)} methods in {len(suite.scenarios)} scenarios, which differ in who is "
             "slow or absent and in who holds which data. In each of them, all methods have the "
             "same users, data, devices and budget.",
@@ -160,20 +231,47 @@ def page(suite: Suite, rows: Sequence[BenchRow], command: Sequence[str]) -> Page
             "they take up to 2.9 times as long.",
         ],
         [
-            Section("Ranks", [ranks(suite, shown), *notes(suite, shown), *gaps(suite, shown)]),
-            *(_of_data(suite, shown, each) for each in suite.data),
+            *([Section("Your methods beside SALF", beside)] if beside else []),
+            Section("Ranks", [ranks(suite, shown, own), *notes(suite, shown), *gaps(suite, shown)]),
+            *(_of_data(suite, shown, each, own) for each in suite.data),
             Section("Scenarios", _scenarios(suite)),
             again(command, "", *made_with(made)),
         ],
     )
 
 
-def _of_data(suite: Suite, rows: Sequence[BenchRow], data: str) -> Section:
+def _verdict(suite: Suite, rows: Sequence[BenchRow], own: Collection[str]) -> list[str]:
+    """Where the reader's own methods stand, or else who leads."""
+    means = ranking.mean_ranks(rows, suite)
+    told = [
+        f"{name(row)} has a mean rank of {means[row.name][0]:.1f}, place {place} of {len(means)}; "
+        f"beside SALF: {_counted(differences(suite, rows, row).values())}."
+        for place, row in enumerate(rows, 1)
+        if row.name in _shown_own(rows, own) and row.name in means
+    ]
+    if told or not means:
+        return told
+    first = rows[0]
+    beside = (
+        ""
+        if first.name == SALF
+        else f"; beside SALF: {_counted(differences(suite, rows, first).values())}"
+    )
+    return [f"{name(first)} has the lowest mean rank, {means[first.name][0]:.1f}{beside}."]
+
+
+def _counted(found: Iterable[Interval]) -> str:
+    signs = [_sign(each) for each in found]
+    counts = [f"{sign} in {signs.count(sign)}" for sign in dict.fromkeys(signs)]
+    return f"{names.listed(counts)} of {len(signs)} cells" if signs else "not compared"
+
+
+def _of_data(suite: Suite, rows: Sequence[BenchRow], data: str, own: Collection[str]) -> Section:
     title, goal = names.data(data), f"{100 * SHARE:g} % of the reference"
     chart = Chart(
         curves(suite, rows, data),
         f"Accuracy on held-out data of {title} over the budget, by scenario: mean over the seeds. "
-        "Dashed lines: equal-time batches. Click a method in the legend to show it alone.",
+        "Dashed lines: equal-time batches. Click a method to hide it.",
     )
     about = (
         f"Time: simulated seconds (Mixture: rounds; h: hours) until the accuracy on held-out data "
@@ -187,10 +285,10 @@ def _of_data(suite: Suite, rows: Sequence[BenchRow], data: str) -> Section:
         "Work and bytes lost": _lost,
     }
     tables = [_by_scenario(suite, rows, data, show, name) for name, show in measures.items()]
-    return Section(title, [accuracies(suite, rows, data), chart, about, *tables])
+    return Section(title, [accuracies(suite, rows, data, own), chart, about, *tables])
 
 
-def curves(suite: Suite, rows: Sequence[BenchRow], data: str) -> Spec:
+def curves(suite: Suite, rows: Sequence[BenchRow], data: str) -> Figure:
     """Accuracy over the part of the budget that is used, a panel per scenario."""
     points = [
         Point(name(row), (point + 1) / POINTS, accuracy, panel=cell.scenario.title)

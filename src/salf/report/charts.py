@@ -1,19 +1,29 @@
-"""Charts of a comparison, as Vega-Lite: accuracy over rounds or simulated seconds; voice."""
+"""Figures of a comparison: accuracy over rounds or simulated seconds, and what explains it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
-from textwrap import wrap
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from salf.report import names
-from salf.report.extra import alt
-from salf.report.lines import Line, Lines, Point, figure, method_lines
+from salf.report.figures import (
+    Axis,
+    Bars,
+    Figure,
+    Lanes,
+    Line,
+    Lines,
+    Point,
+    figure,
+    method_lines,
+    ordered,
+    thinned,
+)
 from salf.report.measured import seeds
-from salf.report.style import INK, Axis, Spec, of, thinned, tips
 from salf.runs.compare import Case, Comparison
+from salf.runs.lanes import LINK, LOST
 from salf.runs.run import Result
 
 Measure = Literal["accuracy", "train_loss"]
@@ -21,16 +31,16 @@ Over = Literal["round", "clock"]
 
 AXES: Mapping[Over, str] = {"round": "Rounds", "clock": "Simulated seconds"}
 GRID = 60  # points of a curve whose seeds are measured at different times
-VOICE = "Voice: whose gradients the model is made of"
 MEASURES: Mapping[Measure, str] = {
     "accuracy": "Accuracy on held-out data",
     "train_loss": "Training loss",
 }
-_PARTS = ("split", "average", "more", "stragglers")  # that tell panels apart
+LINKS, GREY = Line("download, upload", "#8c959f"), "#d9b3ae"
+PARTS = ("split", "average", "more", "stragglers")  # that tell panels apart
 
 
 def headings(
-    comparison: Comparison, case: Case, *, apart: bool = True, by: Sequence[str] = _PARTS
+    comparison: Comparison, case: Case, *, apart: bool = True, by: Sequence[str] = PARTS
 ) -> list[str]:
     """What tells a case's panel apart from others; or what all panels have in common."""
     cases, base = list(comparison.results), comparison.base
@@ -42,7 +52,7 @@ def headings(
         if base.fleet
         else names.condition(base.depth, case.stragglers),
     }
-    several = {part for part in _PARTS if len({getattr(each, part) for each in cases}) > 1}
+    several = {part for part in PARTS if len({getattr(each, part) for each in cases}) > 1}
     return [found[part] for part in by if (part in several) == apart and found[part]]
 
 
@@ -53,13 +63,12 @@ def shown(comparison: Comparison) -> tuple[Measure, Over]:
     return measure, "clock" if comparison.base.fleet else "round"
 
 
-def curves(comparison: Comparison, *, titled: bool = False) -> Spec:
+def curves(comparison: Comparison, *, titled: bool = False) -> Figure:
     """Accuracy or loss over simulated seconds or rounds: mean, lowest and highest of the seeds."""
     base, (measure, over) = comparison.base, shown(comparison)
     points = [
-        replace(point, line=_name(case), panel="\n".join(lines))
+        replace(point, line=name(case), panel="\n".join(headings(comparison, case)))
         for case, results in comparison.results.items()
-        for lines in [[line for part in headings(comparison, case) for line in wrap(part, 30)]]
         for point in _curve(results, measure, over)
     ]
     last = max([point.x for point in points], default=1.0)
@@ -78,50 +87,108 @@ def curves(comparison: Comparison, *, titled: bool = False) -> Spec:
     return figure(chart, title=title, subtitle=[subtitle])
 
 
-def heard(comparison: Comparison) -> list[Case]:
-    """The cases with a record of the users' voice, of one split and average."""
+def by_condition(comparison: Comparison) -> dict[str, list[Result]]:
+    """The runs by method and stragglers, on which it depends who reaches what, and little else."""
+    first, found = next(iter(comparison.results)), dict[str, list[Result]]()
+    for case, results in comparison.results.items():
+        if (case.split, case.average, case.more) == (first.split, first.average, first.more):
+            told = [name(case), *headings(comparison, case, by=("stragglers",))]
+            found[", ".join(told)] = results
+    return found
+
+
+def participation(comparison: Comparison) -> Figure:
+    """How many of the users asked finished, were stopped on the way, or delivered nothing."""
+    runs, asked = by_condition(comparison), comparison.base.cohort_size()
+    parts = []
+    for results in runs.values():
+        reached = [row.reached for run in results for row in run.history.rows]
+        full, some = (
+            min(1.0, float(np.mean([row[at] for row in reached])) / asked) for at in (0, -1)
+        )
+        parts.append([full, some - full, 1 - some])
+    kinds = ("all layers", "#0072B2"), ("some layers", "#E69F00"), ("no layer", GREY)
+    lines = [Line(*kind) for kind in kinds]
+    y = Axis("Users of a round, on average", percent=True, domain=(0, 1))
+    return figure(Bars([*runs], lines, np.round(parts, 4).T.tolist(), y, stacked=True))
+
+
+def waste(comparison: Comparison) -> Figure:
+    """The parts of all work and bytes that are in no update."""
     first = next(iter(comparison.results))
-    return [
-        case
-        for case, runs in comparison.results.items()
-        if (case.split, case.average, case.more) == (first.split, first.average, first.more)
-        and all(run.summary.get("voice") for run in runs)
+    cases = [each for each in comparison.results if each.more == first.more]
+    clocked = {name(case): comparison.clocked(case) for case in cases}
+    values = [
+        [
+            round(float(np.mean([getattr(run, lost) for run in runs])), 4)
+            for runs in clocked.values()
+        ]
+        for lost in ("lost_work", "lost_bytes")
     ]
+    lines = [Line("work", "#0072B2"), Line("bytes", "#E69F00")]
+    return figure(Bars([*clocked], lines, values, Axis("Lost", percent=True)))
 
 
-def voice(comparison: Comparison, titled: bool = False) -> Spec:
+def swimlanes(comparison: Comparison) -> Figure | None:
+    """A few rounds of a method with a deadline, and of one that waits, if these are known."""
+    charts, waiting = [], set[bool]()
+    by_salf = sorted(comparison.results.items(), key=lambda each: each[0].method != "salf")
+    for case, (result, *_) in by_salf:
+        waits, found = names.waits(case.method), result.summary.get("lanes")
+        if found and waits not in waiting:
+            waiting.add(waits)
+            charts.append(_lanes(name(case), found, result.summary["layers"]))
+    return figure(*charts) if charts else None
+
+
+def _lanes(method: str, found: Sequence[Mapping[str, Any]], layers: Sequence[str]) -> Lanes:
+    labels = names.layers(layers)
+    colours = zip(labels, ordered(len(labels)), strict=True)
+    kinds = [LINKS, *(Line(f"layer {label}", colour) for label, colour in colours)]
+    place = {LINK: 0, LOST: len(kinds)}
+    kinds.append(Line("work that is in no update", GREY))
+    rounds = [
+        {
+            "name": f"{method}, round {each['round']}",
+            "end": each["seconds"],
+            "deadline": each["deadline"],
+            "users": [f"user {user}" for user in each["users"]],
+            "lanes": [
+                [[begin, end, place.get(kind, kind)] for begin, end, kind in pieces]
+                for pieces in each["pieces"]
+            ],
+        }
+        for each in found
+    ]
+    return Lanes(kinds, rounds)
+
+
+def heard(comparison: Comparison) -> dict[str, list[Result]]:
+    """The runs of each method, if they have a record of the users' voice."""
+    runs = by_condition(comparison) if comparison.base.fleet else {}
+    return {m: some for m, some in runs.items() if all(run.summary.get("voice") for run in some)}
+
+
+def voice(comparison: Comparison) -> Figure:
     """The weight of each class beside its part of the data, and of each user, sorted."""
-    points, records = [], []
-    for case in heard(comparison):
-        said = [run.summary["voice"] for run in comparison.results[case]]
+    points, by_class, data = [], dict[str, list[float]](), list[float]()
+    for method, runs in heard(comparison).items():
+        said = [run.summary["voice"] for run in runs]
         ranked = np.mean([sorted(each["users"]) for each in said], axis=0)
         points += [
-            Point(_name(case), place, round(float(v) * len(ranked), 4))
+            Point(method, place, round(float(v) * len(ranked), 4))
             for place, v in enumerate(ranked, 1)
         ]
-        heights = [np.mean([each[part] for each in said], axis=0) for part in ("classes", "data")]
-        records += [
-            {"line": _name(case), "class": label, "voice": voiced, "data": data}
-            for label, (voiced, data) in enumerate(np.round(heights, 5).T.tolist())
-        ]
-    lines = [line for line in _lines(comparison) if line.name in {point.line for point in points}]
+        by_class[method] = np.mean([each["classes"] for each in said], axis=0).round(5).tolist()
+        data = np.mean([each["data"] for each in said], axis=0).round(5).tolist()
+    lines = [line for line in _lines(comparison) if line.name in by_class]
     x, y = Axis("Users, the least heard first"), Axis("Voice, in equal parts")
-    users = Lines(points, lines, x, y, level=1, height=260, widest=380)
-    if not records:
-        return figure(users, title=VOICE if titled else "")
-    colours = {line.name: line.colour for line in lines}
-    scale = alt.Scale(domain=[*colours], range=[*colours.values()])
-    base = of(records, width=380, height=260)
-    bars = base.mark_bar().encode(
-        x=alt.X("class:O", title="Class", axis=alt.Axis(labelAngle=0)),
-        xOffset=alt.XOffset("line:N", sort=None),
-        y=alt.Y("voice:Q", title="Part of the voice", axis=alt.Axis(format="%")),
-        color=alt.Color("line:N", sort=None, scale=scale, legend=None),
-        tooltip=tips(line="Method", **{"class": "Class"}, voice=("Voice", ".1%")),
-    )
-    marks = base.mark_tick(color=INK, thickness=2, width=32)
-    classes = bars + marks.encode(x="class:O", y=alt.Y("data:Q"))
-    return figure(classes, users, title=VOICE if titled else "")
+    users = Lines(points, lines, x, y, level=1)
+    if not data:
+        return figure(users)
+    groups = [f"class {label}" for label in range(len(data))]
+    values = [by_class[line.name] for line in lines]
+    return figure(users, Bars(groups, lines, values, Axis("Part of the voice", percent=True), data))
 
 
 def _curve(results: Sequence[Result], measure: Measure, over: Over) -> list[Point]:
@@ -149,7 +216,8 @@ def _curve(results: Sequence[Result], measure: Measure, over: Over) -> list[Poin
     return [Point("", x, mean, *(ends if len(runs) > 1 else [])) for x, mean, *ends in table]
 
 
-def _name(case: Case) -> str:
+def name(case: Case) -> str:
+    """A method with its batches."""
     return names.variant(case.method, case.batches)
 
 

@@ -10,10 +10,10 @@ from rich.console import Console
 
 from salf.report import charts, names
 from salf.report.measured import at_end, seeds, spread, tested
-from salf.report.page import Chart, Page, PageBlock, Section, again, made_with
-from salf.report.style import pictures, write
+from salf.report.page import Chart, Page, Section, again, made_with
+from salf.report.pictures import pictures, write
 from salf.report.tables import NONE, Table, best, bold, tell
-from salf.report.verdict import mean_time, number, target, verdict
+from salf.report.verdict import headline, mean_time, number, target, verdict
 from salf.runs.compare import Case, Clocked, Comparison
 from salf.runs.config import Config
 from salf.runs.settings import key as setting_key
@@ -32,21 +32,24 @@ def print_tables(comparison: Comparison, console: Console) -> None:
     tell(console, notes(comparison))
 
 
-def write_report(comparison: Comparison, out: Path, command: Sequence[str]) -> list[Path]:
-    """Write pictures (PNG and SVG) and the page `report.html` into `out`.
+def write_report(
+    comparison: Comparison, out: Path, command: Sequence[str], drawn: bool = True
+) -> list[Path]:
+    """Write the page `report.html` and, if `drawn`, pictures (PNG and SVG) into `out`.
 
     `command` are the arguments `salf` was called with, if it was. The picture is `accuracy`, or
     `loss` if no accuracy was measured. Returns the files written.
     """
     name = "accuracy" if charts.shown(comparison)[0] == "accuracy" else "loss"
-    files = pictures(charts.curves(comparison, titled=True), out / name)
-    if comparison.base.fleet and charts.heard(comparison):
-        files |= pictures(charts.voice(comparison, titled=True), out / "voice")
+    curves = charts.curves(comparison, titled=True)
+    files = pictures(curves, out / name) if drawn else {}
     return write({**files, out / PAGE: page(comparison, command).html()})
 
 
-def write_together(parts: Sequence[tuple[str, Comparison, Sequence[str]]], out: Path) -> list[Path]:
-    """Write several comparisons, each with a heading and its command, as one page; with pictures.
+def write_together(
+    parts: Sequence[tuple[str, Comparison, Sequence[str]]], out: Path, drawn: bool = True
+) -> list[Path]:
+    """Write several comparisons, each with a heading and its command, as one page.
 
     The verdicts come first.
     """
@@ -57,7 +60,8 @@ def write_together(parts: Sequence[tuple[str, Comparison, Sequence[str]]], out: 
         # The first section is the table: it goes under the heading of its part.
         sections += [Section(heading, own.sections[0].blocks), *own.sections[1:-1]]
         name = f"accuracy-{names.fleet_name(comparison.base).partition(':')[0]}"
-        files |= pictures(charts.curves(comparison, titled=True), out / name)
+        curves = charts.curves(comparison, titled=True)
+        files |= pictures(curves, out / name) if drawn else {}
     how = [block for own in pages for block in own.sections[-1].blocks]
     sections.append(Section(pages[0].sections[-1].heading, how))
     return write({**files, out / PAGE: Page(pages[0].title, intro, sections).html()})
@@ -72,16 +76,16 @@ def page(comparison: Comparison, command: Sequence[str]) -> Page:
     about = "Config shared by all runs, except for what is compared"
     used = made_with((summary.get("versions") or {}).items())
     how = again(command, comparison.base.to_toml(), *source, *used, about=about)
-    explained = [*_devices(comparison, summary), _reach(comparison)]
-    if comparison.base.fleet and charts.heard(comparison):
-        explained.append(_voice(comparison))
+    told = verdict(comparison)
     return Page(
         f"{compared} on {names.data(comparison.base.data)}",
-        verdict(comparison),
+        headline(comparison),
         [
-            Section("Results", [*tables(comparison), notes(comparison)]),
+            Section(
+                "Results", [*tables(comparison), *(told if told[1:] else []), notes(comparison)]
+            ),
             _curves(comparison),
-            *explained,
+            *_explained(comparison, summary),
             how,
         ],
     )
@@ -205,49 +209,62 @@ def _curves(comparison: Comparison) -> Section:
     measure, over = charts.shown(comparison)
     title = f"{charts.MEASURES[measure]} over {charts.AXES[over].lower()}"
     band = ", mean over the seeds, with a band from the lowest to the highest"
-    about = title + band * (seeds(comparison) > 1) + ". Click a method in the legend to show it"
-    return Section(title, [Chart(charts.curves(comparison), f"{about} alone.")])
+    about = title + band * (seeds(comparison) > 1)
+    several = ". Click a method to hide it" * (len(comparison.results) > 1)
+    return Section(title, [Chart(charts.curves(comparison), f"{about}{several}.")])
 
 
-def _devices(comparison: Comparison, summary: Mapping[str, Any]) -> list[Section]:
-    """What the devices are, and what their time is spent on."""
-    if not (found := summary.get("round")):
-        return []
-    name = names.fleet_name(comparison.base)
-    about = ABOUT.get(name.partition(":")[0], "")
-    spent = (
-        f"Of the median user's round without waiting, {found['links']:.0%} is download and upload, "
-        f"{found['fixed']:.0%} the fixed cost of steps, and {found['rows']:.0%} computing on rows."
+def _explained(comparison: Comparison, summary: Mapping[str, Any]) -> list[Section]:
+    """What explains the results: a few rounds, devices, who takes part, voice, waste."""
+    found = []
+    if (lanes := charts.swimlanes(comparison)) is not None:
+        about = (
+            "Some users of the first rounds with the first seed, from the fastest to the slowest: "
+            "each layer from the last to the first. The vertical line is the deadline."
+        )
+        found.append(Section("A few rounds", [Chart(lanes, about), *_devices(comparison, summary)]))
+    about = (
+        f"Of the {comparison.base.cohort_size()} users of a round, those that delivered all of "
+        "their layers, some, or none; mean over rounds and seeds. Backpropagation starts at the "
+        "last layer, so more users reach the later layers."
     )
-    return [Section(f"Devices: {name}", [*([about] if about else []), spent])]
+    took_part = Chart(charts.participation(comparison), about)
+    found.append(Section("Who takes part, and how far", [took_part, _reach(comparison)]))
+    if charts.heard(comparison):
+        about = (
+            "A user's voice is its part of the weight applied in all steps, averaged over the "
+            "layers; an unbiased method gives every user the voice that it has with FedAvg. First "
+            "users sorted by their voice, where the dashed line marks an equal part; then each "
+            "class's part of the voice, where black marks show its part of the data."
+        )
+        voice = Chart(charts.voice(comparison), about)
+        found.append(Section("Voice: whose gradients the model is made of", [voice]))
+    if comparison.base.fleet:
+        about = (
+            "Parts of all multiply-adds and of all bytes that are in no update: of users that a "
+            "method drops, and of layers not complete by the deadline."
+        )
+        found.append(Section("Waste", [Chart(charts.waste(comparison), about)]))
+    return found
 
 
-def _reach(comparison: Comparison) -> Section:
-    """How many users updated each layer: mean over rounds and seeds, a table per condition."""
-    first = next(iter(comparison.results))
-    found: dict[str, list[dict[str, str]]] = {}
-    for case, results in comparison.results.items():
-        if (case.split, case.average, case.more) != (first.split, first.average, first.more):
-            continue  # who reaches what depends on neither split nor average
+def _devices(comparison: Comparison, summary: Mapping[str, Any]) -> list[str]:
+    """What the devices are, and what their time is spent on."""
+    name, found = names.fleet_name(comparison.base), summary["round"]
+    about = ABOUT.get(name.partition(":")[0], "")
+    return [
+        f"Devices: {name}. {about}".strip(),
+        f"Of the median user's round without waiting, {found['links']:.0%} is download and upload, "
+        f"{found['fixed']:.0%} the fixed cost of steps, and {found['rows']:.0%} computing on rows.",
+    ]
+
+
+def _reach(comparison: Comparison) -> Table:
+    """How many users updated each layer: mean over rounds and seeds."""
+    rows = []
+    for case, results in charts.by_condition(comparison).items():
         layers = results[0].summary.get("layers") or [""] * len(results[0].history.rows[0].reached)
         counts = np.mean([row.reached for run in results for row in run.history.rows], axis=0)
         row = dict(zip(names.layers(layers), (f"{count:.1f}" for count in counts), strict=True))
-        where = ", ".join(charts.headings(comparison, case, by=("stragglers",)))
-        own = {"Method": names.variant(case.method, case.batches)}
-        found.setdefault(where, []).append(own | row)
-    about = (
-        f"Of {comparison.base.cohort_size()} users, on average over rounds and seeds. "
-        "Backpropagation starts at the last layer, so more users reach the later layers."
-    )
-    blocks: list[PageBlock] = [about, *(Table.of(rows, where) for where, rows in found.items())]
-    return Section("How many users reached each layer", blocks)
-
-
-def _voice(comparison: Comparison) -> Section:
-    about = (
-        "A user's voice is its part of the weight applied in all steps, averaged over the layers; "
-        "an unbiased method gives every user the voice that it has with FedAvg. Left: each class's "
-        "part of the voice; black marks show its part of the data. Right: users sorted by their "
-        "voice; the line marks an equal part."
-    )
-    return Section(charts.VOICE, [Chart(charts.voice(comparison), about)])
+        rows.append({"Method": case} | row)
+    return Table.of(rows, "Users that reached each layer")

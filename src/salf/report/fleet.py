@@ -2,37 +2,35 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from salf.core.arrivals import evenly
-from salf.report import names, style
-from salf.report.extra import alt
-from salf.report.lines import Line, Lines, Point
-from salf.report.lines import figure as figure_of
+from salf.report import names
+from salf.report.figures import Axis, Cells, Figure, Line, Lines, Point, ordered
+from salf.report.figures import figure as figure_of
 from salf.report.page import Chart, Page, Section, again
+from salf.report.pictures import pictures, write
 from salf.runs.config import Config
 from salf.worlds.fleet.preview import Preview
 
 PICTURE, PAGE = "preview", "preview.html"
 _WIDTH = 720
 _MOST = 200  # users of the map: more cannot be told apart
-_UNNAMED = {"labels": False, "ticks": False, "domain": False}
 
 
 def write_preview(
     preview: Preview, config: Config, out: Path, command: Sequence[str]
 ) -> list[Path]:
     """Write the figure (PNG and SVG) and the page `preview.html` into `out`."""
-    pictured = style.pictures(figure(preview), out / PICTURE)
-    return style.write({**pictured, out / PAGE: page(preview, config, command).html()})
+    pictured = pictures(figure(preview), out / PICTURE)
+    return write({**pictured, out / PAGE: page(preview, config, command).html()})
 
 
-def figure(preview: Preview) -> style.Spec:
-    """Both charts below each other, with a title."""
+def figure(preview: Preview) -> Figure:
+    """The reach of each layer over the deadline, with a title."""
     told = str(preview).splitlines()[1:3]
-    return figure_of(_deadlines(preview), _map(preview), title=_title(preview), subtitle=told)
+    return figure_of(_deadlines(preview), title=_title(preview), subtitle=told)
 
 
 def page(preview: Preview, config: Config, command: Sequence[str]) -> Page:
@@ -43,7 +41,7 @@ def page(preview: Preview, config: Config, command: Sequence[str]) -> Page:
         "this preview's deadline.",
     )
     by_user = Chart(
-        style.spec(_map(preview)),
+        figure_of(_map(preview)),
         "The probability that a user reaches a layer by the deadline of "
         f"{names.duration(preview.deadline)}; users from fastest to slowest.",
     )
@@ -70,38 +68,21 @@ def _deadlines(preview: Preview) -> Lines:
             for seconds, reached in zip(deadlines, reach, strict=True)
             for label, part in zip(labels, reached, strict=True)
         ],
-        [Line(*each) for each in zip(labels, style.ordered(len(labels)), strict=True)],
-        x=style.Axis("Deadline", seconds=True, domain=(0, deadlines[-1])),
-        y=style.Axis("Users that reach a layer", percent=True, domain=(0, 1)),
+        [Line(*each) for each in zip(labels, ordered(len(labels)), strict=True)],
+        x=Axis("Deadline", seconds=True, domain=(0, deadlines[-1])),
+        y=Axis("Users that reach a layer", percent=True, domain=(0, 1)),
         marks=[(preview.deadline, names.duration(preview.deadline))],
         widest=_WIDTH,
     )
 
 
-def _map(preview: Preview) -> Any:
+def _map(preview: Preview) -> Cells:
     """The chance of each user, from the fastest, to reach each layer."""
-    labels = names.layers(preview.layers)
     order = np.argsort(preview.expected, kind="stable")
-    shown = evenly(np.arange(len(order)), _MOST).tolist()
-    records = [
-        {
-            "user": rank,
-            "place": place + 1,
-            "layer": label,
-            "reach": round(float(preview.reach[index, order[place]]), 4),
-        }
-        for rank, place in enumerate(shown, 1)
-        for index, label in enumerate(labels)
-    ]
-    height = alt.Step(22 if len(labels) <= 12 else 12)
-    cells = style.of(records, width=_WIDTH, height=height).mark_rect(
-        stroke="white", strokeWidth=1 if len(shown) <= 60 else 0
-    )
-    return cells.encode(
-        x=alt.X("user:O", title="User, fastest first", axis=alt.Axis(**_UNNAMED)),
-        y=style.named("layer", labels, "Layer"),
-        color=style.shaded("reach", "Probability of reaching a layer"),
-        tooltip=style.tips(
-            place="User, fastest first", layer="Layer", reach=("Probability", ".0%")
-        ),
+    places = evenly(np.arange(len(order)), _MOST)
+    reach = preview.reach[:, order[places]].round(4).tolist()
+    columns = [f"{place + 1}" for place in places.tolist()]
+    value = "Probability of reaching a layer"
+    return Cells(
+        names.layers(preview.layers), columns, reach, value, "user, fastest first", "layer"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from statistics import median as middle
 from textwrap import shorten
-from typing import Any
+from typing import Any, Literal
 
 from salf.common.errors import SalfError
 from salf.common.files import write_whole
@@ -16,10 +16,20 @@ from salf.core import rows
 from salf.core.rows import Row
 from salf.live.slow import slowness
 from salf.live.users import user_name
-from salf.report import names, style
-from salf.report.charts import MEASURES
-from salf.report.extra import alt
-from salf.report.lines import Line, Lines, Point, figure
+from salf.report import names
+from salf.report.charts import GREY, MEASURES
+from salf.report.figures import (
+    Axis,
+    Cells,
+    Figure,
+    Lanes,
+    Line,
+    Lines,
+    Point,
+    figure,
+    ordered,
+    thinned,
+)
 from salf.report.page import Chart, Page, PageBlock, Section, again
 from salf.report.tables import Table
 from salf.runs.folder import CONFIG, RunFolder
@@ -30,9 +40,9 @@ PAGE = "live.html"
 MOST_USERS = 100  # that have a row; so a page stays one that a browser opens at once
 _MOST_REASONS = 30
 _LONGEST_REASON = 110  # characters: it stands in one line
-_WIDTH = 740
 _FEW = 40  # points of a curve that are drawn, and not only there to be hovered over
 _COLUMNS = 120  # of the users' rounds
+_MOST_LANES = 24  # users of the lanes
 # Numbers that are others in every round, though the reason is the same.
 _CHANGING = re.compile(r"(\bround|\blimit|\) is) [-+.\de]+")
 
@@ -88,6 +98,7 @@ def page(run: LiveRun, folder: Path) -> Page:
         [_result(run)],
         [
             _curve_section(run),
+            _lanes_section(run),
             _progress_section(run),
             _layers_section(run),
             _durations_section(run),
@@ -115,7 +126,7 @@ def _result(run: LiveRun) -> str:
     )
 
 
-def curve(run: LiveRun) -> style.Spec | None:
+def curve(run: LiveRun) -> Figure | None:
     """The accuracy over the seconds that rounds took; None if it was never measured."""
     method = names.method(run.config.method)
     points, seconds = [], 0.0
@@ -125,17 +136,11 @@ def curve(run: LiveRun) -> style.Spec | None:
             points.append(Point(method, round(seconds, 4), round(row.accuracy, 6)))
     if not points:
         return None
-    points = style.thinned(points)
-    chart = Lines(
-        points,
-        [Line(method, names.colours([run.config.method])[0], bold=True)],
-        x=style.Axis("Seconds of training", domain=(0, round(seconds, 4) or 1.0)),
-        y=style.Axis(MEASURES["accuracy"]),
-        interval="bar" if len(points) <= _FEW else "band",
-        height=240,
-        widest=_WIDTH,
-    )
-    return figure(chart)
+    points = thinned(points)
+    line = Line(method, names.colours([run.config.method])[0], bold=True)
+    x = Axis("Seconds of training", domain=(0, round(seconds, 4) or 1.0))
+    dots: Literal["bar", "band"] = "bar" if len(points) <= _FEW else "band"
+    return figure(Lines(points, [line], x, Axis(MEASURES["accuracy"]), dots, height=240))
 
 
 def _curve_section(run: LiveRun) -> Section:
@@ -143,8 +148,43 @@ def _curve_section(run: LiveRun) -> Section:
         "Accuracy over the total duration of the rounds, without the time between them. The axis "
         "may not start at zero."
     )
-    spec, title = curve(run), f"{MEASURES['accuracy']} over time"
-    return Section(title, ["Not measured." if spec is None else Chart(spec, caption)])
+    drawn, title = curve(run), f"{MEASURES['accuracy']} over time"
+    return Section(title, ["Not measured." if drawn is None else Chart(drawn, caption)])
+
+
+def lanes(run: LiveRun) -> Figure:
+    """The last rounds: when each user's update came, and how far it had got."""
+    layers, users = run.layers, list(dict(list(shown_users(run).items())[:_MOST_LANES]))
+    kinds = [Line("no update in time", GREY)]
+    kinds += [
+        Line(f"reached layer {label}", colour)
+        for label, colour in zip(layers, ordered(len(layers)), strict=True)
+    ]
+    rounds = [
+        {
+            "name": f"Round {row.round}",
+            "end": row.seconds,
+            "deadline": row.deadline,
+            "users": [user for user in users if user in row.depths],
+            "lanes": [
+                [[0, row.arrived[user], row.depths[user]]]
+                if row.delivered(user) and user in row.arrived
+                else [[0, row.seconds, 0]]
+                for user in users
+                if user in row.depths
+            ],
+        }
+        for row in run.records[-3:]
+    ]
+    return figure(Lanes(kinds, rounds))
+
+
+def _lanes_section(run: LiveRun) -> Section:
+    caption = (
+        "The last rounds: the time from the start of a round until a user's update arrived, in the "
+        "colour of the first layer that it reached. The vertical line is the deadline T_max."
+    )
+    return Section("A few rounds", [Chart(lanes(run), caption)])
 
 
 def shown_users(run: LiveRun) -> dict[str, str]:
@@ -152,43 +192,18 @@ def shown_users(run: LiveRun) -> dict[str, str]:
     return dict(list(run.users.items())[:: -(-len(run.users) // MOST_USERS)])
 
 
-def progress(run: LiveRun) -> style.Spec:
+def progress(run: LiveRun) -> Figure:
     """How far each user got over the rounds. Where it was not asked, there is nothing."""
     users, layers = shown_users(run), len(run.layers)
-    bins = _in_bins(run.records, _COLUMNS)
-    records = []
-    for some in bins:
-        first, last = some[0].round, some[-1].round
-        span = {
-            "from": first - 0.5,
-            "to": last + 0.5,
-            "rounds": f"{first}" if first == last else f"{first} to {last}",
-        }
-        for user, label in users.items():
-            parts = [(layers + 1 - r.depths[user]) / layers for r in some if user in r.depths]
-            if parts:
-                about = {"asked": len(parts), "done": round(fmean(parts), 4)}
-                records.append({"user": label, **span, **about})
-    order = list(users.values())
-    rows = style.named("user", order, labelFontSize=11 if len(users) <= 24 else 10)
-    # Columns of whole pixels, so that no seams are seen between them.
-    columns = len(run.records) / len(bins[0])
-    height = alt.Step(24 if len(users) <= 24 else 13)
-    chart = style.of(records, width=_WIDTH // columns * columns, height=height).mark_rect()
-    return style.spec(
-        chart.encode(
-            x=alt.X("from:Q", **_rounds(run).options()),
-            x2="to:Q",
-            y=rows.scale(domain=order, paddingInner=0.12),
-            color=style.shaded("done", "Layers reached"),
-            tooltip=style.tips(
-                user="User",
-                rounds="Rounds",
-                asked=("Asked in", "d"),
-                done=("Layers reached", ".0%"),
-            ),
-        )
-    )
+    size = -(-len(run.records) // _COLUMNS)  # rounds in a column
+    bins = [run.records[i : i + size] for i in range(0, len(run.records), size)]
+    values: list[list[float | None]] = []
+    for user in users:
+        parts = [[1 - (r.depths[user] - 1) / layers for r in b if user in r.depths] for b in bins]
+        values.append([round(fmean(found), 4) if found else None for found in parts])
+    ends = [(some[0].round, some[-1].round) for some in bins]
+    columns = [f"{first}" if first == last else f"{first} to {last}" for first, last in ends]
+    return figure(Cells([*users.values()], columns, values, "Layers reached", "round", "user"))
 
 
 def _progress_section(run: LiveRun) -> Section:
@@ -256,19 +271,6 @@ def _rejected_section(run: LiveRun) -> Section:
     if more := len(most) - len(lines):
         blocks.append(f"{_count(more, 'more reason')} can be found in the run's log, live.log.")
     return Section("Rejected updates", blocks)
-
-
-def _rounds(run: LiveRun) -> style.Axis:
-    """The axis of rounds, with a tick for each of a few."""
-    last = run.records[-1].round
-    ticks = range(1, last + 1) if last <= 12 else ()
-    return style.Axis("Round", domain=(0.5, last + 0.5), ticks=ticks)
-
-
-def _in_bins(records: Sequence[Row], most: int) -> list[Sequence[Row]]:
-    """Rounds that follow each other together, as many in each."""
-    size = -(-len(records) // most)
-    return [records[i : i + size] for i in range(0, len(records), size)]
 
 
 def _count(number: int, what: str) -> str:

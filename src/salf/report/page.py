@@ -1,21 +1,23 @@
-"""A page in one file: text, tables and interactive charts that need no network."""
+"""A page in one file: text, tables and charts that need no network."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from shlex import join
-from typing import Any, Literal
+from typing import Literal
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from salf.report import names
-from salf.report.extra import jinja2, vl_convert
+from salf.report.figures import Figure
 from salf.report.tables import Table
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A Vega-Lite chart with a caption, and a description for those who cannot see it."""
+    """A figure with a caption, and a description for those who cannot see it."""
 
-    spec: Mapping[str, Any]
+    figure: Figure
     caption: str
     description: str = ""  # by default, the caption
     picture: str = ""  # the file with the same chart, which Markdown shows in its place
@@ -56,29 +58,23 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A title, paragraphs under it, and sections."""
+    """A title, paragraphs under it, of which the first is the verdict, and sections."""
 
     title: str
     intro: Sequence[str]
     sections: Sequence[Section]
 
-    def html(self) -> str:
-        """The page as one self-contained file."""
-        environment = jinja2.Environment(
-            loader=jinja2.PackageLoader("salf.report", ""),
+    def html(self, part: Literal["page", "main"] = "page", follow: str = "") -> str:
+        """The page as one file, or its main part; with `follow`, it keeps asking that address."""
+        environment = Environment(
+            loader=PackageLoader("salf.report", ""),
             autoescape=True,
             trim_blocks=True,
             lstrip_blocks=True,
-            undefined=jinja2.StrictUndefined,
+            undefined=StrictUndefined,
         )
-        charts = any(isinstance(block, Chart) for s in self.sections for block in s.blocks)
-        page: str = environment.get_template("page.html").render(
-            page=self,
-            sections=[(s.heading, runs(s.blocks)) for s in self.sections],
-            # Once for all charts: it is the size of the page.
-            javascript=_javascript() if charts else "",
-        )
-        return page
+        template = environment.get_template(f"{part}.html")
+        return template.render(page=self, runs=runs, follow=follow)
 
 
 def again(
@@ -103,9 +99,3 @@ def runs(blocks: Sequence[PageBlock]) -> list[tuple[str, list[PageBlock]]]:
     """Blocks with those of one kind that follow each other together, named by kind."""
     runs = groupby(blocks, lambda block: type(block).__name__)
     return [(kind, list(run)) for kind, run in runs]
-
-
-def _javascript() -> str:
-    """Vega, Vega-Lite and Vega-Embed, as the content of a script element."""
-    bundle: str = vl_convert.javascript_bundle()
-    return bundle.replace("</script", r"<\/script")

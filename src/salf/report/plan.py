@@ -6,17 +6,15 @@ from rich.console import Console
 
 from salf.common.intervals import Interval, interval, over_seeds
 from salf.report import names
-from salf.report.lines import Line, Lines, Point
-from salf.report.lines import figure as figure_of
+from salf.report.figures import Axis, Figure, Line, Lines, Point
+from salf.report.figures import figure as figure_of
 from salf.report.page import Chart, Code, Page, Section, again
-from salf.report.style import Axis, Spec
-from salf.report.tables import Table, tell
+from salf.report.tables import NONE, Table, tell
 from salf.runs.compare import SHARE
 from salf.runs.plan import ADEL, BOUND, Planned
 from salf.runs.search import Candidate
 
 SKEWED, ABSENT = 0.4, 0.95  # from where on labels are called skewed, and below absence is said
-NONE = "–"
 COLUMNS = ("Run", "Rounds", "Test accuracy", "Seconds to target", "Against the choice")
 _COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
@@ -85,7 +83,7 @@ def table(planned: Planned) -> Table:
     return Table(COLUMNS, rows)
 
 
-def figure(planned: Planned) -> Spec:
+def figure(planned: Planned) -> Figure:
     """Held-out accuracy over simulated seconds of the finalists."""
     lines, points = [], []
     for each, colour in zip(planned.finalists, _COLOURS, strict=False):

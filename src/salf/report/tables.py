@@ -1,8 +1,7 @@
 """A table as plain data, and the ways to show it: terminal, HTML, Markdown."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any, TypeVar
 
 from rich import box
@@ -17,6 +16,8 @@ NONE = "–"
 class Bold(str):
     """The text of a cell that stands out."""
 
+    bold = True  # for the template
+
 
 @dataclass(frozen=True)
 class Table:
@@ -25,15 +26,17 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     caption: str = ""
+    own: Collection[str] = ()  # what the first column says in rows that are the reader's
 
     @classmethod
-    def of(cls, rows: Iterable[Mapping[str, str]], caption: str = "") -> "Table":
+    def of(
+        cls, rows: Iterable[Mapping[str, str]], caption: str = "", own: Collection[str] = ()
+    ) -> "Table":
         """From rows with their cells by column; those that a row lacks are dashes."""
         rows = list(rows)
         columns = list(dict.fromkeys(column for row in rows for column in row))
-        return cls(
-            columns, [[row.get(column, NONE) for column in columns] for row in rows], caption
-        )
+        cells = [[row.get(column, NONE) for column in columns] for row in rows]
+        return cls(columns, cells, caption, own)
 
     def rich(self, *, fold: bool = True) -> RenderableType:
         """The table for the terminal; cells are folded where it is too narrow."""
@@ -43,28 +46,12 @@ class Table:
         for i, column in enumerate(self.columns):
             table.add_column(Text(column), justify="right" if i else "left")
         for row in self.rows:
-            table.add_row(*(Text(cell, "bold" * isinstance(cell, Bold)) for cell in row))
+            cells = (Text(cell, "bold" * isinstance(cell, Bold)) for cell in row)
+            table.add_row(*cells, style="cyan" if row[0] in self.own else None)
         if not fold:
             table.width = Console(width=10_000).measure(table).maximum
         # A title would be folded to the width of the table.
         return Group(Text(self.caption), table) if self.caption else table
-
-    def html(self) -> str:
-        """The table for a page."""
-
-        def cells(row: Sequence[str]) -> str:
-            shown = [
-                f"<strong>{escape(c)}</strong>" if isinstance(c, Bold) else escape(c) for c in row
-            ]
-            first, *others = shown
-            return (
-                f'<tr><th scope="row">{first}</th>{"".join(f"<td>{c}</td>" for c in others)}</tr>'
-            )
-
-        head = "".join(f'<th scope="col">{escape(column)}</th>' for column in self.columns)
-        caption = f"<caption>{escape(self.caption)}</caption>" if self.caption else ""
-        body = "".join(map(cells, self.rows))
-        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def markdown(self) -> str:
         """The table for a README."""

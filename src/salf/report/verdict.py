@@ -4,58 +4,99 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from salf.report import names
-from salf.report.charts import headings
-from salf.report.measured import at_end, tested
+from salf.report.charts import PARTS, headings, name
+from salf.report.measured import at_end, spread, tested
 from salf.runs.compare import SHARE, Case, Clocked, Comparison
 
 FEW = 20  # rounds of the reference, below which no speed-up is stated
 
 
 def verdict(comparison: Comparison) -> list[str]:
-    """A sentence or two for each table."""
-    groups: dict[tuple[object, ...], list[Case]] = {}
-    clocked = bool(comparison.base.fleet)
-    for case in comparison.results:
-        ratio = None if clocked else case.stragglers
-        groups.setdefault((case.split, case.average, case.more, ratio), []).append(case)
+    """A sentence or two for each condition under which methods were compared."""
     said = []
-    for cases in groups.values():
-        by = ("split", "average", "more") if clocked else ("split", "average", "more", "stragglers")
-        place = ", ".join(headings(comparison, cases[0], by=by))
-        told = [_best(comparison, cases), _race(comparison, cases) if clocked else ""]
+    for place, cases in _conditions(comparison).items():
+        told = [_best(comparison, cases), _race(comparison, cases)]
         if any(told) and len(cases) > 1:
             said.append(f"{place}: " * bool(place) + " ".join(filter(None, told)))
     return said
 
 
-def _best(comparison: Comparison, cases: Sequence[Case]) -> str:
-    """Who has the highest accuracy at the end, or the lowest loss, and what the others have."""
+def headline(comparison: Comparison) -> list[str]:
+    """The verdict at the top of a page, and the race if there is one condition only."""
+    conditions = _conditions(comparison)
+    if len(conditions) == 1:
+        (cases,) = conditions.values()
+        if len(cases) > 1:
+            return [told for told in (_best(comparison, cases), _race(comparison, cases)) if told]
+    measure = at_end(comparison)
+    if all(len(cases) == 1 for cases in conditions.values()):
+        ends = {p: spread([*tested(comparison, c).values()]) for p, (c,) in conditions.items()}
+        places = [f"{end} ({place})" if place else end for place, end in ends.items()]
+        rounds = {len(run.history.rows) for some in comparison.results.values() for run in some}
+        after = f"{max(rounds)} rounds" if len(rounds) == 1 else f"at most {max(rounds)} rounds"
+        methods = dict.fromkeys(name(case) for case in comparison.results)
+        return [f"{names.listed([*methods])}: test {measure} {names.listed(places)} after {after}."]
+    wins: dict[str, list[str]] = {}
+    for place, cases in conditions.items():
+        if (first := _order(comparison, cases)[0]) is not None:
+            wins.setdefault(name(first), []).append(place)
+    told = [
+        f"{method} in {len(places)} of {len(conditions)} conditions"
+        + (f" ({places[0]})" if len(places) == 1 else "")
+        for method, places in sorted(wins.items(), key=lambda each: -len(each[1]))
+    ]
+    kind = "Highest test accuracy" if measure == "accuracy" else "Lowest test loss"
+    some = "" if comparison.base.fleet else " of the methods with a deadline"
+    return [f"{kind}{some}: {names.listed(told)}."] if told else []
+
+
+def _conditions(comparison: Comparison) -> dict[str, list[Case]]:
+    """The cases that differ in their method only, by what they have in common."""
+    by = ("split", "average", "more") if comparison.base.fleet else PARTS
+    found: dict[str, list[Case]] = {}
+    for case in comparison.results:
+        found.setdefault(", ".join(headings(comparison, case, by=by)), []).append(case)
+    return found
+
+
+def _order(
+    comparison: Comparison, cases: Sequence[Case]
+) -> tuple[Case | None, list[Case], dict[Case, dict[int, float]]]:
+    """The best with a deadline (on a clock, of all), all from the best on, and what they have."""
     measured = {case: found for case in cases if (found := tested(comparison, case))}
     means = {case: fmean(found.values()) for case, found in measured.items()}
-    rivals = [case for case in means if comparison.base.fleet or not names.waits(case.method)]
-    if len(means) < 2 or not rivals:
+    order = sorted(means, key=lambda c: means[c], reverse=at_end(comparison) == "accuracy")
+    rivals = [c for c in order if comparison.base.fleet or not names.waits(c.method)]
+    return (rivals[0] if rivals else None), order, measured
+
+
+def _best(comparison: Comparison, cases: Sequence[Case]) -> str:
+    """Who has the highest accuracy at the end, or the lowest loss, and what the others have."""
+    first, order, measured = _order(comparison, cases)
+    if len(order) < 2 or first is None:
         return ""
-    highest = at_end(comparison) == "accuracy"
-    order = sorted(means, key=lambda case: means[case], reverse=highest)
-    first = next(case for case in order if case in rivals)
     told, doubts = [], []
+    waiting = [c for c in order if names.waits(c.method) and not comparison.base.fleet]
     for case in [case for case in order if case != first]:
-        waits = " (waits)" * (names.waits(case.method) and case not in rivals)
-        told.append(f"{name(case)}{waits} {means[case]:.3f}")
+        waits = " (waits)" * (case in waiting)
+        told.append(f"{name(case)}{waits} {fmean(measured[case].values()):.3f}")
         signs = {
             ours > measured[case][seed]
             for seed, ours in measured[first].items()
             if measured[case].get(seed, ours) != ours
         }
         doubts += [name(case)] * (len(signs) > 1)
-    kind = "highest test accuracy" if highest else "lowest test loss"
-    some = " of the methods with a deadline" * (len(rivals) < len(means))
+    best = fmean(measured[first].values())
+    kind = "highest test accuracy" if at_end(comparison) == "accuracy" else "lowest test loss"
+    some = " of the methods with a deadline" * bool(waiting)
     doubt = f"; not with every seed ahead of {names.listed(doubts)}" if doubts else ""
-    return f"{name(first)} has the {kind}{some}, {means[first]:.3f} ({', '.join(told)}{doubt})."
+    return f"{name(first)} has the {kind}{some}, {best:.3f} ({', '.join(told)}{doubt})."
 
 
 def _race(comparison: Comparison, cases: Sequence[Case]) -> str:
-    """Who reaches the target, and when."""
+    """Who reaches the target, and when; on a simulated clock."""
+    if not comparison.base.fleet:
+        return ""
     runs = {case: comparison.clocked(case) for case in cases}
     waiting = comparison.waiting(cases[0])
     if all(r.target is None for each in runs.values() for r in each):
@@ -114,11 +155,6 @@ def mean_time(runs: Sequence[Clocked]) -> float | None:
     """The mean time to the target; None unless all seeds reached it."""
     times = [run.to_target for run in runs if run.to_target is not None]
     return fmean(times) if len(times) == len(runs) else None
-
-
-def name(case: Case) -> str:
-    """A method with its batches."""
-    return names.variant(case.method, case.batches)
 
 
 def number(value: float, digits: int = 3) -> str:

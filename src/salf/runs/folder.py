@@ -20,13 +20,14 @@ from safetensors.torch import save_model
 from torch import nn
 
 from salf.common.errors import SalfError
-from salf.common.files import locked, whole_file, write_whole
+from salf.common.files import json_text, locked, whole_file, write_whole
 from salf.core import rows as records
 from salf.core.layers import sent_bytes
 from salf.core.rows import Row
 from salf.data import Partitioned
 from salf.problem import Problem
 from salf.runs.config import Config
+from salf.runs.lanes import lanes
 from salf.runs.live_config import LiveConfig
 from salf.runs.presets import load_config
 from salf.runs.settings import Settings
@@ -146,7 +147,7 @@ class RunFolder:
         """Write what a finished run leaves. The summary comes last: it says that all is there."""
         self.write_metrics(rows)
         self.save_model(model)
-        write_whole(self.path / SUMMARY, json.dumps(summary, indent=2) + "\n")
+        write_whole(self.path / SUMMARY, json_text(summary))
 
     def save_model(self, model: nn.Module) -> None:
         """Write the model as it is now, to be read with `safetensors.torch.load_model`."""
@@ -205,6 +206,7 @@ def of_simulation(config: Config, history: History, simulation: Simulation) -> d
     }
     if isinstance(world := simulation.world, OnFleet):
         found["round"] = world.timing.shares(np.arange(world.users))
+        found["lanes"] = lanes(history, simulation)
     return found
 
 

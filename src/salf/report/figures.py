@@ -1,0 +1,169 @@
+"""Figures as data: lines, bars, cells and lanes. Pages draw them; pictures.py draws lines."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeVar
+
+from salf.report import names
+
+T = TypeVar("T")
+Records = list[dict[str, Any]]
+
+POINTS = 200  # of a curve, at most: more cannot be seen, and the page holds them all
+_ORDERED = (
+    "#332288", "#0072B2", "#56B4E9", "#009E73", "#A6A12B", "#E69F00", "#D55E00", "#882255",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis of numbers. It shows the data, or its `domain`."""
+
+    title: str
+    log: bool = False
+    percent: bool = False
+    seconds: bool = False
+    ticks: Sequence[float] = ()
+    domain: tuple[float, float] | None = None
+    free: bool = False  # every panel has its own scale
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a chart, or its bars. A dashed one is a level to compare the others with."""
+
+    name: str
+    colour: str
+    dashed: bool = False
+    bold: bool = False
+
+
+@dataclass(frozen=True)
+class Point:
+    """A mean, the ends of its interval, and a number to compare it with, in a panel of a chart."""
+
+    line: str
+    x: float
+    mean: float
+    low: float | None = None
+    high: float | None = None
+    reference: float | None = None
+    panel: str = ""
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Points joined by lines, in panels.
+
+    Intervals are a band around the line, or a bar through each dot. `reference` says how the
+    numbers to compare with are drawn; `level` is one that all lines are compared with.
+    """
+
+    points: Sequence[Point]
+    lines: Sequence[Line]
+    x: Axis
+    y: Axis
+    interval: Literal["band", "bar"] = "band"
+    joined: bool = True
+    reference: Literal["diamonds", "dashed", ""] = ""
+    level: float | None = None
+    marks: Sequence[tuple[float, str]] = ()  # vertical lines at x, with their labels
+    height: int = 220
+    widest: int = 560  # of one panel of a picture
+    wrap: int = 4  # so many panels of a picture side by side, and then the next row
+
+    def data(self) -> dict[str, Any]:
+        """The chart for a page, whose points are lists: it holds thousands of them."""
+        panels: dict[str, dict[str, list[list[float | None]]]] = {}
+        for p in self.points:
+            point = [p.x, p.mean, p.low, p.high, p.reference]
+            while point[-1] is None:
+                point.pop()
+            panels.setdefault(p.panel, {}).setdefault(p.line, []).append(point)
+        return {**asdict(self), "points": panels}
+
+
+@dataclass(frozen=True)
+class Bars:
+    """A value per group and line, side by side or stacked; `marks` are values to compare with."""
+
+    groups: Sequence[str]
+    lines: Sequence[Line]
+    values: Sequence[Sequence[float]]  # by line
+    y: Axis
+    marks: Sequence[float] = ()
+    stacked: bool = False
+    title: str = ""  # of the groups
+
+    def data(self) -> dict[str, Any]:
+        """The chart for a page."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """A part, from 0 to 1, for every row and column; None where there is nothing."""
+
+    rows: Sequence[str]
+    columns: Sequence[str]
+    values: Sequence[Sequence[float | None]]  # by row
+    value: str  # what it is
+    x: str
+    y: str = ""
+
+    def data(self) -> dict[str, Any]:
+        """The chart for a page."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """What users did in a few rounds: for each a row of [begin, end, place of the kind]."""
+
+    kinds: Sequence[Line]
+    rounds: Sequence[Mapping[str, Any]]  # each with name, end, deadline, users and their lanes
+
+    def data(self) -> dict[str, Any]:
+        """The chart for a page."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Charts with a title over them."""
+
+    charts: Sequence[Lines | Bars | Cells | Lanes]
+    title: str = ""
+    subtitle: Sequence[str] = ()
+
+    def data(self) -> dict[str, Any]:
+        """The figure for a page."""
+        charts = [{"kind": type(each).__name__, **each.data()} for each in self.charts]
+        return {"charts": charts, "title": self.title, "subtitle": list(self.subtitle)}
+
+
+def figure(
+    *charts: Lines | Bars | Cells | Lanes, title: str = "", subtitle: Sequence[str] = ()
+) -> Figure:
+    """Charts below each other."""
+    return Figure(charts, title, subtitle)
+
+
+def method_lines(methods: Sequence[str]) -> list[Line]:
+    """One line per method: FedAvg, which waits, dashed, and SALF bold."""
+    return [
+        Line(names.method(method), colour, names.waits(method), method == "salf")
+        for method, colour in zip(methods, names.colours(methods), strict=True)
+    ]
+
+
+def thinned(curve: Sequence[T]) -> list[T]:
+    """A curve with points left out evenly, where it has too many; the last one is always there."""
+    every = -(-len(curve) // POINTS) or 1
+    return list(curve[::-1][::every][::-1])
+
+
+def ordered(count: int) -> list[str]:
+    """Colours of things that have an order, such as layers."""
+    last = len(_ORDERED) - 1
+    return [_ORDERED[round(i * last / max(1, count - 1))] for i in range(count)]
