@@ -205,7 +205,7 @@ def test_a_plan_is_reproducible_continues_and_runs(tmp_path, monkeypatch):
         )
     with pytest.raises(SalfError, match="contains another plan"):
         plan_config(TINY.changed(lr=0.2), asked, tmp_path / "one")
-    first.save(tmp_path / "one", drawn=False)
+    first.save(tmp_path / "one")
     config = load_config(str(tmp_path / "one" / "config.toml"))
     history = salf.run(config).history
     assert history.test_accuracy == first.histories(first.best)[0].test_accuracy

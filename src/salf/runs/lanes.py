@@ -48,7 +48,7 @@ def lanes(history: History, simulation: Simulation) -> list[dict[str, Any]]:
                 begin = end
             last = float(times.done[user, done - 1]) if done else seconds
             mine.append((begin, last, LINK if done else LOST))
-            pieces.append([(round(a, 7), round(b, 7), kind) for a, b, kind in mine if b > a])
+            pieces.append([[round(a, 7), round(b, 7), kind] for a, b, kind in mine if b > a])
         fixed = world.has_deadline and not isinstance(world.deadline, Auto)
         found.append(
             {
