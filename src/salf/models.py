@@ -66,11 +66,8 @@ def vgg(shape: Shape, classes: int, depth: int = 11) -> nn.Sequential:
     for entry in VGG_PLANS[depth]:
         if isinstance(entry, int):
             # No bias: the batch norm would take it out again.
-            modules += [
-                nn.Conv2d(channels, entry, 3, padding=1, bias=False),
-                nn.BatchNorm2d(entry),
-                nn.ReLU(),
-            ]
+            conv = nn.Conv2d(channels, entry, 3, padding=1, bias=False)
+            modules += [conv, nn.BatchNorm2d(entry), nn.ReLU()]
             channels = entry
         else:
             # Before the ReLU, which is the same function on a quarter of the values.

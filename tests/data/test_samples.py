@@ -80,7 +80,11 @@ def test_float_labels_have_no_classes():
     [
         ((torch.zeros(2, 2), torch.tensor([0, -1])), None, "one of them is -1"),
         (None, (torch.zeros(2, 3), torch.tensor([0, 1])), r"\(2,\) but test samples have \(3,\)"),
-        (None, (torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64)), "no test samples"),
+        (
+            None,
+            (torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64)),
+            "and 0 test samples",
+        ),
         (None, (torch.zeros(2, 2), torch.zeros(2)), "both be integers or both be floats"),
         (None, (torch.zeros(2, 2), torch.tensor([1])), "2 inputs but 1 labels"),
         ((torch.tensor(1.0), torch.tensor([1])), None, "first dimension"),
@@ -110,7 +114,7 @@ WORDS = ["one", "two", "two"]
         (None, [None, None, None], "training labels cannot be converted"),
         (torch.full((3, 2), float("nan")), None, "training inputs contain NaN .*nan_to_num"),
         (None, torch.tensor([0.0, float("inf"), 1.0]), "training labels contain NaN"),
-        (torch.zeros(0, 2), torch.zeros(0).long(), "no training samples"),
+        (torch.zeros(0, 2), torch.zeros(0).long(), "has 0 training"),
     ],
 )
 def test_what_is_not_one_array_of_numbers_is_refused_with_the_way_out(inputs, labels, message):

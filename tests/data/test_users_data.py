@@ -75,7 +75,6 @@ def test_parts_are_views_of_one_array():
     assert parts.sizes(np.array([2, 0])).tolist() == [3, 2]
     assert parts.at(np.array([2, 0]), np.array([[2, 0], [1, 1]])).tolist() == [[3, 1], [5, 5]]
     assert parts[1].base is parts[0].base
-    assert Partition.of(parts) is parts
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from salf.runs.plan import Asked, Planner
 from salf.runs.pool import run_here, run_job
 from salf.runs.presets import load_config
 from salf.runs.search import Candidate, Race, crossing, leaders
-from salf.worlds.fleet.availability import markov
+from salf.worlds.fleet.availability import OnAndOff
 from salf.worlds.fleet.devices import Fleet
 
 TINY = Config(
@@ -70,7 +70,7 @@ def test_p_l_of_slow_classes_is_adel_fls(deadline):
 
 def test_devices_that_come_and_go_are_reached_less_and_a_cohort_as_often():
     fleet = Fleet("slow-classes", 40, seed=2)
-    away = law(fleet.available(markov(2.0, 2.0)))
+    away = law(fleet.available(OnAndOff(2.0, 2.0)))
     assert (away.unreached(0.05) > law(fleet).unreached(0.05)).all()
     assert 0.3 < away.available() < 0.7
     assert (law(fleet, cohort=10).unreached(0.05) > law(fleet).unreached(0.05)).all()

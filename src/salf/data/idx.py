@@ -18,8 +18,6 @@ PARTS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
 
 def load_idx(folder: Path) -> DataSet:
     """Load any folder with the four idx files of a data set, plain or .gz."""
-    if not folder.is_dir():
-        raise SalfError(f"{folder} is not a folder; pass the one that contains the four idx files.")
     train, test = decode_idx(read_files(find_parts(folder), PARTS, folder))
     classes = int(max(train.labels.max(), test.labels.max())) + 1
     return DataSet(f"idx:{folder}", train, test, classes, source=f"idx files in {folder}")
@@ -27,8 +25,8 @@ def load_idx(folder: Path) -> DataSet:
 
 def decode_idx(files: Mapping[str, DataFile]) -> tuple[Samples, Samples]:
     """Training and test samples."""
-
-    def samples(half: str) -> Samples:
+    halves = []
+    for half in ("train", "t10k"):
         images, labels = files[f"{half}-images"], files[f"{half}-labels"]
         x, y = _array(images), _array(labels)
         if x.dim() not in (3, 4) or y.dim() != 1 or len(x) != len(y) or len(x) == 0:
@@ -36,13 +34,14 @@ def decode_idx(files: Mapping[str, DataFile]) -> tuple[Samples, Samples]:
                 f"{labels.path} has shape {tuple(y.shape)} and {images.path} {tuple(x.shape)}: "
                 "images have 3 or 4 dimensions, and each of them one label."
             )
-        return Samples(x.unsqueeze(1) if x.dim() == 3 else x, y.to(torch.int64))
-
-    return samples("train"), samples("t10k")
+        halves.append(Samples(x.unsqueeze(1) if x.dim() == 3 else x, y.to(torch.int64)))
+    return halves[0], halves[1]
 
 
 def find_parts(folder: Path) -> dict[str, Path]:
     """Which file of a folder is which part, told by its name; a plain file goes before its .gz."""
+    if not folder.is_dir():
+        raise SalfError(f"{folder} is not a folder; pass the one that contains the four idx files.")
     found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):  # sorted: "name" comes before "name.gz"
         name = path.name.lower()

@@ -39,13 +39,9 @@ def load_folder(root: Path) -> DataSet:
         )
     inputs = torch.from_numpy(_pixels([path for path, _ in train + test]))
     labels, cut = torch.tensor([label for _, label in train + test]), len(train)
-    return DataSet(
-        f"folder:{root}",
-        Samples(inputs[:cut], labels[:cut]),
-        Samples(inputs[cut:], labels[cut:]),
-        classes=len(classes),
-        source=f"images in {root}, classes {', '.join(classes)}",
-    )
+    trained, tested = Samples(inputs[:cut], labels[:cut]), Samples(inputs[cut:], labels[cut:])
+    source = f"images in {root}, classes {', '.join(classes)}"
+    return DataSet(f"folder:{root}", trained, tested, len(classes), source)
 
 
 def _classes(folder: Path) -> list[str]:

@@ -39,12 +39,8 @@ def load(
     if spec in RECIPES:
         if folder is not None and not Path(folder).is_dir():
             raise SalfError(f"the data folder {folder} does not exist.")
-        return load_named(
-            RECIPES[spec],
-            None if folder is None else Path(folder),
-            cache_folder() if cache is None else Path(cache),
-            report or _LOG.warning,
-        )
+        at = None if folder is None else Path(folder)
+        return load_named(RECIPES[spec], at, Path(cache or cache_folder()), report or _LOG.warning)
     if spec == DIGITS:
         return load_digits()
     if kind == "synthetic" and (value or not colon):
@@ -53,9 +49,8 @@ def load(
                 f"the seed in {spec!r} must be an integer of at least 0, as in synthetic:7."
             )
         return synthetic(int(value or 0))
-    if kind in ("idx", "folder") and value:
-        path = Path(value).expanduser()
-        return load_idx(path) if kind == "idx" else load_folder(path)
+    if kind in FROM_PATH and value:
+        return FROM_PATH[kind](Path(value).expanduser())
     return _own(spec)
 
 
@@ -70,18 +65,18 @@ def example(spec: str, rows: int) -> tuple[Tensor, int]:
     return data.train.subset(torch.arange(min(rows, len(data.train)))).rows()[0], data.classes
 
 
+FROM_PATH = {"idx": load_idx, "folder": load_folder}
 GROUP = "salf.data"  # of entry points, for packages that bring data sets
 _LOG = logging.getLogger("salf.data")
 
 
 def _own(spec: str) -> DataSet:
     """A data set that a package or a file of one's own makes, by a call without arguments."""
-    kinds = [*RECIPES, DIGITS, "synthetic", "synthetic:SEED", "idx:PATH", "folder:PATH"]
-    if spec.rstrip(":") in ("synthetic", "idx", "folder"):  # which lacks its seed or path
+    kinds = [*RECIPES, DIGITS, "synthetic", "synthetic:SEED", *(f"{at}:PATH" for at in FROM_PATH)]
+    if spec.rstrip(":") in ("synthetic", *FROM_PATH):  # which lacks its seed or path
         raise unknown("data set", spec, kinds)
     made = registry.find("data set", spec, dict.fromkeys(kinds), GROUP)
-    if not isinstance(made, DataSet):
-        made = registry.call("data set", spec, made, {})
+    made = made if isinstance(made, DataSet) else registry.call("data set", spec, made, {})
     if not isinstance(made, DataSet):
         raise SalfError(
             f"{spec!r} returned a {type(made).__name__}, not a salf.DataSet: return "

@@ -54,8 +54,7 @@ class NamedSet:
 
 def load_named(recipe: NamedSet, folder: Path | None, cache: Path, report: Report) -> DataSet:
     """Look in the cache, then in `folder`, then fetch, and say what was tried if all that fails."""
-    home = cache / recipe.name
-    tried: list[str] = []
+    home, tried = cache / recipe.name, list[str]()
     for base in [home, *([folder] if folder else []), *([INSTALLED] if INSTALLED.is_dir() else [])]:
         if found := _look(recipe, base, tried, report):
             return _data_set(recipe, found, "the cache" if base == home else f"the folder {base}")
@@ -64,8 +63,8 @@ def load_named(recipe: NamedSet, folder: Path | None, cache: Path, report: Repor
         try:
             return _data_set(recipe, _fetched(recipe, source, home), source.name)
         except (SalfError, OSError, EOFError, zlib.error, tarfile.TarError) as error:
-            tried.append(f"{source.name}: {_reason(error)}")
-            report(f"that failed: {_reason(error)}")
+            tried.append(f"{source.name}: {str(error).rstrip('.')}")
+            report(f"that failed: {error}")
     raise DataUnavailable(
         f"{recipe.title} was not found and could not be downloaded (tried {'; '.join(tried)}). "
         f"To add it by hand, put {recipe.by_hand} into {home}, or into any folder and pass that "
@@ -81,7 +80,7 @@ def _look(recipe: NamedSet, base: Path, tried: list[str], report: Report) -> Hal
                 return _checked(recipe, read_files(paths, recipe.files, place), recipe.copies)
         except (SalfError, OSError) as error:
             # Said aloud, since the files are there and somebody thinks that they are good.
-            reasons.append(_reason(error))
+            reasons.append(str(error).rstrip("."))
             report(f"not used: {reasons[-1]}")
     tried.append(f"{base}: {', '.join(reasons) or 'not found'}")
     return None
@@ -122,10 +121,6 @@ def _fetched(recipe: NamedSet, source: Source, home: Path) -> Halves:
 def _data_set(recipe: NamedSet, found: Halves, origin: str) -> DataSet:
     train, test, checked = found
     return DataSet(recipe.name, train, test, CLASSES, f"{origin}, {checked}")
-
-
-def _reason(error: Exception) -> str:
-    return str(error).rstrip(".")
 
 
 def _find_batches(folder: Path) -> dict[str, Path]:

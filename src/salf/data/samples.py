@@ -68,8 +68,8 @@ class Samples:
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Samples":
         """The samples on `device`, with floating-point tensors converted to `dtype`."""
         inputs, labels = (
-            tensor.to(device, dtype if tensor.is_floating_point() else None)
-            for tensor in (self.inputs, self.labels)
+            each.to(device, dtype if each.is_floating_point() else None)
+            for each in (self.inputs, self.labels)
         )
         return replace(self, inputs=inputs, labels=labels)
 
@@ -85,9 +85,11 @@ class DataSet:
     source: str
 
     def __post_init__(self) -> None:
-        for half, samples in (("training", self.train), ("test", self.test)):
-            if len(samples) == 0:
-                raise SalfError(f"the data set {self.name} has no {half} samples.")
+        if not len(self.train) or not len(self.test):
+            raise SalfError(
+                f"the data set {self.name} has {len(self.train)} training and {len(self.test)} "
+                "test samples; both need at least one."
+            )
         if self.train.shape != self.test.shape:
             raise SalfError(
                 f"training samples have shape {self.train.shape} but test samples have "
@@ -109,18 +111,14 @@ def from_tensors(train: Any, test: Any, name: str = OWN) -> DataSet:
     targets of a regression.
     """
     trained, tested = samples_of("training", train), samples_of("test", test)
-    labels = (trained.labels, tested.labels)
-    if labels[0].is_floating_point() != labels[1].is_floating_point():
+    if trained.labels.is_floating_point() != tested.labels.is_floating_point():
         raise SalfError("training and test labels must both be integers or both be floats.")
-    classes = 0
-    if not labels[0].is_floating_point():
-        flat = torch.cat([half.flatten() for half in labels])
-        if len(flat) and int(flat.min()) < 0:
-            raise SalfError(
-                f"labels must be class numbers from 0 on; one of them is {int(flat.min())}."
-            )
-        classes = int(flat.max()) + 1 if len(flat) else 0
-    return DataSet(name, trained, tested, classes, source=name)
+    labels = torch.cat([trained.labels.flatten(), tested.labels.flatten()])
+    if not len(labels) or labels.is_floating_point():
+        return DataSet(name, trained, tested, 0, name)
+    if (least := int(labels.min())) < 0:
+        raise SalfError(f"labels must be class numbers from 0 on; one of them is {least}.")
+    return DataSet(name, trained, tested, int(labels.max()) + 1, name)
 
 
 def samples_of(whose: str, data: Any) -> Samples:

@@ -98,11 +98,7 @@ class Batches:
 
 
 class RoundBatches:
-    """The mini-batches of the users of one round.
-
-    All users' places are drawn together when the first of a local step is asked for, which is much
-    faster than one by one.
-    """
+    """The mini-batches of the users of one round, drawn for all of them at the same time."""
 
     def __init__(self, batches: Batches, draws: Draws, users: Ints) -> None:
         self._batches, self._draws, self._users = batches, draws, np.sort(users)
@@ -120,25 +116,19 @@ class RoundBatches:
     def _of_step(self, step: int) -> tuple[Ints, Ints]:
         """Where in their parts all users' rows are, and how many each has."""
         if step not in self._drawn:
-            size, held = self._batches.wanted(self._users), self._held
+            users, held = self._users, self._held
+            sizes = np.minimum(self._batches.wanted(users), held)
+            found = np.zeros((len(held), int(sizes.max())), np.int64)
             if self._batches.epochs:
-                sizes = np.broadcast_to(size, held.shape)
-                each = [
-                    epoch_places(self._draws, user, count, own, step)
-                    for user, count, own in zip(
-                        self._users.tolist(), held.tolist(), sizes.tolist(), strict=True
-                    )
-                ]
-                sizes = np.array([len(own) for own in each])
-                found = np.zeros((len(each), int(sizes.max())), np.int64)
-                for row, own in zip(found, each, strict=True):
-                    row[: len(own)] = own
+                for row, (user, count) in enumerate(
+                    zip(users.tolist(), held.tolist(), strict=True)
+                ):
+                    own = epoch_places(self._draws, user, count, int(sizes[row]), step)
+                    found[row, : len(own)], sizes[row] = own, len(own)
             else:
-                sizes = np.minimum(size, held)
-                found = np.zeros((len(held), int(sizes.max())), np.int64)
                 for count in np.unique(sizes):
                     alike = sizes == count
-                    own = places(self._draws, self._users[alike], held[alike], count, step)
+                    own = places(self._draws, users[alike], held[alike], count, step)
                     found[alike, :count] = own
             self._drawn[step] = found, sizes
         return self._drawn[step]

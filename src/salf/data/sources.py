@@ -4,7 +4,6 @@ A source puts files into a folder it is given, or raises SalfError or OSError wi
 What arrived is unpacked and checked by the caller.
 """
 
-import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -85,16 +84,6 @@ def _run(folder: Path, command: str, *arguments: str) -> None:
     except subprocess.TimeoutExpired:
         raise SalfError(f"{command} took more than {COMMAND_SECONDS} s") from None
     if done.returncode:
-        raise SalfError(f"{command} failed: {_reason(done.stderr)}")
-
-
-# The lines of npm (older versions: "npm ERR!") and apt that say why, among warnings and details.
-_ERROR = re.compile(
-    r"^(?:npm (?:error|ERR!)|E:) (?!code|errno|syscall|path|type|A complete log)(.+)", re.MULTILINE
-)
-
-
-def _reason(complaints: str) -> str:
-    """The line of a command's standard error that says why it failed."""
-    found = _ERROR.findall(complaints) or complaints.split("\n")
-    return next((line.strip() for line in found if line.strip()), "it gave no reason")[:200]
+        said = done.stderr.strip().splitlines() or ["it gave no reason"]
+        errors = [line for line in said if line.lower().startswith(("npm err", "e:"))]
+        raise SalfError(f"{command} failed: {(errors or said)[0][:200]}")

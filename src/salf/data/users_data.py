@@ -2,7 +2,6 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import Any
 
@@ -28,10 +27,8 @@ class Partition:
         self._starts = np.cumsum(sizes) - sizes
 
     @classmethod
-    def of(cls, parts: "Partition | Sequence[Index]") -> "Partition":
+    def of(cls, parts: Sequence[Index]) -> "Partition":
         """From one array of indices per user."""
-        if isinstance(parts, Partition):
-            return parts
         return cls(np.concatenate(parts), np.array([len(part) for part in parts]))
 
     def __len__(self) -> int:
@@ -102,7 +99,8 @@ class Partitioned(UsersData):
     """Users that hold parts of one data set."""
 
     def __init__(self, samples: Samples, parts: Partition | Sequence[Index]) -> None:
-        self.samples, self.parts = samples, Partition.of(parts)
+        self.samples = samples
+        self.parts = parts if isinstance(parts, Partition) else Partition.of(parts)
 
     def __len__(self) -> int:
         return len(self.parts)
@@ -154,8 +152,8 @@ class OwnData(UsersData):
         dtype: torch.dtype | None = None,
     ) -> None:
         self._make, self._users = make, users
-        self._device, self._dtype = device or torch.device("cpu"), dtype
-        self._made: OrderedDict[int, Any] = OrderedDict()
+        self._to = device or torch.device("cpu"), dtype
+        self._made: dict[int, Any] = {}
 
     def __len__(self) -> int:
         return self._users
@@ -177,20 +175,19 @@ class OwnData(UsersData):
     def _at(self, user: int, places: Index) -> tuple[Tensor, Tensor]:
         data = self._of(user)
         if isinstance(data, Samples):
-            return data.rows(torch.from_numpy(places).to(self._device))
-        drawn = items_of(f"user {user}'s", data, places.tolist())
-        return drawn.to(self._device, self._dtype).rows()
+            return data.rows(torch.from_numpy(places).to(self._to[0]))
+        return items_of(f"user {user}'s", data, places.tolist()).to(*self._to).rows()
 
     def _of(self, user: int) -> Any:
         """A user's samples, or its data set, whose samples are made when they are drawn."""
         if user not in self._made:
             data = self._make(user)
             if not is_data_set(data):
-                data = samples_of(f"user {user}'s", data).to(self._device, self._dtype)
+                data = samples_of(f"user {user}'s", data).to(*self._to)
             _check_some(user, data)
             self._made[user] = data
             if len(self._made) > self.KEPT:
-                self._made.popitem(last=False)
+                del self._made[next(iter(self._made))]
         return self._made[user]
 
 

@@ -331,7 +331,7 @@ def _dealt(config: Config, fleet: Fleet | None, data: UsersData) -> Fleet:
     if how == "size":
         fleet = fleet.paired(how, sizes=data.sizes(np.arange(len(data))))
     elif how == "labels":
-        fleet = fleet.paired(how, dominant=data.label_mixes().argmax(axis=1))
+        fleet = fleet.paired(data.label_mixes().argmax(axis=1))
     if not isinstance(available, ByLabels):
         return fleet
     of_users = available.of_users(data.label_mixes())

@@ -23,6 +23,7 @@ from salf.worlds.depth import DepthDistribution
 Memory = npt.NDArray[Any]
 Arrived = tuple[Arrivals, Memory]
 DELAY = 2  # rounds that a straggler is late per layer, as the paper has it
+NEEDS_CLOCK = "needs a clock that says how long users take: set a fleet, such as fleet='phones'."
 
 
 class World(ABC):
@@ -94,9 +95,9 @@ class World(ABC):
         """The arrivals of round t, or an error that says what is wrong with them."""
         if self.trusted:
             return arrived
-        name = type(self).__name__
+        does = f"{type(self).__name__}.arrivals must return"
         if not isinstance(arrived, Arrivals):
-            raise SalfError(f"{name} must return salf.Arrivals, not a {type(arrived).__name__}.")
+            raise SalfError(f"{does} salf.Arrivals, not a {type(arrived).__name__}.")
         limits = {
             "user": (0, self.users - 1),
             "depth": (1, self.layers + 1),
@@ -106,16 +107,14 @@ class World(ABC):
             "planned": (1, np.inf),
             "steps": (1, arrived.planned.max(initial=1)),
         }
-        for field, (low, high) in limits.items():
-            entries, shape = getattr(arrived, field), (np.size(arrived.user),)
+        for name, (low, high) in limits.items():
+            entries, shape = getattr(arrived, name), (np.size(arrived.user),)
             if not isinstance(entries, np.ndarray) or entries.shape != shape:
-                raise SalfError(
-                    f"{name}.arrivals must return {field} as an array of shape {shape}."
-                )
+                raise SalfError(f"{does} {name} as an array of shape {shape}.")
             if arrived.users and not low <= entries.min() <= entries.max() <= high:
                 raise SalfError(
-                    f"{name}.arrivals must return {field} from {low} to {high} in round {t}, not "
-                    f"{entries.min()} to {entries.max()}."
+                    f"{does} {name} from {low} to {high} in round {t}, not {entries.min()} to "
+                    f"{entries.max()}."
                 )
         return arrived
 
@@ -145,10 +144,7 @@ class World(ABC):
 
     def buffered(self, size: int) -> "World":
         """These users when the server takes a step whenever `size` updates have arrived."""
-        raise SalfError(
-            "a buffer of updates needs a clock that says when they arrive: set a fleet, such as "
-            "fleet='phones'."
-        )
+        raise SalfError(f"a buffer of updates {NEEDS_CLOCK}")
 
     def timely(self, fastest: float, measured: bool, most: int) -> "World":
         """These users when each is given what fits into the time of the `fastest` part of them.
@@ -156,10 +152,7 @@ class World(ABC):
         That is the time they are expected to need, or, if `measured`, the time they will need. No
         user does the planned local steps more than `most` times.
         """
-        raise SalfError(
-            "assigning work that fits needs a clock that says how long it takes: set a fleet, "
-            "such as fleet='phones'."
-        )
+        raise SalfError(f"assigning work that fits {NEEDS_CLOCK}")
 
 
 class AtDeadline(World):
@@ -167,8 +160,7 @@ class AtDeadline(World):
 
     def __init__(self, law: DepthDistribution) -> None:
         self.law, self.users, self.layers = law, law.users, law.layers
-        own = (depth.Uniform, depth.Mixture, depth.PerUser)
-        self.trusted = type(self) is AtDeadline and type(law) in own
+        self.trusted = type(law) in (depth.Uniform, depth.Mixture, depth.PerUser)
 
     def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
         return self.law.draw(draws, users), memory
@@ -307,8 +299,7 @@ GROUP = "salf.depths"  # of entry points, for packages that bring laws of depth 
 def parse(spec: str, users: int, layers: int, ratio: float) -> World:
     """The world that `--depth` names: a law of depth, or a law or world of one's own.
 
-    A class or function of your own is called with those of the keywords `users`, `layers` and
-    `stragglers` that it takes, and makes a `DepthDistribution` or a `World`.
+    Yours is called with those of the keywords `users`, `layers` and `stragglers` that it takes.
     """
     if spec.partition(":")[0] in depth.KINDS:
         return AtDeadline(depth.parse(spec, users, layers, ratio))

@@ -56,9 +56,6 @@ class Uniform(DepthDistribution):
     users: int
     layers: int
 
-    def __post_init__(self) -> None:
-        _check_counts(self.users, self.layers)
-
     def draw(self, draws: Draws, users: Ints, busy: int = 0) -> Arrivals:
         depth = _uniform(draws.uniform(users, Purpose.DEPTH)[:, 0], self.layers)
         return Arrivals.at(depth, asked=len(users) + busy, user=users)
@@ -86,7 +83,6 @@ class Mixture(DepthDistribution):
     chances: tuple[float, ...] = ()  # of a straggler's depth 1..L+1
 
     def __post_init__(self) -> None:
-        _check_counts(self.users, self.layers)
         if not 0 <= self.ratio <= 1:
             raise SalfError(f"the ratio of stragglers must be in [0, 1], not {self.ratio}.")
         if self.chances:
@@ -175,11 +171,6 @@ def fixed(depths: Sequence[int], layers: int) -> PerUser:
     if outside := [depth for depth in depths if not 1 <= depth <= layers + 1]:
         raise SalfError(f"depth {outside[0]} is outside 1..{layers + 1} ({layers} layers).")
     return PerUser(np.eye(layers + 1)[np.asarray(depths, np.int64) - 1])
-
-
-def _check_counts(users: int, layers: int) -> None:
-    if users < 1 or layers < 1:
-        raise SalfError(f"users and layers must be at least 1, not {users} and {layers}.")
 
 
 def _uniform(place: Floats, layers: int) -> Ints:

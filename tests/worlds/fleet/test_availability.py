@@ -13,7 +13,7 @@ from salf.worlds.fleet.availability import (
     Clients,
     DayAndNight,
     Intervals,
-    markov,
+    OnAndOff,
     sessions,
 )
 
@@ -79,7 +79,7 @@ def test_most_devices_are_available_at_night():
 
 @pytest.mark.parametrize("time", [0.0, 50.0, 5_000.0])
 @pytest.mark.parametrize(
-    ("available", "wanted"), [(markov(60, 240), 0.2), (sessions(0.3, 20.0, 1.0), 0.3)]
+    ("available", "wanted"), [(OnAndOff(60, 240), 0.2), (sessions(0.3, 20.0, 1.0), 0.3)]
 )
 def test_devices_come_and_go_and_are_in_equilibrium_from_the_start(available, wanted, time):
     near(share(available, time), wanted)
@@ -113,18 +113,18 @@ def test_clients_have_the_sessions_and_gaps_of_the_measured_ones_and_shares_of_t
 
 
 def test_what_a_device_does_depends_on_nobody_else_and_not_on_who_asked_before():
-    available = markov(10, 30, seed=5)
+    available = OnAndOff(10, 30, seed=5)
     alone = available.window(np.array([7]), np.array([444.0]))
     together = available.window(np.arange(20), np.full(20, 444.0))
     assert (alone[0][0], alone[1][0]) == (together[0][7], together[1][7])
-    again = markov(10, 30, seed=5).window(np.array([7]), np.array([444.0]))
+    again = OnAndOff(10, 30, seed=5).window(np.array([7]), np.array([444.0]))
     assert again == alone
-    assert markov(10, 30, seed=6).window(np.array([7]), np.array([444.0])) != alone
+    assert OnAndOff(10, 30, seed=6).window(np.array([7]), np.array([444.0])) != alone
 
 
 def test_later_times_are_not_looked_for_from_the_beginning(monkeypatch):
     """The cycles of 10,000 s are 250 blocks; the next times are in the last ones."""
-    available, drawn = markov(1, 0.25, seed=5), []
+    available, drawn = OnAndOff(1, 0.25, seed=5), []
     lengths = type(available)._lengths
 
     def counted(self, devices, blocks):
@@ -138,14 +138,14 @@ def test_later_times_are_not_looked_for_from_the_beginning(monkeypatch):
         drawn.clear()
         found = available.elapsed(who, start, work)
         assert len(drawn) < 60  # two or three for each session of 1 s
-        other = markov(1, 0.25, seed=5)
+        other = OnAndOff(1, 0.25, seed=5)
         np.testing.assert_array_equal(found, other.elapsed(who, start, work))
         assert sum(each is other for each in drawn) > 200
 
 
 def test_windows_follow_each_other_without_overlap():
     for available in (
-        markov(10, 30),
+        OnAndOff(10, 30),
         sessions(0.2, 5.0, 2.0),
         DayAndNight(period=100, spread=9),
         Clients(),
@@ -181,7 +181,7 @@ def test_availability_that_cannot_be_read_is_refused(spec):
 
 def test_a_copy_does_not_know_what_was_looked_at():
     """So a fleet is the same object to a run that continues, whoever used it in between."""
-    available = markov(10, 30, seed=5)
+    available = OnAndOff(10, 30, seed=5)
     before = pickle.dumps(available)
     wanted = available.window(np.array([7]), np.array([444.0]))
     assert pickle.dumps(available) == before

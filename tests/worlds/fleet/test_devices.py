@@ -11,7 +11,7 @@ import salf
 from salf.common.errors import SalfError
 from salf.core.draws import Keyed
 from salf.core.layers import Layers
-from salf.worlds.fleet.availability import markov
+from salf.worlds.fleet.availability import OnAndOff
 from salf.worlds.fleet.cost import Cost
 from salf.worlds.fleet.devices import LAYERS, MULTIPLY_ADDS
 from salf.worlds.fleet.jitter import ExponentialLayers
@@ -128,10 +128,10 @@ def test_every_way_to_make_a_fleet_takes_an_availability(tmp_path):
     path = tmp_path / "fleet.csv"
     path.write_text("speed\n1e6\n2e6\n")
     spec, who, at = "markov:30,10", np.arange(2), np.zeros(2)
-    wanted = markov(30, 10).window(who, at)
+    wanted = OnAndOff(30, 10).window(who, at)
     for fleet in (
         salf.Fleet.csv(path, availability=spec),
-        salf.Fleet.csv(path, availability=markov(30, 10)),
+        salf.Fleet.csv(path, availability=OnAndOff(30, 10)),
         salf.Fleet.csv(path).available(spec),
         salf.Fleet(str(path), users=2, availability=spec),
         salf.Fleet("phones", users=2, availability=spec),
@@ -192,10 +192,9 @@ def test_files_that_are_no_fleet_are_refused(tmp_path, content):
 
 def test_slow_devices_hold_the_first_labels_or_the_fewest_samples():
     fleet = salf.Fleet.of([3.0, 1.0, 2.0])
-    assert fleet.paired("random").devices.speed.tolist() == [3, 1, 2]
-    by_label = fleet.paired("labels", dominant=np.array([5, 9, 0]))
+    by_label = fleet.paired(np.array([5, 9, 0]))
     assert by_label.devices.speed.tolist() == [2, 3, 1]
-    by_size = fleet.paired("size", sizes=np.array([10, 20, 30]))
+    by_size = fleet.paired(np.array([10, 20, 30]))
     assert by_size.devices.speed.tolist() == [1, 2, 3]
 
 
@@ -227,7 +226,7 @@ def test_a_million_devices_are_made_and_one_is_looked_at():
 def test_a_preview_by_hand():
     """Speeds 10 and 1 a second; 24 multiply-adds a row, one row: done after 4.8 and 48 s."""
     net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
-    seen = salf.Fleet.of([10.0, 1.0]).preview(net, deadline=10.0, batch_size=1)
+    seen = salf.Fleet.of([10.0, 1.0]).preview(net, 10.0, example=torch.zeros(2, 4), batch_size=1)
     # forward 18, backward 12 of layer 2 and 12 of layer 1: 30 and 42.
     np.testing.assert_allclose(seen.expected, [4.2, 42])
     assert seen.reach.tolist() == [[1, 0], [1, 0]]

@@ -55,7 +55,7 @@ def test_it_converges_to_the_truth(law, seconds):
     # 400 observations of a user: a share of 1/2 has a standard error of 0.025.
     times = timing(law)
     model, known = learned(times, [seconds], nominal=2 * times.expected_done(EVERYBODY), memory=1.0)
-    truth = times.reach_always(EVERYBODY, seconds)
+    truth = times.reach(EVERYBODY, 0.0, seconds)
     error = np.abs(model.reach(known, EVERYBODY, seconds) - truth)
     assert error.mean() < 0.03
     assert error.max() < 0.12
@@ -68,10 +68,10 @@ def test_it_predicts_deadlines_that_were_not_tried(law):
     times = timing(law)
     model, known = learned(times, [4.0], memory=1.0)
     for seconds in (2.5, 6.0):
-        truth = times.reach_always(EVERYBODY, seconds)
+        truth = times.reach(EVERYBODY, 0.0, seconds)
         error = np.abs(model.reach(known, EVERYBODY, seconds) - truth)
         assert error.mean() < 0.05
-        tried = np.abs(times.reach_always(EVERYBODY, 4.0) - truth)
+        tried = np.abs(times.reach(EVERYBODY, 0.0, 4.0) - truth)
         assert error.mean() < tried.mean() / 3  # better than to take over what was seen
 
 
@@ -80,7 +80,7 @@ def test_it_learns_from_several_deadlines_with_a_wrong_nominal_time():
     wrong = 3 * times.expected_done(EVERYBODY)
     model, known = learned(times, [2.0, 4.0, 7.0], nominal=wrong)
     for seconds in (2.0, 3.0, 4.0, 5.5, 7.0):
-        truth = times.reach_always(EVERYBODY, seconds)
+        truth = times.reach(EVERYBODY, 0.0, seconds)
         assert np.abs(model.reach(known, EVERYBODY, seconds) - truth).mean() < 0.04
 
 
@@ -106,7 +106,7 @@ def test_a_user_with_few_observations_is_taken_for_one_of_the_fleet():
     for t in range(1, 21):
         known = model.learn(known, others, 8.0, depths(times, 8.0, t, others))
     new = np.array([0])
-    truth = times.reach_always(np.arange(20), 8.0)[:, :1]
+    truth = times.reach(np.arange(20), 0.0, 8.0)[:, :1]
     assert np.abs(model.reach(known, new, 8.0) - truth).max() < 0.1
     assert np.abs(model.reach(model.start(), new, 8.0) - truth).max() > 0.4
     for _ in range(10):  # but its own depths count more

@@ -189,7 +189,7 @@ def test_a_method_without_a_deadline_says_what_is_missing_before_data_are_looked
         ({"method": "drop", "reach": "learned"}, "drop with average reached does not use p_l"),
         ({"method": salf.method("drop"), "reach": "learned"}, "does not use p_l"),
         ({"average": "all", "reach": "learned"}, "salf with average all does not use p_l"),
-        ({"method": salf.method("asyncfl", delay=2)}, "delay counts rounds"),
+        ({"method": salf.method("asyncfl", delay=2)}, "leave out delay"),
         ({"method": "asyncfl", "options": {"delay": 3, "buffer": 2}}, "leave out delay"),
         ({"method": "asyncfl", "options": {"buffer": 2}}, "leave out deadline="),
         ({"method": salf.method("asyncfl", buffer=2)}, "leave out deadline="),
@@ -274,7 +274,7 @@ def test_a_deadline_that_is_just_enough_is_enough():
     for speed in (23456.0, 22222.0, 17.3):
         net = small_net()
         fleet = salf.Fleet.of([speed] * 4, up=54321.0, down=98765.0)
-        enough = float(fleet.preview(net, deadline=1.0).expected.max())
+        enough = float(fleet.preview(net, 1.0, example=x[:16]).expected.max())
         history = salf.train(net, (x, y), fleet=fleet, deadline=enough, rounds=2)
         assert history.rows[0].reached == (4, 4)
 

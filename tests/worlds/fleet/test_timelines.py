@@ -1,7 +1,5 @@
 """Timelines of three users, worked out by hand, for every rule by which a round ends."""
 
-from dataclasses import dataclass, field
-
 import by_hand
 import numpy as np
 import pytest
@@ -225,19 +223,8 @@ def test_users_may_be_in_any_order():
     in_order = times.round(Keyed(7, 5), EVERYBODY, 0.0).done
     reversed_ = times.round(Keyed(7, 5), EVERYBODY[::-1].copy(), 0.0).done
     np.testing.assert_array_equal(reversed_, in_order[::-1])
-    reach = times.reach_always(EVERYBODY, 2.0)
-    np.testing.assert_array_equal(times.reach_always(EVERYBODY[::-1].copy(), 2.0), reach[:, ::-1])
-
-
-@dataclass(frozen=True)
-class Counted(ExponentialLayers):
-    """Counts how often it is drawn: layers of different means have no closed form."""
-
-    drawn: list = field(default_factory=list)
-
-    def complete(self, nominal, draws, users):
-        self.drawn.append(len(users))
-        return super().complete(nominal, draws, users)
+    reach = times.reach(EVERYBODY, 0.0, 2.0)
+    np.testing.assert_array_equal(times.reach(EVERYBODY[::-1].copy(), 0.0, 2.0), reach[:, ::-1])
 
 
 def test_chances_without_a_closed_form_are_simulated():
@@ -247,20 +234,11 @@ def test_chances_without_a_closed_form_are_simulated():
     """
     times = timing(jitter=ExponentialLayers())
     for speed, user in ((5.0, 0), (1.0, 2)):
-        reach = times.reach_always(EVERYBODY, 1.5 * 5 / speed)
+        reach = times.reach(EVERYBODY, 0.0, 1.5 * 5 / speed)
         a, b, x = 1 / 0.6, 1 / 0.4, 1.5
         both = 1 - (b * np.exp(-a * x) - a * np.exp(-b * x)) / (b - a)
         assert reach[1, user] == pytest.approx(1 - np.exp(-a * x), abs=0.035)
         assert reach[0, user] == pytest.approx(both, abs=0.035)
-
-
-def test_what_is_drawn_for_chances_serves_all_deadlines():
-    law = Counted()
-    times = timing(jitter=law)
-    times.reach_always(EVERYBODY, 1.5)
-    drawn = len(law.drawn)
-    times.reach_always(EVERYBODY, 2.5)
-    assert len(law.drawn) == drawn > 0
 
 
 def test_layers_of_1_and_9_ns_do_not_take_equally_long():

@@ -98,9 +98,8 @@ class Assigned(Availability):
     devices: Availability
     device_of: Ints
 
-    @property
-    def memory(self) -> float:  # type: ignore[override]
-        return self.devices.memory
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "memory", self.devices.memory)
 
     def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
         return self.devices.window(self.device_of[devices], times)
@@ -138,13 +137,12 @@ class OnAndOff(Availability):
 
     `on` and `off` are the mean times. Times off are exponential. Times on are exponential too,
     which makes a Markov chain, or, with `log_sd`, log-normal with that standard deviation of their
-    logarithm, which makes many short sessions and few long ones. Devices are in equilibrium from
-    the start.
+    logarithm. Devices are in equilibrium from the start.
     """
 
     CYCLES = 32  # drawn at a time
 
-    def __init__(self, on: float, off: float, log_sd: float | None = None, seed: int = 0) -> None:
+    def __init__(self, on: float, off: float, seed: int = 0, log_sd: float | None = None) -> None:
         if not on > 0 or not off > 0:
             raise SalfError(f"mean times on and off must be above 0, not {on} and {off}.")
         self.on, self.off, self.log_sd, self.seed = on, off, log_sd, seed
@@ -221,11 +219,6 @@ class OnAndOff(Availability):
         return np.asarray(-self.off * np.log1p(-first))
 
 
-def markov(on: float, off: float, seed: int = 0) -> OnAndOff:
-    """Available for an exponential time of mean `on`, then not, for one of mean `off`."""
-    return OnAndOff(on, off, None, seed)
-
-
 def sessions(
     part: float = 0.095, median: float = 181.0, log_sd: float = 2.6, seed: int = 0
 ) -> OnAndOff:
@@ -234,7 +227,7 @@ def sessions(
     The defaults are a fit to phones (docs/fleets.md).
     """
     on = median * float(np.exp(log_sd**2 / 2))
-    return OnAndOff(on, on * (1 / part - 1), log_sd, seed)
+    return OnAndOff(on, on * (1 / part - 1), seed, log_sd)
 
 
 class Quantiles:
@@ -269,7 +262,7 @@ class Clients(OnAndOff):
     SHARES = np.array([[0, 0.05, 0.25, 0.5, 0.75, 0.95, 1], [0.44, 0.59, 0.7, 0.77, 0.86, 0.99, 1]])
 
     def __init__(self, seed: int = 0) -> None:
-        super().__init__(self.ON.mean, self.OFF.mean, seed=seed)
+        super().__init__(self.ON.mean, self.OFF.mean, seed)
 
     def time_available(self, devices: Ints) -> Floats:
         u = keyed_uniform(self.seed, 0, devices, Purpose.AVAILABLE, 1, 0)[:, 0]
@@ -301,8 +294,8 @@ class Intervals(Availability):
         periods: Mapping[int, float] | None = None,
     ) -> None:
         for device, own in intervals.items():
-            ordered = [time for pair in own for time in pair]
-            if not own or any(b <= a for a, b in own) or ordered != sorted(ordered):
+            times = [time for pair in own for time in pair]
+            if not own or any(b <= a for a, b in own) or times != sorted(times):
                 raise SalfError(
                     f"the intervals of device {device} must be in order and must not overlap."
                 )
@@ -358,8 +351,7 @@ def parse(spec: str, seed: int = 0) -> Availability:
                 "write two numbers of seconds, on and off, as in markov:600,3000, or a part of the "
                 f"users and the seconds of a slot, as in by-labels:0.1,1, not {spec!r}."
             ) from None
-        make = markov if kind == "markov" else ByLabels
-        return make(first, second, seed)
+        return OnAndOff(first, second, seed) if kind == "markov" else ByLabels(first, second, seed)
     if spec.endswith(".csv"):
         return Intervals.csv(spec)
     raise unknown("availability", spec, KINDS)

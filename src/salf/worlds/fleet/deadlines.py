@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import exp, inf
-from pathlib import Path
 from typing import Any
 
 from salf.common.errors import SalfError
@@ -34,9 +33,7 @@ class DeadlineSchedule(Deadline):
     seconds: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        if not self.seconds:
-            raise SalfError("a schedule of deadlines needs at least one.")
-        for each in self.seconds:
+        for each in self.seconds or (0.0,):
             if not 0 < each < inf:
                 raise SalfError(f"the deadline must be a positive time in seconds, not {each!r}.")
 
@@ -46,11 +43,6 @@ class DeadlineSchedule(Deadline):
 
     def of(self, t: int, current: float) -> float:
         return self.seconds[min(t, len(self.seconds)) - 1]
-
-    @classmethod
-    def csv(cls, path: Path | str) -> "DeadlineSchedule":
-        """From the column `deadline` of a file, in seconds, a line per round."""
-        return cls(tuple(seconds for (seconds,) in read_numbers(path, "deadline")))
 
 
 @dataclass(frozen=True)
@@ -90,7 +82,7 @@ def parse(setting: float | str) -> Deadline:
         return DeadlineSchedule((float(setting),))
     kind, _, value = setting.partition(":")
     if kind != "auto":
-        return DeadlineSchedule.csv(setting)
+        return DeadlineSchedule(tuple(each for (each,) in read_numbers(setting, "deadline")))
     try:
         reach = float(value or REACH)
     except ValueError:

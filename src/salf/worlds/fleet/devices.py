@@ -108,8 +108,8 @@ class Devices:
                 raise SalfError(f"{name} must be positive for every device.")
         if self.latency.shape != self.speed.shape or not (self.latency >= 0).all():
             raise SalfError("latency must be at least 0 for every device.")
-        if not len(self.speed) or not np.isfinite(self.speed).all():
-            raise SalfError("a fleet needs at least one device, and finite speeds.")
+        if not len(self.speed) or not np.isfinite([self.speed, self.latency]).all():
+            raise SalfError("a fleet needs at least one device, and finite speeds and latencies.")
         if absent := self.availability.unknown(len(self.speed)):
             raise SalfError(
                 f"{len(absent)} of {len(self.speed)} devices have no intervals, such as device "
@@ -181,7 +181,7 @@ class Fleet:
         """
         speeds = np.asarray(speed, np.float64).reshape(-1)
 
-        def each(values: float | Sequence[float]) -> Floats:
+        def each(values: Any) -> Floats:
             return np.broadcast_to(np.asarray(values, np.float64), speeds.shape).copy()
 
         try:
@@ -211,19 +211,19 @@ class Fleet:
         """A fleet from a file with a line per device.
 
         The column `speed` is required; `up`, `down`, `latency` and `jitter` are optional. If
-        there are more `users` than devices, devices are reused in turn. Fewer users are an error,
-        since it is unclear which devices they have.
+        there are more `users` than devices, devices are reused in turn. Fewer users are an error.
         """
         from salf.worlds.fleet.files import read
 
         devices = read(Path(path))
-        if users is not None and users < len(devices.speed):
+        count = len(devices.speed)
+        if users is not None and users < count:
             raise SalfError(
-                f"the fleet {path} has {len(devices.speed)} devices for {users} users: set users "
-                f"to {len(devices.speed)}, or remove lines."
+                f"the fleet {path} has {count} devices for {users} users: set users to {count}, or "
+                "remove lines."
             )
-        if users is not None and users != len(devices.speed):
-            devices = devices.of(np.arange(users) % len(devices.speed))
+        if users is not None and users > count:
+            devices = devices.of(np.arange(users) % count)
         return cls.made(Path(path).stem, devices).available(availability)
 
     def __len__(self) -> int:
@@ -256,21 +256,9 @@ class Fleet:
         usual = np.array([np.mean(kind.multiply_add) for kind in of.kinds])
         return of.speed if len(usual) == 1 else np.asarray(of.speed / usual[of.kind])
 
-    def paired(self, how: Pair, dominant: Ints | None = None, sizes: Ints | None = None) -> "Fleet":
-        """These devices, assigned to users at random or by their data.
-
-        `random`: user u has device u. Devices of named fleets are drawn at random.
-        `labels`: users sorted by their most frequent label get devices sorted by speed, slowest
-        first. `size`: the same with users sorted by their number of samples, so that slow users
-        have few.
-        """
-        if how == "random":
-            return self
-        by = dominant if how == "labels" else sizes
-        if by is None:
-            raise SalfError(f"pair {how!r} needs to know every user's {how} in advance.")
-        order = np.empty(len(self), np.int64)
-        order[np.argsort(by, kind="stable")] = np.argsort(self.pace, kind="stable")
+    def paired(self, by: Ints) -> "Fleet":
+        """These devices for users sorted by a number of each: the smallest gets the slowest."""
+        order = np.argsort(self.pace, kind="stable")[np.argsort(np.argsort(by, kind="stable"))]
         return Fleet.made(self.name, self.devices.of(order))
 
     def slowest(self, part: float = 0.1) -> Ints:
@@ -287,7 +275,7 @@ class Fleet:
     ) -> "Preview":
         """Which layers users would reach and how long rounds would take, without training.
 
-        Settings are `example`, `layers`, `batch_size`, `local_steps`, `batches` and `cohort`.
+        Settings are `example` (a batch of inputs), `layers`, `batch_size` and `local_steps`.
         """
         from salf.worlds.fleet.preview import of_model
 

@@ -17,7 +17,7 @@ from salf.common.errors import SalfError
 from salf.common.files import write_whole
 from salf.core.draws import Purpose
 from salf.worlds.fleet.availability import Always, Availability, Intervals
-from salf.worlds.fleet.devices import DeviceClass, Devices
+from salf.worlds.fleet.devices import DeviceClass, Devices, Fleet
 
 CAPACITY, BEHAVIOUR = "client_device_capacity", "client_behave_trace"
 URL = (
@@ -58,15 +58,9 @@ def fedscale(folder: Path, users: int, seed: int, typical: DeviceClass) -> Devic
             )
     except Exception as error:  # a broken pickle may raise anything
         raise SalfError(f"cannot read FedScale's files in {folder}: {error!r}.") from None
-    link = kbit[some] * KBIT
-    return Devices(
-        speed=np.median(milliseconds) / milliseconds[some],
-        up=link,
-        down=link,
-        latency=np.zeros(users),
-        availability=available,
-        kinds=(typical,),
-    )
+    speed, link = np.median(milliseconds) / milliseconds[some], kbit[some] * KBIT
+    fleet = Fleet.of(speed, up=link, down=link, counted=typical, availability=available)
+    return fleet.devices
 
 
 def _intervals(client: Any) -> list[tuple[float, float]]:

@@ -21,14 +21,12 @@ def read(path: Path) -> Devices:
     """The devices of a file: lines with the constants of a class have a speed relative to it."""
     try:
         lines = _lines(path)
-        if not lines:
-            raise ValueError("it has no devices")
-        columns = set(lines[0])
+        columns = {*lines[0]} if lines else set()
         calibrated = columns >= {*CONSTANTS}
         if columns - {*OPTIONAL, *CONSTANTS, "name"} or not (calibrated or "speed" in columns):
             raise ValueError(
-                f"it must have the column speed, or {', '.join(CONSTANTS)}, and may have "
-                f"{', '.join(OPTIONAL)} and name"
+                f"it must have devices, with the column speed, or {', '.join(CONSTANTS)}, and may "
+                f"have {', '.join(OPTIONAL)} and name"
             )
         lines = [line for line in lines for _ in range(int(line.get("users") or 1))]
         found: dict[str, Any] = {
@@ -60,9 +58,9 @@ def _lines(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
-def _device_class(launch: str, parameter: str, multiply_add: str) -> DeviceClass:
-    constants = _constant(multiply_add), _constant(launch), _constant(parameter)
-    return DeviceClass("calibrated devices", *constants)
+def _device_class(*constants: str) -> DeviceClass:
+    named: Any = dict(zip(CONSTANTS, map(_constant, constants), strict=True))
+    return DeviceClass("calibrated devices", **named)
 
 
 def _constant(cell: str) -> float | Floats:

@@ -30,12 +30,10 @@ class Delayed(OnFleet):
     def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
         clock, seconds = float(memory[CLOCK]), self.deadline.of(t, float(memory[TMAX]))
         begun, after = self._begin(t, draws, users, memory)
-        due = after[DUE, 1:]
-        at_work = np.flatnonzero(due > 0)
-        end = min(float(due[at_work].max(initial=clock)), clock + seconds)
-        if not len(at_work):
-            end = clock + seconds
-        return self._step(t, begun, after, at_work[due[at_work] <= end], clock, end, len(users))
+        at_work, due = self.busy(t, after), after[DUE, 1:]
+        last = float(due[at_work].max()) if len(at_work) else np.inf
+        end = min(last, clock + seconds)
+        return self._step(t, begun, after, at_work[due[at_work] <= end], end, len(users))
 
     def _begin(self, t: int, draws: Draws, users: Ints, memory: Memory) -> tuple[Ints, Memory]:
         """Users that are free begin on the model of round t."""
@@ -47,17 +45,10 @@ class Delayed(OnFleet):
         return idle, after
 
     def _step(
-        self,
-        t: int,
-        begun: Ints,
-        after: Memory,
-        delivers: Ints,
-        clock: float,
-        end: float,
-        asked: int,
+        self, t: int, begun: Ints, after: Memory, delivers: Ints, end: float, asked: int
     ) -> Arrived:
         """The step at time `end`, at which these users have delivered."""
-        entries = np.union1d(delivers, begun)
+        clock, entries = float(after[CLOCK]), np.union1d(delivers, begun)
         there = np.isin(entries, delivers)
         age = np.where(there, t - after[GIVEN, 1 + entries].astype(np.int64), 0)
         tasks, due = self.timing.tasks(entries), after[DUE, 1 + entries]
@@ -94,7 +85,11 @@ class Buffered(Delayed):
         self.size = size
 
     def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
-        clock = float(memory[CLOCK])
+        if self.size > len(users):
+            raise SalfError(
+                f"a buffer of {self.size} updates never fills, because only {len(users)} users "
+                "work at a time: use a smaller one, as in options={'buffer': 5}."
+            )
         at_work = self.busy(t, memory)
         free = np.setdiff1d(users, at_work)
         places = max(0, len(users) - len(at_work))
@@ -103,12 +98,7 @@ class Buffered(Delayed):
             free = np.sort(free[order[:places]])
         begun, after = self._begin(t, draws, free, memory)
         at_work = self.busy(t, after)
-        if self.size > len(users):
-            raise SalfError(
-                f"a buffer of {self.size} updates never fills, because only {len(users)} users "
-                "work at a time: use a smaller one, as in options={'buffer': 5}."
-            )
         due = after[DUE, 1 + at_work]
         first = at_work[np.lexsort((at_work, due))][: self.size]
-        end = finite(float(after[DUE, 1 + first].max(initial=clock)))
-        return self._step(t, begun, after, first, clock, end, len(users))
+        end = finite(float(after[DUE, 1 + first].max(initial=0.0)))
+        return self._step(t, begun, after, first, end, len(users))

@@ -14,6 +14,8 @@ likelihoods. The prior is around the nominal times and, more and more, what the 
 found to be: a user with few observations is taken for one of the fleet.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -25,7 +27,6 @@ MEMORY = 0.99  # what an observation counts when its user's next one counts 1
 OUTLIERS = 0.02  # the part of the observations that follow no law, such as hiccups
 MOST_USERS = 10_000
 AT_ONCE = 2**21  # chances that are computed at a time
-KEPT = 2**24  # chances of the last deadline that are kept, as long as they are not more
 
 
 class LearnedReach:
@@ -54,7 +55,7 @@ class LearnedReach:
         self._paces, self._spreads, self._independent = (values.ravel() for values in grid)
         weights = np.exp(-((self._paces / prior) ** 2) / 2)
         self._weights: Floats = weights / weights.sum()
-        self._last: dict[tuple[float, bytes], Floats] = {}
+        self._last: tuple[Any, Floats] | None = None
 
     @property
     def hypotheses(self) -> int:
@@ -107,16 +108,8 @@ class LearnedReach:
     def _chances(self, users: Ints, seconds: float) -> Floats:
         """P(milestone k by then) under every hypothesis: [users, L, hypotheses]."""
         key = (float(seconds), users.tobytes())
-        if key in self._last:  # a constant deadline asks the same in every round
-            return self._last[key]
-        chances = self._compute_chances(users, seconds)
-        kept = next(iter(self._last), key)[0]
-        if kept != seconds or sum(each.size for each in self._last.values()) > KEPT:
-            self._last.clear()
-        self._last[key] = chances
-        return chances
-
-    def _compute_chances(self, users: Ints, seconds: float) -> Floats:
+        if self._last is not None and self._last[0] == key:  # a deadline may be constant
+            return self._last[1]
         times = self.nominal[users] if len(self.nominal) > 1 else self.nominal
         stages = np.diff(times, axis=1, prepend=0.0)
         # Independent stages: the relative spread of their sum, compared with that of all of them.
@@ -129,7 +122,9 @@ class LearnedReach:
         chance = torch.special.ndtr(torch.from_numpy(z)).numpy()
         for k in range(1, chance.shape[1]):  # a later milestone is never more likely
             np.minimum(chance[:, k], chance[:, k - 1], out=chance[:, k])
-        return np.broadcast_to(chance, (len(users), *chance.shape[1:]))
+        chance = np.broadcast_to(chance, (len(users), *chance.shape[1:]))
+        self._last = key, chance
+        return chance
 
     def _parts(self, users: Ints) -> list[slice]:
         size = max(1, AT_ONCE // (self.hypotheses * self.nominal.shape[1]))

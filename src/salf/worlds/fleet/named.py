@@ -13,7 +13,7 @@ from salf.common import registry
 from salf.common.errors import SalfError, unknown
 from salf.common.registry import converted
 from salf.core.arrivals import Floats
-from salf.worlds.fleet.devices import LAYERS, DeviceClass, Devices, Fleet, drawn_normal
+from salf.worlds.fleet.devices import DeviceClass, Devices, Fleet, drawn_normal
 from salf.worlds.fleet.fedscale import fedscale
 from salf.worlds.fleet.jitter import ExponentialLayers, LogNormal
 
@@ -80,9 +80,9 @@ def slow_classes(users: int, seed: int, speed: float = 1.0, sigma: float = 0.93)
     Every layer takes an exponential time, of mean 1 s on the median device.
     """
     (z,) = drawn_normal(seed, users, 1)
-    speeds, none = speed * np.exp(sigma * z), np.full(users, np.inf)
     law = ExponentialLayers()
-    return Devices(speeds, none, none, np.zeros(users), law, pair="labels", kinds=(LAYERS,))
+    of = Fleet.of(speed * np.exp(sigma * z), jitter=law, counted="layers", pair="labels")
+    return of.devices
 
 
 def _made(kind: DeviceClass, speed: Floats, z: Floats, jitter: float, links: str) -> Devices:
@@ -102,12 +102,8 @@ def _one_of(speeds: tuple[float, ...], z: Floats) -> Floats:
     return np.array(speeds)[np.searchsorted(edges, z)]
 
 
-NAMED: Mapping[str, Callable[..., Devices]]
-NAMED = {
-    "phones": phones,
-    "pis": pis,
-    "microcontrollers": microcontrollers,
-    "slow-classes": slow_classes,
+NAMED: Mapping[str, Callable[..., Devices]] = {
+    made.__name__.replace("_", "-"): made for made in (phones, pis, microcontrollers, slow_classes)
 }
 FIGURES = hashlib.sha256(repr([PHONE, PI, MICROCONTROLLER, LINKS]).encode()).hexdigest()[:16]
 FEDSCALE = "fedscale:"  # and the folder of its files
@@ -135,14 +131,10 @@ def make(name: str, users: int, seed: int, options: Mapping[str, Any]) -> Device
         return fedscale(Path(name.removeprefix(FEDSCALE)), users, seed, PHONE)
     if name in NAMED:
         taken = list(inspect.signature(NAMED[name]).parameters.values())[2:]
-        known = {parameter.name: type(parameter.default) for parameter in taken}
-        for key in options:
-            if key not in known:
-                raise unknown(f"option of the fleet {name!r}", key, known)
-        told = {
-            key: converted(value, known[key], f"the option {key} of the fleet {name!r}")
-            for key, value in options.items()
-        }
+        known, what = {each.name: type(each.default) for each in taken}, f"of the fleet {name!r}"
+        if strange := options.keys() - known:
+            raise unknown(f"option {what}", min(strange), known)
+        told = {k: converted(v, known[k], f"the option {k} {what}") for k, v in options.items()}
         return NAMED[name](users, seed, **told)
     recipe = registry.find("fleet", name, dict.fromkeys(NAMED), GROUP)
     made = registry.call("fleet", name, recipe, {"users": users, "seed": seed, **options})
@@ -161,12 +153,8 @@ def parse(spec: str, users: int, seed: int, available: str = "always") -> Fleet:
 
     phones | phones:speed=2,links=none | FILE.csv | fedscale:FOLDER | package.module:Name
     """
-    name, options = spec, {}
-    head, _, rest = spec.rpartition(":")
-    if "=" in rest:
-        name, options = head, dict(_option(spec, part) for part in rest.split(","))
-    seed = int(options.pop("seed", seed))
-    fleet = Fleet(name, users, seed, available, **options)
+    name, options = _name_and_options(spec)
+    fleet = Fleet(name, users, int(options.pop("seed", seed)), available, **options)
     fleet.name = spec
     return fleet
 
@@ -182,21 +170,27 @@ def figures(spec: str) -> str:
 
 def check(spec: str) -> None:
     """Refuse a name that no fleet has; files and your own are looked at when they are made."""
-    name = spec.rpartition(":")[0] if "=" in spec else spec
-    if name == GIVEN:
-        return
-    if name not in NAMED and not name.endswith(".csv") and not name.startswith(FEDSCALE):
+    name, _ = _name_and_options(spec)
+    if name.endswith(".csv") and not Path(name).is_file():
+        raise SalfError(f"there is no file {name}.")
+    if name != GIVEN and not name.endswith(".csv") and not name.startswith(FEDSCALE):
         known = dict.fromkeys([*NAMED, "fedscale:FOLDER", "FILE.csv"])
         registry.find("fleet", name, known, GROUP)
-    elif name.endswith(".csv") and not Path(name).is_file():
-        raise SalfError(f"there is no file {name}.")
 
 
-def _option(spec: str, part: str) -> tuple[str, float | str]:
-    key, _, value = (each.strip() for each in part.partition("="))
-    if not value:
-        raise SalfError(f"write options of a fleet as in phones:speed=2,links=none, not {spec!r}.")
-    try:
-        return key, float(value)
-    except ValueError:
-        return key, value
+def _name_and_options(spec: str) -> tuple[str, dict[str, Any]]:
+    head, _, rest = spec.rpartition(":")
+    if "=" not in rest:
+        return spec, {}
+    options: dict[str, Any] = {}
+    for part in rest.split(","):
+        key, _, value = (each.strip() for each in part.partition("="))
+        if not value:
+            raise SalfError(
+                f"write options of a fleet as in phones:speed=2,links=none, not {spec!r}."
+            )
+        try:
+            options[key] = float(value)
+        except ValueError:
+            options[key] = value
+    return head, options

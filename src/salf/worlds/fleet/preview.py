@@ -5,17 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
-from salf.common.errors import SalfError, unknown
 from salf.core.arrivals import Floats, Ints, evenly
 from salf.core.draws import Keyed
 from salf.core.inputs import as_one, takes_several
 from salf.core.layers import Layers
 from salf.worlds.fleet import deadlines
 from salf.worlds.fleet.availability import DAY
-from salf.worlds.fleet.cost import Cost, equal_time
+from salf.worlds.fleet.cost import Cost
 from salf.worlds.fleet.devices import Fleet
 from salf.worlds.fleet.timing import Timing
 from salf.worlds.fleet.world import deadline_for
@@ -27,8 +25,6 @@ POINTS = 40  # of the curve over deadlines, evenly spaced
 QUANTILES = np.linspace(0.05, 0.95, 19)  # of the users' times, which are points of it too
 MOST_USERS = 2_000  # of a larger fleet, so many are looked at
 STARTS = 24  # times of a week at which rounds begin, where devices are not always available
-WEEK = 7 * DAY
-BATCHES = ("equal", "equal-time")
 FINISH = (0.25, 0.5, 0.75, 0.9)  # parts of the users whose deadline is said
 
 
@@ -110,10 +106,9 @@ def preview(
     seconds = found.of(1, 0.0)  # which `auto` has not found yet
     if isinstance(found, deadlines.Auto):
         seconds = deadline_for(timing, found.reach)
-    available = timing.devices.availability
-    always = available.always
+    available, always = timing.devices.availability, timing.devices.availability.always
     # As close together as is enough for devices to be independent of what they did before.
-    length = min(WEEK, STARTS * available.memory)
+    length = min(7 * DAY, STARTS * available.memory)
     starts = np.zeros(1) if always else np.linspace(0, length, STARTS, endpoint=False)
     asked = cohorts or (lambda t: np.arange(timing.users))
     size = len(asked(1))
@@ -163,42 +158,19 @@ def of_model(
     model: nn.Module,
     deadline: float | str | None = None,
     *,
-    example: Any = None,
+    example: Any,
     layers: Any = None,
     batch_size: int = 16,
     local_steps: int = 1,
-    batches: str = "equal",
-    cohort: int | None = None,
 ) -> Preview:
-    """A model on a fleet, with `cohort` of the users asked in each round; all by default.
-
-    `example` is a batch of inputs, to count the layers' work on. A model that begins with a linear
-    layer needs none.
-    """
-    if batches not in BATCHES:
-        raise unknown("way to size batches", batches, BATCHES)
-    if cohort is not None and not 1 <= cohort <= len(fleet):
-        raise SalfError(f"cohort must be a number of users from 1 to {len(fleet)}, not {cohort}.")
-    first = next((m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)), None)
-    if example is None and isinstance(first, nn.Linear):
-        example = torch.zeros(2, first.in_features)
-    if example is None:
-        raise SalfError(
-            "how large are the model's inputs? Pass a batch of them as example=, such as "
-            "example=torch.zeros(2, 3, 32, 32)."
-        )
+    """A model on a fleet; `example` is a batch of inputs, to count the layers' work on."""
     example = as_one(example)
     takes_several(model, example)
     seen_as = Layers.of(model, layers, example)
-    cost, rows = Cost.of(model, seen_as, example), np.full(len(fleet), batch_size)
-    if batches == "equal-time":
-        given = None if deadline is None else deadlines.parse(deadlines.read(deadline)).of(1, 0.0)
-        rows = equal_time(fleet.devices, cost, batch_size, local_steps, given or None)
-    steps = np.full(len(fleet), local_steps)
-    timing = Timing(fleet.devices, cost, lambda users: rows[users], lambda users: steps[users])
-
-    def cohorts(t: int) -> Ints:
-        return np.sort(np.random.default_rng(t).choice(len(fleet), cohort, replace=False))
-
-    asked = None if cohort in (None, len(fleet)) else cohorts
-    return preview(fleet.name, timing, tuple(layer.name for layer in seen_as), deadline, asked)
+    timing = Timing(
+        fleet.devices,
+        Cost.of(model, seen_as, example),
+        lambda users: np.full(len(users), batch_size),
+        lambda users: np.full(len(users), local_steps),
+    )
+    return preview(fleet.name, timing, tuple(layer.name for layer in seen_as), deadline)

@@ -56,15 +56,8 @@ class Tasks:
 
     def where(self, some: Bools, other: "Tasks") -> "Tasks":
         """These tasks, and for some users those of another, smaller network."""
-        pick = some[:, None]
-        return replace(
-            self,
-            work=np.where(pick, other.work, self.work),
-            nominal=np.where(pick, other.nominal, self.nominal),
-            download=np.where(some, other.download, self.download),
-            links=np.where(pick, other.links, self.links),
-            bytes=np.where(pick, other.bytes, self.bytes),
-        )
+        names = "work", "nominal", "download", "links", "bytes"
+        return replace(self, **_picked(self, some, other, *names))
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,13 +72,8 @@ class Round:
 
     def where(self, some: Bools, other: "Round") -> "Round":
         """This round, and for some users another one."""
-        pick = some[:, None]
-        return replace(
-            self,
-            tasks=self.tasks.where(some, other.tasks),
-            complete=np.where(pick, other.complete, self.complete),
-            done=np.where(pick, other.done, self.done),
-        )
+        tasks = self.tasks.where(some, other.tasks)
+        return replace(self, tasks=tasks, **_picked(self, some, other, "complete", "done"))
 
     @cached_property
     def finish(self) -> Floats:
@@ -95,9 +83,9 @@ class Round:
         """How many milestones each user has after so many seconds."""
         return np.asarray(((self.done <= seconds) & self.tasks.within).sum(axis=1))
 
-    def work_until(self, seconds: float) -> Floats:
-        """The work each user has done so many seconds after the round began, finished or not."""
-        tasks, computing = self.tasks, self._active(seconds) - self.tasks.download
+    def _work_after(self, available: Floats) -> Floats:
+        """The work each user has done in so many seconds that it is available, finished or not."""
+        tasks, computing = self.tasks, available - self.tasks.download
         complete = (self.complete <= computing[:, None]).sum(axis=1)
         # Of the stage a user is in, as much as of its time has passed; after the last, none.
         stage = np.minimum(complete, self.complete.shape[1] - 1)
@@ -109,24 +97,22 @@ class Round:
 
     def spent(self, reached: Ints, seconds: float) -> Spent:
         """The cost of a round of so many seconds in which users work until they are done."""
+        tasks, available = self.tasks, self.available.active(self.tasks.users, self.start, seconds)
+        # Of the download, as far as it got; one that takes no time needs a device that is there.
+        there = (available > 0).astype(np.float64)
+        begun = np.divide(available, tasks.download, out=there, where=tasks.download > 0)
+        unfinished = tasks.bytes[:, 0] * (1 - np.minimum(begun, 1))
         return Spent(
             seconds=seconds,
             clock=self.start + seconds,
             waited=np.maximum(seconds - self.finish, 0),
-            work=self.work_until(seconds),
-            counted=np.asarray(self.tasks.work_before[self.tasks.each, reached]),
-            bytes=self.bytes_for(reached, seconds),
+            work=self._work_after(available),
+            counted=np.asarray(tasks.work_before[tasks.each, reached]),
+            bytes=np.asarray(tasks.bytes[tasks.each, reached] - unfinished),
         )
 
-    def bytes_for(self, reached: Ints, seconds: float) -> Floats:
-        """The bytes of each user's download, as far as it got in so many seconds, and upload."""
-        tasks, own = self.tasks, self._active(seconds)
-        # A download that takes no time needs a device that is there at all.
-        there = (own > 0).astype(np.float64)
-        begun = np.divide(own, tasks.download, out=there, where=tasks.download > 0)
-        unfinished = tasks.bytes[:, 0] * (1 - np.minimum(begun, 1))
-        return np.asarray(tasks.bytes[tasks.each, reached] - unfinished)
 
-    def _active(self, seconds: float) -> Floats:
-        """For how long each user is available within so many seconds."""
-        return self.available.active(self.tasks.users, self.start, seconds)
+def _picked(of: Any, some: Bools, other: Any, *names: str) -> dict[str, Any]:
+    """Arrays of one object, and for some users those of another."""
+    pairs = {name: (getattr(of, name).T, getattr(other, name).T) for name in names}
+    return {name: np.where(some, theirs, own).T for name, (own, theirs) in pairs.items()}

@@ -1,6 +1,7 @@
 """When every user is done with what: download, stages of backpropagation, upload."""
 
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from salf.worlds.fleet.round import Round, Tasks
 
 SIMULATED = 4096  # draws for chances without a closed form
 AHEAD = 64  # rounds whose times are drawn at once
-KEPT = 1024  # entries of a round up to which what was drawn for chances is kept
 MANY = 4096  # entries of a round from which on drawing rounds at once gains nothing
 
 
@@ -33,11 +33,8 @@ class Timing:
         self._work = stages(np.array([kind.work(cost) for kind in devices.kinds]))
         self.layers = cost.layers
         self.model_bytes, self.update_bytes = float(cost.bytes.sum()), float(cost.upload.sum())
-        self._everybody: Tasks | None = None
         self._ahead_of: tuple[int, int] | None = None
         self._ahead = np.empty(0)
-        self._drawn_of: bytes | None = None
-        self._drawn = np.empty(0)  # sorted: [users, stages, draws]
         self._known_at: float | None = None
         self._known = np.empty(0)
 
@@ -47,10 +44,11 @@ class Timing:
 
     def tasks(self, users: Ints) -> Tasks:
         """The tasks of these users in every round."""
-        if not self._is_everybody(users):
-            return self._tasks(users)
-        self._everybody = self._everybody or self._tasks(users)
-        return self._everybody
+        return self._everybody if self._is_everybody(users) else self._tasks(users)
+
+    @cached_property
+    def _everybody(self) -> Tasks:
+        return self._tasks(np.arange(self.users))
 
     def _is_everybody(self, users: Ints) -> bool:
         """Whether these are all users in order, of whom more is known."""
@@ -70,16 +68,8 @@ class Timing:
         upload[: self.layers] = np.cumsum(self.cost.upload[::-1])
         download = self.model_bytes / devices.down[users] + devices.latency[users]
         links = (download + devices.latency[users])[:, None] + upload / devices.up[users, None]
-        return Tasks(
-            users,
-            self.layers,
-            planned,
-            work,
-            nominal,
-            download,
-            links,
-            np.tile(self.model_bytes + np.concatenate([[0.0], upload]), (len(users), 1)),
-        )
+        sent = np.tile(self.model_bytes + np.concatenate([[0.0], upload]), (len(users), 1))
+        return Tasks(users, self.layers, planned, work, nominal, download, links, sent)
 
     def round(self, draws: Draws, users: Ints, start: float, times: Ints | None = None) -> Round:
         """The times of these users in a round that begins at time `start`.
@@ -97,8 +87,8 @@ class Timing:
         That changes nothing: the numbers depend on (seed, round, user) alone.
         """
         jitter, nominal, users = self.devices.jitter, tasks.nominal, tasks.users
-        as_always = tasks is self._everybody
-        if not isinstance(draws, Keyed) or not as_always or nominal.size > MANY:
+        everybody = self._is_everybody(users) and tasks is self._everybody
+        if not isinstance(draws, Keyed) or not everybody or nominal.size > MANY:
             return jitter.complete(nominal, draws, users)
         block, place = divmod(draws.t, AHEAD)
         if self._ahead_of != (draws.seed, block):
@@ -135,19 +125,14 @@ class Timing:
         several deadlines gives an array [deadlines, L, users].
         """
         available = self.devices.availability
-        if available.always and isinstance(seconds, float):
-            return self.reach_always(users, seconds)
-        return self._reach(users, available.active(users, start, seconds))
-
-    def reach_always(self, users: Ints, seconds: float) -> Floats:
-        """The reach of devices that are available for all of the round."""
-        if not self._is_everybody(users):
-            return self._reach(users, np.full(len(users), seconds))
+        if not available.always or not isinstance(seconds, float) or not self._is_everybody(users):
+            return self.reach_within(users, available.active(users, start, seconds))
         if self._known_at != seconds:
-            self._known_at, self._known = seconds, self._reach(users, np.full(len(users), seconds))
+            self._known_at = seconds
+            self._known = self.reach_within(users, np.full(len(users), seconds))
         return self._known
 
-    def _reach(self, users: Ints, seconds: Floats) -> Floats:
+    def reach_within(self, users: Ints, seconds: Floats) -> Floats:
         """The reach of users that are available for so long."""
         tasks = self.tasks(users)
         # A layer is in the update from the stage of the first local step on that computes it.
@@ -161,27 +146,15 @@ class Timing:
 
     def _simulated(self, nominal: Floats, budgets: Floats, users: Ints) -> Floats:
         """The chances by drawing rounds, always the same ones: [budgets, users, stages]."""
-        drawn = (self._some_rounds(nominal, users, k) for k in range(SIMULATED // AHEAD))
-        total = np.zeros(budgets.shape)
-        if nominal.size > KEPT:
-            for complete in drawn:
-                for own, budget in zip(total, budgets, strict=True):
-                    own += (complete <= budget[:, None]).sum(axis=1)
-        else:
-            if self._drawn_of != users.tobytes():
-                self._drawn_of = users.tobytes()
-                self._drawn = np.sort(np.concatenate([*drawn], axis=1).swapaxes(1, 2))
-            for at in np.ndindex(*nominal.shape):
-                total[:, *at] = np.searchsorted(self._drawn[at], budgets[:, *at], side="right")
+        total, repeated = np.zeros(budgets.shape), np.repeat(nominal, AHEAD, axis=0)
+        for seed in range(SIMULATED // AHEAD):
+            draws = Unkeyed(np.random.default_rng(seed))
+            drawn = self.devices.jitter.complete(repeated, draws, np.repeat(users, AHEAD))
+            complete = drawn.reshape(len(users), AHEAD, -1)
+            for own, budget in zip(total, budgets, strict=True):
+                own += (complete <= budget[:, None]).sum(axis=1)
         # Never quite 0 or 1, which so many draws cannot tell.
         return np.asarray((total + 0.5) / (SIMULATED + 1))
-
-    def _some_rounds(self, nominal: Floats, users: Ints, seed: int) -> Floats:
-        """When stages are complete: [users, rounds, stages]."""
-        repeated = np.repeat(nominal, AHEAD, axis=0)
-        draws = Unkeyed(np.random.default_rng(seed))
-        complete = self.devices.jitter.complete(repeated, draws, np.repeat(users, AHEAD))
-        return complete.reshape(len(users), AHEAD, -1)
 
     def closes(self, round: Round, seconds: float) -> float:
         """When a round ends that closes at the deadline, or when all users are done."""

@@ -111,10 +111,7 @@ class OnFleet(World):
 
     def late(self, delay: int | None = None) -> World:
         if delay is not None:
-            raise SalfError(
-                "delay counts rounds, but with a fleet users deliver when they are done: leave "
-                "it out."
-            )
+            raise SalfError("with a fleet, users deliver when they are done: leave out delay.")
         from salf.worlds.fleet.late import Delayed  # which is made of this class
 
         return Delayed(self.timing, self.deadline)
@@ -139,7 +136,7 @@ class OnFleet(World):
         """The deadline to keep after a round that took so long.
 
         A deadline that nobody needed is as good as the time that was needed. One for which nobody
-        is late who will ever be done is not raised: it would grow for ever.
+        is late who will ever be done is not raised.
         """
         current = float(memory[TMAX])
         if not self.has_deadline or not isinstance(self.deadline, Auto):
@@ -184,21 +181,17 @@ class Narrowed(OnFleet):
 def deadline_for(timing: Timing, target: float) -> float:
     """The T_max at which users reach, on average, this part of their layers (by bisection)."""
     users = evenly(np.arange(timing.users), 1000)  # a sample is enough to start with
-    expected = timing.expected(users)
-    finite = np.isfinite(expected)
-    if finite.mean() < target:
-        raise SalfError(
-            f"users cannot reach {target:g} of their layers on average, because only "
-            f"{finite.mean():.0%} of the devices ever finish: set a lower target, as in "
-            "deadline='auto:0.3'."
-        )
-    low, high = 0.0, 2 * float(expected[finite].max())
-    while timing.reach_always(users, high).mean() < target:
+
+    def enough(seconds: float) -> bool:
+        reach = timing.reach_within(users, np.full(len(users), seconds))
+        return bool(reach.mean() >= target)
+
+    low, high = 0.0, 2 * float(timing.expected(users).max())
+    while not enough(high):
         high *= 2
     for _ in range(50):
         middle = (low + high) / 2
-        enough = timing.reach_always(users, middle).mean() >= target
-        low, high = (low, middle) if enough else (middle, high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
     return high
 
 
