@@ -329,7 +329,7 @@ def _dealt(config: Config, fleet: Fleet | None, data: UsersData) -> Fleet:
     if not isinstance(data, Partitioned):
         return fleet
     if how == "size":
-        fleet = fleet.paired(how, sizes=data.sizes(np.arange(len(data))))
+        fleet = fleet.paired(data.sizes(np.arange(len(data))))
     elif how == "labels":
         fleet = fleet.paired(data.label_mixes().argmax(axis=1))
     if not isinstance(available, ByLabels):
