@@ -108,7 +108,7 @@ def test_layers_of_a_module_are_its_blocks_or_as_given_and_what_is_frozen_is_sho
     done = salf(*asked, "--layers", "head,stem+norm", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("salf: the layers are in the wrong order")
-    assert done.stderr.endswith("--layers stem+norm,head.\n")
+    assert done.stderr.endswith("The order is: stem + norm, head.\n")
 
 
 @pytest.mark.parametrize(

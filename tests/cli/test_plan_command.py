@@ -20,10 +20,8 @@ def test_a_plan_leaves_a_config_that_a_run_follows(tmp_path, no_processes, monke
     assert written == {"config.toml", "live.toml", "plan.html", "search"}
     followed = salf("run", "plan/config.toml", "--out", "followed", cwd=tmp_path)
     assert followed.returncode == 0, followed.stderr
-    monkeypatch.setitem(__import__("sys").modules, "altair", None)
     again = salf(*ASKED, *FLEET, *fixed, cwd=tmp_path)
     assert again.stdout == done.stdout
-    assert "No figure and no page will be written" in again.stderr
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,17 @@ from torch import nn
 from command import salf
 from salf import Fleet
 from salf.common.errors import SalfError
+from salf.core.layers import Layers
 from salf.report.fleet import page
 from salf.runs.config import Config
 from salf.runs.federation import preview_of
 from salf.worlds.fleet.availability import Intervals
+from salf.worlds.fleet.cost import Cost
 from salf.worlds.fleet.devices import Fleet as Devices
+from salf.worlds.fleet.preview import preview
+from salf.worlds.fleet.timing import Timing
 
+ROW = torch.zeros(1, 4)
 ASKED = ("fleet", "preview", "digits-mlp", "--fleet", "phones", "--users", "6")
 
 
@@ -47,7 +52,11 @@ def test_p_l_and_waiting_are_those_of_the_cohort():
     """Of four users one is fast: a cohort of one misses it, and need not wait for it, in 3/4."""
     model = nn.Sequential(nn.Linear(4, 2))
     fleet = Devices.of(speed=[1000.0, 1.0, 1.0, 1.0])
-    all_, one = (fleet.preview(model, 1.0, batch_size=1, cohort=size) for size in (None, 1))
+    layers = Layers.of(model, None, ROW)
+    timing = Timing(fleet.devices, Cost.of(model, layers, ROW), np.ones_like, np.ones_like)
+    draws = iter(np.random.default_rng(0).integers(4, size=10_000))
+    all_ = preview("four", timing, ("0",), 1.0)
+    one = preview("four", timing, ("0",), 1.0, lambda t: np.array([next(draws)]))
     assert (all_.asked, one.asked) == (4, 1)
     assert all_.unreached.tolist() == [0.0]
     # 50 cohorts: outside 0.5 to 1 with a chance below 1e-4.
@@ -64,7 +73,7 @@ def test_p_l_and_waiting_are_those_of_the_cohort():
 def test_one_very_slow_user_does_not_blur_when_the_others_finish():
     """Users are done after 16 to 47 s, and one after 1600 s."""
     fleet = Devices.of(speed=[*(16 / np.arange(16, 48)), 0.01])
-    found = fleet.preview(nn.Sequential(nn.Linear(4, 2)), 20.0, batch_size=1)
+    found = fleet.preview(nn.Sequential(nn.Linear(4, 2)), 20.0, example=ROW, batch_size=1)
     np.testing.assert_allclose(found.expected[:-1], np.arange(16, 48))
     assert found.deadline_to_finish(0.5) == pytest.approx(32, abs=2)
     assert found.deadline_to_finish(0.25) == pytest.approx(24, abs=2)
@@ -73,7 +82,7 @@ def test_one_very_slow_user_does_not_blur_when_the_others_finish():
 def test_p_l_of_very_many_users_is_that_of_all_of_them(monkeypatch):
     monkeypatch.setattr("salf.worlds.fleet.preview.MOST_USERS", 10)
     fleet = Devices.of(speed=[1.0] * 40, jitter=0.5)
-    found = fleet.preview(nn.Sequential(nn.Linear(4, 2)), 16.0, batch_size=1)
+    found = fleet.preview(nn.Sequential(nn.Linear(4, 2)), 16.0, example=ROW, batch_size=1)
     assert found.reach[0].tolist() == pytest.approx([0.5] * 10)
     assert found.unreached[0] == pytest.approx(0.5**40)
 
@@ -103,15 +112,15 @@ def test_a_model_with_several_inputs_has_a_preview(example):
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"batches": "bogus"}, "unknown way to size batches 'bogus'"),
         ({"deadline": "2"}, "a time needs a unit"),
         ({"deadline": -1.0}, "the deadline must be a positive time"),
-        ({"cohort": 3}, "from 1 to 2, not 3"),
     ],
 )
 def test_a_preview_that_cannot_be_is_a_sentence(settings, says):
     with pytest.raises(SalfError, match=says):
-        Devices.of(speed=[1.0, 2.0]).preview(nn.Sequential(nn.Linear(4, 2)), **settings)
+        Devices.of(speed=[1.0, 2.0]).preview(
+            nn.Sequential(nn.Linear(4, 2)), **settings, example=ROW
+        )
 
 
 def by_hand(**more):
@@ -142,7 +151,7 @@ def test_the_figure_has_the_deadline_and_the_map():
 
 def test_a_fleet_of_many_users_has_a_map_that_a_browser_can_draw():
     fleet = Fleet("pis", users=5000, seed=0)
-    found = fleet.preview(nn.Sequential(nn.Linear(4, 2)), 1.0)
+    found = fleet.preview(nn.Sequential(nn.Linear(4, 2)), 1.0, example=ROW)
     assert len(page(found, Config(), []).html()) < 200_000
     assert np.isfinite(found.waiting).all()
 

@@ -76,7 +76,7 @@ def test_the_page_and_the_text_have_every_item_and_every_claim(done):
             assert ("Not a claim of the paper" in text) or not finding.ours
             assert finding.reason in text
     assert page.count('<div class="statement ') == text.count("\n- **")
-    assert page.count('<div class="chart">') == len(MADE)
+    assert page.count('<div class="charts">') == len(MADE)
     assert "python -m reproduction fig-mlp" in text
     assert str(out) not in page + text
 

@@ -155,7 +155,7 @@ ONES = np.ones(3, np.int64)
 @pytest.mark.parametrize(
     ("world", "said"),
     [
-        (Odd(ONES), "Odd must return salf.Arrivals, not a ndarray"),
+        (Odd(ONES), "Odd.arrivals must return salf.Arrivals, not a ndarray"),
         (
             Odd(replace(salf.Arrivals.at(ONES), depth=[1, 1, 1])),
             "must return depth as an array of shape",
