@@ -12,7 +12,7 @@ from salf.live import tmax
 from salf.live.reach import MOST, UserReach
 from salf.live.rounds import Answer, Grace, Rounds
 from salf.live.server import LiveServer, ServerSettings
-from salf.live.update import Rejected
+from salf.live.update import Rejected, encode
 from salf.problem import Problem
 from salf.worlds.fleet.deadlines import Auto, DeadlineSchedule
 
@@ -41,7 +41,7 @@ class Devices(MadeUpLink):
             stages = int(min(LAYERS, task.deadline * LAYERS // seconds))
             took = seconds * stages / LAYERS
             self.delays[user] = took + MESSAGES
-            self.made[user] = good(user, task.round, LAYERS + 1 - stages, took)
+            self.made[user] = encode(good(LAYERS + 1 - stages, took))
         super().send(task, users)
 
     def answer(self, user, round):
@@ -54,8 +54,8 @@ def network():
     return nn.Sequential(*(nn.Linear(3, 3) for _ in range(LAYERS)))
 
 
-def good(user, round, depth, seconds):
-    return updates.of_ones(network(), user, round, depth, seconds)
+def good(depth, seconds):
+    return updates.of_ones(network(), depth, seconds)
 
 
 SPEEDS = {"a": 0.1, "b": 0.2, "c": 0.4, "d": 0.8}

@@ -125,11 +125,11 @@ def test_the_common_time_is_the_medians_and_unknown_before_anybody_answered():
 
 
 def test_rows_and_pace_travel_and_are_checked():
-    update = Update("a", 1, 3, {}, rows=7, pace=0.25)
+    update = Update(3, {}, rows=7, pace=0.25)
     back = decode(encode(update), 10_000)
     assert (back.rows, back.pace) == (7, 0.25)
     with pytest.raises(Rejected, match="its rows is not"):
-        decode(encode(Update("a", 1, 3, {}, rows=-1)), 10_000)
+        decode(encode(Update(3, {}, rows=-1)), 10_000)
 
 
 def test_paces_survive_a_restart(tmp_path):

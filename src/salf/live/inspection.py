@@ -103,11 +103,9 @@ class Inspection:
             for layer in layers
         ]
 
-    def check(self, update: Update, round: int) -> bool:
-        """Whether all its parts have a bound; `Rejected` if it may not be used in this round."""
+    def check(self, user: str, update: Update) -> bool:
+        """Whether all parts of a user's update have a bound; `Rejected` if it may not be used."""
         layers, (begun, planned) = len(self.layers), (update.steps, update.planned)
-        if update.round != round:
-            raise Rejected(f"it is for round {update.round}, but this is round {round}")
         if not 1 <= update.depth <= layers + 1:
             raise Rejected(f"its depth {update.depth} is outside 1..{layers + 1}")
         if not 1 <= begun <= planned <= self.local_steps:
@@ -127,7 +125,7 @@ class Inspection:
                 raise Rejected(f"{name!r} makes a variance negative")
         norms = self._norms(update)
         for part, norm in norms.items():
-            self._seen.setdefault(part, {})[update.user] = norm
+            self._seen.setdefault(part, {})[user] = norm
         return self._are_bounded(norms)
 
     def check_norms(self, update: Update) -> None:

@@ -42,8 +42,7 @@ class _Actor:
 
     def train(self, task: Task, model: bytes, server: bytes) -> bytes:
         state = load(server) if server else {}
-        update = self.user.train(replace(task, weights=load(model), server=state))
-        return encode(self.user.packed(update))
+        return encode(self.user.train(replace(task, weights=load(model), server=state)))
 
 
 def start_user(name: str, make: Callable[[], User], *, here: bool = False) -> Any:

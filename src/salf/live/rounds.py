@@ -16,7 +16,7 @@ from salf.common.errors import SalfError
 from salf.core.rows import Row
 from salf.live.server import LiveServer
 from salf.live.tmax import TMax
-from salf.live.update import Rejected, Task, Update
+from salf.live.update import Rejected, Task
 from salf.worlds.fleet.deadlines import Deadline
 
 log = logging.getLogger("salf.live")
@@ -30,14 +30,14 @@ PAUSE = 0.25  # seconds at most until the next look at who is there and who is a
 
 @dataclass(frozen=True)
 class Answer:
-    """What came from a user: an update, as bytes or decoded, or the reason why there is none.
+    """What came from a user: an update as bytes, or the reason why there is none.
 
     Who it is from, and which round's question it answers, the link knows and not the user.
     """
 
     user: str
     round: int
-    content: bytes | Update | Rejected
+    content: bytes | Rejected
 
 
 class Link(Protocol):

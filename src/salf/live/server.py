@@ -52,7 +52,7 @@ class OpenRound:
         self.aggregate = aggregate
         self.deadline = deadline  # T_max, where it says how far users could come
         self.updates: dict[str, Update] = {}  # that are used, without tensors
-        self.unsure: list[Update] = []  # of unknown size, until the round closes
+        self.unsure: dict[str, Update] = {}  # of unknown size, until the round closes
         self.answered: set[str] = set()
         self.failed: set[str] = set()  # who cannot do better, until somebody helps
         self.rejected: list[tuple[str, str]] = []
@@ -216,23 +216,18 @@ class LiveServer:
         """The users asked who have not answered."""
         return self.round.asked.keys() - self.round.answered
 
-    def take(self, user: str, data: bytes | Update, asked: int | None = None) -> Update | None:
+    def take(self, user: str, data: bytes, asked: int | None = None) -> Update | None:
         """Use an update, or note why not, and return it unless it is bad. The round goes on.
 
-        `user` is who sent it and `asked` the round it is in reply to, as whoever carries the
-        messages knows (None where nobody does); what the update says must agree. One of an
-        earlier round is late: it is counted, and not used.
+        Who sent it and which round it is in reply to (by default this one), whoever carries the
+        messages knows. One of an earlier round is late: it is counted, and not used.
         """
         t, round = self.t + 1, self.round
         try:
-            update = data if isinstance(data, Update) else decode(data, self._size)
-            if update.user != user:
-                raise Rejected(f"signed by {update.user!r}")
-            if asked is not None and update.round != asked:
-                raise Rejected(f"it is for round {update.round}, in reply to round {asked}")
-            if update.round < t:
+            update = decode(data, self._size)
+            if asked is not None and asked < t:
                 round.late += 1
-                log.info("round %d: late update from %s, for round %d", t, user, update.round)
+                log.info("round %d: late update from %s, for round %d", t, user, asked)
                 return update
             if user not in round.asked:
                 raise Rejected("this user was not asked")
@@ -240,7 +235,7 @@ class LiveServer:
                 raise Rejected("this user has already sent an update in this round")
             round.bytes += sum(tensor.nbytes for tensor in update.tensors.values())
             update = self._received(update)
-            known = self.inspection.check(update, t)
+            known = self.inspection.check(user, update)
         except TooLarge as reason:
             self._reject(user, str(reason))
             return None
@@ -249,9 +244,9 @@ class LiveServer:
             return None
         round.answered.add(user)
         if known:
-            self._use(update)
+            self._use(user, update)
         else:
-            round.unsure.append(update)
+            round.unsure[user] = update
         return update
 
     def _received(self, update: Update) -> Update:
@@ -283,13 +278,16 @@ class LiveServer:
         """End the round: take the step, and learn from it."""
         t, round, unreached = self.t + 1, self.round, self._unreached()
         self.inspection.learn()
-        for update in round.unsure:  # whose size can be judged now that the others came
+        for (
+            user,
+            update,
+        ) in round.unsure.items():  # whose size can be judged now that the others came
             try:
                 self.inspection.check_norms(update)
             except Rejected as reason:
-                self._reject(update.user, str(reason))
+                self._reject(user, str(reason))
             else:
-                self._use(update)
+                self._use(user, update)
         closing = Closing(
             users=len(round.asked),
             reached=round.aggregate.reached,
@@ -349,8 +347,8 @@ class LiveServer:
             for name, tensor in weights.items():
                 self.weights[name].copy_(tensor)
 
-    def _use(self, update: Update) -> None:
-        user, round, layers = update.user, self.round, len(self.layers)
+    def _use(self, user: str, update: Update) -> None:
+        round, layers = self.round, len(self.layers)
         round.updates[user] = replace(update, tensors={})
         if self.equal_time is not None and update.pace > 0:
             self.paces[user] = update.pace

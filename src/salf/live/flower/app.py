@@ -16,7 +16,7 @@ from salf.common.errors import SalfError
 from salf.common.files import temporary_folder, write_whole
 from salf.core import rows
 from salf.live.flower.client import answer
-from salf.live.flower.link import GridLink, Question, grace_of
+from salf.live.flower.link import GridLink, grace_of
 from salf.live.flower.local import LocalFederation, end_with_parent
 from salf.live.flower.strategy import WAITING
 from salf.live.flower.strategy import log as flower_log
@@ -96,7 +96,7 @@ def main(grid: Grid, context: Context) -> None:
     config, watcher = _read(context), _Aloud()
     problem, grace = problem_of(config), grace_of(config.grace)
     names = json.loads(str(context.run_config["names"]))
-    link = GridLink(grid, Question(problem.layers, grace, config.compress), names)
+    link = GridLink(grid, problem.layers, grace, compress=config.compress, names=names)
     wait_for(config.users, link.users, watcher.say)
     folder = RunFolder(str(context.run_config["folder"]))
     serve(config, link, folder, problem, watcher=watcher, grace=grace)

@@ -24,8 +24,7 @@ from salf.live.update import Rejected
 log = logging.getLogger("salf.live")
 
 POLL = 0.1  # seconds from asking for a reply to asking again, at the least
-PACE = 0.03  # seconds from one pull in vain to the next, on average: each costs the SuperLink 6 ms
-BURST = 10  # pulls in vain that may be made up for at once
+PACE = 0.03  # seconds from a pull in vain to the next one: each costs the SuperLink 6 ms
 MOST_PULLS = 64  # at a time, each a thread; a stalled upload holds one until Flower gives it up
 
 
@@ -48,17 +47,15 @@ class Mail:
         self._sent: dict[str, SentMessage] = {}
         self._pulling: set[str] = set()  # what is being asked for
         self._ended: Queue[tuple[str, Iterable[Message] | Exception]] = Queue()
-        self._credit, self._counted = float(BURST), time.monotonic()  # pulls that may begin
+        self._next = -inf  # when the next pull may begin
 
     def send(self, messages: Sequence[Message], round: int) -> None:
         """Send messages of a round; the SuperLink keeps each for its TTL, and then nobody does."""
         taken = set(self._grid.push_messages(messages)) if messages else set()
-        for message in messages:
-            about = message.metadata
+        for about in (message.metadata for message in messages):
             if about.message_id in taken:
-                self._sent[about.message_id] = SentMessage(
-                    about.dst_node_id, round, time.monotonic() + about.ttl
-                )
+                until = time.monotonic() + about.ttl
+                self._sent[about.message_id] = SentMessage(about.dst_node_id, round, until)
 
     def unanswered(self) -> list[SentMessage]:
         """What may still be replied to."""
@@ -81,20 +78,16 @@ class Mail:
                 return replies
 
     def _pull(self) -> None:
-        """Ask for replies, those that were asked for longest ago first."""
+        """Ask for the reply that was asked for longest ago."""
         self.unanswered()
+        idle = [key for key in self._sent if key not in self._pulling]
+        key = min(idle, key=lambda key: self._sent[key].asked, default=None)
         now = time.monotonic()
-        self._credit = min(self._credit + (now - self._counted) / PACE, float(BURST))
-        self._counted = now
-        due = [
-            key
-            for key, sent in sorted(self._sent.items(), key=lambda each: each[1].asked)
-            if key not in self._pulling and sent.asked <= now - POLL
-        ]
-        for key in due[: min(MOST_PULLS - len(self._pulling), int(self._credit))]:
-            self._credit -= 1
+        if key is None or now < max(self._next, self._sent[key].asked + POLL):
+            return
+        if len(self._pulling) < MOST_PULLS:
+            self._next, self._sent[key].asked = now + PACE, now
             self._pulling.add(key)
-            self._sent[key].asked = now
             Thread(target=self._work, args=(key,), daemon=True).start()
 
     def _work(self, key: str) -> None:
@@ -119,7 +112,7 @@ class Mail:
         for message in came:
             if message.metadata.reply_to_message_id == key:
                 del self._sent[key]
-                self._credit += 1
+                self._next = -inf
                 code = message.error.code if message.has_error() else None
                 lost = code == ErrorCode.MESSAGE_UNAVAILABLE and sent.failed
                 yield sent, Rejected(f"not a reply: {sent.failed}") if lost else message

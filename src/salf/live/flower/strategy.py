@@ -18,7 +18,7 @@ from salf.core import rows as records
 from salf.core.layers import Layers, Prefixes
 from salf.core.rows import Row, with_metrics
 from salf.core.server import SGD, Schedule
-from salf.live.flower.link import GridLink, Question, grace_of
+from salf.live.flower.link import GridLink, grace_of
 from salf.live.flower.mail import Mail
 from salf.live.rounds import Rounds, wait_for
 from salf.live.server import LiveServer, ServerSettings
@@ -137,9 +137,14 @@ class SALF(FedAvg):
 
         `timeout` limits the rounds of methods that wait; the others have a deadline.
         """
-        compress, more = self.settings.compress, train_config or ConfigRecord()
-        question = Question(self.server.layers, self.grace, compress, more, timeout)
-        link = GridLink(grid, question)
+        link = GridLink(
+            grid,
+            self.server.layers,
+            self.grace,
+            compress=self.settings.compress,
+            config=train_config,
+            timeout=timeout,
+        )
         rounds = Rounds(
             self.server,
             link,
