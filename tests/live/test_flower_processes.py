@@ -70,7 +70,7 @@ def federation():
 
 
 def test_an_app_that_fails_says_so(federation):
-    with pytest.raises(SalfError, match="the run ended as finished:failed"):
+    with pytest.raises(SalfError, match="the app failed: unknown model"):
         list(federation.run(APP, SMALL | {"model": "no-such-model"}))
     with pytest.raises(SalfError, match="the app could not be run"):
         list(federation.run(HERE))
@@ -151,7 +151,7 @@ def within(seconds, condition):
 
 def test_a_live_run_that_is_terminated_leaves_nothing(live, tmp_path):
     def kept():
-        return tmp_path.glob("salf-live-*/rounds.jsonl")
+        return tmp_path.glob("salf-live-*/run/rounds.jsonl")
 
     assert within(240, lambda: "\n" in "".join(map(Path.read_text, kept())))
     live.terminate()

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from salf.common.errors import SalfError
-from salf.common.files import temporary_folder
 from salf.core import rows as records
 from salf.core.rows import Row
 from salf.core.server import schedule
@@ -35,7 +34,7 @@ log = logging.getLogger("salf.live")
 
 
 class Watcher(Protocol):
-    """Somebody who looks on, such as the command line."""
+    """Somebody who looks on, such as the command line; by default, nobody: there is a log."""
 
     def begin(self, config: LiveConfig, layers: Sequence[str]) -> None:
         """The federation is put together."""
@@ -55,7 +54,7 @@ class Watcher(Protocol):
 
 
 class Nobody(Watcher):
-    """Nobody looks on: there is a log."""
+    """Whoever does not look on."""
 
 
 @dataclass(frozen=True)
@@ -69,18 +68,18 @@ class Joining:
 
     def check(self, users: int, backend: str) -> None:
         """Refuse what cannot be."""
-        given = (self.address, self.here, self.min_users)
-        if backend != "ray" and any(each is not None for each in given):
+        numbers = {"here": self.here, "min_users": self.min_users}
+        given = {name: number for name, number in numbers.items() if number is not None}
+        if backend != "ray" and (given or self.address):
             raise SalfError(
                 "address=, here= and min_users= are for Ray; see docs/flower.md for Flower's."
             )
-        for name, number in (("here", self.here), ("min_users", self.min_users)):
-            if number is not None and self.address is None:
+        for name, number in given.items():
+            if self.address is None:
                 raise SalfError(
-                    f"nobody can join a Ray cluster that salf starts itself: {name}= needs "
-                    "address=."
+                    f"nobody can join a Ray cluster that salf starts: {name}= needs address=."
                 )
-            if number is not None and not 0 <= number <= users:
+            if not 0 <= number <= users:
                 raise SalfError(f"{name}= must be from 0 to the number of users, {users}.")
 
 
@@ -117,7 +116,9 @@ def run(
             if folder is not None:
                 folder.begin(config)
             if config.backend == "flower":
-                return _on_flower(config, folder, watcher)
+                from salf.live.flower.app import run_here
+
+                return run_here(config, folder, watcher)
             with _on_ray(config, folder, joining, watcher) as link:
                 return serve(config, link, folder, problem, on_round, watcher)
 
@@ -140,15 +141,6 @@ def trusting(config: LiveConfig, joining: Joining, say: Callable[[str], None]) -
         )
         rule = "none"
     return config.changed(robust=rule)
-
-
-def _on_flower(config: LiveConfig, folder: RunFolder | None, watcher: Watcher) -> Result:
-    from salf.live.flower.app import run_here
-
-    with temporary_folder("salf-live") as scratch:
-        kept = folder or RunFolder(scratch)
-        summary = run_here(config, kept, watcher)
-        return Result(config, kept.history(summary), summary)
 
 
 @contextmanager

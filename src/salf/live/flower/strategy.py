@@ -1,8 +1,7 @@
 """SALF as a Flower strategy: rounds that end at their deadline, from whatever layers came."""
 
 import logging
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from logging import INFO, WARNING
 from pathlib import Path
@@ -22,7 +21,6 @@ from salf.live.flower.link import GridLink, grace_of
 from salf.live.flower.mail import Mail
 from salf.live.rounds import Rounds, wait_for
 from salf.live.server import LiveServer, ServerSettings
-from salf.live.tmax import TMax
 from salf.problem import Problem
 from salf.worlds.fleet import deadlines
 from salf.worlds.fleet.deadlines import Deadline
@@ -107,7 +105,6 @@ class SALF(FedAvg):
         self.record = None if record is None else Path(record)
         self.settings, self.grace = given, grace_of(given.grace)
         self.server = LiveServer(model, lr, given)
-        TMax(self.server, deadline)  # says now what is wrong with it, not when nodes are there
         robust = self.server.pipeline.stages.robust
         # With fewer there is no majority against a bad one, and no layer would ever move.
         self._needed = 0 if robust is None else robust.needed
@@ -169,7 +166,6 @@ class SALF(FedAvg):
             lambda: list(grid.get_node_ids()),
             lambda sentence: log(INFO, "%s%s", sentence, fewer),
         )
-        began = time.monotonic()
         while self.server.t < num_rounds:
             log(INFO, "[ROUND %s/%s]", self.server.t + 1, num_rounds)
             row = rounds.next()
@@ -179,20 +175,8 @@ class SALF(FedAvg):
             self._evaluate_there(result, grid, link, evaluate_config or ConfigRecord())
             self._evaluate_here(result, evaluate_fn)
             self._keep(row, result)
-        log(INFO, "Strategy execution finished in %.2fs", time.monotonic() - began)
-        for line in str(result).splitlines():
-            log(INFO, "\t%s", line)
+        log(INFO, "Strategy execution finished:\n%s", result)
         return result
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """As in FedAvg, but skipped while too few nodes are free: nothing waits here."""
-        needed = max(self.min_available_nodes, self.min_evaluate_nodes)
-        if self.fraction_evaluate and len(list(grid.get_node_ids())) < needed:
-            log(INFO, "configure_evaluate: skipped, because fewer than %d nodes are free", needed)
-            return []
-        return super().configure_evaluate(server_round, arrays, config, grid)
 
     def _cohort(self, present: int) -> int:
         return max(int(self.fraction_train * present), self.min_train_nodes)
@@ -225,17 +209,17 @@ class SALF(FedAvg):
     ) -> None:
         """Federated evaluation by nodes that are free, for as long as it may take."""
         t, seconds = self.server.t, self.settings.evaluate_timeout
-        messages = list(self.configure_evaluate(t, result.arrays, config, grid))
-        free = link.free() if messages else set()
+        needed = max(self.min_available_nodes, self.min_evaluate_nodes)
+        if not self.fraction_evaluate or len(list(grid.get_node_ids())) < needed:
+            return  # FedAvg would wait for more
+        free, mail, replies = link.free(), Mail(grid), list[Message]()
+        messages = self.configure_evaluate(t, result.arrays, config, grid)
         messages = [each for each in messages if str(each.metadata.dst_node_id) in free]
-        if not messages:
-            return
         for message in messages:
             message.metadata.ttl = seconds
-        mail, until, replies = Mail(grid), time.monotonic() + seconds, []
         mail.send(messages, round=0)
-        while mail.unanswered() and (left := until - time.monotonic()) > 0:
-            replies += [reply for _, reply in mail.receive(left) if isinstance(reply, Message)]
+        while mail.unanswered():  # for no longer than their TTL
+            replies += [reply for _, reply in mail.receive(1.0) if isinstance(reply, Message)]
         try:
             measured = self.aggregate_evaluate(t, replies)
         except Exception as error:  # whatever nodes' metrics make Flower's mean of them raise
