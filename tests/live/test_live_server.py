@@ -144,7 +144,7 @@ def test_a_method_that_is_not_live_is_a_sentence():
 
 def play(live, rounds):
     for t in rounds:
-        a_round(live, "ab", *(update(1 + (t + i) % 4, 10 * t + i) for i in range(2)))
+        a_round(live, "abc", *(update(1 + (t + i) % 4, 10 * t + i) for i in range(3)))
 
 
 def test_a_server_that_is_killed_goes_on_after_the_last_closed_round(tmp_path):

@@ -257,7 +257,7 @@ def test_a_wait_of_a_moment_is_not_worth_a_word():
 
 def test_updates_that_a_learned_bound_refuses_make_no_pause_as_it_may_come_to_allow_them():
     said = []
-    federation, link, clock = rounds({"a": 0.1, "b": 0.1}, on_wait=said.append)
+    federation, link, clock = rounds(dict.fromkeys("abc", 0.1), on_wait=said.append)
     for _ in range(10):
         federation.next()
 
@@ -268,7 +268,7 @@ def test_updates_that_a_learned_bound_refuses_make_no_pause_as_it_may_come_to_al
     link.answer = grown
     began = clock.time
     rows = [federation.next() for _ in range(15)]
-    assert len(rows[0].rejected) == 2
+    assert len(rows[0].rejected) == 3
     assert rows[-1].rejected == ()
     assert said == []
     assert clock.time - began < 2

@@ -64,6 +64,11 @@ class Update:
     rows: int = 0  # of its batches, if it chooses their size
     pace: float = 0.0  # seconds that a row usually takes it; 0 if unknown
 
+    @property
+    def first(self) -> int:
+        """The depth in the first local step."""
+        return 1 if self.steps > 1 else self.depth
+
 
 def encode(update: Update) -> bytes:
     """An update as safetensors, with what is not a tensor in its header."""
