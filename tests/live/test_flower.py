@@ -154,10 +154,9 @@ def unreadable(message):
     return ValueError("Unexpected set of `children`")
 
 
-def test_a_reply_that_flower_cannot_read_is_refused(tmp_path, caplog):
+def test_a_reply_that_flower_cannot_read_is_refused(tmp_path):
     nodes = {1: unreadable, 2: sends(1, seed=2)}
     (row,), result = record_of(tmp_path, nodes, deadline=1.0)
-    assert caplog.text.count("could not read a reply: Unexpected set") == 1
     assert row.rejected == (("1", "not a reply: Unexpected set of `children`"),)
     assert row.depths == {"1": 4, "2": 1}
     assert_same(result.arrays, stepped([gradients(1, 2)]))

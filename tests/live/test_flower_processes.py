@@ -48,12 +48,12 @@ class Simulation(LocalFederation):
     def _start_supernodes(self):
         pass
 
-    def _background(self, name, command, *arguments):
-        super()._background(name, command, *arguments, "--simulation")
-
-    def _flwr(self, *arguments):
-        nodes = ["--federation-config", f"num-supernodes={self._nodes}"]
-        return super()._flwr(*arguments, *(nodes if arguments[0] == "run" else []))
+    def _popen(self, command, *arguments, **more):
+        added = {
+            "flower-superlink": ["--simulation"],
+            "flwr": ["--federation-config", f"num-supernodes={self._nodes}"],
+        }
+        return super()._popen(command, *arguments, *added[command], **more)
 
 
 @pytest.fixture(scope="module")

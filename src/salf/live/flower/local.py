@@ -8,7 +8,6 @@ of this machine can run an app in it, too.
 import ctypes
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -75,7 +74,7 @@ class LocalFederation:
         settings = self.home / "run.toml"
         settings.write_text(tomli_w.dumps(config or {}), encoding="utf-8")
         command = ["run", str(app.resolve()), CONNECTION, "--stream", "--run-config", str(settings)]
-        last, failed, process = "", "", self._flwr(*command)
+        last, failed, process = "", "", self._popen("flwr", *command, stdout=subprocess.PIPE)
         try:
             assert process.stdout is not None
             for line in process.stdout:
@@ -163,17 +162,12 @@ class LocalFederation:
         with (self.home / f"{name}.log").open("wb") as output:
             self._processes[name] = self._popen(command, *arguments, stdout=output)
 
-    def _flwr(self, *arguments: str) -> subprocess.Popen[str]:
-        return self._popen("flwr", *arguments, stdout=subprocess.PIPE)
-
     def _popen(
         self, command: str, *arguments: str, stdout: int | IO[bytes]
     ) -> subprocess.Popen[str]:
-        if (found := shutil.which(command, path=self._env["PATH"])) is None:
-            raise SalfError(f"{command} is not installed: run pip install 'salf[flower]'.")
         # A session of its own: Ctrl-C is for this process, which then ends the others.
         return subprocess.Popen(
-            [found, *arguments],
+            [command, *arguments],
             env=self._env,
             cwd=self.home,  # elsewhere flwr may take the connection's name for that of a folder
             stdin=subprocess.DEVNULL,
