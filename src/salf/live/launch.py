@@ -150,22 +150,18 @@ def _on_ray(
     """The link to users on Ray, once they are ready."""
     from salf.live.cluster import cluster
 
-    started = config.users if joining.here is None else joining.here
-    slow = slowness(config.slow, config.users)
+    started = slowness(config.slow, config.users)[: joining.here]
+    states = None if folder is None else folder.path.absolute() / "users"
     with cluster(joining.address, joining.federation):
         from salf.live import ray
 
         watcher.status("preparing users")
-        states = None if folder is None else folder.path.absolute() / "users"
-        users = [  # kept, because a user lasts as long as its handle
-            ray.start_user(
-                user_name(number),
-                partial(make_user, config, number, slow[number - 1], states),
-                here=joining.here is not None,
-            )
-            for number in range(1, started + 1)
-        ]
-        ray.wait_ready(users, lambda n: watcher.status(f"{n} of {started} users are ready"))
+        users = []  # kept, because a user lasts as long as its handle
+        for number, slow in enumerate(started, 1):
+            make = partial(make_user, config, number, slow, states)
+            here = joining.here is not None
+            users.append(ray.start_user(user_name(number), make, here=here))
+        ray.wait_ready(users, lambda n: watcher.status(f"{n} of {len(users)} users are ready"))
         watcher.status("")
         link = ray.RayLink()
         wait_for(joining.min_users or 0, link.users, watcher.say)
@@ -188,10 +184,9 @@ def serve(
     """
     watcher, evaluation = watcher or Nobody(), evaluation_of(config, problem)
     server = make_server(config, problem)
-    rows: list[Row] = []
+    files = (None, None) if folder is None else (folder.checkpoint, folder.rounds)
+    rows = without_last_evaluation(server.resume(*files), evaluation)
     if folder is not None:
-        server.restore(folder.checkpoint)
-        rows = without_last_evaluation(records.resume(folder.rounds, server.t), evaluation)
         records.rewrite(folder.rounds, rows)
     rounds = Rounds(
         server,
@@ -206,9 +201,7 @@ def serve(
     while server.t < config.rounds and not stopped:
         row = evaluation.measured(rounds.next(), config.rounds)
         rows.append(row)
-        if folder is not None:  # the state comes last: a round that it does not have is run again
-            records.append(folder.rounds, row)
-            server.save(folder.checkpoint)
+        server.keep(row, *files)
         watcher.round(row)
         stopped = ends_run(on_round, row, problem.model)
     history = History(

@@ -7,9 +7,9 @@ server finds it there. Ray trusts every process that has the cluster's token.
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray  # which is installed, because `cluster` has started it
 import torch
@@ -81,8 +81,7 @@ def wait_ready(users: Sequence[Any], on_ready: Callable[[int], None] | None = No
             on_ready(len(users) - len(waiting))
 
 
-@dataclass(frozen=True)
-class _Asked:
+class _Asked(NamedTuple):
     """A call that is not over: whom, in which round, and when it cannot be at work any more."""
 
     user: str
@@ -97,7 +96,6 @@ class RayLink:
         self._actors: dict[str, Any] = {}
         self._coming: dict[str, Any] = {}  # what tells that a user has its model and its data
         self._asked: dict[Any, _Asked] = {}  # what is not answered yet
-        self._patience: dict[str, float] = {}  # with those who seemed to hang: they may be slow
         self._round = 0
         self._looked = -LOOK
         self._pulse = Pulse()
@@ -146,8 +144,7 @@ class RayLink:
             if actor is None or now < asked.hung:
                 continue
             log.warning("%s has hung since round %d; restarting it", asked.user, asked.round)
-            self._asked[reference] = replace(asked, hung=now + HUNG_SECONDS)
-            self._patience[asked.user] = 2 * self._patience.get(asked.user, 1.0)
+            self._asked[reference] = asked._replace(hung=inf)
             ray.kill(actor, no_restart=False)
 
     def free(self) -> set[str]:
@@ -165,10 +162,9 @@ class RayLink:
         self._round = task.round
         # Without a deadline nobody knows how long is too long.
         deadlines = inf if task.deadline is None else HUNG_DEADLINES * task.deadline
-        longest = max(HUNG_SECONDS, deadlines)
+        hung = time.monotonic() + max(HUNG_SECONDS, deadlines)
         for user in set(users) & self._actors.keys() - self._busy():
             reference = self._actors[user].train.remote(asked.of(user), model, server)
-            hung = time.monotonic() + longest * self._patience.get(user, 1.0)
             self._asked[reference] = _Asked(user, task.round, hung)
 
     def awaited(self) -> set[str]:

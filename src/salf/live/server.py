@@ -19,7 +19,7 @@ from salf.common.errors import SalfError, TrainingDiverged
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.arrivals import Arrivals, Closing, Floats
 from salf.core.compression import Compression
-from salf.core.rows import Row, read_checkpoint, unreadable, write_checkpoint
+from salf.core.rows import Row, append, read_checkpoint, resume, unreadable, write_checkpoint
 from salf.core.rules import Tensors
 from salf.core.server import SGD, Optimiser, Schedule, Server
 from salf.live.batches import common_time
@@ -318,6 +318,19 @@ class LiveServer:
         groups, kept = state_of(self._kept)
         groups |= {"weights": self.weights, **self.server.state}
         write_checkpoint(path, groups, {**own, "kept": kept})
+
+    def resume(self, state: Path | None, record: Path | None) -> list[Row]:
+        """Continue after the last round that was kept in these files, and return its rounds."""
+        if state is not None:
+            self.restore(state)
+        return [] if record is None else resume(record, self.t, saved=state is not None)
+
+    def keep(self, row: Row, state: Path | None, record: Path | None) -> None:
+        """Keep a closed round. The state comes last: a round that it does not have is run again."""
+        if record is not None:
+            append(record, row)
+        if state is not None:
+            self.save(state)
 
     def restore(self, path: Path) -> None:
         """Continue after the last closed round that was saved; or leave all as it is."""

@@ -13,7 +13,6 @@ from flwr.serverapp.strategy import FedAvg, Result
 from torch import Tensor, nn
 
 from salf.common.errors import SalfError
-from salf.core import rows as records
 from salf.core.layers import Layers, Prefixes
 from salf.core.rows import Row, with_metrics
 from salf.core.server import SGD, Schedule
@@ -157,7 +156,9 @@ class SALF(FedAvg):
             self.model.load_state_dict(initial_arrays.to_torch_state_dict())
         except RuntimeError as error:
             raise SalfError(f"the arrays do not belong to the strategy's model: {error}") from None
-        self._resume()
+        self.server.resume(self.state, self.record)
+        if self.server.t:
+            log(INFO, "Continuing after round %d, from %s", self.server.t, self.state)
         result = Result(arrays=ArrayRecord(self.model.state_dict()))
         self._evaluate_here(result, evaluate_fn)
         fewer = " (robust='none' needs fewer.)" * (self.min_available_nodes == self._needed)
@@ -172,30 +173,16 @@ class SALF(FedAvg):
             result.arrays = ArrayRecord(self.model.state_dict())
             result.train_metrics_clientapp[row.round] = metrics = _metrics(row)
             log(INFO, "\t└──> Aggregated MetricRecord: %s", metrics)
-            self._evaluate_there(result, grid, link, evaluate_config or ConfigRecord())
+            self._evaluate_there(result, grid, link.free(), evaluate_config or ConfigRecord())
             self._evaluate_here(result, evaluate_fn)
-            self._keep(row, result)
+            measured = result.evaluate_metrics_serverapp.get(row.round, MetricRecord())
+            known = {name: value for name, value in measured.items() if isinstance(value, float)}
+            self.server.keep(with_metrics(row, known), self.state, self.record)
         log(INFO, "Strategy execution finished:\n%s", result)
         return result
 
     def _cohort(self, present: int) -> int:
         return max(int(self.fraction_train * present), self.min_train_nodes)
-
-    def _resume(self) -> None:
-        if self.state is not None and self.state.exists():
-            self.server.restore(self.state)
-            log(INFO, "Continuing after round %d, from %s", self.server.t, self.state)
-        if self.record is not None:
-            records.resume(self.record, self.server.t, saved=self.state is not None)
-
-    def _keep(self, row: Row, result: Result) -> None:
-        """The state comes last: a round that it does not have is run again."""
-        if self.record is not None:
-            measured = result.evaluate_metrics_serverapp.get(row.round, MetricRecord())
-            known = {name: value for name, value in measured.items() if isinstance(value, float)}
-            records.append(self.record, with_metrics(row, known))
-        if self.state is not None:
-            self.server.save(self.state)
 
     def _evaluate_here(self, result: Result, evaluate_fn: Evaluate | None) -> None:
         t = self.server.t
@@ -205,14 +192,14 @@ class SALF(FedAvg):
         result.evaluate_metrics_serverapp[t] = measured
 
     def _evaluate_there(
-        self, result: Result, grid: Grid, link: GridLink, config: ConfigRecord
+        self, result: Result, grid: Grid, free: set[str], config: ConfigRecord
     ) -> None:
         """Federated evaluation by nodes that are free, for as long as it may take."""
         t, seconds = self.server.t, self.settings.evaluate_timeout
         needed = max(self.min_available_nodes, self.min_evaluate_nodes)
         if not self.fraction_evaluate or len(list(grid.get_node_ids())) < needed:
             return  # FedAvg would wait for more
-        free, mail, replies = link.free(), Mail(grid), list[Message]()
+        mail, replies = Mail(grid), list[Message]()
         messages = self.configure_evaluate(t, result.arrays, config, grid)
         messages = [each for each in messages if str(each.metadata.dst_node_id) in free]
         for message in messages:
