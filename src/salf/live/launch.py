@@ -233,23 +233,20 @@ def make_server(config: LiveConfig, problem: Problem) -> LiveServer:
 
 
 def _counted(config: LiveConfig, rows: Sequence[Row]) -> dict[str, Any]:
-    """Counts of live runs: how far users came, and how rounds kept their limit."""
-    answers = [(row, user) for row in rows for user in row.depths]
-    asked = max(1, len(answers))
-    finished = sum(row.finished(user) for row, user in answers)
-    delivered = sum(row.delivered(user) for row, user in answers)
-    limited = [row for row in rows if row.limit is not None]
-    in_time = sum(row.seconds <= (row.limit or 0.0) for row in limited)
+    """Counts of a live run: how far users came, and how rounds kept their limit."""
+    answers = [(row.finished(user), row.delivered(user)) for row in rows for user in row.depths]
+    finished, delivered = np.array(answers).reshape(-1, 2).sum(axis=0) / max(1, len(answers))
+    in_time = [row.seconds <= row.limit for row in rows if row.limit is not None]
     return {
         "deadline": config.deadline,
-        "finished": finished / asked,
-        "partial": (delivered - finished) / asked,
-        "nothing": (len(answers) - delivered) / asked,
+        "finished": float(finished),
+        "partial": float(delivered - finished),
+        "nothing": float(1 - delivered),
         "late": sum(row.late for row in rows),
         "rejected": sum(len(row.rejected) for row in rows),
         "bytes": sum(row.bytes for row in rows),
         "empty": sum(not any(row.reached) for row in rows),  # rounds in which nobody came anywhere
-        "rounds_in_time": in_time / len(limited) if limited else None,
+        "rounds_in_time": sum(in_time) / len(in_time) if in_time else None,
     }
 
 

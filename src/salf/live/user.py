@@ -56,7 +56,6 @@ class OwnState:
         """The state that holds if the update of this round is used."""
         self.states[round] = state
         if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
             write_checkpoint(self._path, {str(n): each for n, each in self.states.items()}, None)
 
 
