@@ -18,7 +18,7 @@ from salf.live.replays import replay
 from salf.live.rounds import Answer
 from salf.live.update import encode
 from salf.live.user import User
-from salf.live.users import UserBatches, make_user, user_name
+from salf.live.users import batch_of, make_user, user_name
 from salf.runs.config import Config
 from salf.runs.federation import from_config, problem_of, problem_of_user
 from salf.runs.folder import ROUNDS, RunFolder
@@ -73,6 +73,14 @@ class Adapted(nn.Sequential):
         )
         self[0].requires_grad_(False)
         self[1].requires_grad_(False)
+
+
+class Dropping(nn.Sequential):
+    def __init__(self, shape, classes):
+        size = shape[0] * shape[1] * shape[2]
+        super().__init__(
+            nn.Flatten(), nn.Linear(size, 16), nn.Dropout(0.5), nn.Linear(16, classes)
+        )
 """
 
 
@@ -160,7 +168,10 @@ def replayed(config, path, distance=5e-3, resume=False):
 @pytest.mark.parametrize(
     ("method", "model", "average"),
     [
-        *(("salf", model, "reached") for model in ("cnn", "bnnet:Net", "bnnet:Adapted")),
+        *(
+            ("salf", model, "reached")
+            for model in ("cnn", "bnnet:Net", "bnnet:Adapted", "bnnet:Dropping")
+        ),
         *(("salf", "mlp", average) for average in ("reached", "all")),
         *((method, "mlp", "reached") for method in ("fedavg", "ownmethod:Halves")),
         ("drop", "bnnet:Net", "all"),
@@ -172,8 +183,10 @@ def test_the_simulator_gets_to_the_same_model_with_the_recorded_depths(
     (tmp_path / "bnnet.py").write_text(NET)
     (tmp_path / "ownmethod.py").write_text(METHOD)
     monkeypatch.syspath_prepend(tmp_path)
-    config = SMALL.changed(method=method, model=model, momentum=0.5, average=average)
-    rows = replayed(config, tmp_path)
+    # With one local step, the simulator computes users together, with other draws of dropout.
+    steps = 2 if model == "bnnet:Dropping" else 1
+    config = SMALL.changed(method=method, model=model, average=average, local_steps=steps)
+    rows = replayed(config.changed(momentum=0.5), tmp_path)
     depths = {depth for row in rows for depth in row.depths.values()}
     assert len(depths) > 1  # there was something to agree about
 
@@ -390,30 +403,16 @@ def test_what_was_not_used_is_in_the_log_of_the_run(tmp_path, monkeypatch):
         assert f"rejected update from {user}: {reason}" in text
 
 
-def batches_of(number):
-    return UserBatches(SMALL, problem_of_user(SMALL, number - 1), number)
-
-
 def test_users_have_shares_of_their_own_and_the_simulators_batches():
     training = from_config(SMALL.simulated())
     users, held = np.arange(4), training.simulation.data
-    shares = [batches_of(number) for number in range(1, 5)]
-    assert [len(share.samples) for share in shares] == held.sizes(users).tolist()
+    shares = [problem_of_user(SMALL, user).users_data.own(0) for user in range(4)]
+    assert [len(share) for share in shares] == held.sizes(users).tolist()
     inputs, labels = training.simulation.batches.of_round(Keyed(SMALL.seed, 3), users)(users)
-    own_inputs, own_labels = (
-        torch.cat(half) for half in zip(*(s.batch(3) for s in shares), strict=True)
-    )
+    own = [batch_of(SMALL, number, share, 3, 1, 4) for number, share in enumerate(shares, 1)]
+    own_inputs, own_labels = (torch.cat(half) for half in zip(*own, strict=True))
     assert torch.equal(inputs, own_inputs)
     assert torch.equal(labels, own_labels)
-
-
-def test_what_torch_draws_is_each_users_own_in_each_round_and_the_same_every_time():
-    def drawn(number, round):
-        with batches_of(number).draws(round):
-            return float(torch.rand(()))
-
-    assert drawn(1, 5) == drawn(1, 5)
-    assert len({drawn(number, round) for number in (1, 2) for round in (5, 6)}) == 4
 
 
 def test_what_a_live_federation_does_not_have_is_refused_in_a_sentence(tmp_path):

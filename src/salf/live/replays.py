@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from safetensors.torch import load_model
 from torch import nn
 from torch.nn.utils import parameters_to_vector
@@ -95,6 +96,7 @@ def _world(rows: Sequence[Row], numbers: Mapping[str, int]) -> Recorded:
     )
 
 
+@torch.no_grad()
 def _distance(model: nn.Module, stored: Path) -> float | None:
     if not stored.exists():
         return None
