@@ -110,13 +110,12 @@ class SALF(FedAvg):
         self.min_available_nodes = max(self.min_available_nodes, self._needed)
 
     def summary(self) -> None:
-        names = ", ".join(layer.name for layer in self.server.layers)
-        robust = self.server.pipeline.stages.robust or "none: all nodes are trusted"
-        log(INFO, "\t├──> Rounds:")
-        log(INFO, "\t│\t├──Method: %s", self.server.method.name)
-        log(INFO, "\t│\t├──Deadline: %s", self.deadline)
+        server = self.server
+        names = ", ".join(layer.name for layer in server.layers)
+        robust = server.pipeline.stages.robust or "none, all nodes are trusted"
+        log(INFO, "\t├──> Rounds: %s, deadline %s", server.method.name, self.deadline)
         log(INFO, "\t│\t├──Robust: %s", robust)
-        log(INFO, "\t│\t└──Layers: %d (%s)", len(self.server.layers), names)
+        log(INFO, "\t│\t└──Layers: %d (%s)", len(server.layers), names)
         super().summary()
 
     def start(
