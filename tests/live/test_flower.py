@@ -177,27 +177,13 @@ def test_a_pull_that_fails_before_it_finds_anything_loses_nothing(monkeypatch, t
     assert records.read(tmp_path / "rounds")[0].rejected == ()
 
 
-def test_how_reach_is_found_is_a_setting_of_the_strategy_and_of_the_command(tmp_path):
+def test_how_reach_is_found_is_a_setting_of_the_strategy(tmp_path):
     schedule = tmp_path / "deadlines.csv"
     schedule.write_text("deadline\n1.0\n2.0\n")
-    learns = {
-        (60.0, "counted"): False,
-        (60.0, "learned"): True,
-        ("auto", "counted"): True,
-        (str(schedule), "counted"): True,
-    }
-    for (deadline, reach), wanted in learns.items():
+    for deadline, reach in ((60.0, "learned"), ("auto", "counted"), (str(schedule), "counted")):
         made = salf(unreached=None, deadline=deadline, reach=reach)
-        assert isinstance(made.server.reach, UserReach) == wanted
-    from salf.live.launch import make_server
-    from salf.runs.federation import problem_of
-    from salf.runs.live_config import LiveConfig
-
-    for reach in ("known", "learned"):
-        settings = {"data": "digits", "users": 3, "deadline": 1.0, "backend": "flower"}
-        config = LiveConfig(**settings, reach=reach)
-        made = make_server(config, problem_of(config))
-        assert isinstance(made.reach, UserReach) == (reach == "learned")
+        assert isinstance(made.server.reach, UserReach)
+    assert not isinstance(salf(unreached=None, reach="counted").server.reach, UserReach)
 
 
 def test_all_nodes_gone_is_waited_out_and_said(caplog, monkeypatch):
@@ -353,12 +339,11 @@ def test_a_record_of_another_run_is_not_emptied(tmp_path):
 # --- what a node does -------------------------------------------------------------------------
 
 
-def the_message(salf_=None, config=None):
+def the_message(salf_=None):
     grid, salf_ = FakeGrid({1: lambda message: HANGS}), salf_ or salf()
     server, seconds = salf_.server, salf_.deadline
     server.open(["1"], seconds)
-    compress = salf_.settings.compress
-    nodes = GridLink(grid, server.layers, salf_.grace, compress=compress, config=config)
+    nodes = GridLink(grid, server.layers, salf_.grace, compress=salf_.settings.compress)
     nodes.send(server.task(seconds), ["1"])
     return travelled(grid.pushed[0])
 

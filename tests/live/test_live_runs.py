@@ -370,20 +370,16 @@ def rows_of(folder):
     return [asdict(row) | timeless for row in record.read(folder / ROUNDS)]
 
 
-def test_rounds_that_are_gone_are_not_made_up(tmp_path):
+def test_rounds_that_are_gone_are_not_made_up_and_another_run_is_refused(tmp_path):
     with pytest.raises(Killed):
-        live(SMALL, tmp_path / "run", on_round=interrupted.at(3, Killed))
-    record.rewrite(tmp_path / "run" / ROUNDS, record.read(tmp_path / "run" / ROUNDS)[:1])
-    with pytest.raises(SalfError, match="checkpoint ends at round 3"):
-        live(SMALL, tmp_path / "run", resume=True)
-
-
-def test_a_folder_with_another_run_is_refused(tmp_path):
-    live(SMALL, tmp_path)
+        live(SMALL, tmp_path, on_round=interrupted.at(3, Killed))
     with pytest.raises(SalfError, match=r"already contains this run. Give resume=True"):
         live(SMALL, tmp_path)
     with pytest.raises(SalfError, match=r"different config .it differs in deadline, lr"):
         live(SMALL.changed(lr=0.2, deadline=1.0), tmp_path, resume=True)
+    record.rewrite(tmp_path / ROUNDS, record.read(tmp_path / ROUNDS)[:1])
+    with pytest.raises(SalfError, match="checkpoint ends at round 3"):
+        live(SMALL, tmp_path, resume=True)
 
 
 def test_what_was_not_used_is_in_the_log_of_the_run(tmp_path, monkeypatch):

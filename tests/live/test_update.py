@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save
 from torch import nn
 
-from salf.core.layers import Layer, Layers, is_sent
+from salf.core.layers import Layer, Layers
 from salf.live.inspection import ENOUGH, FACTOR, Inspection, Part
 from salf.live.server import LiveServer, ServerSettings
 from salf.live.update import (
@@ -181,14 +181,9 @@ def test_gradients_that_were_zero_may_begin_to_be_others_but_not_any():
     names = LAYERS[1].parameters
 
     def with_last(scale):
-        update = good(depth=1)
-        return replace(
-            update,
-            tensors={
-                name: tensor * scale if name in names else tensor
-                for name, tensor in update.tensors.items()
-            },
-        )
+        tensors = good().tensors.items()
+        scaled = {name: tensor * scale if name in names else tensor for name, tensor in tensors}
+        return replace(good(), tensors=scaled)
 
     a_round(learning, *[with_last(0.0)] * ENOUGH)
     learning.check("a", with_last(0.01))
@@ -208,8 +203,8 @@ def test_late_in_training_the_few_large_gradients_are_not_refused():
     """Most mini-batches have nothing to teach any more, and those that have must get in."""
     rng = np.random.default_rng(0)
     learning = Inspection(LAYERS, WEIGHTS)
-    for t in range(3000):
-        usual = 0.999**t  # falls to a twentieth
+    for t in range(1000):
+        usual = 0.997**t  # falls to a twentieth
         heavy = rng.lognormal(0.0, 1.5)  # 2 in 100 are 20 times the median
         assert a_round(learning, good(depth=2, scale=min(usual * heavy, 3.0))) == 0
 
@@ -285,13 +280,6 @@ def test_an_update_larger_than_the_model_is_not_even_read():
         decode(b"\0" * (SIZE + 1), SIZE)
 
 
-def test_frozen_parameters_and_flags_are_not_part_of_an_update():
-    frozen = nn.Parameter(torch.zeros(1), requires_grad=False)
-    assert not is_sent(frozen, is_parameter=True)
-    assert not is_sent(torch.zeros(1, dtype=torch.bool), is_parameter=False)
-    assert is_sent(torch.zeros(1), is_parameter=False)
-
-
 def raw(about, tensors=None):
     return save(tensors or {}, {"update": json.dumps(about)})
 
@@ -338,12 +326,6 @@ def attempt(data):
     return False
 
 
-@settings(max_examples=100)
-@given(st.binary(max_size=400))
-def test_random_bytes_are_rejected(data):
-    assert not attempt(data)
-
-
 WHOLE = encode(good())
 
 
@@ -368,8 +350,9 @@ json_values = st.recursive(
 
 
 @settings(max_examples=100)
-@given(json_values, st.integers(-8, 8))
-def test_any_header_is_rejected_unless_it_is_an_update(header, off_by):
+@given(json_values, st.integers(-8, 8), st.binary(max_size=400))
+def test_anything_is_rejected_unless_it_is_an_update(header, off_by, data):
+    assert not attempt(data)
     text = json.dumps(header).encode()
     length = max(0, len(text) + off_by)
     assert not attempt(struct.pack("<Q", length) + text)
