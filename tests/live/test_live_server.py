@@ -16,7 +16,7 @@ from salf.core.server import SGD
 from salf.live.inspection import Part
 from salf.live.reach import ReachEstimate
 from salf.live.server import LiveServer, ServerSettings
-from salf.live.update import Update, encode
+from salf.live.update import Rejected, Update, encode
 from salf.problem import Problem
 
 LR = 0.5
@@ -130,7 +130,7 @@ def test_what_comes_late_is_counted_and_never_mixed_into_another_round():
     live.open("ab")
     assert live.take("b", encode(update(seed=3)), asked=1) is not None
     assert live.take("b", b"rubbish", asked=1) is None
-    live.refuse("a", "its process ended", asked=1)
+    live.refuse("a", Rejected("its process ended"), asked=1)
     row = live.close()
     assert (row.late, row.rejected, row.depths) == (3, (), {"a": 4, "b": 4})
     assert_same(live, before)

@@ -225,7 +225,7 @@ class Rounds:
     def _take(self, answers: Sequence[Answer], arrived: float) -> None:
         for user, asked, content in answers:
             if isinstance(content, Rejected):
-                self.server.refuse(user, str(content), asked)
+                self.server.refuse(user, content, asked)
                 continue
             update = self.server.take(user, content, asked)
             if update is not None and asked in self._began:

@@ -233,11 +233,8 @@ class LiveServer:
             if self.pipeline.stages.compression is not None:
                 update = replace(update, tensors=self._received(update.tensors))
             known = self.inspection.check(user, update)
-        except TooLarge as reason:
-            self._reject(user, str(reason))
-            return None
         except Rejected as reason:
-            self.refuse(user, str(reason), asked)
+            self.refuse(user, reason, asked)
             return None
         round.answered.add(user)
         if known:
@@ -252,35 +249,29 @@ class LiveServer:
         except ValueError as error:
             raise Rejected(f"wrong compression: {error}") from None
 
-    def refuse(self, user: str, reason: str, asked: int | None = None) -> None:
+    def refuse(self, user: str, reason: Rejected, asked: int | None = None) -> None:
         """Note why a user has no update that could be used."""
-        t = self.t + 1
+        t, round = self.t + 1, self.round
         if asked is not None and asked < t:  # it says nothing about this round
-            self.round.late += 1
+            round.late += 1
             log.info("round %d: late from %s, for round %d: %s", t, user, asked, reason)
             return
-        self.round.failed.add(user)
-        self._reject(user, reason)
-
-    def _reject(self, user: str, reason: str) -> None:
-        self.round.answered.add(user)
-        self.round.rejected.append((user, reason))
-        log.warning("round %d: rejected update from %s: %s", self.t + 1, user, reason)
+        if not isinstance(reason, TooLarge):
+            round.failed.add(user)
+        round.answered.add(user)
+        round.rejected.append((user, str(reason)))
+        log.warning("round %d: rejected update from %s: %s", t, user, reason)
 
     def close(self) -> Row:
         """End the round: take the step, and learn from it."""
         t, round, unreached = self.t + 1, self.round, self._unreached()
         self.inspection.learn()
-        for (
-            user,
-            update,
-        ) in round.unsure.items():  # whose size can be judged now that the others came
+        for user, update in round.unsure.items():  # judged now that the others came
             try:
                 self.inspection.check_norms(update)
-            except Rejected as reason:
-                self._reject(user, str(reason))
-            else:
                 self._use(user, update)
+            except Rejected as reason:
+                self.refuse(user, reason)
         closing = Closing(
             users=len(round.asked),
             reached=round.aggregate.reached,
