@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,24 +60,12 @@ class Liar:
         return self.change(self.user.train(task), task.round)
 
 
-def with_nan(update: Update) -> Update:
-    return changed(update, lambda tensor: tensor.fill_(float("nan")))
-
-
-def of_a_wrong_shape(update: Update) -> Update:
-    return changed(update, lambda tensor: tensor[:1])
-
-
-def in_turn(update: Update, round: int) -> Update:
-    """Another lie every round; each user is a process, which takes seconds to start."""
-    return (with_nan, of_a_wrong_shape)[round % 2](update)
-
-
-def changed(update: Update, change) -> Update:
-    tensors = dict(update.tensors)
-    name = max(tensors)  # of the last layer, which everybody reaches
-    tensors[name] = change(tensors[name].clone())
-    return Update(update.depth, tensors)
+def lying(update: Update, round: int) -> Update:
+    """NaN or a wrong shape in turn, in the last layer, which everybody reaches."""
+    name = max(update.tensors)
+    tensor = update.tensors[name]
+    wrong = tensor[:1] if round % 2 else torch.full_like(tensor, torch.nan)
+    return replace(update, tensors={**update.tensors, name: wrong})
 
 
 def make(name: str, folder: Path, slow: float = 1.0, lie=None):
@@ -102,7 +91,7 @@ USERS = {
     "slow": {"slow": 1000.0},
     "killed": {},
     "hangs": {},
-    "liar": {"lie": in_turn},
+    "liar": {"lie": lying},
 }
 
 
@@ -222,19 +211,8 @@ def test_a_cluster_is_lost_when_its_gcs_has_not_answered_for_some_seconds(monkey
 
 
 def closed_rounds(folder: Path) -> int:
-    try:
-        return (folder / "rounds.jsonl").read_text().count("\n")
-    except FileNotFoundError:
-        return 0
-
-
-def close_rounds(folder, rounds, process):
-    wait_until(lambda: closed_rounds(folder) >= rounds or process.poll() is not None)
-
-
-def gcs_of(group):
-    (pid,) = (pid for pid, name in in_group(group).items() if name == "gcs_server")
-    return pid
+    record = folder / "rounds.jsonl"
+    return record.read_text().count("\n") if record.exists() else 0
 
 
 def terminate(process):
@@ -248,7 +226,8 @@ def terminate(process):
 
 
 def kill_gcs(process):
-    os.kill(gcs_of(process.pid), signal.SIGKILL)
+    (gcs,) = (pid for pid, name in in_group(process.pid).items() if name == "gcs_server")
+    os.kill(gcs, signal.SIGKILL)
     _, errors = process.communicate(timeout=50)  # Ray itself gives up after 60 s
     assert process.returncode == 2, errors
     assert "salf: the Ray cluster ended: its GCS at 127.0.0.1:" in errors
@@ -263,7 +242,7 @@ def test_a_server_that_is_terminated_or_loses_ray_goes_on_after_the_last_closed_
     for end, more in ((terminate, []), (kill_gcs, ["--resume"])):
         before = closed_rounds(folder)
         with started(*live(folder, *more)[1:], stderr=subprocess.PIPE) as process:
-            close_rounds(folder, before + 5, process)
+            wait_until(lambda: closed_rounds(folder) >= before + 5 or process.poll() is not None)  # noqa: B023
             end(process)
         assert before < closed_rounds(folder) < ROUNDS
         assert not (folder / "summary.json").exists()
