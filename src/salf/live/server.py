@@ -33,7 +33,7 @@ from salf.problem import Problem
 from salf.stages.pipeline import Kept, Pipeline, Stages, load_state, state_of
 from salf.stages.robust import Robust
 from salf.stages.states import Progress
-from salf.worlds.fleet.cost import Cost, stages
+from salf.worlds.fleet import cost
 
 log = logging.getLogger("salf.live")
 
@@ -125,12 +125,6 @@ class ServerSettings:
     tolerate: int = 1
     compress: str = ""
 
-    def stages(self) -> Stages:
-        """The stages of users' updates. Reach that is not learned from depths is counted."""
-        rule = None if self.robust == "none" else Robust(self.robust, self.tolerate)
-        compression = Compression.parse(self.compress)
-        return Stages(rule, compression, count_reach=self.reach != "learned")
-
 
 class LiveServer:
     """One model, its rounds, and nothing about how messages travel."""
@@ -161,7 +155,10 @@ class LiveServer:
         self.done_after = work.cumsum() / work.sum()  # the part of the work
         learned = settings.reach == "learned"
         self.reach = UserReach(self.done_after) if learned else ReachEstimate(len(layers))
-        self.pipeline = Pipeline(settings.stages(), self.method, layers, self.weights)
+        robust, compress = settings.robust, Compression.parse(settings.compress)
+        rule = None if robust == "none" else Robust(robust, settings.tolerate)
+        stages = Stages(rule, compress, count_reach=not learned)
+        self.pipeline = Pipeline(stages, self.method, layers, self.weights)
         self.names: dict[str, None] = {}  # of all users that were ever asked, in order
         self.equal_time = settings.equal_time
         self.paces: dict[str, float] = {}  # seconds a row takes each user, if they choose batches
@@ -398,8 +395,8 @@ def _stage_work(problem: Problem) -> Floats:
     """The work of each stage of backpropagation, from the last layer on; alike if not counted."""
     try:
         if problem.example is not None:
-            cost = Cost.of(problem.model, problem.layers, problem.example)
-            return stages(cost.multiply_adds)
+            found = cost.Cost.of(problem.model, problem.layers, problem.example)
+            return cost.stages(found.multiply_adds)
     except SalfError:
         pass
     return np.ones(len(problem.layers))

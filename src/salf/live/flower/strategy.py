@@ -65,7 +65,7 @@ class SALF(FedAvg):
     - `robust`: how layers are combined so that `tolerate` nodes whose gradients stand out cannot
       control them: "trimmed", "median", "clip", or "none" if all nodes are trusted. It needs at
       least 2 `tolerate` + 1 nodes and holds the updates of a round in memory.
-    - `local_steps`, `client_lr`, `equal_time`, `unreached`, `reach`, `max_norm`, `compress`: see
+    - `local_steps`, `client_lr`, `unreached`, `reach`, `max_norm`, `compress`: see
       `salf.live.server.ServerSettings`. `reach` is "learned" if the deadline changes.
     - `layers`, `example`: the layers, if the default is not what you want (see `Layers.of`); or
       pass a `salf.Problem` in place of the model.
