@@ -101,7 +101,7 @@ def asks_of(method: "Method") -> Asks:
     state = _tried(method, lambda: state_of(method, "server_state", method.server_state({}))) or {}
     two = np.full(LAYERS, 2.0)
     arrived = replace(
-        Arrivals.at(
+        Arrivals(
             np.array([1, 2, 3, 4, 1, 2]),
             age=np.array([0, 0, 0, 0, 1, 0]),
             steps=np.array([2, 2, 2, 1, 2, 1]),
