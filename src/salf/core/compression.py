@@ -73,7 +73,7 @@ class Compression:
     @property
     def _levels(self) -> int:
         """How many levels of one sign `qsgd` has above 0."""
-        return 2 ** (self.bits - 1) - 1
+        return (1 << self.bits - 1) - 1
 
     def pack(self, vector: Tensor, draws: Keyed, user: int, layer: int) -> dict[str, Tensor]:
         """A vector as it is sent by user `user` of layer `layer`, both from 0."""

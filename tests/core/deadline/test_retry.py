@@ -3,8 +3,8 @@
 import random
 
 import pytest
-from devices import prepared
 
+from devices import prepared
 from salf.core.deadline.times import Retry
 
 

@@ -4,8 +4,8 @@ import random
 import weakref
 
 import pytest
-from devices import prepared
 
+from devices import prepared
 from salf.core.deadline.times import StageTimes
 
 
