@@ -75,17 +75,6 @@ def test_expected_times_are_high_but_not_the_highest_of_the_last_rounds():
     assert times.expected(1, pace=1.0) == 1.0
 
 
-def test_times_that_are_not_seen_any_more_shrink_a_little_until_they_are_seen_again():
-    times = StageTimes(1)
-    times.learn({0: 1.0, 1: 1.0, 2: 0.0})
-    for _ in range(10):
-        times.learn({0: 1.0})
-    assert times.expected(1, pace=1.0) == pytest.approx(0.995**10)
-    assert times.expected(0, pace=1.0) == 1.0
-    times.learn({0: 1.0, 1: 0.9})
-    assert times.expected(1, pace=1.0) == 1.0
-
-
 def test_one_slow_last_layer_does_not_end_a_user_that_runs_it_seldom():
     times = StageTimes(1)
     for _ in range(16):
