@@ -163,12 +163,6 @@ def test_the_papers_models_have_the_papers_layers(name, count):
 # ---- any other module -----------------------------------------------------------------------
 
 
-def test_order_is_that_of_use_not_of_definition():
-    layers = Layers.of(OutOfOrder(), example=torch.randn(3, 3))
-    assert named(layers) == ["embed", "twice", "head"]
-    assert layers[1].buffers[0] == "norm.running_mean"  # of the norm, which joins what it follows
-
-
 def test_looking_leaves_a_model_as_it_was_even_when_the_forward_pass_fails():
     class Noisy(OutOfOrder):
         fails = False
@@ -212,22 +206,12 @@ class Attention(nn.Module):
         return self.head(self.norm(value + mixed).mean(1))
 
 
-def test_attention_owns_parameters_and_children_and_is_one_layer():
-    layers = Layers.of(Attention(), example=torch.randn(2, 5, 4))
-    assert named(layers) == ["attention", "head"]  # the norm after a block joins the next layer
-    assert layers[1].parameters[0] == "head.weight"
-    assert set(layers[0].parameters) == {
-        "attention.in_proj_weight",
-        "attention.in_proj_bias",
-        "attention.out_proj.weight",
-        "attention.out_proj.bias",
-    }
-
-
 class TiedLanguageModel(nn.Module):
+    """The last module is called last, but its weight is used first."""
+
     def __init__(self):
         super().__init__()
-        self.decoder = nn.Linear(4, 6, bias=False)
+        self.decoder = nn.Linear(4, 6)
         self.encoder = nn.Embedding(6, 4)
         self.middle = nn.Linear(4, 4)
         self.encoder.weight = self.decoder.weight
@@ -236,17 +220,10 @@ class TiedLanguageModel(nn.Module):
         return self.decoder(self.middle(self.encoder(value)))
 
 
-def test_tied_weights_belong_to_the_module_used_first_whatever_was_defined_first():
-    layers = Layers.of(TiedLanguageModel(), example=torch.tensor([[1, 2]]))
-    assert named(layers) == ["encoder", "middle"]
-    assert layers.index_of["decoder.weight"] == 0  # named_parameters' name for it
-
-
 class Unused(nn.Module):
     def __init__(self):
         super().__init__()
-        self.used = nn.Linear(2, 2)
-        self.spare = nn.Linear(2, 2)
+        self.used, self.spare = nn.Linear(2, 2), nn.Linear(2, 2)
 
     def forward(self, value):
         return self.used(value)
@@ -260,12 +237,6 @@ class OwnParameter(nn.Module):
 
     def forward(self, value):
         return self.layer(value) * self.scale
-
-
-def test_a_parameter_without_a_layer_is_named():
-    with pytest.raises(SalfError, match=r"'spare.weight' belongs to no layer.*or freeze it"):
-        Layers.of(Unused(), example=ROWS)
-    assert len(Layers.of(Unused(), ["used", "spare"], ROWS)) == 2
 
 
 class Bare(nn.Module):
@@ -292,14 +263,51 @@ class Functional(nn.Module):
         return nn.functional.linear(value + self.shift, self.last.weight, self.last.bias)
 
 
-def test_parameters_without_a_module_join_the_layer_they_are_used_after():
-    found = Layers.of(Functional(), example=ROWS)
-    assert [layer.parameters for layer in found] == [
-        ("gate", "shift", "first.weight", "first.bias"),
-        ("last.weight", "last.bias"),
-    ]
-    assert named(Layers.of(Bare(), example=ROWS)) == ["weight"]
-    assert named(Layers.of(OwnParameter(), example=ROWS)) == ["layer"]
+ROWS, WORDS = torch.randn(3, 2), torch.tensor([[1, 2]])
+ATTENTION = "in_proj_weight attention.in_proj_bias attention.out_proj.*"
+MODULES = {
+    "in the order of use, not of definition": (
+        OutOfOrder,
+        torch.randn(3, 3),
+        {"embed": "embed.*", "twice": "twice.* norm.* ~norm", "head": "head.*"},
+    ),
+    "a norm after a block joins the next layer": (
+        Attention,
+        torch.randn(2, 5, 4),
+        {"attention": f"attention.{ATTENTION}", "head": "norm.* head.*"},
+    ),
+    "tied weights belong to the module used first": (
+        TiedLanguageModel,
+        WORDS,
+        {"encoder": "decoder.weight", "middle": "middle.*", "decoder": "decoder.bias"},
+    ),
+    "bare parameters join the layer they are used after": (
+        Functional,
+        ROWS,
+        {"first": "gate shift first.*", "last": "last.*"},
+    ),
+    "there is nothing but a bare parameter": (Bare, ROWS, {"weight": "weight"}),
+    "a bare parameter at the end": (OwnParameter, ROWS, {"layer": "layer.* scale"}),
+    "what a wrapper wraps": (
+        lambda: Wrapped(Branches()),
+        ROWS,
+        {f"net.{name}": f"net.{name}.*" for name in ("stem", "left", "right.0", "right.1", "head")},
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "example", "wanted"), MODULES.values(), ids=MODULES)
+def test_the_default_layers_of_another_module(make, example, wanted):
+    found = Layers.of(make(), example=example)
+    assert {layer.name: {*layer.parameters, *layer.buffers} for layer in found} == {
+        name: set(owned(text)) for name, text in wanted.items()
+    }
+    assert named(found) == list(wanted)
+
+
+def test_a_parameter_without_a_layer_is_named():
+    with pytest.raises(SalfError, match=r"'spare.weight' belongs to no layer.*or freeze it"):
+        Layers.of(Unused(), example=ROWS)
 
 
 # ---- by hand --------------------------------------------------------------------------------
@@ -469,17 +477,15 @@ class Branches(nn.Module):
 
 
 def mlp():
-    layers = (nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 2, bias=False))
-    return nn.Sequential(*layers, nn.ReLU(), nn.Linear(2, 2, bias=False))
+    return seq((2, 2), nn.ReLU(), (2, 2), nn.ReLU(), (2, 2))
 
 
-ROWS, WORDS = torch.randn(3, 2), torch.tensor([[1, 2]])
 WRONG = {
     "sequential": (mlp, ROWS, "4,2,0", "0,2,4"),
     "sequential, rotated": (mlp, ROWS, "2,4,0", "0,2,4"),
     "sequential, halves": (mlp, ROWS, "2+4,0", "0,2+4"),
     "normalisation": (
-        lambda: nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)),
+        lambda: seq((2, 4), nn.BatchNorm1d(4), (4, 1)),
         ROWS,
         "1,0,2",
         "0,1,2",
@@ -496,7 +502,12 @@ WRONG = {
     ),
     "below both branches": (Branches, ROWS, "left,right,stem,head", "stem,left,right,head"),
     "above both branches": (Branches, ROWS, "stem,head,left,right", "stem,left,right,head"),
-    "tied": (TiedLanguageModel, WORDS, "middle,encoder", "encoder,middle"),
+    "tied": (
+        TiedLanguageModel,
+        WORDS,
+        "middle,encoder,decoder.bias",
+        "encoder,middle,decoder.bias",
+    ),
 }
 
 
@@ -512,7 +523,6 @@ def test_a_wrong_order_is_refused_and_the_right_one_named(make, example, given, 
 
 
 RIGHT = {
-    "left below right": (Branches, ROWS, "stem,left,right.0,right.1,head"),
     "branches joined": (Branches, ROWS, "stem,left+right,head"),
     "weight below bias": (Branches, ROWS, "stem,left.weight,left.bias,right,head"),
     "unused first": (Unused, ROWS, "spare,used"),
@@ -531,11 +541,6 @@ def test_training_refuses_a_wrong_order():
     for given in ("4,2,0", ["4", "2", "0"]):
         with pytest.raises(SalfError, match="The order is: 0, 2, 4"):
             salf.train(mlp(), data, layers=given, users=2, batch_size=2, rounds=1)
-
-
-def test_layers_of_a_wrapper_are_those_inside_it():
-    found = Layers.of(Wrapped(Branches()), example=ROWS)
-    assert named(found) == ["net.stem", "net.left", "net.right.0", "net.right.1", "net.head"]
 
 
 # ---- what layers are for --------------------------------------------------------------------

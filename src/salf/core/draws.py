@@ -5,10 +5,8 @@ from Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
 of a key and a counter that has no state, computed here for many users at once.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property, lru_cache
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -42,17 +40,6 @@ class Purpose(IntEnum):
     TORCH = 13
 
 
-class Draws(Protocol):
-    """The random numbers of one round."""
-
-    @property
-    def rng(self) -> np.random.Generator:
-        """A generator of the round, for draws that several users have in common."""
-
-    def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
-        """`n` numbers in [0, 1) for each user, in local step `step`: [users, n]."""
-
-
 class Keyed:
     """The draws of round t. Equal arguments give equal numbers, in any order of calls."""
 
@@ -61,6 +48,7 @@ class Keyed:
 
     @cached_property
     def rng(self) -> np.random.Generator:
+        """A generator of the round, for draws that several users have in common."""
         return np.random.default_rng([self.seed, self.t])
 
     @property
@@ -74,15 +62,15 @@ class Keyed:
         return int(self.uniform(np.array([user]), Purpose.TORCH)[0, 0] * 2**53)
 
     def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
+        """`n` numbers in [0, 1) for each user, in local step `step`: [users, n]."""
         return keyed_uniform(self.seed, self.t, users, purpose, n, step)
 
 
-@dataclass(frozen=True, eq=False)
 class KeyedRounds:
     """The draws of several rounds: each user drawn for is in a round of its own."""
 
-    seed: int
-    rounds: Ints  # as many as users are drawn for
+    def __init__(self, seed: int, rounds: Ints) -> None:
+        self.seed, self.rounds = seed, rounds
 
     @property
     def rng(self) -> np.random.Generator:
@@ -102,6 +90,9 @@ class Unkeyed:
 
     def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
         return self.rng.random((len(users), n))
+
+
+Draws = Keyed | KeyedRounds | Unkeyed  # the random numbers of one round, or of several
 
 
 def keyed_uniform(

@@ -76,7 +76,7 @@ class OpenRound:
         """How far these users came."""
         depths = np.array([self.depth(user) for user in users], np.int64)
         begun, planned = np.array([*map(self.steps, users)], np.int64).reshape(-1, 2).T
-        return Arrivals.at(depths, steps=begun, planned=planned)
+        return Arrivals(depths, steps=begun, planned=planned)
 
     def row(self, t: int, layers: int, unreached: Floats, local_steps: int) -> Row:
         """The record of the round."""

@@ -4,8 +4,8 @@ import random
 import weakref
 
 import pytest
-from devices import prepared
 
+from devices import prepared
 from salf.core.deadline.times import StageTimes
 
 
@@ -72,17 +72,6 @@ def test_expected_times_are_high_but_not_the_highest_of_the_last_rounds():
         times.learn({0: float(second), 1: 1.0, 2: 0.0})
     assert times.expected(0, pace=1.0) == 17.0
     assert times.expected(0, pace=2.0) == 24.0  # twice the median
-    assert times.expected(1, pace=1.0) == 1.0
-
-
-def test_times_that_are_not_seen_any_more_shrink_a_little_until_they_are_seen_again():
-    times = StageTimes(1)
-    times.learn({0: 1.0, 1: 1.0, 2: 0.0})
-    for _ in range(10):
-        times.learn({0: 1.0})
-    assert times.expected(1, pace=1.0) == pytest.approx(0.995**10)
-    assert times.expected(0, pace=1.0) == 1.0
-    times.learn({0: 1.0, 1: 0.9})
     assert times.expected(1, pace=1.0) == 1.0
 
 

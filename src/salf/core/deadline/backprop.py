@@ -6,8 +6,8 @@ backward pass ends before that layer, not after it.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 import torch
@@ -90,7 +90,9 @@ class Backpropagation:
         learned: dict[int, float] = {}  # what else than the time it took is learned of a stage
         chance = self.times.chance(limit)
         if limit >= 0 and (more or self.retry.starts(chance)):
-            with suppress(_TimeIsUp), round.watching(self._modules):
+            with suppress(_TimeIsUp), ExitStack() as hooks:
+                for module in self._modules:
+                    hooks.enter_context(module.register_forward_pre_hook(round.check))
                 value = loss()
             if value is None:
                 round.lap(FORWARD)
@@ -127,14 +129,13 @@ class Backpropagation:
                 "was it computed without gradients, or from another model?"
             )
         numbers = {name: self.layers.index_of[name] + 1 for name in awaited}
-        # Gradients are gathered in empty places, so that none is added to one from before.
-        before = {name: p.grad for name, p in awaited.items()}
-        hooks = []
-        try:
+        with ExitStack() as undo:
             for name, parameter in awaited.items():
+                # Gradients are gathered in empty places, so that none is added to one from before.
+                undo.callback(setattr, parameter, "grad", parameter.grad)
                 parameter.grad = None
                 register = parameter.register_post_accumulate_grad_hook
-                hooks.append(register(round.hook(numbers[name])))  # type: ignore[no-untyped-call]
+                undo.enter_context(register(round.hook(numbers[name])))  # type: ignore[no-untyped-call]
             if round.begin(numbers.values(), _accelerators(awaited.values())):
                 with suppress(_TimeIsUp):
                     torch.autograd.backward(loss, inputs=list(awaited.values()))
@@ -144,11 +145,6 @@ class Backpropagation:
                 for name in layer.parameters
                 if name in trainable
             }
-        finally:
-            for handle in hooks:
-                handle.remove()
-            for name, gradient in before.items():
-                awaited[name].grad = gradient
         if round.depth > 1:
             # Autograd keeps what was ready to run when it stopped, and so the graph with all its
             # activations, until the next backward of this thread.
@@ -171,25 +167,15 @@ class Backpropagation:
 
     def load_state_dict(self, state: Mapping[str, Sequence[float]]) -> None:
         """Continue with what another process learned about the same layers on this device."""
-        stages, own = range(len(self.layers) + 2), self.state_dict()
-        if (
-            state.keys() != own.keys()
-            or any(len(state[name]) != len(own[name]) for name in ("absent", "cold", "credit"))
-            or len(state["ages"]) != len(state["0"])
-            or not all(0 <= value < math.inf for values in state.values() for value in values)
-        ):
-            raise SalfError(
-                f"the learned times are not those of {len(self.layers)} layers: they need a list "
-                f"of seconds for each of {', '.join(own)}."
-            )
+        if state.keys() != self.state_dict().keys():
+            raise SalfError(f"the learned times are not those of {len(self.layers)} layers.")
         self.times, self.retry = StageTimes(len(self.layers)), Retry()
-        for stage in stages:
-            self.times.seen[stage].extend(state[str(stage)])
-            self.times.absent[stage] = int(state["absent"][stage])
+        for stage, seen in enumerate(self.times.seen):
+            seen.extend(state[str(stage)])
+        self.times.absent = [int(rounds) for rounds in state["absent"]]
         self.times.ages.extend(map(int, state["ages"]))
         self.times.course = list(state["course"])
-        self.retry.cold = int(state["cold"][0])
-        self.retry.credit = state["credit"][0]
+        self.retry.cold, self.retry.credit = int(state["cold"][0]), state["credit"][0]
 
 
 class _TimeIsUp(Exception):
@@ -232,24 +218,14 @@ class _Round:
             self._took += self.seconds[stage]
             self._usual += usual
 
-    @contextmanager
-    def watching(self, modules: Iterable[nn.Module]) -> Iterator[None]:
-        """Stop a forward pass that is clearly too late, before the next of these modules.
+    def check(self, *_: object) -> None:
+        """The hook before a module of the forward pass: stop a pass that is clearly too late.
 
         Clearly, because its time is learned: a near miss must not look the same as a slow device.
         """
-
-        def check(*_: object) -> None:
-            self.began.append(self.elapsed())
-            if self.began[-1] > TOO_LATE * self._deadline:
-                raise _TimeIsUp
-
-        hooks = [module.register_forward_pre_hook(check) for module in modules]
-        try:
-            yield
-        finally:
-            for handle in hooks:
-                handle.remove()
+        self.began.append(self.elapsed())
+        if self.began[-1] > TOO_LATE * self._deadline:
+            raise _TimeIsUp
 
     def _continues(self) -> bool:
         """Whether to run the next layer."""
