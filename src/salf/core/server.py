@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from math import cos, pi
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from salf.common.errors import SalfError, unknown
 
@@ -166,27 +166,19 @@ class Adagrad(Adaptive):
         variance.add_(square)
 
 
-OPTIMISERS: Mapping[str, type[Optimiser]] = {
-    "sgd": SGD,
-    "adam": Adam,
-    "yogi": Yogi,
-    "adagrad": Adagrad,
-}
+OPTIMISERS: dict[str, Any] = {"sgd": SGD, "adam": Adam, "yogi": Yogi, "adagrad": Adagrad}
 
 
 def make_optimiser(name: str, settings: Mapping[str, float | None]) -> Optimiser:
     """The optimiser of this name, with those of the settings that are not None."""
     if name not in OPTIMISERS:
         raise unknown("server optimiser", name, OPTIMISERS)
-    cls = OPTIMISERS[name]
     given = {key: value for key, value in settings.items() if value is not None}
-    known = [each.name for each in fields(cls)]  # type: ignore[arg-type]
-    for key in given:
-        if key not in known:
-            raise SalfError(
-                f"{key} is not a setting of server {name!r}, which has {', '.join(known)}."
-            )
-    return cls(**given)
+    known = [each.name for each in fields(OPTIMISERS[name])]
+    for key in given.keys() - set(known):
+        raise SalfError(f"{key} is not a setting of server {name!r}, which has {', '.join(known)}.")
+    optimiser: Optimiser = OPTIMISERS[name](**given)
+    return optimiser
 
 
 class Server:

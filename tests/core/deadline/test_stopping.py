@@ -98,12 +98,6 @@ def test_a_deadline_that_is_over_allows_nothing(deadline):
     assert device.forwards == 0
 
 
-def test_a_deadline_that_is_no_number_is_refused():
-    _, backpropagation, _, loss = prepared()
-    with pytest.raises(SalfError, match="deadline must be a number of seconds"):
-        backpropagation.within(math.nan, loss)
-
-
 def test_gradients_from_before_are_neither_added_to_nor_lost():
     model, backpropagation, _, loss = prepared()
     full = full_gradients(model, loss)
@@ -259,12 +253,6 @@ def test_a_loss_without_a_way_back_to_the_model_is_refused():
         backpropagation.within(None, loss)
     with pytest.raises(SalfError, match="depends on no trainable parameter"):
         backpropagation.within(None, lambda: other(MODELS["mlp"][1]).sum())
-
-
-def test_layers_of_another_model_are_refused():
-    model, _, _, _ = prepared("residual")
-    with pytest.raises(SalfError, match=r"'0\.bias', which the model does not have"):
-        Backpropagation(model, Layers.of(small_mlp()))
 
 
 def test_only_the_model_gets_gradients():
