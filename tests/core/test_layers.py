@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import salf
+from devices import Block, ResidualNetwork
 from salf.common.errors import SalfError
 from salf.core.layers import Layer, Layers, parse_layers
 from salf.models import build
@@ -12,18 +13,6 @@ from salf.models import build
 
 def named(layers):
     return [layer.name for layer in layers]
-
-
-class Block(nn.Module):
-    """A residual block: composite, not a Sequential."""
-
-    def __init__(self, size=4):
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(size, size), nn.BatchNorm1d(size), nn.ReLU())
-        self.out = nn.Linear(size, size)
-
-    def forward(self, value):
-        return value + self.out(self.body(value))
 
 
 class OutOfOrder(nn.Module):
@@ -107,8 +96,8 @@ SEQUENTIAL = {
         {"1": "1.* ~0", "2": "2.*"},
     ),
     "another composite child is one layer": (
-        lambda: seq((2, 4), Block(), (4, 1)),
-        {"0": "0.*", "1": "1.body.0.* 1.body.1.* 1.out.* ~1.body.1", "2": "2.*"},
+        lambda: seq((2, 4), Block(4), (4, 1)),
+        {"0": "0.*", "1": "1.convolution.weight 1.norm.* ~1.norm", "2": "2.*"},
     ),
     "a module in two places belongs to the first": (
         used_again,
@@ -342,48 +331,17 @@ def test_layers_by_hand_must_hold_every_parameter_once(given, says):
 # ---- in which order -------------------------------------------------------------------------
 
 
-class Downsampling(nn.Module):
-    """A residual block of a ResNet."""
-
-    def __init__(self, channels, out):
-        super().__init__()
-        self.conv1, self.norm1 = nn.Conv2d(channels, out, 1), nn.BatchNorm2d(out)
-        self.conv2, self.norm2 = nn.Conv2d(out, out, 1), nn.BatchNorm2d(out)
-        same = channels == out
-        joined = [] if same else [nn.Conv2d(channels, out, 1), nn.BatchNorm2d(out)]
-        self.shortcut = nn.Sequential(*joined)
-
-    def forward(self, value):
-        inner = torch.relu(self.norm1(self.conv1(value)))
-        return torch.relu(self.shortcut(value) + self.norm2(self.conv2(inner)))
-
-
-class ResNet(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Linear(8, 3)
-        self.stem, self.norm = nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2)
-        self.one, self.two, self.three = (Downsampling(*c) for c in ((2, 2), (2, 4), (4, 8)))
-
-    def forward(self, value):
-        value = torch.relu(self.norm(self.stem(value)))
-        return self.head(self.three(self.two(self.one(value))).mean((2, 3)))
-
-
-IMAGES = torch.randn(2, 1, 3, 3)
-BLOCKS = [["stem", "norm"], "one", "two", "three", "head"]
+IMAGES = torch.randn(2, 2, 3, 3)
 
 
 def test_a_residual_net_has_a_layer_for_each_block_as_a_module_and_as_a_sequential():
-    net = ResNet()
-    parts = (net.stem, net.norm, nn.ReLU(), net.one, net.two, net.three)
+    net = ResidualNetwork()
     pooled = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), net.head)
-    sequential = Layers.of(nn.Sequential(*parts, *pooled))
+    sequential = Layers.of(nn.Sequential(net.stem, net.one, net.two, *pooled))
     found = Layers.of(net, example=IMAGES)
-    assert named(found) == ["stem", "one", "two", "three", "head"]
+    assert named(found) == ["stem", "one", "two", "head"]
     assert [layer.size for layer in found] == [layer.size for layer in sequential]
-    by_hand = Layers.of(net, BLOCKS, IMAGES)
-    assert [layer.parameters for layer in found] == [layer.parameters for layer in by_hand]
+    assert found == Layers.of(net, named(found), IMAGES)
 
 
 class Encoder(nn.Module):
@@ -493,7 +451,7 @@ WRONG = {
     "module": (OutOfOrder, torch.randn(3, 3), "head,twice,norm,embed", "embed,twice,norm,head"),
     "functional": (OwnParameter, ROWS, "scale,layer", "layer,scale"),
     "attention": (Attention, torch.randn(2, 5, 4), "norm,attention,head", "attention,norm,head"),
-    "residual": (ResNet, IMAGES, "stem+norm,two,one,three,head", "stem+norm,one,two,three,head"),
+    "residual": (ResidualNetwork, IMAGES, "stem,two,one,head", "stem,one,two,head"),
     "within a block": (
         Branches,
         ROWS,
