@@ -19,8 +19,9 @@ from salf.common.errors import SalfError
 from salf.core.layers import Layers
 from salf.core.rules import Tensors
 
-# Where the entries of a narrower network lie in the full tensors, by name.
-Held = Mapping[str, tuple[slice | Tensor, ...]]
+# Where the entries of a narrower network lie in a full tensor, and in all of them by name.
+Entries = tuple[slice | Tensor, ...]
+Held = Mapping[str, Entries]
 PerLayer = Sequence[float] | npt.NDArray[np.float64]
 UserId = int | str  # a number in the simulator, a name live
 # What makes another update of a user's, given its weights.
@@ -149,14 +150,7 @@ class LayerwiseAggregate:
             raise SalfError(f"the update names {name!r}, which is in no layer.")
         return self._layers.index_of[name]
 
-    def _add_part(
-        self,
-        name: str,
-        value: Tensor,
-        weight: float,
-        total: float,
-        where: tuple[slice | Tensor, ...],
-    ) -> None:
+    def _add_part(self, name: str, value: Tensor, weight: float, total: float, at: Entries) -> None:
         full = self._like[name]
         holders = self._holders.get(name, 0.0)
         if not isinstance(holders, Tensor):
@@ -164,8 +158,8 @@ class LayerwiseAggregate:
         if name not in self._sums:
             self._sums[name] = torch.zeros_like(full, requires_grad=False)
         # Written back, because entries chosen by their numbers are a copy.
-        self._sums[name][where] = self._sums[name][where].add_(value, alpha=weight)
-        holders[where] += total
+        self._sums[name][at] = self._sums[name][at].add_(value, alpha=weight)
+        holders[at] += total
 
 
 class Changing(LayerwiseAggregate):

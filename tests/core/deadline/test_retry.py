@@ -18,15 +18,6 @@ def test_nothing_is_run_when_the_forward_pass_and_the_last_layer_cannot_fit():
     assert backpropagation.within(3.0, loss).depth == 3
 
 
-def test_a_device_that_is_cold_at_first_is_not_given_up():
-    _, backpropagation, device, loss = prepared()
-    device.speed = 0.1
-    assert backpropagation.within(3.5, loss).depth == 4  # the forward pass took all of the time
-    device.speed = 1.0
-    depths = [backpropagation.within(3.5, loss).depth for _ in range(5)]
-    assert depths[-1] == 2
-
-
 def test_hiccups_in_the_first_rounds_do_not_end_a_user():
     _, backpropagation, device, loss = prepared()
     depths = []
