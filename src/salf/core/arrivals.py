@@ -84,10 +84,8 @@ class Arrivals:
 
     def only(self, user: int) -> "Arrivals":
         """The entry of one of these users on its own."""
-        per_user = ("user", "depth", "straggler", "age", "weight", "steps", "planned")
-        found = {name: getattr(self, name) for name in (*per_user, "chances", "intervals")}
-        one = slice(user, user + 1)
-        return replace(self, **{n: v[..., one] for n, v in found.items() if v is not None})
+        arrays = {name: each for name, each in vars(self).items() if isinstance(each, np.ndarray)}
+        return replace(self, **{n: each[..., [user]] for n, each in arrays.items()})
 
     @property
     def chance(self) -> Floats:

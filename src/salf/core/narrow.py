@@ -66,10 +66,14 @@ def subnetwork(model: nn.Module, width: float, shift: int = 0) -> SubNetwork:
     scaled: set[str] = set()
     kept, total = 1, 1  # of the units that feed the next module; the input is whole
     for name, module in modules:
+        cannot = SalfError(
+            f"HeteroFL cannot narrow the layer {name!r} ({type(module).__name__}): it narrows "
+            "Linear, Conv without groups, and BatchNorm."
+        )
         if isinstance(module, (nn.Linear, *CONVOLUTIONS)):
             inputs, units = module.weight.shape[1], module.weight.shape[0]
             if inputs % total or getattr(module, "groups", 1) != 1:
-                raise SalfError(f"HeteroFL cannot narrow the layer {name!r} ({module}).")
+                raise cannot
             fed = _window(kept, total, shift, inputs // total)
             kept, total = (units, units) if [name] == last else (ceil(width * units), units)
             rows = _window(kept, total, shift)
@@ -85,10 +89,7 @@ def subnetwork(model: nn.Module, width: float, shift: int = 0) -> SubNetwork:
                 own = _window(kept, total, shift, len(tensor) // total) if tensor.dim() else None
                 held[f"{name}.{entry}"] = () if own is None else (own,)
         else:
-            raise SalfError(
-                f"HeteroFL cannot narrow the layer {name!r}: it narrows Linear, Conv and "
-                f"BatchNorm, not {type(module).__name__}."
-            )
+            raise cannot
     return SubNetwork(width, held, frozenset(scaled))
 
 

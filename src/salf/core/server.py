@@ -192,7 +192,7 @@ class Server:
         client_lr: float | None = None,
     ) -> None:
         if client_lr is not None and not 0 < client_lr < 1e30:
-            raise SalfError(f"client-lr must be positive, not {client_lr}.")
+            raise SalfError(f"client_lr must be positive, not {client_lr}.")
         self.weights = weights
         self.schedule = schedule
         self.optimiser = optimiser or SGD()

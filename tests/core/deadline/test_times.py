@@ -132,5 +132,3 @@ def test_the_time_of_a_pass_that_was_stopped_is_that_of_the_whole_pass():
     assert times.whole_pass([0.0, 2.0], 2.0) == 8.0
     assert times.whole_pass([0.0, 2.0, 6.0, 7.0], 7.0) == 7.0  # no pass had so many modules
     assert StageTimes(1).whole_pass([3.0], 3.0) == 3.0
-    times.learn_course([0.0, 2.0, 3.0], 4.0)
-    assert times.course == pytest.approx([0.0, 0.3, 0.75])
