@@ -84,7 +84,7 @@ class Arrivals:
 
     def only(self, user: int) -> "Arrivals":
         """The entry of one of these users on its own."""
-        arrays = {name: each for name, each in vars(self).items() if isinstance(each, np.ndarray)}
+        arrays: dict[str, Any] = {n: v for n, v in vars(self).items() if isinstance(v, np.ndarray)}
         return replace(self, **{n: each[..., [user]] for n, each in arrays.items()})
 
     @property
