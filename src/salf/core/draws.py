@@ -11,7 +11,6 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from salf.common.errors import SalfError
 from salf.core.arrivals import Floats, Ints
 
 Words = npt.NDArray[np.uint64]  # of 32 bits each, in 64, so that products do not overflow
@@ -66,22 +65,6 @@ class Keyed:
         return keyed_uniform(self.seed, self.t, users, purpose, n, step)
 
 
-class KeyedRounds:
-    """The draws of several rounds: each user drawn for is in a round of its own."""
-
-    def __init__(self, seed: int, rounds: Ints) -> None:
-        self.seed, self.rounds = seed, rounds
-
-    @property
-    def rng(self) -> np.random.Generator:
-        raise SalfError(
-            "a distribution of times must draw each user's numbers with draws.uniform, not rng."
-        )
-
-    def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
-        return keyed_uniform(self.seed, self.rounds[:, None], users, purpose, n, step)
-
-
 class Unkeyed:
     """Draws one after the other from a generator, for many draws of what users do in one round."""
 
@@ -92,7 +75,7 @@ class Unkeyed:
         return self.rng.random((len(users), n))
 
 
-Draws = Keyed | KeyedRounds | Unkeyed  # the random numbers of one round, or of several
+Draws = Keyed | Unkeyed  # the random numbers of one round
 
 
 def keyed_uniform(
