@@ -188,7 +188,7 @@ class Sweep:
         told: dict[str, Mapping[str, Any]] = {}
         found: dict[Case, None] = {}
         for each in axes.pop("method", ["fedavg", "drop", base.method]):
-            average = each.average if isinstance(each, Method) else base.average
+            average = base.average if isinstance(each, str) else getattr(each, "average", "reached")
             for name, batches, of_method in _expanded(each, options):
                 entry = each.partition("+")[0] if isinstance(each, str) else each
                 if type(methods.setdefault(name, entry)) is not type(entry):
@@ -302,7 +302,7 @@ class Sweep:
         if isinstance(given, str):
             return make_method(given, average=case.average_used, **self.options[case.method])
         averaged = {"average": case.average_used} if case.averages else {}
-        return replace(given, **averaged)  # type: ignore[arg-type]
+        return replace(given, **averaged)
 
     def _own_job(
         self, settings: Mapping[str, Any], folder: Path | None, on_round: OnRound | None
