@@ -24,7 +24,7 @@ from salf.data import load
 from salf.runs.config import Config
 from salf.runs.federation import data_files
 from salf.runs.folder import SUMMARY, RunFolder
-from salf.runs.pool import Finished, Job, OnProgress, Workers, run_all, run_job
+from salf.runs.pool import Finished, Job, OnProgress, WorkersLike, run_all, run_job
 from salf.runs.run import Result, complete
 from salf.runs.training import OnPart
 
@@ -56,7 +56,7 @@ def reproduce(
     *,
     seeds: int | None = None,
     data_dir: str = "",
-    workers: Workers = None,
+    workers: WorkersLike = None,
     on_progress: OnProgress | None = None,
     on_item: Callable[[str, Made], None] | None = None,
     report: Tell | None = None,
@@ -91,7 +91,7 @@ def reproduce(
 def _do_all(
     tasks: Mapping[str, Sequence[ItemTask]],
     workshop: "Workshop",
-    workers: Workers,
+    workers: WorkersLike,
     on_progress: OnProgress | None,
     on_ready: Callable[[Sequence[str], Finished], None],
 ) -> dict[str, str]:

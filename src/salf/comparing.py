@@ -28,7 +28,7 @@ from salf.runs.compare import Case, Comparison, cases, check_options, own_option
 from salf.runs.config import Config
 from salf.runs.federation import load_data
 from salf.runs.own import TrainData, run_own
-from salf.runs.pool import Interrupted, Job, Workers, run_all, run_here, run_job
+from salf.runs.pool import Interrupted, Job, WorkersLike, run_all, run_here, run_job
 from salf.runs.presets import simulated
 from salf.runs.run import How, Result
 from salf.runs.settings import refuse_with_fleet, typed
@@ -82,7 +82,7 @@ def compare(
     seeds: int | Sequence[int] = 3,
     target: float | None = None,
     out: Path | str | None = None,
-    workers: Workers = None,
+    workers: WorkersLike = None,
     on_round: OnRound | None = None,
     **settings: Any,
 ) -> Compared:
@@ -226,7 +226,7 @@ class Sweep:
     def run(
         self,
         out: Path | str | None = None,
-        workers: Workers = None,
+        workers: WorkersLike = None,
         on_round: OnRound | None = None,
         report: Report | None = None,
     ) -> Compared:

@@ -16,7 +16,7 @@ from salf.methods import find
 from salf.runs.compare import Clocked
 from salf.runs.config import Config
 from salf.runs.federation import data_files
-from salf.runs.pool import Job, OnProgress, Workers, run_all
+from salf.runs.pool import Job, OnProgress, WorkersLike, run_all
 from salf.runs.run import run
 from salf.runs.training import SLOWEST, History, OnPart, counted
 
@@ -71,7 +71,7 @@ def _rounded(value: float | None) -> float | None:
 
 def measure(
     folder: Path,
-    workers: Workers,
+    workers: WorkersLike,
     configs: Mapping[Key, tuple[Config, float]],
     on_progress: OnProgress | None = None,
 ) -> dict[Key, BenchRun]:

@@ -96,11 +96,11 @@ class Pool(Protocol):
     ) -> Finished: ...
 
 
-Workers = int | Pool | None  # how many processes of this machine (by default, one per core)
+WorkersLike = int | Pool | None  # how many processes of this machine (by default, one per core)
 
 
 @contextmanager
-def pool_of(workers: Workers, most: int | None = None) -> Iterator[Pool]:
+def pool_of(workers: WorkersLike, most: int | None = None) -> Iterator[Pool]:
     """Processes of this machine, no more than `most`; or the pool that is given."""
     if workers is None or isinstance(workers, int):
         with WorkerPool(min(filter(None, (workers or cores(), most)))) as pool:
@@ -111,7 +111,7 @@ def pool_of(workers: Workers, most: int | None = None) -> Iterator[Pool]:
 
 def run_all(
     jobs: Mapping[str, Job],
-    workers: Workers = None,
+    workers: WorkersLike = None,
     on_progress: OnProgress | None = None,
     on_done: Callable[[str, Finished], None] | None = None,
 ) -> Finished:
