@@ -43,19 +43,16 @@ class World(ABC):
     def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
         """Who arrives in round t, in which these users are asked, and the state after it."""
 
-    @abstractmethod
     def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
         """p_l in round t, for l = 1..L: the probability that none of these users reaches the layer.
 
-        `memory` is the state before the round, as for `arrivals`.
+        By default users are independent. `memory` is the state before the round.
         """
+        return np.asarray((1 - self.reach(t, users, memory)).prod(axis=1))
 
     def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
         """P(user u reaches layer l in round t), [L, users], for methods that weigh by it."""
-        raise SalfError(
-            f"{type(self).__name__} does not say how likely each user is to reach a layer: set "
-            "reach = counted."
-        )
+        raise depth.unknown_reach(self)
 
     def reach_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
         """`reach` with local steps: who stops in a later step than the first reached the layer."""
@@ -90,11 +87,6 @@ class World(ABC):
             steps = np.where(arrived.straggler, stopped, planned)
         return replace(arrived, steps=steps, planned=planned)
 
-    def unreached_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
-        """p_l with local steps: nobody reaches the layer if all users also stop in their first."""
-        unreached = self.checked_unreached(t, users, memory)
-        return unreached if self.counts_steps else unreached / np.prod(planned, dtype=np.float64)
-
     def checked(self, arrived: Arrivals, t: int) -> Arrivals:
         """The arrivals of round t, or an error that says what is wrong with them."""
         if self.trusted:
@@ -122,17 +114,22 @@ class World(ABC):
                 )
         return arrived
 
-    def checked_unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
-        """p_l in round t, or an error that says what is wrong with it."""
+    def checked_unreached(
+        self, t: int, users: Ints, planned: Ints | None, memory: Memory
+    ) -> Floats:
+        """p_l in round t, with local steps if so many are `planned`; an error if it cannot be."""
         unreached = np.asarray(self.unreached(t, users, memory), np.float64)
-        if self.trusted:
-            return unreached
-        if unreached.shape != (self.layers,) or not ((unreached >= 0) & (unreached <= 1)).all():
+        if not self.trusted and (
+            unreached.shape != (self.layers,) or not ((unreached >= 0) & (unreached <= 1)).all()
+        ):
             raise SalfError(
                 f"{type(self).__name__}.unreached must return {self.layers} probabilities, one "
                 f"for each layer, not {unreached}."
             )
-        return unreached
+        if planned is None or self.counts_steps:
+            return unreached
+        # Nobody reaches the layer if all users also stop in their first step.
+        return unreached / np.prod(planned, dtype=np.float64)
 
     def waiting(self) -> "World":
         """These users when the server waits for all of them."""
@@ -193,9 +190,6 @@ class Finishing(World):
 
     def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
         return np.ones((self.layers, len(users)))
-
-    def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
-        return np.zeros(self.layers)
 
     def busy(self, t: int, memory: Memory) -> Ints:
         return self.world.busy(t, memory)

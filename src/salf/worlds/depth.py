@@ -29,16 +29,16 @@ class DepthDistribution(ABC):
         `busy` other users still work on an earlier round; they have no entry and are stragglers.
         """
 
-    @abstractmethod
-    def unreached(self, users: Ints) -> Floats:
-        """p_l for l = 1..L: the probability that none of these users reaches the layer."""
-
     def reach(self, users: Ints) -> Floats:
         """P(user u reaches layer l) if these users take part, [L, users]."""
-        raise SalfError(
-            f"{type(self).__name__} does not say how likely each user is to reach a layer: set "
-            "reach = counted."
-        )
+        raise unknown_reach(self)
+
+    def unreached(self, users: Ints) -> Floats:
+        """p_l = prod_u P(d_u > l): the probability that none of these users reaches layer l.
+
+        That is for users who are independent; others define it.
+        """
+        return np.asarray((1 - self.reach(users)).prod(axis=1))
 
     @property
     def everybody(self) -> Ints:
@@ -148,10 +148,6 @@ class PerUser(DepthDistribution):
     def reach(self, users: Ints) -> Floats:
         return np.asarray(self.probabilities[users].cumsum(1)[:, :-1].clip(0, 1)).T
 
-    def unreached(self, users: Ints) -> Floats:
-        """p_l = prod_u P(d_u > l)."""
-        return np.asarray((1 - self.probabilities[users].cumsum(1)[:, :-1]).clip(0, 1).prod(0))
-
 
 def given(probabilities: Sequence[float], users: int) -> PerUser:
     """All users share one probability vector over the depths 1..L+1."""
@@ -163,6 +159,14 @@ def fixed(depths: Sequence[float], layers: int) -> PerUser:
     if outside := [depth for depth in depths if depth not in range(1, layers + 2)]:
         raise SalfError(f"depth {outside[0]:g} is not one of 1..{layers + 1} ({layers} layers).")
     return PerUser(np.eye(layers + 1)[np.asarray(depths, np.int64) - 1])
+
+
+def unknown_reach(of: object) -> SalfError:
+    """The error where a law or a world has no `reach`."""
+    return SalfError(
+        f"{type(of).__name__} does not say how likely each user is to reach a layer: set "
+        "reach = counted."
+    )
 
 
 def _uniform(place: Floats, layers: int) -> Ints:

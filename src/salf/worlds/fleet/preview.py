@@ -168,7 +168,7 @@ def of_model(
     takes_several(model, example)
     seen_as = Layers.of(model, layers, example)
     timing = Timing(
-        fleet.devices,
+        fleet,
         Cost.of(model, seen_as, example),
         lambda users: np.full(len(users), batch_size),
         lambda users: np.full(len(users), local_steps),
