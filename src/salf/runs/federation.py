@@ -22,6 +22,9 @@ from salf.core.narrow import narrowed
 from salf.core.server import Schedule, schedule
 from salf.data import DataSet, Partitioned, Samples, UsersData, holdout, load, some, split
 from salf.data import given as by_indices
+from salf.data.files import cache_folder
+from salf.data.loading import FROM_PATH
+from salf.data.named import RECIPES
 from salf.data.sampling import Batches, Cohort
 from salf.data.users_data import Index
 from salf.engines import Loss, cross_entropy
@@ -83,6 +86,17 @@ class Given:
 def load_data(config: Settings, report: Report | None = None) -> DataSet:
     """The data set of a config; `report` gets a line when it is being fetched."""
     return load(config.data, Path(config.data_dir) if config.data_dir else None, report=report)
+
+
+def data_files(config: Settings) -> tuple[Path, ...]:
+    """The files and folders that loading a config's data and fleet reads, if they are there."""
+    kind, _, path = config.data.partition(":")
+    at = [Path(path)] if kind in FROM_PATH and path else []
+    at += [cache_folder() / config.data] if config.data in RECIPES else []
+    at += [Path(config.data_dir)] if config.data_dir else []
+    named = [str(vars(config).get(name)) for name in ("fleet", "availability", "deadline")]
+    at += [Path(file) for file in named if file.endswith(".csv")]
+    return tuple(place.absolute() for place in at if place.exists())
 
 
 def problem_of(
