@@ -88,7 +88,7 @@ class SALF(FedAvg):
         **settings: Any,
     ) -> None:
         if isinstance(deadline, str):
-            deadline = deadlines.parse(deadlines.read(deadline))
+            deadline = deadlines.parse(deadline)
         own = [each.name for each in fields(FlowerSettings) if each.name in settings]
         given = FlowerSettings(**{name: settings.pop(name) for name in own})
         if given.optimiser is None:
