@@ -161,18 +161,15 @@ class SALF(FedAvg):
         result = Result(arrays=ArrayRecord(self.model.state_dict()))
         self._evaluate_here(result, evaluate_fn)
         fewer = " (robust='none' needs fewer.)" * (self.min_available_nodes == self._needed)
-        wait_for(
-            self.min_available_nodes,
-            lambda: list(grid.get_node_ids()),
-            lambda sentence: log(INFO, "%s%s", sentence, fewer),
-        )
+        say = lambda sentence: log(INFO, "%s%s", sentence, fewer)  # noqa: E731
+        wait_for(self.min_available_nodes, link.users, say)
         while self.server.t < num_rounds:
             log(INFO, "[ROUND %s/%s]", self.server.t + 1, num_rounds)
             row = rounds.next()
             result.arrays = ArrayRecord(self.model.state_dict())
             result.train_metrics_clientapp[row.round] = metrics = _metrics(row)
             log(INFO, "\t└──> Aggregated MetricRecord: %s", metrics)
-            self._evaluate_there(result, grid, link.free(), evaluate_config or ConfigRecord())
+            self._evaluate_there(result, grid, link, evaluate_config or ConfigRecord())
             self._evaluate_here(result, evaluate_fn)
             measured = result.evaluate_metrics_serverapp.get(row.round, MetricRecord())
             known = {name: value for name, value in measured.items() if isinstance(value, float)}
@@ -191,14 +188,14 @@ class SALF(FedAvg):
         result.evaluate_metrics_serverapp[t] = measured
 
     def _evaluate_there(
-        self, result: Result, grid: Grid, free: set[str], config: ConfigRecord
+        self, result: Result, grid: Grid, link: GridLink, config: ConfigRecord
     ) -> None:
         """Federated evaluation by nodes that are free, for as long as it may take."""
         t, seconds = self.server.t, self.settings.evaluate_timeout
         needed = max(self.min_available_nodes, self.min_evaluate_nodes)
-        if not self.fraction_evaluate or len(list(grid.get_node_ids())) < needed:
+        if not self.fraction_evaluate or len(link.users()) < needed:
             return  # FedAvg would wait for more
-        mail, replies = Mail(grid), list[Message]()
+        mail, free, replies = Mail(grid), link.free(), list[Message]()
         messages = self.configure_evaluate(t, result.arrays, config, grid)
         messages = [each for each in messages if str(each.metadata.dst_node_id) in free]
         for message in messages:
