@@ -133,6 +133,8 @@ def live(tmp_path):
         *("-m", "salf", "live", *settings.split()),
         env={**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"},
         stderr=subprocess.PIPE,
+        # As in the background of a script: Flower's own processes count on it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
     ) as process:
         wait_until(lambda: server_apps(tmp_path))
         yield process
