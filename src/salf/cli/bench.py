@@ -79,7 +79,7 @@ def bench(
     """
     from salf.bench import results as kept
     from salf.bench.bench import bench as run
-    from salf.report.bench import print_tables, write_files
+    from salf.report.bench import Standings
 
     chosen = load(suite).only(parse_list(scenario))
     entrants = _entrants(chosen, methods, parse_options(options) or {}, settings)
@@ -101,9 +101,9 @@ def bench(
             f"no results of the suite {suite} are published yet: choose methods with --method, "
             "or run all with --method all."
         )
-    own = [each.name for each in entrants]
-    print_tables(chosen, rows, results, own)
-    for path in write_files(chosen, rows, out, sys.argv[1:], own):
+    standings = Standings(chosen, rows, [each.name for each in entrants])
+    standings.print(results)
+    for path in standings.write(out, sys.argv[1:]):
         tell(f"wrote {path}")
 
 

@@ -1,7 +1,6 @@
 """`salf fleet`: devices with a simulated clock."""
 
 import platform
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,9 +47,7 @@ _PREVIEWED = (
 def preview(
     settings: GivenSettings,
     source: ConfigSource = "mnist-mlp",
-    out: Annotated[
-        Path | None, option("--out", help="Folder for a figure (PNG, SVG) and a page.")
-    ] = None,
+    out: Annotated[Path | None, option("--out", help="Folder for a picture.")] = None,
 ) -> None:
     """Show which layers users reach by which deadline, and how long FedAvg would wait.
 
@@ -70,7 +67,7 @@ def preview(
         found = preview_of(config, say)
     tell(str(found))
     if out is not None:
-        for path in write_preview(found, config, out, sys.argv[1:]):
+        for path in write_preview(found, out):
             tell(f"wrote {path}")
 
 
