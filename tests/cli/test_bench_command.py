@@ -83,7 +83,7 @@ def test_without_a_method_the_published_results_are_shown(tmp_path, published):
         (("--scenario", "phone"), "unknown scenario 'phone'"),
         (("--method", "slaf"), "unknown method 'slaf'"),
         (("--option", "a=1"), "choose one with --method"),
-        (("--method", "all", "--option", "a=1"), "leave out other settings"),
+        (("--method", "all", "--option", "a=1"), "choose one with --method"),
     ],
 )
 def test_mistakes_are_sentences(tmp_path, arguments, said):

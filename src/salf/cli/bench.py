@@ -82,7 +82,7 @@ def bench(
     from salf.report.bench import Standings
 
     chosen = load(suite).only(parse_list(scenario))
-    entrants = _entrants(chosen, methods, parse_options(options) or {}, settings)
+    entrants = _entrants(chosen, methods, parse_options(options), settings)
     published = {} if suite.endswith(".toml") else kept.published(chosen, say)
     rows = [*published.values()]
     if entrants:
@@ -111,19 +111,18 @@ def _entrants(
     chosen: Suite, methods: str | None, options: Mapping[str, Any], settings: GivenSettings
 ) -> list[Entrant]:
     """The methods that were named, with the options and settings that were given."""
-    own = options or settings
-    if own and not methods:
+    own = bool(options or settings)
+    if own and methods in (None, "all"):
         raise SalfError("options and settings belong to a method: choose one with --method.")
-    if own and methods == "all":
-        raise SalfError(
-            "--method all runs methods with the settings of the table: leave out other settings."
-        )
     if methods == "all":
         return list(chosen.entrants)
     found = [chosen.entrant(name) for name in dict.fromkeys(parse_list(methods))]
     return [
-        Entrant(each.method, {**each.options, **options}, {**each.settings, **settings})
-        if own
-        else each
+        Entrant(
+            each.method,
+            {**each.options, **options},
+            {**each.settings, **settings},
+            "" if own else each.given_name,
+        )
         for each in found
     ]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from functools import wraps
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -16,7 +16,6 @@ from salf.runs.settings import (
     Settings,
     key,
     refuse_deadline,
-    refuse_with_fleet,
 )
 
 
@@ -54,6 +53,7 @@ _HELP = {each.name: each.metadata.get("help", "") for each in fields(Config)}
 DataDir = Annotated[str | None, option("--data-dir", help=_HELP["data_dir"])]
 
 Command = Callable[..., None]
+Made = TypeVar("Made", bound=Settings)
 GivenSettings = dict[str, Any]  # those that were given, by name
 
 
@@ -156,12 +156,10 @@ def parse_list(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
-def parse_options(given: list[str] | None) -> dict[str, Any] | None:
+def parse_options(given: list[str] | None) -> dict[str, Any]:
     """A method's options from NAME=VALUE."""
-    if not given:
-        return None
     options: dict[str, Any] = {}
-    for entry in given:
+    for entry in given or ():
         name, equals, value = entry.partition("=")
         if not equals:
             raise SalfError(f"an option must be NAME=VALUE, not {entry!r}.")
@@ -169,21 +167,17 @@ def parse_options(given: list[str] | None) -> dict[str, Any] | None:
     return options
 
 
-def with_options(config: Config, settings: GivenSettings, options: list[str] | None) -> Config:
-    """The config with what the command line says; options are those of the method it names."""
-    if settings.get("fleet", config.fleet):
-        refuse_with_fleet(settings)
-    joined = joined_options(config, options, settings.get("method"))
-    made = config.changed(**settings, options=joined)
+def with_options(
+    config: Settings,
+    settings: GivenSettings,
+    options: list[str] | None,
+    made: Callable[..., Made],
+) -> Made:
+    """The config, `made` of an other one, with what the command line says of it and its method."""
+    if more := parse_options(options):
+        same = settings.get("method", config.method) == config.method
+        settings = {**settings, "options": {**(config.options if same else {}), **more}}
+    found = made(config, **settings)
     if "deadline" in settings:
-        refuse_deadline(made.make_method())
-    return made
-
-
-def joined_options(
-    config: Settings, given: list[str] | None, method: str | None = None
-) -> dict[str, Any] | None:
-    """The options of a config's method, or another, with those given; None if none were."""
-    more = parse_options(given)
-    kept = config.options if method in (None, config.method) else {}
-    return None if more is None else {**kept, **more}
+        refuse_deadline(found.make_method())
+    return found

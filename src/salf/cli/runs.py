@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,10 +32,16 @@ from salf.common.errors import SalfError
 from salf.methods import find
 from salf.runs.config import Config
 from salf.runs.presets import PRESETS, simulated
-from salf.runs.settings import PAPER_MODELS
+from salf.runs.settings import PAPER_MODELS, refuse_with_fleet
 
 if TYPE_CHECKING:
     from salf.comparing import Compared
+
+
+def _changed(config: Config, **settings: Any) -> Config:
+    if settings.get("fleet", config.fleet):
+        refuse_with_fleet(settings)
+    return config.changed(**settings)
 
 
 @settings_of(Config)
@@ -82,7 +88,7 @@ def run(
 
     if resume and out is None:
         raise SalfError("--resume needs --out, the folder of the run to continue.")
-    config = with_options(simulated(source), settings, options)
+    config = with_options(simulated(source), settings, options, _changed)
     name = find(config.method).name
     with watched(name, config.rounds, config.seconds) as on_round:
         result = train(
@@ -224,7 +230,7 @@ def plan(
     from salf.runs.federation import load_data
     from salf.runs.plan import SEARCHED, Asked
 
-    config = with_options(_planned(source), settings, options)
+    config = with_options(_planned(source), settings, options, _changed)
     fixed = {name: settings[name] for name in SEARCHED if name in settings}
     asked = Asked(target, seeds, fixed)
     with console.status(f"looking for {config.data}"):
