@@ -7,8 +7,7 @@ import pytest
 
 from command import salf
 from salf.bench import results
-from salf.bench.results import BenchRow, CellResult
-from salf.bench.runs import BenchRun
+from salf.bench.results import BenchRow, BenchRun, CellResult
 from salf.bench.suite import Entrant, load
 
 TINY = str(Path(__file__).parents[1] / "bench" / "tiny.toml")

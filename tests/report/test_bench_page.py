@@ -2,8 +2,7 @@
 
 import pytest
 
-from salf.bench.results import BenchRow, CellResult
-from salf.bench.runs import BenchRun
+from salf.bench.results import BenchRow, BenchRun, CellResult
 from salf.bench.suite import Entrant, load
 from salf.report.bench import Standings, to_target
 from salf.report.tables import Bold
