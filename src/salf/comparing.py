@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from salf.common import Report
 from salf.common.bars import Bar, console
 from salf.common.errors import SalfError, TrainingDiverged
 from salf.common.files import csv_of, write_whole
 from salf.common.notebook import frame
-from salf.common.progress import Report
 from salf.data import DataSet, are_of_users, load
 from salf.methods import Method, named
 from salf.methods import method as make_method

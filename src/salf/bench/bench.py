@@ -17,9 +17,9 @@ from sys import modules
 from salf.bench import results
 from salf.bench.results import BenchRow, BenchRun, CellResult, cell_result
 from salf.bench.suite import REFERENCE, BenchCell, Entrant, Suite
+from salf.common import Report
 from salf.common.errors import NoRoundInTime, SalfError, TrainingDiverged, in_one_line
 from salf.common.files import folder_name, write_whole
-from salf.common.progress import Report
 from salf.data import load
 from salf.methods import find, method
 from salf.runs.config import Config

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from salf.bench.suite import POINTS, REFERENCE, BenchCell, Entrant, Suite
+from salf.common import Report
 from salf.common.errors import SalfError
 from salf.common.files import json_text, write_whole
 from salf.common.intervals import Interval, interval
-from salf.common.progress import Report
 from salf.methods import asks
 from salf.runs.compare import SHARE, Clocked, seconds_to
 from salf.runs.config import Config

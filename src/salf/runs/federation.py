@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from salf.common import Report
 from salf.common.errors import SalfError
-from salf.common.progress import Report
 from salf.core.arrivals import Ints, evenly
 from salf.core.compression import Compression
 from salf.core.draws import Keyed
@@ -40,8 +40,7 @@ from salf.worlds import base as worlds
 from salf.worlds.base import AtDeadline, World
 from salf.worlds.depth import DepthDistribution
 from salf.worlds.fleet import deadlines
-from salf.worlds.fleet import named as fleets
-from salf.worlds.fleet.by_labels import ByLabels
+from salf.worlds.fleet.availability import ByLabels
 from salf.worlds.fleet.cost import Cost, equal_time
 from salf.worlds.fleet.devices import Fleet
 from salf.worlds.fleet.learned import LearnedReach
@@ -313,7 +312,7 @@ def fleet_world(
 def _dealt(config: Config, fleet: Fleet | None, data: UsersData) -> Fleet:
     """The fleet of a config, or the one given, with its devices in the order of the users."""
     if fleet is None:
-        fleet = fleets.parse(config.fleet, len(data), config.seed, config.availability)
+        fleet = Fleet(config.fleet, len(data), config.seed, config.availability)
     elif len(fleet) != len(data):
         raise SalfError(f"the fleet has {len(fleet)} devices, but there are {len(data)} users.")
     elif fleet.devices.availability.always:
