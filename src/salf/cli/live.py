@@ -12,10 +12,9 @@ from salf.cli.board import Board
 from salf.cli.options import (
     ConfigSource,
     GivenSettings,
-    Options,
     option,
     settings_of,
-    with_options,
+    with_settings,
 )
 from salf.cli.terminal import console, say, tell
 from salf.common.bars import Bar
@@ -36,7 +35,6 @@ Folder = Annotated[Path, typer.Argument(help="The folder of a live run (its --ou
 def live(
     settings: GivenSettings,
     source: ConfigSource = "mnist-cnn",
-    options: Options = None,
     address: Annotated[
         str | None,
         option("--address", help="Use the Ray cluster at HOST:PORT; by default, start one."),
@@ -80,7 +78,7 @@ def live(
     if resume and out is None:
         raise SalfError("--resume needs --out, the folder of the run to continue.")
     users = {"users": USERS} if source in PRESETS else {}
-    config = with_options(load_config(source), users | settings, options, made_live)
+    config = with_settings(load_config(source), users | settings, made_live)
     joining = Joining(address, here, min_users, federation)
     with Board() as board:
         try:

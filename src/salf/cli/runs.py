@@ -10,14 +10,12 @@ from salf.cli.options import (
     AsJson,
     ConfigSource,
     GivenSettings,
-    Options,
     Workers,
     lists_of,
     option,
     parse_list,
-    parse_options,
     settings_of,
-    with_options,
+    with_settings,
 )
 from salf.cli.terminal import (
     INTERRUPTED,
@@ -48,7 +46,6 @@ def _changed(config: Config, **settings: Any) -> Config:
 def run(
     settings: GivenSettings,
     source: ConfigSource = "mnist-mlp",
-    options: Options = None,
     out: Annotated[Path | None, option("--out", help="Folder to save the run in.")] = None,
     resume: Annotated[
         bool,
@@ -88,7 +85,7 @@ def run(
 
     if resume and out is None:
         raise SalfError("--resume needs --out, the folder of the run to continue.")
-    config = with_options(simulated(source), settings, options, _changed)
+    config = with_settings(simulated(source), settings, _changed)
     name = find(config.method).name
     with watched(name, config.rounds, config.seconds) as on_round:
         result = train(
@@ -137,7 +134,6 @@ def compare(
             "FedAvg's at the end.",
         ),
     ] = None,
-    options: Options = None,
     workers: Workers = None,
     out: Annotated[
         Path | None,
@@ -167,10 +163,9 @@ def compare(
     from salf.comparing import Sweep
     from salf.report.comparison import print_tables, write_report
 
-    asked = lists_of(settings)
+    options = {name: [value] for name, value in settings.pop("options", {}).items()}
+    asked = {**lists_of(settings), "options": lists_of(options)}
     asked |= {"method": parse_list(methods)} if methods else {}
-    if given := parse_options(options):
-        asked["options"] = lists_of({name: [value] for name, value in given.items()})
     compared = Sweep.of(simulated(source), asked, seeds, target).run(out, workers, report=say)
     if compared.results and as_json:
         answer(compared.records(), as_json)
@@ -200,7 +195,6 @@ _CHOSEN = ("rounds", "seed", "depth", "stragglers", "eval_every", "eval_seconds"
 def plan(
     settings: GivenSettings,
     source: ConfigSource = "mnist-mlp",
-    options: Options = None,
     target: Annotated[
         float | None,
         option("--target", help="Accuracy on held-out data to reach as soon as possible."),
@@ -230,7 +224,7 @@ def plan(
     from salf.runs.federation import load_data
     from salf.runs.plan import SEARCHED, Asked
 
-    config = with_options(_planned(source), settings, options, _changed)
+    config = with_settings(_planned(source), settings, _changed)
     fixed = {name: settings[name] for name in SEARCHED if name in settings}
     asked = Asked(target, seeds, fixed)
     with console.status(f"looking for {config.data}"):

@@ -60,7 +60,7 @@ def shown(comparison: Comparison) -> tuple[Measure, Over]:
     return measure, "clock" if comparison.base.fleet else "round"
 
 
-def curves(comparison: Comparison, *, titled: bool = False) -> Figure:
+def curves(comparison: Comparison) -> Figure:
     """Accuracy or loss over simulated seconds or rounds: mean, lowest and highest of the seeds."""
     base, (measure, over) = comparison.base, shown(comparison)
     points = [
@@ -73,8 +73,6 @@ def curves(comparison: Comparison, *, titled: bool = False) -> Figure:
         last = max(last, base.seconds or 0.0)
     x, y = Axis(AXES[over], domain=(0, last)), Axis(MEASURES[measure])
     chart = Lines(points, _lines(comparison), x, y, height=280 if over == "clock" else 200)
-    if not titled:
-        return Figure([chart])
     count = seeds(comparison)
     spread = f"mean of {count} seeds, band from the lowest to the highest"
     shared = headings(comparison, next(iter(comparison.results)), apart=False)

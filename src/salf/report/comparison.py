@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from salf.common.figures import Figure
 from salf.common.files import write_all
 from salf.common.pictures import pictures
 from salf.report import charts, names
@@ -39,7 +40,7 @@ def write_report(comparison: Comparison, out: Path, command: Sequence[str]) -> l
     `command` are the arguments `salf` was called with, if it was. Returns the files written.
     """
     name = "accuracy" if charts.shown(comparison)[0] == "accuracy" else "loss"
-    files = pictures(charts.curves(comparison, titled=True), out / name)
+    files = pictures(charts.curves(comparison), out / name)
     return write_all({**files, out / PAGE: page(comparison, command).html()})
 
 
@@ -57,7 +58,7 @@ def write_together(parts: Sequence[tuple[str, Comparison, Sequence[str]]], out: 
         sections += [Section(heading, own.sections[0].blocks), *own.sections[1:-1]]
         how += own.sections[-1].blocks
         name = f"accuracy-{names.fleet_name(comparison.base).partition(':')[0]}"
-        files |= pictures(charts.curves(comparison, titled=True), out / name)
+        files |= pictures(charts.curves(comparison), out / name)
     sections.append(Section(own.sections[-1].heading, how))
     return write_all({**files, out / PAGE: Page(own.title, intro, sections).html()})
 
@@ -199,7 +200,8 @@ def _curves(comparison: Comparison) -> Section:
     band = ", mean over the seeds, with a band from the lowest to the highest"
     several = ". Click a method to hide it" * (len(comparison.results) > 1)
     about = f"{title}{band * (seeds(comparison) > 1)}{several}."
-    return Section(title, [Chart(charts.curves(comparison), about)])
+    # The page says elsewhere what a picture has in its title.
+    return Section(title, [Chart(Figure(charts.curves(comparison).charts), about)])
 
 
 def _explained(comparison: Comparison, summary: Mapping[str, Any]) -> list[Section]:
