@@ -171,7 +171,7 @@ class Simulation:
         self._check_finite(result, t)
         self.voice.hear(plan, t, self.pipeline.recall, self.everybody)
         if self.asks:
-            part = self.method.counts(arrived, self.world.layers)
+            part = self.method.gradients(arrived, self.world.layers) > 0
             self.pipeline.close(t, arrived.user, part, arrived.weight)
         else:
             self.pipeline.watch.check()

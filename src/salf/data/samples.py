@@ -67,11 +67,11 @@ class Samples:
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Samples":
         """The samples on `device`, with floating-point tensors converted to `dtype`."""
-        inputs, labels = (
-            each.to(device, dtype if each.is_floating_point() else None)
-            for each in (self.inputs, self.labels)
-        )
-        return replace(self, inputs=inputs, labels=labels)
+
+        def moved(each: Tensor) -> Tensor:
+            return each.to(device, dtype if each.is_floating_point() else None)
+
+        return replace(self, inputs=moved(self.inputs), labels=moved(self.labels))
 
 
 @dataclass(frozen=True, eq=False)

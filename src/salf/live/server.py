@@ -314,7 +314,8 @@ class LiveServer:
             # Who reached a layer, not whom the method counted: p_l is about the former.
             first = {u: 1 if round.steps(u)[0] > 1 else round.depth(u) for u in good}
             self.reach.learn(first, round.deadline)
-        self.pipeline.close(t, good, self.method.counts(round.arrived(good), len(self.layers)))
+        part = self.method.gradients(round.arrived(good), len(self.layers)) > 0
+        self.pipeline.close(t, good, part)
         self.t, self._round = t, None
         return round.row(t, len(self.layers), unreached, self.local_steps)
 

@@ -88,6 +88,9 @@ class Pipeline:
         self.residuals: Residuals | None = None
         if compression is not None and seed is not None:
             self.residuals = Residuals(compression, layers, seed)
+        # What is kept of the users, by name.
+        kept = ("participation", "recall", "votes", "residuals", "states")
+        self.kept: dict[str, Kept] = {name: k for name in kept if (k := getattr(self, name))}
 
     def open(
         self, t: int, everybody: float, own: Mapping[UserId, float] | None = None
@@ -139,32 +142,18 @@ class Pipeline:
 
     def chance(self, users: Users) -> Floats | None:
         """The reach of these users, [L, users]; None if it is not counted here."""
-        if self.participation is None or not self.method.asks.chance:
-            return None
-        return self.participation.reach(users)
+        known = self.participation if self.method.asks.chance else None
+        return None if known is None else known.reach(users)
 
     def intervals(self, users: Users) -> Floats | None:
         """FedAU's intervals of these users, [L, users]; None if the method does not use them."""
-        if self.participation is None or self.method.asks.cutoff is None:
-            return None
-        return self.participation.intervals(users)
+        known = None if self.method.asks.cutoff is None else self.participation
+        return None if known is None else known.intervals(users)
 
     @property
     def server_state(self) -> Mapping[str, Tensor]:
         """The method's state of the server."""
         return {} if self.states is None else self.states.server
-
-    @property
-    def kept(self) -> dict[str, Kept]:
-        """The parts that are kept of the users, by name."""
-        kept: dict[str, Kept | None] = {
-            "participation": self.participation,
-            "recall": self.recall,
-            "votes": self.votes,
-            "residuals": self.residuals,
-            "states": self.states,
-        }
-        return {name: each for name, each in kept.items() if each is not None}
 
 
 def _check(stages: Stages, method: Method) -> None:
