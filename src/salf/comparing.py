@@ -23,7 +23,6 @@ from salf.methods import method as make_method
 from salf.models import build
 from salf.problem import Problem
 from salf.report.comparison import print_tables, write_report
-from salf.report.pictures import check_extra
 from salf.report.tables import printed
 from salf.runs.compare import Case, Comparison, cases, check_options, own_options
 from salf.runs.config import Config
@@ -60,7 +59,7 @@ class Compared(Comparison):
         return f"<pre>{escape(str(self))}</pre>"
 
     def save(self, folder: Path | str, command: Sequence[str] = ()) -> list[Path]:
-        """Write results.csv, a picture (PNG and SVG) and the page report.html into a folder."""
+        """Write results.csv, a picture and the page report.html into a folder."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / "results.csv", csv_of(self.records()))
@@ -107,8 +106,6 @@ def compare(
     is saved there, and results.csv, a picture and the page report.html at the end; repeat an
     interrupted call to continue it.
     """
-    if out is not None:
-        check_extra()  # now, not after hours of training
     base = simulated(config) if isinstance(config, str) else config or Config()
     lists = {"method": methods, "split": splits, "average": averages}
     settings |= {name: each for name, each in lists.items() if each is not None}
