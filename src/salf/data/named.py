@@ -45,13 +45,17 @@ class NamedSet:
     by_hand: str = f"{', '.join(IDX_FILES.values())} (plain or .gz)"
     copies: bool = False  # files of the same structure are taken from a user, and called so
 
+    def places(self, base: Path) -> list[Path]:
+        """The folders below `base` where its files may be."""
+        return [at for sub in (*self.folders, ".") if (at := base / sub).is_dir()]
+
 
 def load_named(recipe: NamedSet, folder: Path | None, cache: Path, report: Report) -> DataSet:
     """Look in the cache, then in `folder`, then fetch, and say what was tried if all that fails."""
     home, tried = cache / recipe.name, list[str]()
     for base in [home, *([folder] if folder else []), *([INSTALLED] if INSTALLED.is_dir() else [])]:
         reasons = []
-        for place in [at for sub in (*recipe.folders, ".") if (at := base / sub).is_dir()]:
+        for place in recipe.places(base):
             try:
                 if paths := recipe.find(place):
                     files = read_files(paths, recipe.files, place)
