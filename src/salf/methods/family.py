@@ -19,7 +19,7 @@ class PerLayerOrWhole(Method):
     whole: bool = False
 
     def gradients(self, arrived: Arrivals, layers: int) -> Ints:
-        """Those of who finished only, if updates are whole."""
+        """Gradients of all who reached the layer, or only of those who finished."""
         every = arrived.gradients(layers)
         return np.where(arrived.finished, every, 0) if self.whole else every
 

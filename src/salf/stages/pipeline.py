@@ -206,33 +206,28 @@ class Voice:
         """Add the weights of round t, before what is remembered changes by it."""
         if not len(self.total):
             return
-        if recall is not None:
-            self._hear_with_memory(plan, t, recall, everybody)
+        if recall is None:
+            for group in plan.groups:
+                # Not mean(), which takes twice as long on so few numbers.
+                self.total[group.users] += group.weights.sum(axis=0) / len(group.weights)
             return
+        heard = np.zeros((len(recall.layers), len(self.total)))
         for group in plan.groups:
-            # Not mean(), which takes twice as long on so few numbers.
-            self.total[group.users] += group.weights.sum(axis=0) / len(group.weights)
-
-    def _hear_with_memory(self, plan: RoundPlan, t: int, recall: Recall, everybody: float) -> None:
-        remembered, rule = np.array(recall.remembered, np.int64), recall.rule
-        new = np.zeros((len(recall.layers), len(self.total)))
-        for group in plan.groups:
-            new[:, group.users] = group.weights
-        old = np.zeros_like(new)
-        for layer, weights in enumerate(new):
-            here = np.flatnonzero(weights).tolist() if rule.stands_in else []
-            absent = recall.absent(t, layer, here)[: len(remembered)]
-            if rule.stands_in:
-                # All together weigh 1: who arrived by number, who did not by what is left.
-                if (total := len(here) + absent.sum()) > 0:
-                    new[layer] *= len(here) / total
-                    old[layer, remembered] = absent / total
-            else:
-                # What arrives takes the place of what is remembered of its user.
-                left = recall.left(t)[: len(remembered), layer]
-                new[layer, remembered] *= 1 - left * rule.beta
-                old[layer, remembered] = absent * rule.beta / everybody
-        self.total += (new + old).mean(axis=0)
+            heard[:, group.users] = group.weights
+        rows, beta = np.array(recall.remembered, np.int64), recall.rule.beta
+        left = recall.left(t)[: len(rows)].T
+        counts = left * recall.weight[: len(rows)]
+        if recall.rule.stands_in:
+            # All together weigh 1: who arrived by number, who did not by what is left.
+            here, counts = np.sum(heard > 0, axis=1), np.where(heard[:, rows] > 0, 0.0, counts)
+            total = np.maximum(here + counts.sum(axis=1), np.finfo(float).tiny)
+            heard *= (here / total)[:, None]
+            heard[:, rows] += counts / total[:, None]
+        else:
+            # What arrives takes the place of what is remembered of its user.
+            heard[:, rows] *= 1 - left * beta
+            heard[:, rows] += counts * beta / everybody
+        self.total += heard.mean(axis=0)
 
     def parts(self) -> Floats:
         """Each user's part, which sum to 1; empty if nothing was heard or kept."""
