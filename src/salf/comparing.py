@@ -28,7 +28,7 @@ from salf.runs.compare import Case, Comparison, cases, check_options, own_option
 from salf.runs.config import Config
 from salf.runs.federation import load_data
 from salf.runs.own import TrainData, run_own
-from salf.runs.pool import Interrupted, Job, run_all, run_here, run_job
+from salf.runs.pool import Interrupted, Job, WorkersLike, run_all, run_here, run_job
 from salf.runs.presets import simulated
 from salf.runs.run import How, Result
 from salf.runs.settings import refuse_with_fleet, typed
@@ -82,7 +82,7 @@ def compare(
     seeds: int | Sequence[int] = 3,
     target: float | None = None,
     out: Path | str | None = None,
-    workers: int | None = None,
+    workers: WorkersLike = None,
     on_round: OnRound | None = None,
     **settings: Any,
 ) -> Compared:
@@ -226,7 +226,7 @@ class Sweep:
     def run(
         self,
         out: Path | str | None = None,
-        workers: int | None = None,
+        workers: WorkersLike = None,
         on_round: OnRound | None = None,
         report: Report | None = None,
     ) -> Compared:
@@ -244,7 +244,8 @@ class Sweep:
         else:
             jobs = {n: self._own_job(each, kept[n], on_round) for n, each in asked.items()}
         interrupted, by_clock = False, "seconds" in self.settings or self.base.seconds
-        pooled = self.by_name and on_round is None
+        named = workers is None or isinstance(workers, int)  # processes here know names only
+        pooled = (self.by_name or not named) and on_round is None
         with Bar("simulated seconds" if by_clock else "rounds", counted=not by_clock) as bar:
             try:
                 done = run_all(jobs, workers, bar.update) if pooled else run_here(jobs, bar.update)
@@ -317,7 +318,7 @@ class Sweep:
             own = _fresh(model, data, settings["seed"])
             return run_own(own, data, test, settings, folder, resume=folder is not None, how=how)
 
-        return Job(do, seconds or rounds)
+        return Job(do, seconds or rounds, folder and folder.absolute())
 
     @cached_property
     def _objects(self) -> tuple[Model, Any, Any]:
