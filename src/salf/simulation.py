@@ -171,7 +171,7 @@ class Simulation:
         self.voice.hear(plan, t, self.pipeline.recall, self.everybody)
         if self.asks:
             part = self.method.gradients(arrived, self.world.layers) > 0
-            self.pipeline.close(t, arrived.user, part, arrived.weight)
+            self.pipeline.close(t, weights, part)
         else:
             self.pipeline.watch.check()
 

@@ -120,21 +120,6 @@ def test_the_mixtures_ratio_is_of_the_cohort_and_p_l_is_given_the_cohort():
     np.testing.assert_allclose(PerUser(chances).unreached(np.array([0, 2])), [0.5 * 0.8])
 
 
-@pytest.mark.parametrize("law", [Uniform(12, 3), Mixture(12, 3, 0.75)], ids=["uniform", "mixture"])
-def test_given_the_cohort_salf_is_fedavg_over_it_on_average(law):
-    """E[c[l, u] | cohort] = 1/K for every user of it; each mean within 4.5 standard errors."""
-    cohort, rounds = np.array([1, 4, 8, 11]), 3_000
-    p = law.unreached(cohort)
-    c = np.array(
-        [method("salf").weights(law.draw(Keyed(1, t), cohort), p) for t in range(1, rounds + 1)]
-    )
-    error = c.std(0) / np.sqrt(rounds)
-    assert (np.abs(c.mean(0) - 1 / 4) < 4.5 * error).all()
-    everybody = law.unreached(np.arange(12))
-    if everybody.any():  # p_l of all users instead would leave the first layer short
-        assert (c.mean(0)[0] * (1 - p[0]) / (1 - everybody[0]) < 1 / 4 - 4.5 * error[0]).all()
-
-
 # ---- whole rounds ---------------------------------------------------------------------------
 
 SIZES = (9, 2, 5, 1, 9, 3, 9, 4)

@@ -92,9 +92,7 @@ class Pipeline:
         kept = ("participation", "recall", "votes", "residuals", "states")
         self.kept: dict[str, Kept] = {name: k for name in kept if (k := getattr(self, name))}
 
-    def open(
-        self, t: int, everybody: float, own: Mapping[UserId, float] | None = None
-    ) -> LayerwiseAggregate:
+    def open(self, t: int, everybody: float, own: Mapping[UserId, float]) -> LayerwiseAggregate:
         """The aggregate of round t, to which users' updates are added.
 
         `everybody` is the weight of all users, `own` those of users that do not weigh 1.
@@ -105,7 +103,7 @@ class Pipeline:
             found = RobustAggregate(self.votes, layers, weights)
         if self.recall is not None:
             if self.recall.rule.stands_in:
-                found = StandIns(found, self.recall, t, own or {})
+                found = StandIns(found, self.recall, t, own)
             else:
                 found = Remembering(found, self.recall, t, everybody)
         changes = [
@@ -130,15 +128,13 @@ class Pipeline:
         trained = {name: w for name, w in self._weights.items() if w.requires_grad}
         return unpacked(sent, self.stages.compression, self._layers, trained)
 
-    def close(self, t: int, users: Users, part: Bools, weights: Floats | None = None) -> None:
-        """Learn from round t: its users were asked, and took part in layers, [L, users]."""
+    def close(self, t: int, weights: Mapping[UserId, float], part: Bools) -> None:
+        """Learn from round t: users of these weights were asked, who took part in [L, users]."""
         self.watch.check()
         if self.participation is not None:
-            self.participation.learn(users, part)
+            self.participation.learn([*weights], part)
         if self.recall is not None:
-            names = users.tolist() if isinstance(users, np.ndarray) else users
-            by_user = {} if weights is None else dict(zip(names, weights.tolist(), strict=True))
-            self.recall.learn(t, by_user)
+            self.recall.learn(t, weights)
 
     def chance(self, users: Users) -> Floats | None:
         """The reach of these users, [L, users]; None if it is not counted here."""
