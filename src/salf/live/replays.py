@@ -19,7 +19,7 @@ from salf.live.users import user_name
 from salf.runs.federation import Given, from_config
 from salf.runs.folder import CONFIG, MODEL, ROUNDS
 from salf.runs.presets import load_config
-from salf.runs.training import History, OnRound, run_rounds
+from salf.runs.training import History, OnRound
 from salf.worlds.base import Recorded
 
 
@@ -67,7 +67,7 @@ def replay(folder: Path | str, on_round: OnRound | None = None) -> Replay:
             on_round(row, model)
 
     prepare(rows[0])
-    history = run_rounds(training, len(rows), on_round=after)
+    history = training.run(len(rows), on_round=after)
     return Replay(history, _distance(simulation.model, folder / MODEL))
 
 

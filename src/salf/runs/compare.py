@@ -1,13 +1,12 @@
 """Many runs side by side: every combination of what is compared, what came out, and when."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from itertools import product
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from salf.common.errors import unknown
 from salf.common.files import folder_name
-from salf.methods import Method, asks, find
+from salf.methods import Method, asks, find, method
 from salf.runs.config import Config
 from salf.runs.run import Result
 from salf.runs.settings import key
@@ -30,21 +29,22 @@ class Case:
     @property
     def average_used(self) -> str:
         """The average of its runs: "reached" where the method leaves no choice."""
-        return self.average if self.averages and not asks(self.method).waits else "reached"
+        choice = "average" in _fields(self.method) and not asks(self.method).waits
+        return self.average if choice else "reached"
 
-    @property
-    def averages(self) -> bool:
-        """Whether its method has a choice of averages."""
-        return any(option.name == "average" for option in fields(find(self.method)))
+    def made(self, given: str | Method, options: Mapping[str, Any]) -> Method:
+        """Its method, given by name with options or as an object."""
+        if isinstance(given, str):
+            return method(given.partition("+")[0], average=self.average_used, **options)
+        averaged = {"average": self.average_used} if "average" in _fields(self.method) else {}
+        return replace(given, **averaged)  # type: ignore[arg-type]
 
-    def settings(self, seed: int, method: Method, fleet: bool) -> dict[str, Any]:
-        """The settings of its run with a seed, with this method object."""
+    def settings(self, method: Method, fleet: bool) -> dict[str, Any]:
+        """The settings of its runs with this method."""
         found = {
             **dict(self.more),
             "average": self.average_used,
-            "split": self.split,
             "batches": self.batches,
-            "seed": seed,
         }
         if not fleet:  # whose devices say who is slow
             # A method that waits for everybody gives one result whatever the ratio is.
@@ -181,42 +181,18 @@ class Comparison:
         return [each.record() for each in clocked] or [{} for _ in self.results[case]]
 
 
-def cases(axes: Mapping[str, Sequence[Any]], devices: bool = False) -> list[Case]:
-    """All combinations of the values of these settings, in the order people read them.
-
-    `method`, `average`, `split` and `stragglers` must be among them. A method may bring its own way
-    to size batches, as in `salf+equal-time`. `devices` says whether there are any to size batches
-    for.
-    """
-    own = ("split", "average", "method", "batches", "stragglers")
-    batches = axes.get("batches", ("auto",))
-    sized = [pair for name in axes["method"] for pair in variants(name, batches, devices)]
-    more = [[(name, value) for value in axes[name]] for name in axes if name not in own]
-    found = product(axes["split"], axes["average"], sized, product(*more), axes["stragglers"])
-    return list(dict.fromkeys(Case(m, a, s, r, b, others) for s, a, (m, b), others, r in found))
-
-
-def variants(method: str, batches: Sequence[str], devices: bool = False) -> list[tuple[str, str]]:
-    """(method, batches) of a method as it is written, with batches of its own or with these."""
-    name, plus, own = method.partition("+")
-    auto = "equal-time" if devices and asks(name).stands_in else "equal"
-    chosen = [auto if each == "auto" else each for each in ([own] if plus else batches)]
-    return [(name, each) for each in dict.fromkeys(chosen)]
-
-
-def check_options(options: Mapping[str, Any], wanted: Sequence[Case]) -> None:
+def check_options(options: Iterable[str], wanted: Iterable[Case]) -> None:
     """Refuse an option that none of the methods has."""
-    known = {name for case in wanted for name in _own_options(case.method)}
+    known = {name for case in wanted for name in options_of(case.method)}
     for name in options:
         if key(name) not in known:
             raise unknown("option of these methods", name, known)
 
 
-def own_options(options: Mapping[str, Any], method: str) -> dict[str, Any]:
+def options_of(method: str) -> set[str]:
     """The options that a method has."""
-    own = _own_options(method)
-    return {name: value for name, value in options.items() if key(name) in own}
+    return {key(name) for name in _fields(method)} - {"average"}
 
 
-def _own_options(name: str) -> set[str]:
-    return {key(option.name) for option in fields(find(name))} - {"average"}
+def _fields(method: str) -> list[str]:
+    return [each.name for each in fields(find(method))]

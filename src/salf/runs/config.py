@@ -122,11 +122,6 @@ class Config(Settings):
         if not self.fleet and (name := next((n for n, value in given.items() if value), "")):
             raise SalfError(f"{name} needs a fleet, such as fleet='phones'.")
 
-    def check_deadline(self) -> None:
-        """Refuse to run a method without the deadline it needs; a plan or preview finds one."""
-        if self.fleet and self.deadline is None and self.make_method().asks.deadline:
-            raise deadlines.missing()
-
     def first_deadline(self) -> float | None:
         """T_max of round 1, as far as it is known: not if it is found during the run."""
         if self.deadline is None:

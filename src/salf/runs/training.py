@@ -15,7 +15,7 @@ from salf.common.notebook import frame, line_chart
 from salf.common.process import kept_memory
 from salf.core.rows import Row, columns, with_metrics
 from salf.data import Samples
-from salf.engines import Loss, RowLoss
+from salf.engines import RowLoss
 from salf.problem import Predictor, Problem, evaluate
 from salf.simulation import ROUNDING, Simulation
 
@@ -39,11 +39,6 @@ def ends_run(on_round: OnRound | None, row: Row, model: nn.Module) -> bool:
     except StopTraining:
         return True
     return False
-
-
-def loss_kind(loss: Loss) -> str:
-    """How a loss is applied, as a summary says it."""
-    return f"one value per {'row' if isinstance(loss, RowLoss) else 'user'}"
 
 
 @dataclass
@@ -88,26 +83,6 @@ class Evaluation:
         if samples is None:
             return {}
         return evaluate(self.by or self.problem, samples, self.problem.metrics)
-
-
-@dataclass
-class Training:
-    """A simulation, and when it is evaluated."""
-
-    simulation: Simulation
-    evaluation: Evaluation
-
-    def rows(self, rounds: int, seconds: float | None = None) -> Iterator[Row]:
-        """Train up to round `rounds` (0 for no limit), or as long as the simulated time allows."""
-        if seconds is not None and self.simulation.clock is None:
-            raise SalfError("seconds needs a clock, which this world does not have: use rounds.")
-        while not rounds or self.simulation.t < rounds:
-            start, before = perf_counter(), self.simulation.clock
-            row = self.simulation.step_until(seconds)
-            if row is None:
-                return
-            row = self.evaluation.measured(row, rounds, before)
-            yield replace(row, seconds=perf_counter() - start)
 
 
 @dataclass(frozen=True)
@@ -175,30 +150,44 @@ class History:
         return f"<table>{''.join(cells)}</table>"
 
 
-def run_rounds(
-    training: Training,
-    rounds: int,
-    before: Sequence[Row] = (),
-    on_round: OnRound | None = None,
-    seconds: float | None = None,
-) -> History:
-    """Train up to round `rounds`, or until `on_round` stops it; `before` are the rows so far.
+@dataclass
+class Training:
+    """A simulation, and when it is evaluated."""
 
-    With `seconds`, as long as the simulated time allows, and then `rounds` may be 0 for any number.
-    """
-    rows, stopped, simulation = list(before), False, training.simulation
-    with kept_memory():
-        for row in training.rows(rounds, seconds):
-            rows.append(row)
-            if stopped := ends_run(on_round, row, simulation.model):
-                break
-        return history_of(training, rows, stopped)
+    simulation: Simulation
+    evaluation: Evaluation
 
+    def run(
+        self,
+        rounds: int,
+        seconds: float | None = None,
+        on_round: OnRound | None = None,
+        rows: list[Row] | None = None,
+    ) -> History:
+        """Train up to round `rounds` (0 for no limit), as long as the simulated time allows.
 
-def history_of(training: Training, rows: Sequence[Row], stopped: bool) -> History:
-    """The history of a run of which these are all rounds."""
-    engine, tested = training.simulation.engine, training.evaluation.tested()
-    return History(tuple(rows), tested, engine.name, engine.why, stopped, loss_kind(engine.loss))
+        `rows`, those of the rounds so far, get a row for each round before `on_round` is called,
+        which may end the run.
+        """
+        if seconds is not None and self.simulation.clock is None:
+            raise SalfError("seconds needs a clock, which this world does not have: use rounds.")
+        rows, stopped = [] if rows is None else rows, False
+        with kept_memory():
+            while not stopped and (not rounds or self.simulation.t < rounds):
+                start, before = perf_counter(), self.simulation.clock
+                row = self.simulation.step_until(seconds)
+                if row is None:
+                    break
+                row = self.evaluation.measured(row, rounds, before)
+                rows.append(replace(row, seconds=perf_counter() - start))
+                stopped = ends_run(on_round, rows[-1], self.simulation.model)
+            return self.history(rows, stopped)
+
+    def history(self, rows: Sequence[Row], stopped: bool) -> History:
+        """The history of a run of which these are all rounds."""
+        engine, tested = self.simulation.engine, self.evaluation.tested()
+        loss = f"one value per {'row' if isinstance(engine.loss, RowLoss) else 'user'}"
+        return History(tuple(rows), tested, engine.name, engine.why, stopped, loss)
 
 
 def part_done(row: Row, rounds: int, seconds: float | None) -> float:
