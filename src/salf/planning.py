@@ -20,7 +20,7 @@ from salf.runs.live_config import LiveConfig
 from salf.runs.own import TrainData, federation
 from salf.runs.plan import SEARCHED, Asked, Planned, Planner
 from salf.runs.pool import Finished, Job, WorkerPool, run_job
-from salf.runs.settings import Settings, names_of
+from salf.runs.settings import Settings
 from salf.worlds.fleet.devices import Fleet
 
 CONFIG, LIVE, PAGE = "config.toml", "live.toml", "plan.html"
@@ -38,8 +38,8 @@ class Plan(Planned):
         """The choice for real users, if its method has a deadline and needs no simulator."""
         if asks(self.config.method).simulated_only or self.config.given:
             return None
-        shared = {name: getattr(self.config, name) for name in names_of(Settings)}
-        return LiveConfig(**{**shared, "rounds": max(1, round(self.rounds(self.best)))})
+        rounds = max(1, round(self.rounds(self.best)))
+        return LiveConfig(**{**self.config.table(Settings), "rounds": rounds})
 
     def save(self, folder: Path | str, command: Sequence[str] = ()) -> Path:
         """Write config.toml, live.toml and plan.html into a folder."""

@@ -18,6 +18,7 @@ from salf.data.sampling import Batches
 from salf.live.users import user_name
 from salf.runs.federation import Given, from_config
 from salf.runs.folder import CONFIG, MODEL, ROUNDS
+from salf.runs.live_config import LiveConfig
 from salf.runs.presets import load_config
 from salf.runs.training import History, OnRound
 from salf.worlds.base import Recorded
@@ -44,7 +45,9 @@ def replay(folder: Path | str, on_round: OnRound | None = None) -> Replay:
     """Replay the recorded rounds of the live run in this folder in the simulator."""
     folder = Path(folder)
     rows = recorded(folder)
-    config = load_config(str(folder / CONFIG)).simulated()
+    live = load_config(str(folder / CONFIG))
+    assert isinstance(live, LiveConfig)
+    config = live.simulated()
     numbers = {user_name(number): number - 1 for number in range(1, config.users + 1)}
     training = from_config(config, Given(world=_world(rows, numbers)))
     simulation = training.simulation

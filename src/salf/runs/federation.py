@@ -34,12 +34,10 @@ from salf.runs.config import Config
 from salf.runs.settings import Settings
 from salf.runs.training import Evaluation, Training
 from salf.simulation import Recipe, Simulation
-from salf.stages.attacks import Attack, Attackers
 from salf.stages.pipeline import Stages
 from salf.worlds import base as worlds
 from salf.worlds.base import AtDeadline, World
 from salf.worlds.depth import DepthDistribution
-from salf.worlds.fleet import deadlines
 from salf.worlds.fleet import named as fleets
 from salf.worlds.fleet.by_labels import ByLabels
 from salf.worlds.fleet.cost import Cost, equal_time
@@ -176,11 +174,10 @@ def from_config(
         config.weigh == "samples",
         config.engine,
     )
-    attack = Attack.parse(config.attack, config.seed) if config.attack else None
     stages = Stages(
         config.make_robust(),
-        Compression.parse(config.compress) if config.compress else None,
-        None if attack is None else Attackers(attack, len(users), config.attackers),
+        Compression.parse(config.compress),
+        config.make_attackers(),
         config.reach == "counted",
     )
     simulation = Simulation(problem, method, world, recipe, stages, config.seed)
@@ -264,7 +261,7 @@ def fleet_world(
 
     Batches have one size for all users, or one for each.
     """
-    users, local = problem.users_data, config.local_work()
+    users, local, deadline = problem.users_data, config.local_work(), config.make_deadline()
     fleet = _dealt(config, fleet, users)
 
     def cost_of(model: nn.Module) -> Cost:
@@ -274,8 +271,8 @@ def fleet_world(
     cost, batch_size = cost_of(problem.model), config.batch_size
     sizes: int | Ints = batch_size
     if config.batches_for(method) == "equal-time":
-        # Where nobody is cut off, batches need not fit.
-        seconds = config.first_deadline() if method.asks.deadline else None
+        # Where nobody is cut off, or T_max is found during the run, batches need not fit.
+        seconds = (deadline.of(1, 0.0) or None) if deadline and method.asks.deadline else None
         sizes = equal_time(fleet.devices, cost, batch_size, local.steps, seconds)
         assert problem.example is not None
         # Batch norm refuses a single row, which slow users may have.
@@ -289,7 +286,6 @@ def fleet_world(
     if config.reach == "learned":
         expected = times.expected_done(np.arange(times.users))
         learned = LearnedReach(expected[:, : times.layers])
-    deadline = None if config.deadline is None else deadlines.parse(config.deadline)
     world = OnFleet(
         times, deadline, lambda width: timed(cost_of(narrowed(problem.model, width))), learned
     )

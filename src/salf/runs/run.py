@@ -26,6 +26,7 @@ from salf.runs.training import History, OnRound, Training
 from salf.simulation import Simulation, snapshot
 from salf.stages.pipeline import load_state, state_of
 from salf.worlds.fleet import named as fleets
+from salf.worlds.fleet.deadlines import missing
 
 
 class Stopped(KeyboardInterrupt):
@@ -63,6 +64,9 @@ def run(
     """
     if resume and out is None:
         raise SalfError("resume=True needs out=, the folder of the run to continue.")
+    clocked = given is None and config.fleet and config.deadline is None
+    if clocked and config.make_method().asks.deadline:  # said before data are fetched
+        raise missing()
 
     def go(config: Config, folder: RunFolder | None) -> Result:
         if resume and folder is not None and report and not folder.checkpoint.exists():

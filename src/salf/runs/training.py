@@ -63,12 +63,10 @@ class Evaluation:
     def is_due(self, row: Row, before: float | None = None) -> bool:
         """Whether the model is always evaluated after this round, which began at time `before`."""
         if self.seconds and before is not None and row.clock is not None:
-            return self._points(row.clock) > self._points(before)
+            # How many are due up to each time, however the sum of times was rounded.
+            begun, now = (int(at * (1 + ROUNDING) // self.seconds) for at in (before, row.clock))
+            return now > begun
         return row.round % self.every == 0
-
-    def _points(self, clock: float) -> int:
-        """How many times an evaluation has become due, however the sum of times was rounded."""
-        return int(clock * (1 + ROUNDING) // self.seconds)
 
     def tested(self) -> dict[str, float]:
         """The metrics on the test data."""
@@ -192,9 +190,8 @@ class Training:
 
 def part_done(row: Row, rounds: int, seconds: float | None) -> float:
     """How much of a run is done after this round, if it ends after its rounds or its seconds."""
-    by_rounds = row.round / rounds if rounds else 0.0
     by_clock = (row.clock or 0.0) / seconds if seconds else 0.0
-    return max(by_rounds, by_clock)
+    return max(row.round / rounds if rounds else 0.0, by_clock)
 
 
 def counted(
@@ -219,7 +216,7 @@ def watched(
     # Simulated seconds are no whole numbers: they are shown in percent.
     with Bar(what, total, counted=seconds is None) as bar:
 
-        def after(row: Row, model: nn.Module) -> None:
+        def shown(row: Row, model: nn.Module) -> None:
             nonlocal accuracy
             if row.accuracy is not None:
                 accuracy = f"accuracy {row.accuracy:.4f}"
@@ -228,4 +225,4 @@ def watched(
             if on_round is not None:
                 on_round(row, model)
 
-        yield after if bar.visible else on_round
+        yield shown if bar.visible else on_round
