@@ -23,7 +23,7 @@ from salf.problem import Problem
 from salf.report.comparison import print_tables, write_report
 from salf.report.pictures import check_extra
 from salf.report.tables import printed
-from salf.runs.compare import Case, Comparison, check_options, options_of
+from salf.runs.compare import Case, Comparison, check_options, check_target, options_of
 from salf.runs.config import Config
 from salf.runs.federation import load_data
 from salf.runs.own import TrainData, federation
@@ -169,8 +169,7 @@ class Sweep:
             raise SalfError(
                 "a target needs the simulated clock of a fleet, such as fleet='phones'."
             )
-        if target is not None and not 0 < target <= 1:
-            raise SalfError(f"the target is an accuracy above 0 and at most 1, not {target}.")
+        check_target(target)
         apart = isinstance(own[0], Problem) or are_of_users(own[1])
         splits = axes.pop("split", {"own": "iid"} if apart else [base.split])
         if not isinstance(splits, Mapping):
@@ -196,12 +195,8 @@ class Sweep:
                 for split, average, sized, others, ratio in product(*of_each):
                     case = Case(name, average, split, ratio, sized, others)
                     method = case.made(each, chosen)
-                    learn |= method.asks.reach
-                    if (
-                        fleet
-                        and method.asks.deadline
-                        and (common | dict(others))["deadline"] is None
-                    ):
+                    learn, timed = learn or method.asks.reach, fleet and method.asks.deadline
+                    if timed and (common | dict(others))["deadline"] is None:
                         raise missing()
                     named = each.partition("+")[0] if isinstance(each, str) else method
                     given = {"method": named, "split": splits[split], "options": chosen}
@@ -248,15 +243,10 @@ class Sweep:
             name: {**self.cases[case], "seed": seed} for (case, seed), name in self.names.items()
         }
         kept = {name: None if out is None else Path(out, "runs", name) for name in asked}
-        if self.by_name:
-            base = self.base.changed(threads=self.base.threads or 1)
-            configs = {name: base.changed(**settings) for name, settings in asked.items()}
-            # Here, so that data are fetched once, and what is wrong with them is said once.
-            for config in {config.data: config for config in configs.values()}.values():
-                load_data(config, report)
-            jobs = {n: run_job(each, kept[n], on_round=on_round) for n, each in configs.items()}
-        else:
-            jobs = {n: self._own_job(each, kept[n], on_round) for n, each in asked.items()}
+        jobs = {name: self._job(each, kept[name], on_round) for name, each in asked.items()}
+        if self.by_name:  # here, so that data are fetched and what is wrong with them is said once
+            for data in dict.fromkeys(each.get("data", self.base.data) for each in asked.values()):
+                load_data(self.base.changed(data=data), report)
         by_clock = any(settings.get("seconds", self.base.seconds) for settings in asked.values())
         interrupted, here = False, not self.by_name or on_round is not None
         with Bar("simulated seconds" if by_clock else "rounds", counted=not by_clock) as bar:
@@ -279,23 +269,22 @@ class Sweep:
             write_whole(Path(out) / "results.csv", csv_of(compared.records()))
         return compared
 
-    def _own_job(
+    def _job(
         self, settings: Mapping[str, Any], folder: Path | None, on_round: OnRound | None
     ) -> Job:
-        """A run of Python objects."""
+        if self.by_name:
+            config = self.base.changed(**settings)
+            return run_job(config.changed(threads=config.threads or 1), folder, on_round=on_round)
         model, data, test = self.own
-        limits = {
-            name: settings.get(name, getattr(self.base, name)) for name in ("seconds", "rounds")
-        }
 
         def do(progress: OnPart) -> Any:
-            own = _made(model, settings["seed"])
-            kept = folder is not None
+            own, kept = _made(model, settings["seed"]), folder is not None
             config, given = federation(self.base, settings, own, data, test, kept=kept)
             job = run_job(config, folder, on_round=on_round, given=given)
             return job.do(progress)
 
-        return Job(do, limits["seconds"] or limits["rounds"])
+        seconds, rounds = (settings.get(n, getattr(self.base, n)) for n in ("seconds", "rounds"))
+        return Job(do, seconds or rounds)
 
 
 def _expanded(

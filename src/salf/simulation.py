@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from salf.common.errors import SalfError, TrainingDiverged
 from salf.core.aggregate import UserId
-from salf.core.arrivals import Arrivals, Floats, Ints
+from salf.core.arrivals import Arrivals, Ints
 from salf.core.draws import Keyed
 from salf.core.rows import Row, timed
 from salf.core.server import SGD, Optimiser, Schedule, Server

@@ -86,7 +86,8 @@ def test_a_round_takes_no_longer_than_the_slowest_user():
 
 
 def test_what_a_round_is_spent_on():
-    slow = law(Fleet.of([3.0] * 3, latency=[0.5] * 3, counted="layers")).shares()
+    found = law(Fleet.of([3.0] * 3, latency=[0.5] * 3, counted="layers"))
+    slow = found.timing.shares(found.users)
     assert slow["links"] == pytest.approx(0.5)  # two messages of half a second, and one of work
     assert sum(slow.values()) == pytest.approx(1)
 

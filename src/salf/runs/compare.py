@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from salf.common.errors import unknown
+from salf.common.errors import SalfError, unknown
 from salf.common.files import folder_name
 from salf.methods import Method, asks, find, method
 from salf.runs.config import Config
@@ -41,11 +41,7 @@ class Case:
 
     def settings(self, method: Method, fleet: bool) -> dict[str, Any]:
         """The settings of its runs with this method."""
-        found = {
-            **dict(self.more),
-            "average": self.average_used,
-            "batches": self.batches,
-        }
+        found = {**dict(self.more), "average": self.average_used, "batches": self.batches}
         if not fleet:  # whose devices say who is slow
             # A method that waits for everybody gives one result whatever the ratio is.
             found["stragglers"] = 0.0 if method.asks.waits else self.stragglers
@@ -156,17 +152,13 @@ class Comparison:
                 **dict(case.more),
                 **self._condition(case),
                 **{key: result.summary[key] for key in ("seed", "test_accuracy", "best_accuracy")},
-                **{
-                    f"test_{name}": value
-                    for name, value in result.history.test.items()
-                    if name != "accuracy"
-                },
-                **clocked,
+                **{f"test_{n}": v for n, v in result.history.test.items() if n != "accuracy"},
+                **(clocked.record() if self.base.fleet else {}),
                 "split": case.split,
                 "average": case.average,
             }
             for case, results in self.results.items()
-            for result, clocked in zip(results, self._clocked_records(case), strict=True)
+            for result, clocked in zip(results, self.clocked(case), strict=True)
         ]
 
     def _condition(self, case: Case) -> dict[str, Any]:
@@ -176,9 +168,11 @@ class Comparison:
         deadline = None if asks(case.method).waits else here["deadline"]
         return {"batches": case.batches, "fleet": here["fleet"], "deadline": deadline}
 
-    def _clocked_records(self, case: Case) -> list[dict[str, float | None]]:
-        clocked = self.clocked(case) if self.base.fleet else []
-        return [each.record() for each in clocked] or [{} for _ in self.results[case]]
+
+def check_target(target: float | None) -> None:
+    """Refuse a target that is no accuracy."""
+    if target is not None and not 0 < target <= 1:
+        raise SalfError(f"the target is an accuracy above 0 and at most 1, not {target}.")
 
 
 def check_options(options: Iterable[str], wanted: Iterable[Case]) -> None:
