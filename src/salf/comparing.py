@@ -187,13 +187,13 @@ class Sweep:
             )
         found: dict[Case, dict[str, Any]] = {}
         for each in methods:
-            own_average = each.average if isinstance(each, Method) else base.average
+            average = base.average if isinstance(each, str) else getattr(each, "average", "reached")
             for name, size, chosen in _expanded(each, options):
                 auto = "equal-time" if fleet and asks(name).stands_in else "equal"
                 sizes = [auto if one == "auto" else one for one in ([size] if size else batches)]
-                of_each = (splits, averages or [own_average], sizes, more, ratios)
-                for split, average, sized, others, ratio in product(*of_each):
-                    case = Case(name, average, split, ratio, sized, others)
+                of_each = (splits, averages or [average], sizes, more, ratios)
+                for split, averaged, sized, others, ratio in product(*of_each):
+                    case = Case(name, averaged, split, ratio, sized, others)
                     method = case.made(each, chosen)
                     learn, timed = learn or method.asks.reach, fleet and method.asks.deadline
                     if timed and (common | dict(others))["deadline"] is None:

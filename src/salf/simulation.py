@@ -66,7 +66,7 @@ class Simulation:
         seed: int = 0,
     ) -> None:
         data, local, optimiser = problem.users_data, recipe.local, recipe.optimiser
-        more_steps = local.several or method.asks.more_steps
+        more_steps = local.several or "timely" in method.asks.variants
         engine = recipe.engine
         if isinstance(engine, str):
             of = problem.model, problem.layers, problem.loss, problem.example

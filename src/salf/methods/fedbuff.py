@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from salf.core.arrivals import Arrivals, Closing, Floats
-from salf.methods.base import limited
+from salf.methods.base import Averaging, limited
 from salf.methods.family import Buffering, of_whole_updates, polynomial
 
 
 @dataclass(frozen=True)
-class FedBuff(Buffering):
+class FedBuff(Buffering, Averaging):
     """w <- w - eta_g / K sum_u s(tau_u) Delta_u after every K = `buffer` updates.
 
     s(tau) = (1 + tau)^-`discount`, where tau is the number of steps that the server took since the

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from salf.core.arrivals import Arrivals, Closing, Floats
-from salf.methods.base import Method
+from salf.methods.base import Averaging
 
 
 @dataclass(frozen=True)
-class FedNova(Method):
+class FedNova(Averaging):
     """The mean of the users' mean gradients, times the mean number of their local steps.
 
     With tau_u local steps, w <- w - eta tau_eff sum_u p_u G_u / tau_u, where G_u is the sum of the

@@ -3,15 +3,14 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from salf.core.arrivals import Closing, Floats
-from salf.methods.base import Method, limited
+from salf.methods.base import Averaging, limited
 from salf.worlds.base import World
 
 Times = Literal["expected", "measured"]
 
 
 @dataclass(frozen=True)
-class TimelyFL(Method):
+class TimelyFL(Averaging):
     """A round lasts until a fraction `fastest` of the users have done the planned local steps.
 
     Faster users repeat these steps as many times as fit, at most `most`. Slower users are assigned
@@ -32,7 +31,3 @@ class TimelyFL(Method):
     def world(self, world: World) -> World:
         """Users are assigned the work that fits."""
         return world.timely(self.fastest, self.times == "measured", self.most)
-
-    def divisor(self, closing: Closing) -> Floats:
-        """The mean over the users that trained a layer, or over all users."""
-        return closing.over(self.average)

@@ -37,7 +37,7 @@ class Case:
         if isinstance(given, str):
             return method(given.partition("+")[0], average=self.average_used, **options)
         averaged = {"average": self.average_used} if "average" in _fields(self.method) else {}
-        return replace(given, **averaged)  # type: ignore[arg-type]
+        return replace(given, **averaged)
 
     def settings(self, method: Method, fleet: bool) -> dict[str, Any]:
         """The settings of its runs with this method."""

@@ -38,8 +38,7 @@ from salf.stages.pipeline import Stages
 from salf.worlds import base as worlds
 from salf.worlds.base import AtDeadline, World
 from salf.worlds.depth import DepthDistribution
-from salf.worlds.fleet import named as fleets
-from salf.worlds.fleet.by_labels import ByLabels
+from salf.worlds.fleet.availability import ByLabels
 from salf.worlds.fleet.cost import Cost, equal_time
 from salf.worlds.fleet.devices import Fleet
 from salf.worlds.fleet.learned import LearnedReach
@@ -295,7 +294,7 @@ def fleet_world(
 def _dealt(config: Config, fleet: Fleet | None, data: UsersData) -> Fleet:
     """The fleet of a config, or the one given, with its devices in the order of the users."""
     if fleet is None:
-        fleet = fleets.parse(config.fleet, len(data), config.seed, config.availability)
+        fleet = Fleet(config.fleet, len(data), config.seed, config.availability)
     elif len(fleet) != len(data):
         raise SalfError(f"the fleet has {len(fleet)} devices, but there are {len(data)} users.")
     elif fleet.devices.availability.always:

@@ -156,8 +156,9 @@ def federation(
     if config.split in ("own", "given"):
         _check_evaluation(settings, given.tested)
     if (method := objects.get("method")) is not None:
-        if config.average not in ("reached", method.average):
-            raise SalfError(f"the method given has average={method.average!r}; set it there.")
+        average = getattr(method, "average", "reached")
+        if config.average not in ("reached", average):
+            raise SalfError(f"the method given has average={average!r}; set it there.")
         config.check_reach(method)
     return config, replace(given, world=objects.pop("depth", None), **objects)
 

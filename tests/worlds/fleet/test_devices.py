@@ -15,7 +15,6 @@ from salf.worlds.fleet.availability import OnAndOff
 from salf.worlds.fleet.cost import Cost
 from salf.worlds.fleet.devices import LAYERS, MULTIPLY_ADDS
 from salf.worlds.fleet.jitter import ExponentialLayers
-from salf.worlds.fleet.named import parse
 
 
 def quantiles(values, at=(5, 50, 95)):
@@ -58,11 +57,11 @@ def test_boards_are_of_a_few_models(name, speeds):
 
 def test_links_of_a_named_fleet():
     with_links, without = (
-        parse(f"pis:links={name}", 20_000, 0).devices for name in ("lan", "none")
+        salf.Fleet(f"pis:links={name}", 20_000, 0).devices for name in ("lan", "none")
     )
     assert with_links.up[0] == pytest.approx(941e6 / 8, rel=0.01)
     assert np.isinf([without.up, without.down]).all()
-    clients = parse("phones:links=clients", 20_000, 0).devices
+    clients = salf.Fleet("phones:links=clients", 20_000, 0).devices
     np.testing.assert_array_equal(clients.up, clients.down)
     # The quantiles of 100 clients, in kbit/s: 1134, 5388 and 43437.
     found = quantiles(clients.up) * 8 / 1e3
@@ -71,12 +70,12 @@ def test_links_of_a_named_fleet():
 
 
 def test_options_of_a_named_fleet():
-    fast = parse("phones:speed=10,jitter=0", 30, seed=0)
+    fast = salf.Fleet("phones:speed=10,jitter=0", 30, seed=0)
     np.testing.assert_allclose(
         fast.devices.speed, 10 * salf.Fleet("phones", users=30).devices.speed
     )
     assert fast.devices.jitter.sigma == 0
-    seeded = parse("phones:seed=7", 30, seed=0)
+    seeded = salf.Fleet("phones:seed=7", 30, seed=0)
     np.testing.assert_array_equal(
         seeded.devices.speed, salf.Fleet("phones", users=30, seed=7).devices.speed
     )
@@ -91,12 +90,13 @@ def test_options_of_a_named_fleet():
         ("phones:links=fast", "unknown kind of links 'fast'"),
         ("phones:speed=2,links", "write options of a fleet as in"),
         ("nowhere.csv", "cannot read the fleet"),
+        ("nowhere.csv:speed=2", "unknown option of the fleet"),
         ("phones:speed=-1", "speed must be positive"),
     ],
 )
 def test_fleets_that_cannot_be_are_refused(spec, said):
     with pytest.raises(SalfError, match=said):
-        parse(spec, 3, seed=0)
+        salf.Fleet(spec, 3)
 
 
 def test_a_fleet_by_hand():
@@ -136,7 +136,7 @@ def test_every_way_to_make_a_fleet_takes_an_availability(tmp_path):
         salf.Fleet(str(path), users=2, availability=spec),
         salf.Fleet("phones", users=2, availability=spec),
         salf.Fleet.of([1e6, 2e6], availability=spec),
-        parse(str(path), 2, seed=0, available=spec),
+        salf.Fleet(str(path), 2, seed=0, availability=spec),
     ):
         np.testing.assert_array_equal(fleet.devices.availability.window(who, at), wanted)
     with pytest.raises(SalfError, match="has an availability of its own: leave out availability"):
@@ -165,19 +165,10 @@ def test_a_run_takes_the_availability_of_a_fleet_from_a_file_either_way(tmp_path
         salf.train(net, (x, y), fleet=fleet, availability="sessions", deadline=1.0)
 
 
-def test_an_error_inside_a_named_fleet_is_not_taken_for_a_wrong_option(monkeypatch):
-    def broken(users, seed, speed=1.0):
-        raise TypeError("a bug")
-
-    monkeypatch.setitem(salf.worlds.fleet.named.NAMED, "phones", broken)
-    with pytest.raises(TypeError, match="a bug"):
-        salf.Fleet("phones", users=2, speed=1.0)
-
-
 def test_a_device_of_which_nobody_says_when_it_is_available_is_refused(tmp_path):
     (tmp_path / "a.csv").write_text("device,start,end\n0,0,9\n2,0,9\n")
     with pytest.raises(SalfError, match="2 of 4 devices have no intervals, such as device 1"):
-        parse("pis", 4, seed=0, available=str(tmp_path / "a.csv"))
+        salf.Fleet("pis", 4, seed=0, availability=str(tmp_path / "a.csv"))
 
 
 @pytest.mark.parametrize(

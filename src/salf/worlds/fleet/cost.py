@@ -32,7 +32,7 @@ class Cost(Work):
         sent = None
         if compression is not None:
             weights = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-            sent = np.array(upload_bytes(compression, layers, weights), np.float64)
+            sent = np.array(upload_bytes(layers, weights, compression), np.float64)
         return cls(**vars(work(model, layers, example)), sent=sent)
 
     @property

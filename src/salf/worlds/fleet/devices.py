@@ -102,14 +102,15 @@ class Devices:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kind", np.broadcast_to(self.kind, self.speed.shape))
-        for name in ("speed", "up", "down"):
-            values = getattr(self, name)
-            if values.shape != self.speed.shape or values.ndim != 1 or not (values > 0).all():
-                raise SalfError(f"{name} must be positive for every device.")
-        if self.latency.shape != self.speed.shape or not (self.latency >= 0).all():
-            raise SalfError("latency must be at least 0 for every device.")
-        if not len(self.speed) or not np.isfinite([self.speed, self.latency]).all():
-            raise SalfError("a fleet needs at least one device, and finite speeds and latencies.")
+        must = {
+            "speed must be positive and finite": (self.speed > 0) & (self.speed < np.inf),
+            "up must be positive": self.up > 0,
+            "down must be positive": self.down > 0,
+            "latency must be at least 0 and finite": (self.latency >= 0) & (self.latency < np.inf),
+        }
+        for what, is_so in must.items():
+            if not len(self.speed) or not is_so.all():
+                raise SalfError(f"a fleet needs at least one device, and {what} for every device.")
         if absent := self.availability.unknown(len(self.speed)):
             raise SalfError(
                 f"{len(absent)} of {len(self.speed)} devices have no intervals, such as device "
@@ -128,10 +129,11 @@ class Devices:
 class Fleet:
     """The devices of a federation.
 
-    `Fleet("phones", users=30, seed=0)` creates a named fleet (see docs/fleets.md), with options
-    such as `links="none"`. `Fleet.of(speed=[...])` creates a fleet from speeds and
-    `Fleet.csv` from a file. A device depends only on the seed and its number. All three take
-    `availability`, as the setting of that name or as an object of `salf.worlds.fleet.availability`.
+    `Fleet("phones", users=30, seed=0)` creates a fleet as the setting names it (docs/fleets.md),
+    with options such as `links="none"` or in the name, as in `Fleet("phones:links=none", ...)`.
+    `Fleet.of(speed=[...])` creates a fleet from speeds and `Fleet.csv` from a file. A device
+    depends only on the seed and its number. All three take `availability`, as the setting of that
+    name or as an object of `salf.worlds.fleet.availability`.
     """
 
     name: str
@@ -145,11 +147,11 @@ class Fleet:
         availability: str | Availability = "always",
         **options: Any,
     ) -> None:
-        from salf.worlds.fleet.named import make
+        from salf.worlds.fleet.named import make, with_options
 
-        if users < 1:
-            raise SalfError(f"a fleet needs at least one user, not {users}.")
-        made = Fleet.made(name, make(name, users, seed, options)).available(availability, seed)
+        what, options = with_options(name, options)
+        seed = int(options.pop("seed", seed))
+        made = Fleet.made(name, make(what, users, seed, options)).available(availability, seed)
         self.name, self.devices = name, made.devices
 
     @classmethod

@@ -123,21 +123,14 @@ GROUP = "salf.fleets"  # of entry points, for packages that bring fleets
 
 def make(name: str, users: int, seed: int, options: Mapping[str, Any]) -> Devices:
     """The devices of a fleet by name, import path or file: `salf.Fleet` calls it."""
-    if name.endswith(".csv"):
-        if options:
-            raise SalfError(f"a fleet from a file has no option {next(iter(options))!r}.")
-        return Fleet.csv(name, users).devices
-    if name.startswith(FEDSCALE):
-        return fedscale(Path(name.removeprefix(FEDSCALE)), users, seed, PHONE)
-    if name in NAMED:
-        taken = list(inspect.signature(NAMED[name]).parameters.values())[2:]
-        known, what = {each.name: type(each.default) for each in taken}, f"of the fleet {name!r}"
-        if strange := options.keys() - known:
-            raise unknown(f"option {what}", min(strange), known)
-        told = {k: converted(v, known[k], f"the option {k} {what}") for k, v in options.items()}
-        return NAMED[name](users, seed, **told)
-    recipe = registry.find("fleet", name, dict.fromkeys(NAMED), GROUP)
-    made = registry.call("fleet", name, recipe, {"users": users, "seed": seed, **options})
+    recipe, told = _recipe(name), dict(options)
+    for option, value in options.items():
+        taken = inspect.signature(recipe).parameters
+        if option not in taken:
+            raise unknown(f"option of the fleet {name!r}", option, [*taken][2:])
+        if (kind := type(taken[option].default)) in (float, str):
+            told[option] = converted(value, kind, f"the option {option} of the fleet {name!r}")
+    made = registry.call("fleet", name, recipe, {**told, "users": users, "seed": seed})
     if isinstance(made, Fleet):
         made = made.devices
     if not isinstance(made, Devices) or len(made.speed) != users:
@@ -145,18 +138,19 @@ def make(name: str, users: int, seed: int, options: Mapping[str, Any]) -> Device
     return made
 
 
+def _recipe(name: str) -> Callable[..., Any]:
+    """What makes the devices of so many users with a seed."""
+    if name.endswith(".csv"):
+        return lambda users, seed: Fleet.csv(name, users)
+    if name.startswith(FEDSCALE):
+        folder = Path(name.removeprefix(FEDSCALE))
+        return lambda users, seed: fedscale(folder, users, seed, PHONE)
+    known = {**NAMED, f"{FEDSCALE}FOLDER": None, "FILE.csv": None}
+    recipe: Callable[..., Any] = registry.find("fleet", name, known, GROUP)
+    return recipe
+
+
 GIVEN = "given"  # the name of a Fleet that was given as an object
-
-
-def parse(spec: str, users: int, seed: int, available: str = "always") -> Fleet:
-    """Read a fleet as people write it.
-
-    phones | phones:speed=2,links=none | FILE.csv | fedscale:FOLDER | package.module:Name
-    """
-    name, options = _name_and_options(spec)
-    fleet = Fleet(name, users, int(options.pop("seed", seed)), available, **options)
-    fleet.name = spec
-    return fleet
 
 
 def figures(spec: str) -> str:
@@ -170,27 +164,24 @@ def figures(spec: str) -> str:
 
 def check(spec: str) -> None:
     """Refuse a name that no fleet has; files and your own are looked at when they are made."""
-    name, _ = _name_and_options(spec)
-    if name.endswith(".csv") and not Path(name).is_file():
-        raise SalfError(f"there is no file {name}.")
-    if name != GIVEN and not name.endswith(".csv") and not name.startswith(FEDSCALE):
-        known = dict.fromkeys([*NAMED, "fedscale:FOLDER", "FILE.csv"])
-        registry.find("fleet", name, known, GROUP)
+    if spec != GIVEN:
+        _recipe(with_options(spec, {})[0])
 
 
-def _name_and_options(spec: str) -> tuple[str, dict[str, Any]]:
-    head, _, rest = spec.rpartition(":")
+def with_options(spec: str, more: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name and the options of a fleet as people write it, and more options of it.
+
+    phones | phones:speed=2,links=none | FILE.csv | fedscale:FOLDER | package.module:Name
+    """
+    name, _, rest = spec.rpartition(":")
     if "=" not in rest:
-        return spec, {}
-    options: dict[str, Any] = {}
+        return spec, dict(more)
+    options = dict[str, Any]()
     for part in rest.split(","):
         key, _, value = (each.strip() for each in part.partition("="))
         if not value:
             raise SalfError(
                 f"write options of a fleet as in phones:speed=2,links=none, not {spec!r}."
             )
-        try:
-            options[key] = float(value)
-        except ValueError:
-            options[key] = value
-    return head, options
+        options[key] = converted(value, float | str, key)
+    return name, {**options, **more}
