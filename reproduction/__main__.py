@@ -16,7 +16,6 @@ from salf.cli.options import DataDir, Workers, option
 from salf.cli.terminal import results, say, tell
 from salf.common.bars import Bar, console
 from salf.common.errors import SalfError, unknown
-from salf.report.pictures import check_extra
 
 SILENCE = 300.0  # seconds between progress lines where there is no bar
 
@@ -62,7 +61,6 @@ def command(
 
         python -m reproduction    (everything)
     """
-    check_extra()
     if size not in SIZES:
         raise unknown("size", size, SIZES)
     if data_dir and not Path(data_dir).is_dir():

@@ -18,9 +18,9 @@ from reproduction.markdown import markdown
 from reproduction.page import FIGURES, Made, page, versions
 from reproduction.sizes import SIZES, ItemSettings, Size
 from salf.common.errors import SalfError, unknown
-from salf.common.files import csv_of, write_whole
+from salf.common.files import csv_of, write_all, write_whole
+from salf.common.pictures import pictures
 from salf.data import load
-from salf.report.pictures import pictures, write
 from salf.runs.config import Config
 from salf.runs.folder import SUMMARY, RunFolder
 from salf.runs.pool import Finished, Job, OnProgress, run_all, run_job
@@ -199,7 +199,7 @@ class Workshop:
         # All are made before the first is written, so that an error leaves none behind.
         table = {self.path / f"{name}.csv": csv_of(made.outcome.rows)}
         (self.path / FIGURES).mkdir(parents=True, exist_ok=True)
-        write({**table, **pictures(made.outcome.figure, self.path / FIGURES / name)})
+        write_all({**table, **pictures(made.outcome.figure, self.path / FIGURES / name)})
         settings = self.remembered() | {name: made.settings}
         state = {name: asdict(settings[name]) for name in ITEMS if name in settings}
         write_whole(self.path / STATE, json.dumps(state, indent=2) + "\n")

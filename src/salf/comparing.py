@@ -11,17 +11,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from salf.common import Report
 from salf.common.bars import Bar, console
 from salf.common.errors import SalfError, TrainingDiverged
 from salf.common.files import csv_of, write_whole
 from salf.common.notebook import frame
-from salf.common.progress import Report
 from salf.data import DataSet, are_of_users
 from salf.methods import Method, asks, named
 from salf.methods import method as make_method
 from salf.problem import Problem
 from salf.report.comparison import print_tables, write_report
-from salf.report.pictures import check_extra
 from salf.report.tables import printed
 from salf.runs.compare import Case, Comparison, check_options, check_target, options_of
 from salf.runs.config import Config
@@ -58,7 +57,7 @@ class Compared(Comparison):
         return f"<pre>{escape(str(self))}</pre>"
 
     def save(self, folder: Path | str, command: Sequence[str] = ()) -> list[Path]:
-        """Write results.csv, a picture (PNG and SVG) and the page report.html into a folder."""
+        """Write results.csv, a picture and the page report.html into a folder."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / "results.csv", csv_of(self.records()))
@@ -105,8 +104,6 @@ def compare(
     is saved there, and results.csv, a picture and the page report.html at the end; repeat an
     interrupted call to continue it.
     """
-    if out is not None:
-        check_extra()  # now, not after hours of training
     lists = {"method": methods, "split": splits, "average": averages}
     settings |= {name: each for name, each in lists.items() if each is not None}
     if isinstance(model, str) or _are_names(model):

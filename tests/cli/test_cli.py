@@ -51,7 +51,7 @@ def test_compare_prints_a_table_and_leaves_results_picture_and_page(tmp_path, no
     assert len(rows) == 4
     mean = sum(float(r["test_accuracy"]) for r in rows if r["method"] == "salf") / 2
     assert f"{mean:.4f}" in done.stdout
-    for name in ("accuracy.png", "report.html"):
+    for name in ("accuracy.svg", "report.html"):
         assert (tmp_path / "c" / name).stat().st_size > 1000
 
 
@@ -173,19 +173,6 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, arguments, says):
 )
 def test_what_is_said_after_ctrl_c_fits_the_command(arguments, says):
     assert says in cli._how_to_continue(arguments.split())
-
-
-def test_without_the_report_extra_compare_says_so_and_leaves_results(
-    tmp_path, monkeypatch, no_processes
-):
-    monkeypatch.setitem(sys.modules, "altair", None)  # not to be imported
-    asked = ["--methods", "salf", "--seeds", "1", "--out", "c"]
-    done = salf("compare", *SMALL, *asked, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "pip install 'salf[report]'" in done.stderr
-    assert (tmp_path / "c" / "results.csv").exists()
-    assert (tmp_path / "c" / "report.html").exists()
-    assert not (tmp_path / "c" / "accuracy.png").exists()
 
 
 def test_help_does_not_wait_for_torch(tmp_path):

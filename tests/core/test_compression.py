@@ -200,5 +200,5 @@ def test_narrow_networks_have_no_residuals():
 def test_only_topk_keeps_something():
     for text, kept in (("fp16", 0), ("topk:0.5", 2)):
         residuals = Residuals(Compression.parse(text), LAYERS, 0)
-        residuals.sent(update(), 3, 1)
+        residuals.of_round(1)(update(), None, 3)
         assert len(residuals.state()[1]) == kept

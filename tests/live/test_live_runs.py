@@ -163,7 +163,8 @@ METHODS = ["salf", "drop", "fedavg", "ownmethod:Halves"]
 @pytest.mark.parametrize(
     ("method", "model", "average"),
     [
-        *((method, "mlp", average) for method in METHODS for average in ("reached", "all")),
+        *((method, "mlp", "reached") for method in METHODS),
+        *((method, "mlp", "all") for method in ("salf", "drop")),
         *(("salf", model, "reached") for model in ("cnn", "bnnet:Net", "bnnet:Adapted")),
         ("drop", "bnnet:Net", "all"),
         ("fedavg", "cnn", "reached"),
@@ -181,8 +182,9 @@ def test_the_simulator_gets_to_the_same_model_with_the_recorded_depths(
     assert len(depths) > 1  # there was something to agree about
 
 
-@pytest.mark.parametrize("method", ["salf", "fedavg"])
-@pytest.mark.parametrize("average", ["reached", "all"])
+@pytest.mark.parametrize(
+    ("method", "average"), [("salf", "reached"), ("salf", "all"), ("fedavg", "reached")]
+)
 def test_a_run_of_cohorts_asks_as_many_users_and_is_replayed(tmp_path, method, average):
     config = SMALL.changed(method=method, cohort=2, average=average, batch_size=2000)
     rows = replayed(config, tmp_path, distance=1e-4)

@@ -9,8 +9,8 @@ from salf.bench import results
 from salf.bench.results import BenchRow, CellResult, cell_result
 from salf.bench.runs import BenchRun, Key, measure
 from salf.bench.suite import REFERENCE, BenchCell, Entrant, Suite
+from salf.common import Report
 from salf.common.errors import SalfError, in_one_line
-from salf.common.progress import Report
 from salf.data import load
 from salf.methods import method
 from salf.runs.config import Config

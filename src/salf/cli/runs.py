@@ -23,7 +23,6 @@ from salf.cli.terminal import (
     INTERRUPTED,
     answer,
     as_options,
-    can_draw,
     console,
     results,
     say,
@@ -161,20 +160,18 @@ def compare(
     """
     from salf.comparing import Sweep
     from salf.report.comparison import print_tables, write_report
-    from salf.report.pictures import check_extra
 
     asked = lists_of(settings)
     asked |= {"method": parse_list(methods)} if methods else {}
     if given := parse_options(options):
         asked["options"] = lists_of({name: [value] for name, value in given.items()})
-    drawn = out is not None and can_draw(check_extra)
     compared = Sweep.of(simulated(source), asked, seeds, target).run(out, workers, report=say)
     if compared.results and as_json:
         answer(compared.records(), as_json)
     elif compared.results:
         print_tables(compared, results)
     if out is not None and compared.results:
-        for path in write_report(compared, out, sys.argv[1:], drawn):
+        for path in write_report(compared, out, sys.argv[1:]):
             (say if as_json else tell)(f"wrote {path}")
     end(compared)
 

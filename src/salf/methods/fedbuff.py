@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from salf.core.arrivals import Arrivals, Closing, Floats
-from salf.methods.base import Averaging, limited
+from salf.methods.base import limited
 from salf.methods.family import Buffering, of_whole_updates, polynomial
 
 
 @dataclass(frozen=True)
-class FedBuff(Buffering, Averaging):
+class FedBuff(Buffering):
     """w <- w - eta_g / K sum_u s(tau_u) Delta_u after every K = `buffer` updates.
 
     s(tau) = (1 + tau)^-`discount`, where tau is the number of steps that the server took since the
@@ -28,7 +28,5 @@ class FedBuff(Buffering, Averaging):
         return of_whole_updates(arrived, layers, polynomial(arrived.age, self.discount))
 
     def divisor(self, closing: Closing) -> Floats:
-        """K: c[l, u] = s(tau_u) / K; or the number of users at work."""
-        if self.average == "all":
-            return closing.asked
+        """K: c[l, u] = s(tau_u) / K."""
         return np.where(closing.reached > 0, closing.present, 1.0)

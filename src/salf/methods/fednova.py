@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from salf.core.arrivals import Arrivals, Closing, Floats
-from salf.methods.base import Averaging
+from salf.methods.base import Method
 
 
 @dataclass(frozen=True)
-class FedNova(Averaging):
+class FedNova(Method):
     """The mean of the users' mean gradients, times the mean number of their local steps.
 
     With tau_u local steps, w <- w - eta tau_eff sum_u p_u G_u / tau_u, where G_u is the sum of the
@@ -27,6 +27,5 @@ class FedNova(Averaging):
         return np.where(steps > 0, 1 / np.maximum(steps, 1), 0.0)
 
     def divisor(self, closing: Closing) -> Floats:
-        """c[l, u] = p_u tau_eff / tau_u with p_u = 1 / |U^l|, or 1/U."""
-        everybody = closing.users if self.average == "all" else closing.present
-        return np.where(closing.reached > 0, everybody / closing.steps, 1.0)
+        """c[l, u] = p_u tau_eff / tau_u with p_u = 1 / |U^l|."""
+        return np.where(closing.reached > 0, closing.present / closing.steps, 1.0)

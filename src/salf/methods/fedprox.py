@@ -6,11 +6,11 @@ import numpy as np
 
 from salf.core.arrivals import Arrivals, Ints
 from salf.core.rules import LocalRule, Proximal
-from salf.methods.base import Averaging, limited
+from salf.methods.base import Method, limited
 
 
 @dataclass(frozen=True)
-class FedProx(Averaging):
+class FedProx(Method):
     """The mean over all users with at least one complete local step.
 
     Local steps follow the gradient of F_u(w) + mu/2 ||w - w_t||^2, which is that of F_u in the

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from salf.methods.base import Averaging, limited
+from salf.methods.base import Method, limited
 from salf.worlds.base import World
 
 Times = Literal["expected", "measured"]
 
 
 @dataclass(frozen=True)
-class TimelyFL(Averaging):
+class TimelyFL(Method):
     """A round lasts until a fraction `fastest` of the users have done the planned local steps.
 
     Faster users repeat these steps as many times as fit, at most `most`. Slower users are assigned

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from salf.common import Report
 from salf.common.errors import SalfError
-from salf.common.progress import Report
 from salf.core.arrivals import Ints, evenly
 from salf.core.compression import Compression
 from salf.core.draws import Keyed
