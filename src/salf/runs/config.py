@@ -110,8 +110,7 @@ class Config(Settings):
         worlds.check(self.depth, self.users, self.stragglers)
         if not self.attack and type(self.attackers) is not Unset:
             raise SalfError("attackers needs an attack, such as attack='flip'.")
-        if self.attack:
-            self.make_attackers()
+        self.make_attackers()  # which checks them
         if self.engine != "auto":
             from salf import engines
 
@@ -119,6 +118,8 @@ class Config(Settings):
 
     def make_attackers(self) -> "Attackers | None":
         """The users that attack, if there are any."""
+        if not self.attack:
+            return None
         from salf.stages.attacks import Attack, Attackers
 
         attack = Attack.parse(self.attack, self.seed)

@@ -175,7 +175,7 @@ def from_config(
     )
     stages = Stages(
         config.make_robust(),
-        Compression.parse(config.compress),
+        Compression.parse(config.compress) if config.compress else None,
         config.make_attackers(),
         config.reach == "counted",
     )

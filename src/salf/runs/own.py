@@ -153,8 +153,17 @@ def federation(
         prints |= {n: fingerprint(each) for n, each in everything.items() if _counts(n, each)}
     named["threads"] = named.get("threads") or base.threads or torch.get_num_threads()
     config = base.changed(**named, given=prints)
-    if config.split in ("own", "given"):
-        _check_evaluation(settings, given.tested)
+    apart = config.split in ("own", "given")
+    if apart and settings.get("validation"):
+        raise SalfError(
+            "validation data cannot be held out from a split by indices or from users' own data: "
+            "leave samples out and pass them as test=."
+        )
+    if apart and settings.get("eval_every") and not given.tested:
+        raise SalfError(
+            "with a split given by indices, or with users' own data, eval_every needs test= to "
+            "evaluate on."
+        )
     if (method := objects.get("method")) is not None:
         average = getattr(method, "average", "reached")
         if config.average not in ("reached", average):
@@ -206,19 +215,6 @@ def _data_of(data: Any, test: Any, settings: Mapping[str, Any]) -> tuple[DataSet
         seen = users.samples if isinstance(users, Partitioned) else some(users, 64)
         data = (seen.inputs, seen.labels)
     return from_tensors(data, data if test is None else test), users
-
-
-def _check_evaluation(settings: Mapping[str, Any], tested: bool) -> None:
-    if settings.get("validation"):
-        raise SalfError(
-            "validation data cannot be held out from a split by indices or from users' own data: "
-            "leave samples out and pass them as test=."
-        )
-    if settings.get("eval_every") and not tested:
-        raise SalfError(
-            "with a split given by indices, or with users' own data, eval_every needs test= to "
-            "evaluate on."
-        )
 
 
 def _counts(name: str, value: Any) -> bool:

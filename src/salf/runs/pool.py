@@ -41,12 +41,6 @@ class Finished:
     results: dict[str, Any] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
 
-    def add(self, name: str, do: Callable[[], Any]) -> None:
-        try:
-            self.results[name] = do()
-        except TrainingDiverged as error:
-            self.failures[name] = str(error)
-
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C ended the work before all jobs were done; `done` is what there is."""
@@ -124,7 +118,10 @@ class WorkerPool:
 
         try:
             for name, result in self._ended(jobs, note):
-                done.add(name, result)
+                try:
+                    done.results[name] = result()
+                except TrainingDiverged as error:
+                    done.failures[name] = str(error)
                 note(name, 1.0)
                 if on_done is not None:
                     on_done(name, done)
