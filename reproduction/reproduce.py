@@ -22,8 +22,9 @@ from salf.common.files import csv_of, write_all, write_whole
 from salf.common.pictures import pictures
 from salf.data import load
 from salf.runs.config import Config
+from salf.runs.federation import data_files
 from salf.runs.folder import SUMMARY, RunFolder
-from salf.runs.pool import Finished, Job, OnProgress, run_all, run_job
+from salf.runs.pool import Finished, Job, OnProgress, WorkersLike, run_all, run_job
 from salf.runs.run import Result, complete
 from salf.runs.training import OnPart
 
@@ -55,7 +56,7 @@ def reproduce(
     *,
     seeds: int | None = None,
     data_dir: str = "",
-    workers: int | None = None,
+    workers: WorkersLike = None,
     on_progress: OnProgress | None = None,
     on_item: Callable[[str, Made], None] | None = None,
     report: Tell | None = None,
@@ -90,7 +91,7 @@ def reproduce(
 def _do_all(
     tasks: Mapping[str, Sequence[ItemTask]],
     workshop: "Workshop",
-    workers: int | None,
+    workers: WorkersLike,
     on_progress: OnProgress | None,
     on_ready: Callable[[Sequence[str], Finished], None],
 ) -> dict[str, str]:
@@ -216,7 +217,10 @@ class Workshop:
     def job(self, task: ItemTask) -> Job:
         """A task as a job whose result stays in the folder."""
         if isinstance(task, Measurement):
-            return Job(partial(_measure, task, self._file(task)), _work(task))
+            file, known = self._file(task).absolute(), task.arguments
+            named = {name: known[name] for name in ("data", "data_dir") if name in known}
+            reads = data_files(Config(**named)) if named else ()
+            return Job(partial(_measure, task, file), _work(task), file, reads)
         return run_job(task, self._folder(task), _work(task))
 
     def _result(self, task: ItemTask) -> Any:

@@ -24,9 +24,9 @@ from salf.report.comparison import print_tables, write_report
 from salf.report.tables import printed
 from salf.runs.compare import Case, Comparison, check_options, check_target, options_of
 from salf.runs.config import Config
-from salf.runs.federation import load_data
+from salf.runs.federation import data_files, load_data
 from salf.runs.own import TrainData, federation
-from salf.runs.pool import Interrupted, Job, run_all, run_job
+from salf.runs.pool import Interrupted, Job, WorkersLike, run_all, run_job
 from salf.runs.presets import simulated
 from salf.runs.run import Result
 from salf.runs.settings import key, refuse_with_fleet, typed
@@ -80,7 +80,7 @@ def compare(
     seeds: int | Sequence[int] = 3,
     target: float | None = None,
     out: Path | str | None = None,
-    workers: int | None = None,
+    workers: WorkersLike = None,
     on_round: OnRound | None = None,
     **settings: Any,
 ) -> Compared:
@@ -231,7 +231,7 @@ class Sweep:
     def run(
         self,
         out: Path | str | None = None,
-        workers: int | None = None,
+        workers: WorkersLike = None,
         on_round: OnRound | None = None,
         report: Report | None = None,
     ) -> Compared:
@@ -239,16 +239,18 @@ class Sweep:
         asked = {
             name: {**self.cases[case], "seed": seed} for (case, seed), name in self.names.items()
         }
-        kept = {name: None if out is None else Path(out, "runs", name) for name in asked}
+        kept = {n: None if out is None else Path(out, "runs", n).absolute() for n in asked}
         jobs = {name: self._job(each, kept[name], on_round) for name, each in asked.items()}
         if self.by_name:  # here, so that data are fetched and what is wrong with them is said once
             for data in dict.fromkeys(each.get("data", self.base.data) for each in asked.values()):
                 load_data(self.base.changed(data=data), report)
         by_clock = any(settings.get("seconds", self.base.seconds) for settings in asked.values())
-        interrupted, here = False, not self.by_name or on_round is not None
+        interrupted, here = False, workers is None or isinstance(workers, int)
+        if on_round is not None or (here and not self.by_name):  # processes here know names only
+            workers = 0
         with Bar("simulated seconds" if by_clock else "rounds", counted=not by_clock) as bar:
             try:
-                done = run_all(jobs, 0 if here else workers, bar.update)
+                done = run_all(jobs, workers, bar.update)
             except Interrupted as error:
                 done, interrupted = error.done, True
         results: dict[Case, list[Result]] = {}
@@ -272,16 +274,16 @@ class Sweep:
         if self.by_name:
             config = self.base.changed(**settings)
             return run_job(config.changed(threads=config.threads or 1), folder, on_round=on_round)
-        model, data, test = self.own
+        base, (model, data, test) = self.base, self.own
 
         def do(progress: OnPart) -> Any:
             own, kept = _made(model, settings["seed"]), folder is not None
-            config, given = federation(self.base, settings, own, data, test, kept=kept)
-            job = run_job(config, folder, on_round=on_round, given=given)
-            return job.do(progress)
+            config, given = federation(base, settings, own, data, test, kept=kept)
+            return run_job(config, folder, on_round=on_round, given=given).do(progress)
 
-        seconds, rounds = (settings.get(n, getattr(self.base, n)) for n in ("seconds", "rounds"))
-        return Job(do, seconds or rounds)
+        seconds, rounds = (settings.get(n, getattr(base, n)) for n in ("seconds", "rounds"))
+        reads = () if data is not None else data_files(base.changed(data=settings.get("data")))
+        return Job(do, seconds or rounds, folder, reads)
 
 
 def _expanded(

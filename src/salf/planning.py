@@ -19,7 +19,7 @@ from salf.runs.federation import Given, problem_of
 from salf.runs.live_config import LiveConfig
 from salf.runs.own import TrainData, federation
 from salf.runs.plan import SEARCHED, Asked, Planned, Planner
-from salf.runs.pool import Finished, Job, WorkerPool, run_job
+from salf.runs.pool import Finished, Job, WorkersLike, pool_of, run_job
 from salf.runs.settings import Settings
 from salf.worlds.fleet.devices import Fleet
 
@@ -87,7 +87,7 @@ def plan_config(
     config: Config,
     asked: Asked,
     out: Path | str | None,
-    workers: int | None = None,
+    workers: WorkersLike = None,
     given: Given | None = None,
 ) -> Plan:
     """What to run, for the model, data and fleet of a config; see `plan`.
@@ -104,7 +104,7 @@ def plan_config(
     with (
         Bar("plan") as bar,
         temporary_folder("plan") as temporary,
-        WorkerPool(workers if given is None else 0) as pool,
+        pool_of(workers if given is None else 0) as pool,
     ):
 
         def run(what: str, jobs: Mapping[str, Job]) -> Finished:

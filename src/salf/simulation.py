@@ -131,11 +131,10 @@ class Simulation:
         if end is not None and spent is not None and spent.clock > end * (1 + ROUNDING):
             return None
         if self.local.several:
-            planned = self.planned(arrived.user)
-            arrived = self.world.checked(self.world.in_steps(arrived, planned, draws), t)
-            unreached = self.world.unreached_in_steps(t, asked, self.planned(asked), self.memory)
-        else:
-            unreached = self.world.checked_unreached(t, asked, self.memory)
+            steps = self.planned(arrived.user)
+            arrived = self.world.checked(self.world.in_steps(arrived, steps, draws), t)
+        planned = self.planned(asked) if self.local.several else None
+        unreached = self.world.checked_unreached(t, asked, planned, self.memory)
         if self.stages.attackers is not None:
             arrived = self.stages.attackers.arrived(arrived)
         if self.by_samples:

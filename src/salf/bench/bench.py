@@ -14,7 +14,7 @@ from salf.common.errors import SalfError, in_one_line
 from salf.data import load
 from salf.methods import method
 from salf.runs.config import Config
-from salf.runs.pool import OnProgress
+from salf.runs.pool import OnProgress, WorkersLike
 
 Measured = dict[Key, BenchRun]
 MeasureRuns = Callable[[str, Mapping[Key, tuple[Config, float]]], Measured]
@@ -27,7 +27,7 @@ def bench(
     out: Path,
     published: Mapping[str, BenchRow],
     *,
-    workers: int | None = None,
+    workers: WorkersLike = None,
     watch: WatchRuns | None = None,
     report: Report | None = None,
 ) -> list[BenchRow]:

@@ -107,7 +107,7 @@ class Config(Settings):
             self.make_deadline()
             if not self.availability.endswith(".csv"):
                 availability.parse(self.availability)
-        worlds.check(self.depth, self.users, self.stragglers)
+        worlds.check(self.depth)
         if not self.attack and type(self.attackers) is not Unset:
             raise SalfError("attackers needs an attack, such as attack='flip'.")
         self.make_attackers()  # which checks them

@@ -22,6 +22,9 @@ from salf.core.narrow import narrowed
 from salf.core.server import Schedule, schedule
 from salf.data import DataSet, Partitioned, Samples, UsersData, holdout, load, some, split
 from salf.data import given as by_indices
+from salf.data.files import cache_folder
+from salf.data.loading import FROM_PATH
+from salf.data.named import RECIPES
 from salf.data.sampling import Batches, Cohort
 from salf.data.users_data import Index
 from salf.engines import Loss, cross_entropy
@@ -81,6 +84,17 @@ class Given:
 def load_data(config: Settings, report: Report | None = None) -> DataSet:
     """The data set of a config; `report` gets a line when it is being fetched."""
     return load(config.data, Path(config.data_dir) if config.data_dir else None, report=report)
+
+
+def data_files(config: Settings) -> tuple[Path, ...]:
+    """The files and folders that loading a config's data and fleet reads, if they are there."""
+    kind, _, path = config.data.partition(":")
+    at = [Path(path)] if kind in FROM_PATH and path else []
+    at += [cache_folder() / config.data] if config.data in RECIPES else []
+    at += [Path(config.data_dir)] if config.data_dir else []
+    named = [str(vars(config).get(name)) for name in ("fleet", "availability", "deadline")]
+    at += [Path(file) for file in named if file.endswith(".csv")]
+    return tuple(place.absolute() for place in at if place.exists())
 
 
 def problem_of(
@@ -272,14 +286,14 @@ def fleet_world(
     if config.batches_for(method) == "equal-time":
         # Where nobody is cut off, or T_max is found during the run, batches need not fit.
         seconds = (deadline.of(1, 0.0) or None) if deadline and method.asks.deadline else None
-        sizes = equal_time(fleet.devices, cost, batch_size, local.steps, seconds)
+        sizes = equal_time(fleet, cost, batch_size, local.steps, seconds)
         assert problem.example is not None
         # Batch norm refuses a single row, which slow users may have.
         check_fit(problem.model, problem.example, 0, config.model, int(sizes.min()))
     batches = Batches(users, sizes, local.epochs)
 
     def timed(cost: Cost) -> Timing:
-        return Timing(fleet.devices, cost, batches.usual_sizes, batches.steps(local))
+        return Timing(fleet, cost, batches.usual_sizes, batches.steps(local))
 
     times, learned = timed(cost), None
     if config.reach == "learned":
@@ -297,9 +311,9 @@ def _dealt(config: Config, fleet: Fleet | None, data: UsersData) -> Fleet:
         fleet = Fleet(config.fleet, len(data), config.seed, config.availability)
     elif len(fleet) != len(data):
         raise SalfError(f"the fleet has {len(fleet)} devices, but there are {len(data)} users.")
-    elif fleet.devices.availability.always:
+    elif fleet.availability.always:
         fleet = fleet.available(config.availability, config.seed)
-    how, available = config.pair or fleet.devices.pair, fleet.devices.availability
+    how, available = config.pair or fleet.pair, fleet.availability
     if not isinstance(data, Partitioned):
         if how != "random":
             raise SalfError(
@@ -317,5 +331,4 @@ def _dealt(config: Config, fleet: Fleet | None, data: UsersData) -> Fleet:
         fleet = fleet.paired(data.label_mixes().argmax(axis=1))
     if not isinstance(available, ByLabels):
         return fleet
-    of_users = available.of_users(data.label_mixes())
-    return Fleet.made(fleet.name, replace(fleet.devices, availability=of_users))
+    return fleet.changed(availability=available.of_users(data.label_mixes()))

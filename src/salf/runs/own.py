@@ -142,7 +142,7 @@ def federation(
             )
         named["split"] = "given"
     if (fleet := objects.get("fleet")) is not None:
-        if "availability" in named and not fleet.devices.availability.always:
+        if "availability" in named and not fleet.availability.always:
             raise SalfError(
                 "the fleet given has an availability of its own: leave out availability=."
             )

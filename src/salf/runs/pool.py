@@ -13,12 +13,12 @@ from functools import partial
 from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from salf.common import process
 from salf.common.errors import SalfError, TrainingDiverged
 from salf.runs.config import Config
-from salf.runs.federation import Given
+from salf.runs.federation import Given, data_files
 from salf.runs.run import Result, Stopped, cores, run
 from salf.runs.training import OnPart, OnRound, counted
 
@@ -32,6 +32,8 @@ class Job:
 
     do: Callable[[OnPart], Any]  # goes to another process: no lambda, no closure
     work: float
+    place: Path | None = None  # the folder or file that it writes
+    reads: tuple[Path, ...] = ()  # files and folders of data
 
 
 @dataclass
@@ -40,6 +42,12 @@ class Finished:
 
     results: dict[str, Any] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+
+    def add(self, name: str, do: Callable[[], Any]) -> None:
+        try:
+            self.results[name] = do()
+        except TrainingDiverged as error:
+            self.failures[name] = str(error)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -59,24 +67,52 @@ def run_job(
 ) -> Job:
     """A run as a job; with `out`, it goes on in that folder where it stopped.
 
+
     Of Python objects in place of settings, the model is copied.
     """
-    return Job(partial(_run, config, out, on_round, given), work or config.seconds or config.rounds)
+    work = work or config.seconds or config.rounds
+    place = None if out is None else out.absolute()
+    return Job(partial(_run, config, place, on_round, given), work, place, data_files(config))
+
+
+class Pool(Protocol):
+    """What does jobs: processes of this machine, or a cluster."""
+
+    def do(
+        self,
+        jobs: Mapping[str, Job],
+        on_progress: OnProgress | None = None,
+        on_done: Callable[[str, Finished], None] | None = None,
+    ) -> Finished: ...
+
+
+# How many processes of this machine, by default one per core; 0 for none but this one.
+WorkersLike = int | Pool | None
+
+
+@contextmanager
+def pool_of(workers: WorkersLike, most: int | None = None) -> Iterator[Pool]:
+    """Processes of this machine, no more than `most`; or the pool that is given."""
+    if workers is None or isinstance(workers, int):
+        count = cores() if workers is None else workers
+        with WorkerPool(count if most is None else min(count, most)) as pool:
+            yield pool
+    else:
+        yield workers
 
 
 def run_all(
     jobs: Mapping[str, Job],
-    workers: int | None = None,
+    workers: WorkersLike = None,
     on_progress: OnProgress | None = None,
     on_done: Callable[[str, Finished], None] | None = None,
 ) -> Finished:
-    """Do all jobs, `workers` at a time (by default, one per core), beginning with the first.
+    """Do all jobs, beginning with the first.
 
-    With 0 workers, they are done in this process. A training that diverges costs its own result;
-    anything else that goes wrong ends it all. `on_done` is called with the name of each job that
-    ended, and with what there is so far.
+    A training that diverges costs its own result; anything else that goes wrong ends it all.
+    `on_done` is called with the name of each job that ended, and with what there is so far.
     """
-    with WorkerPool(min(cores() if workers is None else workers, len(jobs))) as pool:
+    with pool_of(workers, len(jobs)) as pool:
         return pool.do(jobs, on_progress, on_done)
 
 
@@ -118,10 +154,7 @@ class WorkerPool:
 
         try:
             for name, result in self._ended(jobs, note):
-                try:
-                    done.results[name] = result()
-                except TrainingDiverged as error:
-                    done.failures[name] = str(error)
+                done.add(name, result)
                 note(name, 1.0)
                 if on_done is not None:
                     on_done(name, done)

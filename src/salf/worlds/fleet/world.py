@@ -100,12 +100,6 @@ class OnFleet(World):
         somebody = bool(((finish > took) & np.isfinite(finish)).any())
         return found if somebody else min(found, current)
 
-    def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
-        """p_l: the product of the chances that each user misses the layer, if independent."""
-        if self.surely:
-            return np.zeros(self.layers)
-        return np.asarray((1 - self.reach(t, users, memory)).prod(axis=1))
-
     def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
         if self.surely:
             return np.ones((self.layers, len(users)))
