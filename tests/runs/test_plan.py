@@ -22,7 +22,7 @@ from salf.runs.config import Config
 from salf.runs.estimates import FleetLaw, estimate
 from salf.runs.federation import problem_of
 from salf.runs.plan import Asked, Planner
-from salf.runs.pool import run_all, run_job
+from salf.runs.pool import Job, run_all, run_job
 from salf.runs.presets import load_config
 from salf.runs.search import Candidate, Race, crossing, leaders
 from salf.worlds.fleet.availability import OnAndOff
@@ -128,7 +128,7 @@ class MadeUp:
                 history=SimpleNamespace(timed_curve=[*zip(times, curve, strict=True)])
             )
 
-        return SimpleNamespace(do=do, work=settings["seconds"])
+        return Job(do, settings["seconds"])
 
 
 def test_the_slower_half_gives_up_but_for_the_best_of_each_family(tmp_path):
