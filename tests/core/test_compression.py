@@ -128,7 +128,7 @@ def test_qsgd_draws_are_each_users_and_rounds_own():
 def test_bytes_by_hand_are_those_that_are_sent(text, bytes_):
     compression = Compression.parse(text)
     weights = {**LIKE, "a.mean": torch.zeros(1)}
-    assert list(upload_bytes(compression, LAYERS, weights)) == bytes_
+    assert upload_bytes(LAYERS, weights, compression) == bytes_
     packed = Sender(compression, LAYERS, 0, 0).packed(update(), 1)
     assert sum(tensor.nbytes for tensor in packed.values()) == sum(bytes_)
 
@@ -200,5 +200,5 @@ def test_narrow_networks_have_no_residuals():
 def test_only_topk_keeps_something():
     for text, kept in (("fp16", 0), ("topk:0.5", 2)):
         residuals = Residuals(Compression.parse(text), LAYERS, 0)
-        residuals.sent(update(), 3, 1)
+        residuals.of_round(1)(update(), None, 3)
         assert len(residuals.state()[1]) == kept

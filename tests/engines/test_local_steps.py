@@ -200,7 +200,7 @@ def test_a_straggler_stops_in_any_step_and_p_l_accounts_for_it():
     """Uniform depths, 2 users, 2 layers, 2 and 3 steps: p_1 = (2/3)^2 / 6, p_2 = (1/3)^2 / 6."""
     world, planned = AtDeadline(Uniform(2, 2)), np.array([2, 3])
     both = np.arange(2)
-    assert world.unreached_in_steps(1, both, planned, world.start()) == pytest.approx(
+    assert world.checked_unreached(1, both, planned, world.start()) == pytest.approx(
         [4 / 54, 1 / 54]
     )
     empty, seen, draws = np.zeros(2), set(), 4_000

@@ -28,14 +28,6 @@ def test_users_weighed_by_their_samples_are_in_both_means():
     np.testing.assert_allclose(found[1], [1 / 4 * 2.25 / 3, 3 / 4 * 2.25 / 2], rtol=1e-15)
 
 
-def test_average_all_divides_by_all_users():
-    pair = {"steps": np.array([2, 1]), "planned": np.array([2, 2])}
-    arrived = Arrivals.at(np.array([1, 3]), asked=2, **pair)
-    assert method("fednova").weights(arrived, np.zeros(2)).tolist() == [[1, 0]] * 2
-    all_users = method("fednova", average="all").weights(arrived, np.zeros(2))
-    assert all_users.tolist() == [[0.5, 0]] * 2
-
-
 def test_a_round_of_two_users():
     """Rate 0.5, w = 0. User 0 (a = 1): 2 steps, G = -1 - 0.5. User 1 (a = 4): 1 step, G = -4.
 

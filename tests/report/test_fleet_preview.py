@@ -53,7 +53,7 @@ def test_p_l_and_waiting_are_those_of_the_cohort():
     model = nn.Sequential(nn.Linear(4, 2))
     fleet = Devices.of(speed=[1000.0, 1.0, 1.0, 1.0])
     layers = Layers.of(model, None, ROW)
-    timing = Timing(fleet.devices, Cost.of(model, layers, ROW), np.ones_like, np.ones_like)
+    timing = Timing(fleet, Cost.of(model, layers, ROW), np.ones_like, np.ones_like)
     draws = iter(np.random.default_rng(0).integers(4, size=10_000))
     all_ = preview("four", timing, ("0",), 1.0)
     one = preview("four", timing, ("0",), 1.0, lambda t: np.array([next(draws)]))

@@ -9,12 +9,12 @@ from salf.bench import results
 from salf.bench.results import BenchRow, CellResult, cell_result
 from salf.bench.runs import BenchRun, Key, measure
 from salf.bench.suite import REFERENCE, BenchCell, Entrant, Suite
+from salf.common import Report
 from salf.common.errors import SalfError, in_one_line
-from salf.common.progress import Report
 from salf.data import load
 from salf.methods import method
 from salf.runs.config import Config
-from salf.runs.pool import OnProgress
+from salf.runs.pool import OnProgress, WorkersLike
 
 Measured = dict[Key, BenchRun]
 MeasureRuns = Callable[[str, Mapping[Key, tuple[Config, float]]], Measured]
@@ -27,7 +27,7 @@ def bench(
     out: Path,
     published: Mapping[str, BenchRow],
     *,
-    workers: int | None = None,
+    workers: WorkersLike = None,
     watch: WatchRuns | None = None,
     report: Report | None = None,
 ) -> list[BenchRow]:

@@ -16,10 +16,10 @@ import torch
 
 from salf.bench.runs import BenchRun
 from salf.bench.suite import POINTS, REFERENCE, BenchCell, Entrant, Suite
+from salf.common import Report
 from salf.common.errors import SalfError
 from salf.common.files import json_text, write_whole
 from salf.common.intervals import Interval, interval
-from salf.common.progress import Report
 from salf.methods import asks
 from salf.runs.compare import SHARE, seconds_to
 

@@ -15,7 +15,8 @@ from salf.common.files import folder_name, write_whole
 from salf.methods import find
 from salf.runs.compare import Clocked
 from salf.runs.config import Config
-from salf.runs.pool import Job, OnProgress, run_all
+from salf.runs.federation import data_files
+from salf.runs.pool import Job, OnProgress, WorkersLike, run_all
 from salf.runs.run import run
 from salf.runs.training import SLOWEST, History, OnPart, counted
 
@@ -70,7 +71,7 @@ def _rounded(value: float | None) -> float | None:
 
 def measure(
     folder: Path,
-    workers: int | None,
+    workers: WorkersLike,
     configs: Mapping[Key, tuple[Config, float]],
     on_progress: OnProgress | None = None,
 ) -> dict[Key, BenchRun]:
@@ -78,12 +79,14 @@ def measure(
 
     Results that are in the folder are read from there.
     """
-    files = {name: folder / f"{key(config)}.json" for name, (config, _) in configs.items()}
+    files = {
+        name: folder.absolute() / f"{key(config)}.json" for name, (config, _) in configs.items()
+    }
     found = {str(file): _read(file) for file in files.values()}
     jobs = {
-        str(files[name]): Job(partial(_measure, config, files[name]), work)
-        for name, (config, work) in configs.items()
-        if found[str(files[name])] is None
+        str(file): Job(partial(_measure, config, file), work, file, data_files(config))
+        for (config, work), file in zip(configs.values(), files.values(), strict=True)
+        if found[str(file)] is None
     }
     found |= run_all(jobs, workers, on_progress).results
     return {name: run for name, file in files.items() if (run := found[str(file)]) is not None}

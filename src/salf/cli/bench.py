@@ -9,12 +9,14 @@ from typing import Annotated, Any
 from salf.bench.suite import OWN, Entrant, Suite, load
 from salf.cli.options import (
     GivenSettings,
+    Nodes,
     Options,
     Workers,
     option,
     parse_list,
     parse_options,
     settings_of,
+    workers_of,
 )
 from salf.cli.terminal import results, say, tell
 from salf.common.bars import Bar
@@ -51,6 +53,7 @@ def bench(
     ] = None,
     options: Options = None,
     workers: Workers = None,
+    cluster: Nodes = None,
     out: Annotated[
         Path,
         option(
@@ -86,13 +89,13 @@ def bench(
     published = {} if suite.endswith(".toml") else kept.published(chosen, say)
     rows = [*published.values()]
     if entrants:
-        with Bar("benchmark") as bar:
+        with workers_of(workers, cluster) as given, Bar("benchmark") as bar:
             rows += run(
                 chosen,
                 entrants,
                 out,
                 published,
-                workers=workers,
+                workers=given,
                 watch=lambda what: partial(bar.update, description=what),
                 report=say,
             )

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from salf.cli.options import DataDir, option
 from salf.cli.runs import end
-from salf.cli.terminal import can_draw, console, results, say, tell
+from salf.cli.terminal import console, results, say, tell
 from salf.common.errors import DataUnavailable
 from salf.runs.presets import PRESETS
 from salf.runs.settings import key
@@ -66,10 +66,8 @@ def demo(
     """
     from salf.comparing import Sweep
     from salf.report.comparison import print_tables, write_together
-    from salf.report.pictures import check_extra
 
     parts = PARTS["mnist" if _has_mnist(data_dir) else "digits"]
-    drawn = can_draw(check_extra)
     folder = {"data_dir": data_dir} if data_dir else {}  # with which it never takes other data
     done = []
     for part in parts:
@@ -83,7 +81,7 @@ def demo(
         tell("")
         asked = {**part.asked, "seeds": SEEDS, **folder, "out": out / part.folder}
         done.append((part.heading, found, _command(part.preset, asked)))
-    for path in write_together(done, out, drawn):
+    for path in write_together(done, out):
         tell(f"wrote {path}")
     tell(f"Open {out / 'report.html'} in a browser.")
     end(*(found for _, found, _ in done))

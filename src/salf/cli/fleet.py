@@ -63,11 +63,8 @@ def preview(
         salf fleet preview mnist-cnn --fleet pis --batches equal-time
     """
     from salf.report.fleet import write_preview
-    from salf.report.pictures import check_extra
     from salf.runs.federation import preview_of
 
-    if out is not None:
-        check_extra()
     config = simulated(source).changed(**settings)
     with console.status("drawing rounds"):
         found = preview_of(config, say)

@@ -2,7 +2,8 @@
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import wraps
 from types import NoneType, UnionType
@@ -10,6 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import typer
 
+from salf.cli.terminal import say
 from salf.common.errors import SalfError
 from salf.runs.config import Config
 from salf.runs.settings import (
@@ -38,6 +40,14 @@ ConfigSource = Annotated[
 
 Workers = Annotated[
     int | None, option("--workers", help="Parallel runs; by default, one per core.", min=1)
+]
+Nodes = Annotated[
+    str | None,
+    option(
+        "--cluster",
+        help="Run on the nodes of a Ray cluster: auto (the one on this machine) | ADDRESS:PORT of "
+        "its head.",
+    ),
 ]
 Options = Annotated[
     list[str] | None,
@@ -187,3 +197,18 @@ def joined_options(
     more = parse_options(given)
     kept = config.options if method in (None, config.method) else {}
     return None if more is None else {**kept, **more}
+
+
+@contextmanager
+def workers_of(workers: int | None, cluster: str | None) -> Iterator[Any]:
+    """What does jobs: so many processes of this machine, or the nodes of a cluster."""
+    if cluster is None:
+        yield workers
+        return
+    if workers is not None:
+        raise SalfError("--workers and --cluster cannot be combined: a cluster uses all its cores.")
+    from salf.cluster import Cluster
+
+    with Cluster(cluster) as nodes:
+        say(nodes.told)
+        yield nodes

@@ -10,6 +10,7 @@ from salf.cli.options import (
     AsJson,
     ConfigSource,
     GivenSettings,
+    Nodes,
     Options,
     Workers,
     lists_of,
@@ -18,12 +19,12 @@ from salf.cli.options import (
     parse_options,
     settings_of,
     with_options,
+    workers_of,
 )
 from salf.cli.terminal import (
     INTERRUPTED,
     answer,
     as_options,
-    can_draw,
     console,
     results,
     say,
@@ -134,6 +135,7 @@ def compare(
     ] = None,
     options: Options = None,
     workers: Workers = None,
+    cluster: Nodes = None,
     out: Annotated[
         Path | None,
         option(
@@ -161,20 +163,20 @@ def compare(
     """
     from salf.comparing import Sweep
     from salf.report.comparison import print_tables, write_report
-    from salf.report.pictures import check_extra
 
     asked = lists_of(settings)
     asked |= {"method": parse_list(methods)} if methods else {}
     if given := parse_options(options):
         asked["options"] = lists_of({name: [value] for name, value in given.items()})
-    drawn = out is not None and can_draw(check_extra)
-    compared = Sweep.of(simulated(source), asked, seeds, target).run(out, workers, report=say)
+    sweep = Sweep.of(simulated(source), asked, seeds, target)
+    with workers_of(workers, cluster) as given:
+        compared = sweep.run(out, given, report=say)
     if compared.results and as_json:
         answer(compared.records(), as_json)
     elif compared.results:
         print_tables(compared, results)
     if out is not None and compared.results:
-        for path in write_report(compared, out, sys.argv[1:], drawn):
+        for path in write_report(compared, out, sys.argv[1:]):
             (say if as_json else tell)(f"wrote {path}")
     end(compared)
 
@@ -204,6 +206,7 @@ def plan(
     ] = None,
     seeds: Annotated[int, option("--seeds", help="Seeds of the finalists (3).", min=1)] = 3,
     workers: Workers = None,
+    cluster: Nodes = None,
     out: Annotated[
         Path, option("--out", help="Folder for the plan (plan); continues a plan begun there.")
     ] = Path("plan"),
@@ -232,7 +235,8 @@ def plan(
     asked = Asked(target, seeds, fixed)
     with console.status(f"looking for {config.data}"):
         load_data(config, say)  # fetched once, and what is wrong with them is said once
-    planned = plan_config(config, asked, out, workers)
+    with workers_of(workers, cluster) as given:
+        planned = plan_config(config, asked, out, given)
     planned.save(out, sys.argv[1:])
     if as_json:
         answer(planned.config.table(), as_json)

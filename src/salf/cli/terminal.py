@@ -2,13 +2,11 @@
 
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
 
 from salf.common.bars import console as console
-from salf.common.errors import SalfError
 from salf.runs.config import Config
 from salf.runs.live_config import LiveConfig
 from salf.runs.settings import key, names_of
@@ -35,16 +33,6 @@ def answer(found: Any, as_json: bool, *shown: Any) -> None:
         print(json.dumps(found, indent=1, default=str))
     else:
         tell(results, *shown)
-
-
-def can_draw(check: Callable[[], None]) -> bool:
-    """Say before training, not after hours of it, that there will be no picture."""
-    try:
-        check()
-    except SalfError as error:
-        say(f"No figure (PNG and SVG) will be written: {error}")
-        return False
-    return True
 
 
 # deadline='2s', seconds=600, out=

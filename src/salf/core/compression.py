@@ -12,7 +12,7 @@ All gradients of a layer are one vector v of n numbers. Sent are
 Buffers are sent as they are.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from salf.common.errors import SalfError
 from salf.core.draws import Keyed, Purpose
-from salf.core.layers import Layers
+from salf.core.layers import Layers, is_sent
 from salf.core.rules import Tensors
 
 _LARGEST = torch.finfo(torch.float16).max
@@ -178,14 +178,16 @@ def unpacked(
 
 
 def upload_bytes(
-    compression: Compression, layers: Layers, weights: Mapping[str, Tensor]
-) -> Sequence[int]:
-    """The bytes of each layer in an update of this model."""
+    layers: Layers, weights: Mapping[str, Tensor], compression: Compression | None = None
+) -> list[int]:
+    """The bytes of each layer in an update of this model: gradients, and differences of buffers."""
     found = []
     for layer in layers:
-        trained = [weights[name] for name in layer.parameters if weights[name].requires_grad]
-        sent = sum(weights[name].nbytes for name in layer.buffers)
-        if trained:
+        trained = [each for n in layer.parameters if is_sent(each := weights[n], True)]
+        sent = sum(each.nbytes for n in layer.buffers if is_sent(each := weights[n], False))
+        if compression is None or not trained:
+            sent += sum(each.nbytes for each in trained)
+        else:
             n = sum(each.numel() for each in trained)
             sent += compression.bytes(n, trained[0].element_size())
         found.append(sent)

@@ -5,7 +5,6 @@ from Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
 of a key and a counter that has no state, computed here for many users at once.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property, lru_cache
 from typing import Protocol
@@ -13,7 +12,6 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from salf.common.errors import SalfError
 from salf.core.arrivals import Floats, Ints
 
 Words = npt.NDArray[np.uint64]  # of 32 bits each, in 64, so that products do not overflow
@@ -75,23 +73,6 @@ class Keyed:
 
     def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
         return keyed_uniform(self.seed, self.t, users, purpose, n, step)
-
-
-@dataclass(frozen=True, eq=False)
-class KeyedRounds:
-    """The draws of several rounds: each user drawn for is in a round of its own."""
-
-    seed: int
-    rounds: Ints  # as many as users are drawn for
-
-    @property
-    def rng(self) -> np.random.Generator:
-        raise SalfError(
-            "a distribution of times must draw each user's numbers with draws.uniform, not rng."
-        )
-
-    def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
-        return keyed_uniform(self.seed, self.rounds[:, None], users, purpose, n, step)
 
 
 class Unkeyed:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from salf.common.errors import in_one_line
-from salf.core.inputs import Inputs, equal, unchanged
+from salf.core.inputs import Inputs, unchanged
 from salf.engines.blocks import BlockEngine
 
 USERS, ROWS = 3, 3  # batch norm needs several rows, and makes of two whatever they are +1 and -1
@@ -90,7 +90,7 @@ class _Probe:
         buffers = {name: value.clone() for name, value in model.named_buffers()}
         given = self.inputs.clone()
         together = self._outputs(given)
-        if not equal(given, self.inputs):
+        if not given.equal(self.inputs):
             return f"{who} modifies its input in place"
         for name, value in model.named_buffers():
             if not torch.equal(value, buffers[name]):
@@ -153,7 +153,7 @@ class _Probe:
 
     def _replacements(self, own: slice) -> Iterator[Tensor]:
         """Other rows that a user might have: somebody else's, and some of other sizes."""
-        yield self.inputs.roll(ROWS, 0)[own]
+        yield self.inputs[list(range(own.start - ROWS, own.stop - ROWS))]
         rows: Any = self.inputs[own]
         parts = rows.parts.items() if isinstance(rows, Inputs) else [(None, rows)]
         for key, part in parts:
@@ -161,7 +161,8 @@ class _Probe:
             if part.is_floating_point():
                 others += [part * torch.nan, torch.zeros_like(part), torch.randn(part.shape) * 100]
             for other in others:
-                yield other if key is None else cast(Tensor, rows.changed(key, other.to(part)))
+                changed = Inputs({**rows.parts, key: other.to(part)}) if key is not None else other
+                yield cast(Tensor, changed)
 
 
 def same(found: Tensor, wanted: Tensor, least: float = 0.0) -> bool:

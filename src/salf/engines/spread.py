@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from salf.common.errors import SalfError
+from salf.common.errors import SalfError, portable
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.arrivals import Ints
 from salf.core.draws import Keyed
@@ -292,18 +292,9 @@ def _work(
                 update, loss = engine.computed(start, news)
                 pipe.send((news.place, slots[news.slot].fill(update), loss))
             except Exception as error:  # whatever somebody else's code raises
-                pipe.send((news.place, _portable(error), 0.0))
+                pipe.send((news.place, portable(error), 0.0))
     except (EOFError, ConnectionError):
         return
-
-
-def _portable(error: Exception) -> Exception:
-    """The error as the parent can raise it."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # an exception with arguments of its own
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
 
 
 def can_spread(engine: Engine) -> bool:

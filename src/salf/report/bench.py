@@ -9,12 +9,11 @@ from rich.console import Console
 from salf.bench import results as ranking
 from salf.bench.results import BenchRow, CellResult, records
 from salf.bench.suite import POINTS, REFERENCE, BenchCell, Suite
-from salf.common.files import csv_of
+from salf.common.figures import Axis, Figure, Line, Lines, Point
+from salf.common.files import csv_of, write_all
 from salf.common.intervals import Interval, interval, over_seeds
 from salf.report import names
-from salf.report.figures import Axis, Figure, Line, Lines, Point, figure
 from salf.report.page import Chart, Page, PageBlock, Section, again, made_with
-from salf.report.pictures import write
 from salf.report.tables import NONE, Table, best, bold, tell
 from salf.runs.compare import SHARE
 
@@ -42,7 +41,7 @@ def write_files(
 ) -> list[Path]:
     """Write results.csv and the page."""
     html = page(suite, rows, command, own).html()
-    return write({out / CSV: csv_of([*records(suite, rows)]), out / PAGE: html})
+    return write_all({out / CSV: csv_of([*records(suite, rows)]), out / PAGE: html})
 
 
 def ranks(suite: Suite, rows: Sequence[BenchRow], own: Collection[str] = ()) -> Table:
@@ -298,13 +297,13 @@ def curves(suite: Suite, rows: Sequence[BenchRow], data: str) -> Figure:
         for point, accuracy in enumerate(row.cells[cell.key].curve)
         if accuracy is not None
     ]
-    colours = names.colours([row.entrant.method for row in rows])
+    drawn = zip(rows, names.lines([row.entrant.method for row in rows]), strict=True)
     lines = [
-        Line(name(row), colour, dashed=row.entrant.settings.get("batches") == "equal-time")
-        for row, colour in zip(rows, colours, strict=True)
+        Line(name(row), line.colour, row.entrant.settings.get("batches") == "equal-time")
+        for row, line in drawn
     ]
     x, y = Axis("Part of the budget", percent=True), Axis("Accuracy", domain=(0, 1))
-    return figure(Lines(points, lines, x, y, height=170, wrap=3))
+    return Figure([Lines(points, lines, x, y, height=170, wrap=3)])
 
 
 def _scenarios(suite: Suite) -> list[PageBlock]:

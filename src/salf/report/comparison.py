@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from salf.common.files import write_all
+from salf.common.pictures import pictures
 from salf.report import charts, names
 from salf.report.measured import at_end, seeds, spread, tested
 from salf.report.page import Chart, Page, Section, again, made_with
-from salf.report.pictures import pictures, write
 from salf.report.tables import NONE, Table, best, bold, tell
 from salf.report.verdict import headline, mean_time, number, target, verdict
 from salf.runs.compare import Case, Clocked, Comparison
@@ -32,23 +33,17 @@ def print_tables(comparison: Comparison, console: Console) -> None:
     tell(console, notes(comparison))
 
 
-def write_report(
-    comparison: Comparison, out: Path, command: Sequence[str], drawn: bool = True
-) -> list[Path]:
-    """Write the page `report.html` and, if `drawn`, pictures (PNG and SVG) into `out`.
+def write_report(comparison: Comparison, out: Path, command: Sequence[str]) -> list[Path]:
+    """Write the page `report.html` and a picture, `accuracy` or `loss`, into `out`.
 
-    `command` are the arguments `salf` was called with, if it was. The picture is `accuracy`, or
-    `loss` if no accuracy was measured. Returns the files written.
+    `command` are the arguments `salf` was called with, if it was. Returns the files written.
     """
     name = "accuracy" if charts.shown(comparison)[0] == "accuracy" else "loss"
-    curves = charts.curves(comparison, titled=True)
-    files = pictures(curves, out / name) if drawn else {}
-    return write({**files, out / PAGE: page(comparison, command).html()})
+    files = pictures(charts.curves(comparison, titled=True), out / name)
+    return write_all({**files, out / PAGE: page(comparison, command).html()})
 
 
-def write_together(
-    parts: Sequence[tuple[str, Comparison, Sequence[str]]], out: Path, drawn: bool = True
-) -> list[Path]:
+def write_together(parts: Sequence[tuple[str, Comparison, Sequence[str]]], out: Path) -> list[Path]:
     """Write several comparisons, each with a heading and its command, as one page.
 
     The verdicts come first.
@@ -60,11 +55,10 @@ def write_together(
         # The first section is the table: it goes under the heading of its part.
         sections += [Section(heading, own.sections[0].blocks), *own.sections[1:-1]]
         name = f"accuracy-{names.fleet_name(comparison.base).partition(':')[0]}"
-        curves = charts.curves(comparison, titled=True)
-        files |= pictures(curves, out / name) if drawn else {}
+        files |= pictures(charts.curves(comparison, titled=True), out / name)
     how = [block for own in pages for block in own.sections[-1].blocks]
     sections.append(Section(pages[0].sections[-1].heading, how))
-    return write({**files, out / PAGE: Page(pages[0].title, intro, sections).html()})
+    return write_all({**files, out / PAGE: Page(pages[0].title, intro, sections).html()})
 
 
 def page(comparison: Comparison, command: Sequence[str]) -> Page:

@@ -5,17 +5,16 @@ from pathlib import Path
 
 import numpy as np
 
+from salf.common.figures import Axis, Cells, Figure, Line, Lines, Point, ordered
+from salf.common.files import write_all
+from salf.common.pictures import pictures
 from salf.core.arrivals import evenly
 from salf.report import names
-from salf.report.figures import Axis, Cells, Figure, Line, Lines, Point, ordered
-from salf.report.figures import figure as figure_of
 from salf.report.page import Chart, Page, Section, again
-from salf.report.pictures import pictures, write
 from salf.runs.config import Config
 from salf.worlds.fleet.preview import Preview
 
 PICTURE, PAGE = "preview", "preview.html"
-_WIDTH = 720
 _MOST = 200  # users of the map: more cannot be told apart
 
 
@@ -24,24 +23,24 @@ def write_preview(
 ) -> list[Path]:
     """Write the figure (PNG and SVG) and the page `preview.html` into `out`."""
     pictured = pictures(figure(preview), out / PICTURE)
-    return write({**pictured, out / PAGE: page(preview, config, command).html()})
+    return write_all({**pictured, out / PAGE: page(preview, config, command).html()})
 
 
 def figure(preview: Preview) -> Figure:
     """The reach of each layer over the deadline, with a title."""
     told = str(preview).splitlines()[1:3]
-    return figure_of(_deadlines(preview), title=_title(preview), subtitle=told)
+    return Figure([_deadlines(preview)], _title(preview), told)
 
 
 def page(preview: Preview, config: Config, command: Sequence[str]) -> Page:
     """The preview as a page."""
     by_deadline = Chart(
-        figure_of(_deadlines(preview)),
+        Figure([_deadlines(preview)]),
         "The part of the users that have uploaded each layer by a deadline. The vertical line is "
         "this preview's deadline.",
     )
     by_user = Chart(
-        figure_of(_map(preview)),
+        Figure([_map(preview)]),
         "The probability that a user reaches a layer by the deadline of "
         f"{names.duration(preview.deadline)}; users from fastest to slowest.",
     )
@@ -72,7 +71,6 @@ def _deadlines(preview: Preview) -> Lines:
         x=Axis("Deadline", seconds=True, domain=(0, deadlines[-1])),
         y=Axis("Users that reach a layer", percent=True, domain=(0, 1)),
         marks=[(preview.deadline, names.duration(preview.deadline))],
-        widest=_WIDTH,
     )
 
 

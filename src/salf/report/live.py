@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -11,14 +11,7 @@ from textwrap import shorten
 from typing import Any, Literal
 
 from salf.common.errors import SalfError
-from salf.common.files import write_whole
-from salf.core import rows
-from salf.core.rows import Row
-from salf.live.slow import slowness
-from salf.live.users import user_name
-from salf.report import names
-from salf.report.charts import GREY, MEASURES
-from salf.report.figures import (
+from salf.common.figures import (
     Axis,
     Cells,
     Figure,
@@ -26,10 +19,16 @@ from salf.report.figures import (
     Line,
     Lines,
     Point,
-    figure,
     ordered,
     thinned,
 )
+from salf.common.files import write_whole
+from salf.core import rows
+from salf.core.rows import Row
+from salf.live.slow import slowness
+from salf.live.users import user_name
+from salf.report import names
+from salf.report.charts import GREY, MEASURES
 from salf.report.page import Chart, Page, PageBlock, Section, again
 from salf.report.tables import Table
 from salf.runs.folder import CONFIG, RunFolder
@@ -137,10 +136,10 @@ def curve(run: LiveRun) -> Figure | None:
     if not points:
         return None
     points = thinned(points)
-    line = Line(method, names.colours([run.config.method])[0], bold=True)
+    line = replace(names.lines([run.config.method])[0], bold=True, dashed=False)
     x = Axis("Seconds of training", domain=(0, round(seconds, 4) or 1.0))
     dots: Literal["bar", "band"] = "bar" if len(points) <= _FEW else "band"
-    return figure(Lines(points, [line], x, Axis(MEASURES["accuracy"]), dots, height=240))
+    return Figure([Lines(points, [line], x, Axis(MEASURES["accuracy"]), dots, height=240)])
 
 
 def _curve_section(run: LiveRun) -> Section:
@@ -176,7 +175,7 @@ def lanes(run: LiveRun) -> Figure:
         }
         for row in run.records[-3:]
     ]
-    return figure(Lanes(kinds, rounds))
+    return Figure([Lanes(kinds, rounds)])
 
 
 def _lanes_section(run: LiveRun) -> Section:
@@ -203,7 +202,8 @@ def progress(run: LiveRun) -> Figure:
         values.append([round(fmean(found), 4) if found else None for found in parts])
     ends = [(some[0].round, some[-1].round) for some in bins]
     columns = [f"{first}" if first == last else f"{first} to {last}" for first, last in ends]
-    return figure(Cells([*users.values()], columns, values, "Layers reached", "round", "user"))
+    cells = Cells([*users.values()], columns, values, "Layers reached", "round", "user")
+    return Figure([cells])
 
 
 def _progress_section(run: LiveRun) -> Section:

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from salf.common.figures import Axis, Figure, Line, Lines, Point
 from salf.common.intervals import Interval, interval, over_seeds
 from salf.report import names
-from salf.report.figures import Axis, Figure, Line, Lines, Point
-from salf.report.figures import figure as figure_of
 from salf.report.page import Chart, Code, Page, Section, again
 from salf.report.tables import NONE, Table, tell
 from salf.runs.compare import SHARE
@@ -95,7 +94,7 @@ def figure(planned: Planned) -> Figure:
             ends = (None, None) if found.half is None else (max(found.low, 0), min(found.high, 1))
             points.append(Point(name, seconds, found.mean, *ends))
     x, y = Axis("Simulated seconds"), Axis("Held-out accuracy")
-    return figure_of(Lines(points, lines, x, y, height=260))
+    return Figure([Lines(points, lines, x, y, height=260)])
 
 
 def page(planned: Planned, command: Sequence[str] = ()) -> Page:
