@@ -84,7 +84,7 @@ def predicted(config: LiveConfig, fleet: Fleet, rounds: int) -> tuple[float, lis
     """T_max, the mean depth of each user, and the seconds of a round."""
     model, layers, inputs, _ = model_of(config, config.batch_size)
     timing = Timing(
-        fleet.devices,
+        fleet,
         Cost.of(model, layers, inputs),
         lambda users: np.full(len(users), config.batch_size),
         lambda users: np.ones(len(users), np.int64),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from safetensors.torch import load_model
 from torch import nn
 from torch.nn.utils import parameters_to_vector
@@ -18,8 +19,9 @@ from salf.data.sampling import Batches
 from salf.live.users import user_name
 from salf.runs.federation import Given, from_config
 from salf.runs.folder import CONFIG, MODEL, ROUNDS
+from salf.runs.live_config import LiveConfig
 from salf.runs.presets import load_config
-from salf.runs.training import History, OnRound, run_rounds
+from salf.runs.training import History, OnRound
 from salf.worlds.base import Recorded
 
 
@@ -44,7 +46,9 @@ def replay(folder: Path | str, on_round: OnRound | None = None) -> Replay:
     """Replay the recorded rounds of the live run in this folder in the simulator."""
     folder = Path(folder)
     rows = recorded(folder)
-    config = load_config(str(folder / CONFIG)).simulated()
+    live = load_config(str(folder / CONFIG))
+    assert isinstance(live, LiveConfig)
+    config = live.simulated()
     numbers = {user_name(number): number - 1 for number in range(1, config.users + 1)}
     training = from_config(config, Given(world=_world(rows, numbers)))
     simulation = training.simulation
@@ -67,7 +71,7 @@ def replay(folder: Path | str, on_round: OnRound | None = None) -> Replay:
             on_round(row, model)
 
     prepare(rows[0])
-    history = run_rounds(training, len(rows), on_round=after)
+    history = training.run(len(rows), on_round=after)
     return Replay(history, _distance(simulation.model, folder / MODEL))
 
 
@@ -84,25 +88,22 @@ def _world(rows: Sequence[Row], numbers: Mapping[str, int]) -> Recorded:
         return [np.array([of(row, name) for name in names], np.int64) for row, names in asked]
 
     unknown = (1.0,) * len(rows[0].reached)  # reach of who sent nothing does not matter
+    reach = [[row.reach.get(name, unknown) for name in names] for row, names in asked]
     return Recorded(
         len(numbers),
         each(lambda _, name: numbers[name]),
         each(lambda row, name: row.depths[name]),
         [np.asarray(row.unreached) for row in rows],
         each(lambda row, name: row.steps.get(name, (1, 1))[0]),
-        [
-            np.array([row.reach.get(n, unknown) for n in names], np.float64).T
-            for row, names in asked
-        ],
+        [np.array(chances, np.float64).T for chances in reach],
     )
 
 
+@torch.no_grad()
 def _distance(model: nn.Module, stored: Path) -> float | None:
     if not stored.exists():
         return None
     other = deepcopy(model)
     load_model(other, str(stored))
-    ours, theirs = (
-        parameters_to_vector(each.parameters()).detach().double() for each in (model, other)
-    )
+    ours, theirs = (parameters_to_vector(each.parameters()).double() for each in (model, other))
     return float((theirs - ours).norm() / ours.norm())

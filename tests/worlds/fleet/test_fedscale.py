@@ -30,7 +30,7 @@ def test_clients_are_devices_relative_to_the_median_one(tmp_path):
     np.testing.assert_allclose(made.up, 2e6 / made.speed)  # whoever is slow has a fast link here
     assert made.speed[3:].tolist() == made.speed[:2].tolist()  # five users of three clients
     assert made.availability.always
-    named = Fleet(f"fedscale:{tmp_path}", 5, seed=0).devices
+    named = Fleet(f"fedscale:{tmp_path}", 5, seed=0)
     assert (named.speed.tolist(), named.kinds) == (made.speed.tolist(), (PHONE,))
     other = fedscale(tmp_path, 3, 1, MULTIPLY_ADDS)
     assert other.speed.tolist() != made.speed[:3].tolist()

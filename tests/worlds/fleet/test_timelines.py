@@ -34,6 +34,8 @@ def test_a_round_ends_at_its_deadline_and_who_is_done_just_then_is_in_time():
 def test_a_user_that_is_cut_off_has_its_last_layers():
     ((arrived,), _) = rounds(world(3.5), 1)
     assert arrived.depth.tolist() == [1, 1, 2]
+    ((arrived,), _) = rounds(world(4.0, rows=2), 1)  # larger batches take longer
+    assert arrived.depth.tolist() == [1, 1, 3]
 
 
 def test_a_round_ends_early_when_all_are_there():
@@ -87,11 +89,6 @@ def test_local_steps_take_their_time_and_a_user_is_stopped_in_one_of_them():
     ((later,), _) = rounds(world(5.5, steps=2), 1)
     assert (later.steps.tolist(), later.depth.tolist()) == ([2, 2, 1], [1, 1, 1])
     assert later.finished.tolist() == [True, True, False]
-
-
-def test_larger_batches_take_longer():
-    ((arrived,), _) = rounds(world(4.0, rows=2), 1)
-    assert arrived.depth.tolist() == [1, 1, 3]
 
 
 def test_what_was_reached_must_be_uploaded_by_the_deadline():
@@ -247,19 +244,19 @@ def test_layers_of_1_and_9_ns_do_not_take_equally_long():
 
 
 def test_equal_time_batches_take_all_users_as_long():
-    devices = Fleet.of(SPEEDS).devices
+    devices = Fleet.of(SPEEDS)
     # The median device takes 16 x 5 / 2.5 = 32 s; so do 32 rows at speed 5 and 6.4 at speed 1.
     assert equal_time(devices, COST, 16).tolist() == [32, 16, 6]
     # Within 8 s there are 8, 4 and 1.6 rows.
     assert equal_time(devices, COST, 16, seconds=8.0).tolist() == [8, 4, 2]
     assert equal_time(devices, COST, 16, steps=4, seconds=8.0).tolist() == [2, 1, 1]
-    fast = Fleet.of([1000.0, 1.0, 1.0]).devices
+    fast = Fleet.of([1000.0, 1.0, 1.0])
     assert equal_time(fast, COST, 16).tolist() == [64, 16, 16]  # at most four times as many
 
 
 def test_equal_time_batches_leave_time_for_the_link():
     """Down and up take 30/60 + 30/20 = 2 s: of 8 s there are 6 left."""
-    devices = Fleet.of(SPEEDS, up=20.0, down=60.0).devices
+    devices = Fleet.of(SPEEDS, up=20.0, down=60.0)
     assert equal_time(devices, COST, 16, seconds=8.0).tolist() == [6, 3, 1]
     assert equal_time(devices, COST, 16, seconds=1.0).tolist() == [1, 1, 1]
 
@@ -283,7 +280,7 @@ def test_a_stage_has_a_fixed_part_and_one_for_every_row():
     Then layer 1: 1 product, 5 parameters; 2 multiply-adds, of which the depthwise one is like 3.
     """
     fixed, row = [2.02, 0.55], [0.3, 0.4]
-    devices = Fleet.of([1.0, 0.5, 2.0], counted=PHONE).devices
+    devices = Fleet.of([1.0, 0.5, 2.0], counted=PHONE)
     for rows, steps in ((1, 1), (4, 2)):
         once = np.array(fixed) + rows * np.array(row)
         made = Timing(
@@ -303,9 +300,9 @@ def test_devices_may_be_of_several_classes():
     assert fleet.pace.tolist() == [10, 10, 20]
     assert str(fleet).count("typical phones or multiply-adds per second") == 1
     ones = np.ones(3, np.int64)
-    made = Timing(fleet.devices, WITH_LAUNCHES, lambda u: ones[u], lambda u: ones[u])
+    made = Timing(fleet, WITH_LAUNCHES, lambda u: ones[u], lambda u: ones[u])
     np.testing.assert_allclose(made.expected(EVERYBODY), [3.27, 0.5, 3.27 / 2])
-    swapped = Timing(fleet.devices.of(np.array([1, 2, 0])), WITH_LAUNCHES, made.rows, made.planned)
+    swapped = Timing(fleet.of_users(np.array([1, 2, 0])), WITH_LAUNCHES, made.rows, made.planned)
     np.testing.assert_allclose(swapped.expected(EVERYBODY), [0.5, 3.27 / 2, 3.27])
 
 

@@ -15,13 +15,13 @@ import numpy as np
 from salf.common.errors import SalfError
 from salf.core.draws import Purpose
 from salf.worlds.fleet.availability import Always, Availability, Intervals
-from salf.worlds.fleet.devices import DeviceClass, Devices, Fleet
+from salf.worlds.fleet.devices import DeviceClass, Fleet
 
 CAPACITY, BEHAVIOUR = "client_device_capacity", "client_behave_trace"
 KBIT = 125.0  # bytes
 
 
-def fedscale(folder: Path, users: int, seed: int, typical: DeviceClass) -> Devices:
+def fedscale(folder: Path, users: int, seed: int, typical: DeviceClass) -> Fleet:
     """Users are clients drawn at random, of either file independently.
 
     The median client is as fast as the `typical` device of its class. Without a file of
@@ -48,8 +48,7 @@ def fedscale(folder: Path, users: int, seed: int, typical: DeviceClass) -> Devic
             "of its repository there (docs/fleets.md)."
         ) from None
     speed, link = np.median(milliseconds) / milliseconds[some], kbit[some] * KBIT
-    fleet = Fleet.of(speed, up=link, down=link, counted=typical, availability=available)
-    return fleet.devices
+    return Fleet.of(speed, up=link, down=link, counted=typical, availability=available)
 
 
 def _intervals(client: Any) -> list[tuple[float, float]]:

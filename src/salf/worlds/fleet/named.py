@@ -13,7 +13,7 @@ from salf.common import registry
 from salf.common.errors import SalfError, unknown
 from salf.common.registry import converted
 from salf.core.arrivals import Floats
-from salf.worlds.fleet.devices import DeviceClass, Devices, Fleet, drawn_normal
+from salf.worlds.fleet.devices import DeviceClass, Fleet, drawn_normal
 from salf.worlds.fleet.fedscale import fedscale
 from salf.worlds.fleet.jitter import ExponentialLayers, LogNormal
 
@@ -52,7 +52,7 @@ def phones(
     sigma: float = 0.78,
     jitter: float = 0.06,
     links: str = "phones",
-) -> Devices:
+) -> Fleet:
     """Phones of log-normal speeds and links; `speed` 1 is the median phone."""
     z = drawn_normal(seed, users, 3)
     return _made(PHONE, speed * np.exp(sigma * z[0]), z, jitter, links)
@@ -60,7 +60,7 @@ def phones(
 
 def pis(
     users: int, seed: int, speed: float = 1.0, jitter: float = 0.06, links: str = "wifi"
-) -> Devices:
+) -> Fleet:
     """Raspberry Pis 3, 4 and 5, as many of each; `speed` 1 is a Pi 4."""
     z = drawn_normal(seed, users, 3)
     return _made(PI, speed * _one_of((0.5, 1.0, 1.9), z[0]), z, jitter, links)
@@ -68,32 +68,31 @@ def pis(
 
 def microcontrollers(
     users: int, seed: int, speed: float = 1.0, jitter: float = 0.01, links: str = "ble"
-) -> Devices:
+) -> Fleet:
     """Boards with a Cortex-M4 or a Cortex-M7, as many of each; `speed` 1 is an M4 at 80 MHz."""
     z = drawn_normal(seed, users, 3)
     return _made(MICROCONTROLLER, speed * _one_of((1.0, 4.2), z[0]), z, jitter, links)
 
 
-def slow_classes(users: int, seed: int, speed: float = 1.0, sigma: float = 0.93) -> Devices:
+def slow_classes(users: int, seed: int, speed: float = 1.0, sigma: float = 0.93) -> Fleet:
     """Made up: devices that stay slow, dealt by label, so that slow users hold their own classes.
 
     Every layer takes an exponential time, of mean 1 s on the median device.
     """
     (z,) = drawn_normal(seed, users, 1)
     law = ExponentialLayers()
-    of = Fleet.of(speed * np.exp(sigma * z), jitter=law, counted="layers", pair="labels")
-    return of.devices
+    return Fleet.of(speed * np.exp(sigma * z), jitter=law, counted="layers", pair="labels")
 
 
-def _made(kind: DeviceClass, speed: Floats, z: Floats, jitter: float, links: str) -> Devices:
-    """Devices of one class; `z` are standard normal numbers of each, the last two for its link."""
+def _made(kind: DeviceClass, speed: Floats, z: Floats, jitter: float, links: str) -> Fleet:
+    """A fleet of one class; `z` are standard normal numbers of each, the last two for its link."""
     if links not in LINKS:
         raise unknown("kind of links", links, LINKS)
     mean, spread, *apart = LINKS[links]
     down = up = KB * np.exp(mean + spread * z[2])
     if apart:
         up = KB * np.exp(apart[0] + apart[1] * z[1])
-    return Devices(speed, up, down, np.zeros(len(speed)), LogNormal(jitter), kinds=(kind,))
+    return Fleet.of(speed, up=up, down=down, jitter=LogNormal(jitter), counted=kind)
 
 
 def _one_of(speeds: tuple[float, ...], z: Floats) -> Floats:
@@ -102,7 +101,7 @@ def _one_of(speeds: tuple[float, ...], z: Floats) -> Floats:
     return np.array(speeds)[np.searchsorted(edges, z)]
 
 
-NAMED: Mapping[str, Callable[..., Devices]] = {
+NAMED: Mapping[str, Callable[..., Fleet]] = {
     made.__name__.replace("_", "-"): made for made in (phones, pis, microcontrollers, slow_classes)
 }
 FIGURES = hashlib.sha256(repr([PHONE, PI, MICROCONTROLLER, LINKS]).encode()).hexdigest()[:16]
@@ -121,8 +120,8 @@ ABOUT = {  # in a sentence each, for pages
 GROUP = "salf.fleets"  # of entry points, for packages that bring fleets
 
 
-def make(name: str, users: int, seed: int, options: Mapping[str, Any]) -> Devices:
-    """The devices of a fleet by name, import path or file: `salf.Fleet` calls it."""
+def make(name: str, users: int, seed: int, options: Mapping[str, Any]) -> Fleet:
+    """A fleet by name, import path or file: `salf.Fleet` calls it."""
     recipe, told = _recipe(name), dict(options)
     for option, value in options.items():
         taken = inspect.signature(recipe).parameters
@@ -131,15 +130,13 @@ def make(name: str, users: int, seed: int, options: Mapping[str, Any]) -> Device
         if (kind := type(taken[option].default)) in (float, str):
             told[option] = converted(value, kind, f"the option {option} of the fleet {name!r}")
     made = registry.call("fleet", name, recipe, {**told, "users": users, "seed": seed})
-    if isinstance(made, Fleet):
-        made = made.devices
-    if not isinstance(made, Devices) or len(made.speed) != users:
+    if not isinstance(made, Fleet) or len(made) != users:
         raise SalfError(f"the fleet {name!r} must return a salf.Fleet of {users} users.")
     return made
 
 
 def _recipe(name: str) -> Callable[..., Any]:
-    """What makes the devices of so many users with a seed."""
+    """What makes a fleet of so many users with a seed."""
     if name.endswith(".csv"):
         return lambda users, seed: Fleet.csv(name, users)
     if name.startswith(FEDSCALE):

@@ -11,7 +11,7 @@ from salf.core.arrivals import Arrivals, Bools, Floats, Ints, Spent
 from salf.core.draws import Draws, Unkeyed
 from salf.worlds.fleet.availability import Availability
 from salf.worlds.fleet.cost import Cost, stages
-from salf.worlds.fleet.devices import Devices
+from salf.worlds.fleet.devices import Fleet
 
 SIMULATED, AT_ONCE = 4096, 64  # draws for chances without a closed form, and how many at a time
 
@@ -54,7 +54,7 @@ class Tasks:
         """The arrivals of users that have so many milestones, as depth and local steps."""
         steps = np.maximum(1, -(-reached // self.layers))
         depth = steps * self.layers + 1 - reached
-        return Arrivals.at(depth, user=self.users, steps=steps, planned=self.planned, **more)
+        return Arrivals(depth, user=self.users, steps=steps, planned=self.planned, **more)
 
     def finish(self, done: Floats) -> Floats:
         """When each user has uploaded all layers of all its steps."""
@@ -132,7 +132,7 @@ class Timing:
 
     def __init__(
         self,
-        devices: Devices,
+        devices: Fleet,
         cost: Cost,
         rows: Callable[[Ints], Ints | Floats],
         planned: Callable[[Ints], Ints],
@@ -142,7 +142,7 @@ class Timing:
         seconds = stages(np.array([kind.seconds(cost) for kind in devices.kinds]))
         self._fixed, self._row = seconds[:, 0], seconds[:, 1]
         self._work = stages(np.array([kind.work(cost) for kind in devices.kinds]))
-        self.users, self.layers = len(devices.speed), cost.layers
+        self.users, self.layers = len(devices), cost.layers
         self.model_bytes, self.update_bytes = float(cost.bytes.sum()), float(cost.upload.sum())
         self._known: tuple[float, Floats] | None = None
 
