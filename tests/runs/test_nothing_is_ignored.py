@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +16,7 @@ from salf.methods.salf import SALF
 from salf.runs import training as training_module
 from salf.runs.folder import RunFolder
 from salf.runs.live_config import LiveConfig
-from salf.runs.presets import load_config, read_toml, simulated
+from salf.runs.presets import load_config, simulated
 from salf.worlds.base import World
 
 DATA = torch.randn(60, 4), torch.randint(0, 3, (60,))
@@ -48,42 +47,6 @@ def test_the_config_of_a_live_run_is_not_simulated_with_made_up_depths(tmp_path)
     (tmp_path / "live.toml").write_text(config.to_toml())
     with pytest.raises(salf.SalfError, match="of a live run: use `salf live` or `salf replay`"):
         simulated(str(tmp_path / "live.toml"))
-
-
-OWN = """
-from dataclasses import dataclass
-from salf.methods.salf import SALF
-
-@dataclass(frozen=True)
-class Part(SALF):
-    keep_part: float | None = 0.5
-
-class Crowd(SALF):
-    def share(self, arrived, layers):
-        share = super().share(arrived, layers)
-        return share / max(1, arrived.users)
-"""
-
-
-@pytest.fixture
-def own(tmp_path, monkeypatch):
-    (tmp_path / "ownoptions.py").write_text(OWN)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    yield tmp_path
-    sys.modules.pop("ownoptions", None)
-
-
-def test_an_option_set_to_none_is_kept_where_the_default_is_another(own):
-    config = salf.Config(method="ownoptions:Part", options={"keep-part": "none"})
-    assert config.make_method().keep_part is None
-    assert read_toml(config.to_toml()) == config
-    assert salf.method("ownoptions:Part", keep_part=1.0).keep_part == 1.0
-
-
-def test_a_share_that_depends_on_other_users_is_refused(own):
-    with pytest.raises(salf.SalfError, match="share must depend on each user's own entry only"):
-        salf.train(net(), DATA, method="ownoptions:Crowd", **SMALL)
 
 
 def test_live_takes_the_users_of_a_file_and_few_of_a_preset(tmp_path):
@@ -173,13 +136,3 @@ def test_a_model_that_was_not_kept_is_said():
 
     with pytest.raises(salf.SalfError, match="the model of round 1, which was not kept"):
         salf.train(net(), DATA, depth=Old(None), method=SALF(), **SMALL)
-
-
-def test_two_methods_of_one_name_can_be_told_apart(own):
-    from salf.report import names
-
-    (own / "ownoptions.py").write_text(
-        "from salf.methods.salf import SALF as Base\nclass SALF(Base):\n    pass\n"
-    )
-    assert names.method("salf") == "SALF"
-    assert names.method("ownoptions:SALF") == "ownoptions:SALF"
