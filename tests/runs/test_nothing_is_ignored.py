@@ -11,6 +11,7 @@ from torch import nn
 
 import salf
 import salf.live
+from salf.cli.live import live as live_command
 from salf.methods.drop import Drop
 from salf.methods.salf import SALF
 from salf.runs import training as training_module
@@ -49,13 +50,17 @@ def test_the_config_of_a_live_run_is_not_simulated_with_made_up_depths(tmp_path)
         simulated(str(tmp_path / "live.toml"))
 
 
-def test_live_takes_the_users_of_a_file_and_few_of_a_preset(tmp_path):
-    from salf.cli.live import _live_config
+@pytest.mark.parametrize(("source", "users"), [("own.toml", 20), ("digits-mlp", 8)])
+def test_live_takes_the_users_of_a_file_and_few_of_a_preset(tmp_path, monkeypatch, source, users):
+    def found(config, *_, **more):
+        assert config.users == users
+        raise salf.SalfError("that is all")
 
-    path = tmp_path / "own.toml"
-    path.write_text('data = "digits"\nusers = 20\n')
-    assert _live_config(str(path), {"deadline": "50ms"}, None).users == 20
-    assert _live_config("digits-mlp", {"deadline": "50ms"}, None).users == 8
+    monkeypatch.setattr("salf.live.launch.run", found)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.toml").write_text('data = "digits"\nusers = 20\n')
+    with pytest.raises(salf.SalfError, match="that is all"):
+        live_command.__wrapped__(settings={"deadline": "50ms"}, source=source)
 
 
 def test_the_history_of_a_finished_live_run_has_every_user_s_depth(tmp_path):
