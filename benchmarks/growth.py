@@ -202,7 +202,6 @@ def measured(names: Sequence[str], quick: bool) -> Iterator[tuple[str, list[dict
 def draw(result: dict[str, list[dict[str, float]]], path: Path) -> None:
     """Time and memory of every series, log over log, as PNG and SVG."""
     import altair as alt
-
     from salf.report.pictures import pictures, spec, write
 
     rows = [
