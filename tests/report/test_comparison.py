@@ -118,7 +118,7 @@ def test_a_page_begins_with_one_sentence_however_many_conditions_there_are(both)
         "in 2 of 4 conditions."
     ]
     alone = comparison({case("salf"): [0.8, 0.9]})
-    assert headline(alone) == ["SALF: test accuracy 0.850 ±0.071 after 3 rounds."]
+    assert headline(alone) == ["Highest test accuracy: 0.850 ±0.071 (SALF)."]
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,14 +11,12 @@ from salf.cli.options import (
     ConfigSource,
     GivenSettings,
     Nodes,
-    Options,
     Workers,
     lists_of,
     option,
     parse_list,
-    parse_options,
     settings_of,
-    with_options,
+    with_settings,
     workers_of,
 )
 from salf.cli.terminal import (
@@ -34,17 +32,22 @@ from salf.common.errors import SalfError
 from salf.methods import find
 from salf.runs.config import Config
 from salf.runs.presets import PRESETS, simulated
-from salf.runs.settings import PAPER_MODELS
+from salf.runs.settings import PAPER_MODELS, refuse_with_fleet
 
 if TYPE_CHECKING:
     from salf.comparing import Compared
+
+
+def _changed(config: Config, **settings: Any) -> Config:
+    if settings.get("fleet", config.fleet):
+        refuse_with_fleet(settings)
+    return config.changed(**settings)
 
 
 @settings_of(Config)
 def run(
     settings: GivenSettings,
     source: ConfigSource = "mnist-mlp",
-    options: Options = None,
     out: Annotated[Path | None, option("--out", help="Folder to save the run in.")] = None,
     resume: Annotated[
         bool,
@@ -84,7 +87,7 @@ def run(
 
     if resume and out is None:
         raise SalfError("--resume needs --out, the folder of the run to continue.")
-    config = with_options(simulated(source), settings, options)
+    config = with_settings(simulated(source), settings, _changed)
     name = find(config.method).name
     with watched(name, config.rounds, config.seconds) as on_round:
         result = train(
@@ -133,7 +136,6 @@ def compare(
             "FedAvg's at the end.",
         ),
     ] = None,
-    options: Options = None,
     workers: Workers = None,
     cluster: Nodes = None,
     out: Annotated[
@@ -164,10 +166,9 @@ def compare(
     from salf.comparing import Sweep
     from salf.report.comparison import print_tables, write_report
 
-    asked = lists_of(settings)
+    options = {name: [value] for name, value in settings.pop("options", {}).items()}
+    asked = {**lists_of(settings), "options": lists_of(options)}
     asked |= {"method": parse_list(methods)} if methods else {}
-    if given := parse_options(options):
-        asked["options"] = lists_of({name: [value] for name, value in given.items()})
     sweep = Sweep.of(simulated(source), asked, seeds, target)
     with workers_of(workers, cluster) as given:
         compared = sweep.run(out, given, report=say)
@@ -199,7 +200,6 @@ _CHOSEN = ("rounds", "seed", "depth", "stragglers", "eval_every", "eval_seconds"
 def plan(
     settings: GivenSettings,
     source: ConfigSource = "mnist-mlp",
-    options: Options = None,
     target: Annotated[
         float | None,
         option("--target", help="Accuracy on held-out data to reach as soon as possible."),
@@ -230,7 +230,7 @@ def plan(
     from salf.runs.federation import load_data
     from salf.runs.plan import SEARCHED, Asked
 
-    config = with_options(_planned(source), settings, options)
+    config = with_settings(_planned(source), settings, _changed)
     fixed = {name: settings[name] for name in SEARCHED if name in settings}
     asked = Asked(target, seeds, fixed)
     with console.status(f"looking for {config.data}"):

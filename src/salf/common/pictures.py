@@ -10,7 +10,7 @@ from textwrap import wrap
 from salf.common.figures import Axis, Figure, Line, Lines, Point
 
 INK, SOFT, GRID = "#1b1f24", "#8a939c", "#e8ebee"
-WIDTH, GAP, WIDEST = 880, 16, 700  # pixels: a picture, between panels, a panel
+WIDTH, GAP = 880, 16  # of a picture and between its panels, in pixels
 LEFT, RIGHT, BOTTOM = 54, 12, 44  # from the edges of a panel to its axes
 LETTER = 6.4  # the width of one, roughly
 XY = tuple[float, float]
@@ -92,7 +92,7 @@ def _chart(chart: Lines, y: float) -> tuple[list[str], float]:
     for point in chart.points:
         panels.setdefault(point.panel, []).append(point)
     across = min(len(panels), chart.wrap or 1)
-    wide = min(WIDEST, (WIDTH - GAP * (across - 1)) // across)
+    wide = (WIDTH - GAP * (across - 1)) // across
     titles = {
         name: [line for part in name.split("\n") for line in wrap(part, int((wide - 60) / LETTER))]
         for name in panels

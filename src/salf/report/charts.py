@@ -28,7 +28,6 @@ Measure = Literal["accuracy", "train_loss"]
 Over = Literal["round", "clock"]
 
 AXES: Mapping[Over, str] = {"round": "Rounds", "clock": "Simulated seconds"}
-GRID = 60  # points of a curve whose seeds are measured at different times
 MEASURES: Mapping[Measure, str] = {
     "accuracy": "Accuracy on held-out data",
     "train_loss": "Training loss",
@@ -61,7 +60,7 @@ def shown(comparison: Comparison) -> tuple[Measure, Over]:
     return measure, "clock" if comparison.base.fleet else "round"
 
 
-def curves(comparison: Comparison, *, titled: bool = False) -> Figure:
+def curves(comparison: Comparison) -> Figure:
     """Accuracy or loss over simulated seconds or rounds: mean, lowest and highest of the seeds."""
     base, (measure, over) = comparison.base, shown(comparison)
     points = [
@@ -74,8 +73,6 @@ def curves(comparison: Comparison, *, titled: bool = False) -> Figure:
         last = max(last, base.seconds or 0.0)
     x, y = Axis(AXES[over], domain=(0, last)), Axis(MEASURES[measure])
     chart = Lines(points, _lines(comparison), x, y, height=280 if over == "clock" else 200)
-    if not titled:
-        return Figure([chart])
     count = seeds(comparison)
     spread = f"mean of {count} seeds, band from the lowest to the highest"
     shared = headings(comparison, next(iter(comparison.results)), apart=False)
@@ -205,10 +202,8 @@ def _curve(results: Sequence[Result], measure: Measure, over: Over) -> list[Poin
     runs = [np.array(each, np.float64).T for each in found if each]
     if not runs:
         return []
-    grid = np.array(thinned(runs[0][0]))
-    if any(not np.array_equal(at, runs[0][0]) for at, _ in runs):
-        grid = np.linspace(max(at[0] for at, _ in runs), max(at[-1] for at, _ in runs), GRID)
-        grid = np.unique(grid.round()) if over == "round" else grid
+    every = np.unique(np.concatenate([at for at, _ in runs]))
+    grid = np.array(thinned(every[every >= max(at[0] for at, _ in runs)]))
     values = np.array([np.interp(grid, at, measured) for at, measured in runs])
     table = np.round([grid, values.mean(0), values.min(0), values.max(0)], 6).T.tolist()
     return [Point("", x, mean, *(ends if len(runs) > 1 else [])) for x, mean, *ends in table]

@@ -75,7 +75,7 @@ def table(planned: Planned) -> Table:
     rows = []
     for each in planned.finalists:
         more = _more(planned, each)
-        against = NONE if more is None or each == planned.best else _signed(more)
+        against = NONE if more is None or each == planned.best else more.signed()
         tested = _tested(planned, each)
         cells = [described(each), f"{planned.rounds(each):.0f}", tested, _times(planned, each)]
         rows.append([*cells, against])
@@ -148,10 +148,6 @@ def _seconds(found: Interval) -> str:
     return f"{found.mean:.3g}" + ("" if found.half is None else f" ±{found.half:.2g}")
 
 
-def _signed(found: Interval) -> str:
-    return f"{'+' * (found.mean >= 0)}{found}".replace("-", "−")
-
-
 def _against(planned: Planned, other: Candidate) -> str:
     """What another finalist costs, in words."""
     more, named = _more(planned, other), described(other)
@@ -159,7 +155,7 @@ def _against(planned: Planned, other: Candidate) -> str:
         return f"{named}, which does not get there"
     chance = ", which may be chance" * (more.half is not None and more.low <= 0 <= more.high)
     if planned.asked.target is None:
-        return f"{named} ({_signed(more)} of held-out accuracy{chance})"
+        return f"{named} ({more.signed()} of held-out accuracy{chance})"
     return f"{named} ({_seconds(more)} s more{chance})"
 
 
