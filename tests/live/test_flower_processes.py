@@ -146,7 +146,7 @@ def server_apps(folder):
 
 def test_a_live_run_that_is_terminated_leaves_nothing(live, tmp_path):
     live.terminate()
-    time.sleep(0.3)
+    time.sleep(0.05)
     live.terminate()  # closing goes on
     _, errors = live.communicate(timeout=120)
     assert live.returncode == 128 + signal.SIGTERM, errors
