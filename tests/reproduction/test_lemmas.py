@@ -29,7 +29,7 @@ def verdicts(findings):
 
 def every_round(users, layers):
     """All (L+1)^U combinations of depths, once each: their mean is the expectation under AS4."""
-    return [Arrivals.at(np.array(depth)) for depth in product(range(1, layers + 2), repeat=users)]
+    return [Arrivals(np.array(depth)) for depth in product(range(1, layers + 2), repeat=users)]
 
 
 def random_gradients(layers, users, size=7, seed=0):

@@ -309,6 +309,6 @@ def test_what_cannot_be_is_said(settings, reason):
 
 
 def test_arrivals_of_attackers_have_all_layers():
-    arrived = Arrivals.at(np.array([3, 4, 4]))
+    arrived = Arrivals(np.array([3, 4, 4]))
     found = Attackers(Attack.parse("flip"), 3).arrived(arrived)
     assert found.depth.tolist() == [3, 4, 1]

@@ -185,7 +185,7 @@ def test_fixed_depths_never_change_and_p_is_0_or_1():
 
 def test_reach_is_the_set_of_users_at_or_below_the_layer_and_nested():
     """[ltUsers] for depths 1, 3, 4 and 2 of L = 3."""
-    depths = Arrivals.at(np.array([1, 3, 4, 2]), np.array([False, True, True, True]))
+    depths = Arrivals(np.array([1, 3, 4, 2]), np.array([False, True, True, True]))
     assert depths.reach(3).astype(int).tolist() == [[1, 0, 0, 0], [1, 0, 0, 1], [1, 1, 0, 1]]
 
 

@@ -7,7 +7,6 @@ of a key and a counter that has no state, computed here for many users at once.
 
 from enum import IntEnum
 from functools import cached_property, lru_cache
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -40,17 +39,6 @@ class Purpose(IntEnum):
     TORCH = 13
 
 
-class Draws(Protocol):
-    """The random numbers of one round."""
-
-    @property
-    def rng(self) -> np.random.Generator:
-        """A generator of the round, for draws that several users have in common."""
-
-    def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
-        """`n` numbers in [0, 1) for each user, in local step `step`: [users, n]."""
-
-
 class Keyed:
     """The draws of round t. Equal arguments give equal numbers, in any order of calls."""
 
@@ -59,6 +47,7 @@ class Keyed:
 
     @cached_property
     def rng(self) -> np.random.Generator:
+        """A generator of the round, for draws that several users have in common."""
         return np.random.default_rng([self.seed, self.t])
 
     @property
@@ -72,6 +61,7 @@ class Keyed:
         return int(self.uniform(np.array([user]), Purpose.TORCH)[0, 0] * 2**53)
 
     def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
+        """`n` numbers in [0, 1) for each user, in local step `step`: [users, n]."""
         return keyed_uniform(self.seed, self.t, users, purpose, n, step)
 
 
@@ -83,6 +73,9 @@ class Unkeyed:
 
     def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
         return self.rng.random((len(users), n))
+
+
+Draws = Keyed | Unkeyed  # the random numbers of one round
 
 
 def keyed_uniform(

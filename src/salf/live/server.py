@@ -72,7 +72,7 @@ class OpenRound:
         """How far these users came."""
         reached = [(each.depth, each.steps, each.planned) for each in map(self.of, users)]
         depths, steps, planned = np.array(reached, np.int64).reshape(-1, 3).T
-        return Arrivals.at(depths, steps=steps, planned=planned)
+        return Arrivals(depths, steps=steps, planned=planned)
 
     def row(self, t: int, layers: int, unreached: Floats, local_steps: int) -> Row:
         """The record of the round."""

@@ -153,7 +153,7 @@ class User:
         """Note the state that the user has once the server has used this update."""
         layers = self.backpropagation.layers
         depth, steps, plan = (np.array([n]) for n in (done.depth, done.steps, planned))
-        arrived = Arrivals.at(depth, steps=steps, planned=plan)
+        arrived = Arrivals(depth, steps=steps, planned=plan)
         arrived = replace(arrived, round=task.round, server=task.server)
         share = method.checked_share(arrived, len(layers))
         gradients = np.where(share > 0, method.gradients(arrived, len(layers)), 0)[:, 0]

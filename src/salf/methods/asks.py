@@ -1,7 +1,7 @@
 """What a method asks for, seen by trying it."""
 
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError, dataclass, replace
+from dataclasses import FrozenInstanceError, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -97,14 +97,17 @@ def asks_of(method: "Method") -> Asks:
             return None
 
     state = tried(lambda: state_of(method, "server_state", method.server_state({}))) or {}
-    arrived = Arrivals.at(
+    arrived = Arrivals(
         np.array([1, 2, 3, 4, 1, 2]),
         age=np.array([0, 0, 0, 0, 1, 0]),
         steps=np.array([2, 2, 2, 1, 2, 1]),
         planned=np.full(USERS, 2),
+        chances=np.full((LAYERS, USERS), 0.5),
+        everybody=float(USERS),
+        round=2,
+        server=state,
     )
-    chances, two = np.full((LAYERS, USERS), 0.5), np.full(LAYERS, 2.0)
-    arrived = replace(arrived, chances=chances, everybody=float(USERS), round=2, server=state)
+    two = np.full(LAYERS, 2.0)
     closing = Closing(USERS, np.full(LAYERS, 2), two, two / 8, two, two, USERS, 2, state)
     arrived, closing = _noting(arrived, read, interval=interval), _noting(closing, read)
     tried(lambda: method.share(arrived, LAYERS))

@@ -217,7 +217,7 @@ class Method:
 
     def takes_whole_steps(self, layers: int) -> bool:
         """Whether layers of a further step that was stopped do not count."""
-        stopped = Arrivals.at(np.array([2]), steps=np.array([2]), planned=np.array([2]))
+        stopped = Arrivals(np.array([2]), steps=np.array([2]), planned=np.array([2]))
         return layers > 1 and int(self.gradients(stopped, layers).max()) < 2
 
     def weights(self, arrived: Arrivals, unreached: Floats) -> Floats:
@@ -286,7 +286,7 @@ class Method:
         """Reject shares that depend on other users: live users arrive one at a time."""
         # One user of each depth, in the first of two local steps and in the last.
         depths, steps = np.tile(np.arange(1, layers + 2), 2), np.repeat([1, 2], layers + 1)
-        arrived = Arrivals.at(depths, steps=steps, planned=np.full_like(steps, 2))
+        arrived = Arrivals(depths, steps=steps, planned=np.full_like(steps, 2))
         chance = np.tile(np.linspace(0.1, 1, arrived.users), (layers, 1))
         arrived = replace(
             arrived, chances=chance, intervals=1 / chance, round=1, server=server or {}

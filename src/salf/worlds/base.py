@@ -239,7 +239,7 @@ class Late(AtDeadline):
         straggler = delivers.copy()
         straggler[starts] = True
         arrived = np.union1d(idle, np.flatnonzero(delivers))
-        return Arrivals.at(
+        return Arrivals(
             np.where(straggler & ~delivers, self.layers + 1, 1)[arrived],
             straggler[arrived],
             len(users),
@@ -267,10 +267,10 @@ class Recorded(World):
     def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
         depths = self.depths[t - 1]
         steps = np.ones_like(depths) if self.steps is None else self.steps[t - 1]
-        return Arrivals.at(depths, user=self.asked[t - 1], steps=steps, planned=steps), memory
+        return Arrivals(depths, user=self.asked[t - 1], steps=steps, planned=steps), memory
 
     def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
-        return Arrivals.at(arrived.depth, user=arrived.user, steps=arrived.steps, planned=planned)
+        return Arrivals(arrived.depth, user=arrived.user, steps=arrived.steps, planned=planned)
 
     def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
         return self.chances[t - 1]

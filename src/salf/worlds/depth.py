@@ -58,7 +58,7 @@ class Uniform(DepthDistribution):
 
     def draw(self, draws: Draws, users: Ints, busy: int = 0) -> Arrivals:
         depth = _uniform(draws.uniform(users, Purpose.DEPTH)[:, 0], self.layers)
-        return Arrivals.at(depth, asked=len(users) + busy, user=users)
+        return Arrivals(depth, asked=len(users) + busy, user=users)
 
     def reach(self, users: Ints) -> Floats:
         layer = np.arange(1, self.layers + 1)
@@ -101,14 +101,14 @@ class Mixture(DepthDistribution):
         straggler = np.zeros(len(users), np.bool_)
         if not missing:  # then there is nothing to draw
             everyone = np.ones(len(users), np.int64)
-            return Arrivals.at(everyone, straggler, len(users) + busy, user=users)
+            return Arrivals(everyone, straggler, len(users) + busy, user=users)
         score, place = draws.uniform(users, Purpose.DEPTH, 2).T
         straggler[np.argsort(score, kind="stable")[:missing]] = True
         if self.chances:
             depth = 1 + np.searchsorted(np.cumsum(self.chances)[:-1], place, side="right")
         else:
             depth = _uniform(place, self.layers)
-        return Arrivals.at(np.where(straggler, depth, 1), straggler, len(users) + busy, user=users)
+        return Arrivals(np.where(straggler, depth, 1), straggler, len(users) + busy, user=users)
 
     def reach(self, users: Ints) -> Floats:
         ratio = self.stragglers(len(users)) / max(1, len(users))
@@ -143,7 +143,7 @@ class PerUser(DepthDistribution):
         """Draw every user's depth by inverting its cumulative probabilities."""
         cumulative = self.probabilities[users].cumsum(1)[:, :-1]
         depth = 1 + (draws.uniform(users, Purpose.DEPTH) >= cumulative).sum(1)
-        return Arrivals.at(depth, asked=len(users) + busy, user=users)
+        return Arrivals(depth, asked=len(users) + busy, user=users)
 
     def reach(self, users: Ints) -> Floats:
         return np.asarray(self.probabilities[users].cumsum(1)[:, :-1].clip(0, 1)).T

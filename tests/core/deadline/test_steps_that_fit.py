@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from devices import TARGETS, prepared
 from torch import nn
 from torch.nn import functional as F
 
+from devices import TARGETS, prepared
 from reference import assert_close, copy_of, gradients
 from salf.core.layers import Layers
 from salf.live.inspection import Inspection

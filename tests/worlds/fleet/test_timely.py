@@ -120,9 +120,7 @@ def test_a_user_that_measures_its_speed_is_given_less():
 
 
 def test_each_layer_is_averaged_over_those_that_trained_it():
-    arrived = Arrivals.at(
-        np.array([1, 1, 2]), steps=np.array([2, 1, 1]), planned=np.array([2, 1, 1])
-    )
+    arrived = Arrivals(np.array([1, 1, 2]), steps=np.array([2, 1, 1]), planned=np.array([2, 1, 1]))
     found = method("timelyfl").weights(arrived, np.zeros(2))
     np.testing.assert_allclose(found, [[1 / 2, 1 / 2, 0], [1 / 3, 1 / 3, 1 / 3]])
 

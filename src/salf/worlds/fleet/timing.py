@@ -54,7 +54,7 @@ class Tasks:
         """The arrivals of users that have so many milestones, as depth and local steps."""
         steps = np.maximum(1, -(-reached // self.layers))
         depth = steps * self.layers + 1 - reached
-        return Arrivals.at(depth, user=self.users, steps=steps, planned=self.planned, **more)
+        return Arrivals(depth, user=self.users, steps=steps, planned=self.planned, **more)
 
     def finish(self, done: Floats) -> Floats:
         """When each user has uploaded all layers of all its steps."""
