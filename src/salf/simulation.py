@@ -165,8 +165,8 @@ class Simulation:
         self._check_finite(result, t)
         self.voice.hear(plan, t, self.pipeline.recall, self.everybody)
         if self.asks:
-            part = self.method.counts(arrived, self.world.layers)
-            self.pipeline.close(t, arrived.user, part, arrived.weight)
+            part = self.method.gradients(arrived, self.world.layers) > 0
+            self.pipeline.close(t, weights, part)
         else:
             self.pipeline.watch.check()
 

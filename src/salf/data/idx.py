@@ -25,17 +25,18 @@ def load_idx(folder: Path) -> DataSet:
 
 def decode_idx(files: Mapping[str, DataFile]) -> tuple[Samples, Samples]:
     """Training and test samples."""
-    halves = []
-    for half in ("train", "t10k"):
-        images, labels = files[f"{half}-images"], files[f"{half}-labels"]
-        x, y = _array(images), _array(labels)
-        if x.dim() not in (3, 4) or y.dim() != 1 or len(x) != len(y) or len(x) == 0:
-            raise SalfError(
-                f"{labels.path} has shape {tuple(y.shape)} and {images.path} {tuple(x.shape)}: "
-                "images have 3 or 4 dimensions, and each of them one label."
-            )
-        halves.append(Samples(x.unsqueeze(1) if x.dim() == 3 else x, y.to(torch.int64)))
-    return halves[0], halves[1]
+    return _half(files, "train"), _half(files, "t10k")
+
+
+def _half(files: Mapping[str, DataFile], half: str) -> Samples:
+    images, labels = files[f"{half}-images"], files[f"{half}-labels"]
+    x, y = _array(images), _array(labels)
+    if x.dim() not in (3, 4) or y.dim() != 1 or len(x) != len(y) or len(x) == 0:
+        raise SalfError(
+            f"{labels.path} has shape {tuple(y.shape)} and {images.path} {tuple(x.shape)}: "
+            "images have 3 or 4 dimensions, and each of them one label."
+        )
+    return Samples(x.unsqueeze(1) if x.dim() == 3 else x, y.long())
 
 
 def find_parts(folder: Path) -> dict[str, Path]:

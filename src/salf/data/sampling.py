@@ -120,16 +120,15 @@ class RoundBatches:
             sizes = np.minimum(self._batches.wanted(users), held)
             found = np.zeros((len(held), int(sizes.max())), np.int64)
             if self._batches.epochs:
-                for row, (user, count) in enumerate(
-                    zip(users.tolist(), held.tolist(), strict=True)
-                ):
-                    own = epoch_places(self._draws, user, count, int(sizes[row]), step)
+                for row, user in enumerate(users.tolist()):
+                    own = epoch_places(self._draws, user, int(held[row]), int(sizes[row]), step)
                     found[row, : len(own)], sizes[row] = own, len(own)
             else:
                 for count in np.unique(sizes):
                     alike = sizes == count
-                    own = places(self._draws, users[alike], held[alike], count, step)
-                    found[alike, :count] = own
+                    found[alike, :count] = places(
+                        self._draws, users[alike], held[alike], count, step
+                    )
             self._drawn[step] = found, sizes
         return self._drawn[step]
 

@@ -136,25 +136,20 @@ def test_every_way_to_make_a_fleet_takes_an_availability(tmp_path):
     assert fleet.available("always") is fleet
 
 
-def test_a_run_takes_the_availability_of_a_fleet_from_a_file_either_way(tmp_path):
-    path = tmp_path / "fleet.csv"
-    path.write_text("speed\n1e6\n2e6\n3e6\n")
-    x = torch.randn(60, 4)
-    y, runs = (x.sum(1) > 0).long(), []
-    for fleet, settings in (
-        (str(path), {"availability": "markov:2,9", "users": 3}),
-        (salf.Fleet.csv(path), {"availability": "markov:2,9"}),
-        (salf.Fleet.csv(path, availability="markov:2,9"), {}),
-        (salf.Fleet.csv(path), {}),
-    ):
-        torch.manual_seed(0)
-        net = nn.Sequential(nn.Linear(4, 2))
-        settings |= {"rounds": 5, "lr": 0.1, "deadline": 1.0, "batch_size": 4}
-        runs.append([row.reached for row in salf.train(net, (x, y), fleet=fleet, **settings).rows])
-    assert runs[0] == runs[1] == runs[2] != runs[3]
-    fleet = salf.Fleet.csv(path, availability="sessions")
+def test_a_run_takes_its_setting_of_availability_for_a_fleet_object_too():
+    x, own = torch.randn(60, 4), salf.Fleet.of([1e6, 2e6, 3e6], availability="markov:2,9")
+    given = {"rounds": 5, "lr": 0.1, "deadline": 1.0, "batch_size": 4}
+
+    def reached(fleet, **more):
+        history = salf.train(
+            nn.Sequential(nn.Linear(4, 2)), (x, (x > 0)[:, 0].long()), fleet=fleet, **given, **more
+        )
+        return [row.reached for row in history.rows]
+
+    plain = salf.Fleet.of([1e6, 2e6, 3e6])
+    assert reached(own) == reached(plain, availability="markov:2,9") != reached(plain)
     with pytest.raises(SalfError, match="an availability of its own: leave out availability="):
-        salf.train(net, (x, y), fleet=fleet, availability="sessions", deadline=1.0)
+        reached(own, availability="sessions")
 
 
 def test_a_device_of_which_nobody_says_when_it_is_available_is_refused(tmp_path):

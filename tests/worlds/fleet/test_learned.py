@@ -75,15 +75,6 @@ def test_it_predicts_deadlines_that_were_not_tried(law):
         assert error.mean() < tried.mean() / 3  # better than to take over what was seen
 
 
-def test_it_learns_from_several_deadlines_with_a_wrong_nominal_time():
-    times = timing(LogNormal(0.3))
-    wrong = 3 * times.expected_done(EVERYBODY)
-    model, known = learned(times, [2.0, 4.0, 7.0], nominal=wrong)
-    for seconds in (2.0, 3.0, 4.0, 5.5, 7.0):
-        truth = times.reach(EVERYBODY, 0.0, seconds)
-        assert np.abs(model.reach(known, EVERYBODY, seconds) - truth).mean() < 0.04
-
-
 def test_who_always_finishes_or_never_does_is_only_known_to_be_faster_or_slower():
     nominal = np.arange(1.0, LAYERS + 1)[None].repeat(2, axis=0)
     model = LearnedReach(nominal, memory=1.0)

@@ -34,6 +34,8 @@ def test_a_round_ends_at_its_deadline_and_who_is_done_just_then_is_in_time():
 def test_a_user_that_is_cut_off_has_its_last_layers():
     ((arrived,), _) = rounds(world(3.5), 1)
     assert arrived.depth.tolist() == [1, 1, 2]
+    ((arrived,), _) = rounds(world(4.0, rows=2), 1)  # larger batches take longer
+    assert arrived.depth.tolist() == [1, 1, 3]
 
 
 def test_a_round_ends_early_when_all_are_there():
@@ -87,11 +89,6 @@ def test_local_steps_take_their_time_and_a_user_is_stopped_in_one_of_them():
     ((later,), _) = rounds(world(5.5, steps=2), 1)
     assert (later.steps.tolist(), later.depth.tolist()) == ([2, 2, 1], [1, 1, 1])
     assert later.finished.tolist() == [True, True, False]
-
-
-def test_larger_batches_take_longer():
-    ((arrived,), _) = rounds(world(4.0, rows=2), 1)
-    assert arrived.depth.tolist() == [1, 1, 3]
 
 
 def test_what_was_reached_must_be_uploaded_by_the_deadline():

@@ -6,7 +6,7 @@ backward pass ends before that layer, not after it.
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
@@ -78,8 +78,7 @@ class Backpropagation:
         if more and self.times.first_layer() > limit:
             return Partial(len(self.layers) + 1, {}, None, 0.0, {}, 0.0)
         trying = self.retry.due and not more
-        accelerators = _accelerators(self.model.parameters())
-        round = _Round(limit, self.times, self._now, accelerators, trying=trying, more=more)
+        round = _Round(limit, self.times, self._now, trying=trying, more=more)
         value, gradients = None, {}
         learned: dict[int, float] = {}  # what else than the time it took is learned of a stage
         chance = self.times.chance(limit)
@@ -181,7 +180,6 @@ class _Round:
         deadline: float,
         times: StageTimes,
         now: Callable[[], float],
-        accelerators: Collection[torch.device],
         *,
         trying: bool,
         more: bool,
@@ -192,7 +190,7 @@ class _Round:
         self.began: list[float] = []  # when modules of the forward pass did, since the start
         self._pending = [0] * (times.last + 1)  # parameters without their gradient, by layer
         self._deadline, self._times, self._now, self._trying = deadline, times, now, trying
-        self._more, self._accelerators = more, accelerators
+        self._more = more
         self._took = self._usual = 0.0  # by the stages of this round, and by them in other rounds
 
     def elapsed(self) -> float:
@@ -200,8 +198,8 @@ class _Round:
 
     def lap(self, stage: int) -> None:
         """A stage is complete: it took the time since the one before it was."""
-        for device in self._accelerators:  # they run asynchronously
-            torch.accelerator.synchronize(device)
+        if torch.accelerator.is_available():  # it runs asynchronously
+            torch.accelerator.synchronize()
         now = self._now()
         self.seconds[stage] = now - self._mark
         self._mark = now
@@ -256,10 +254,6 @@ class _Round:
         while self.depth > 1 and not self._pending[self.depth - 1]:
             self.depth -= 1
             self.seconds[self.depth] = 0.0
-
-
-def _accelerators(parameters: Iterable[Tensor]) -> set[torch.device]:
-    return {parameter.device for parameter in parameters if parameter.device.type != "cpu"}
 
 
 def _nodes_of(outputs: Iterable[Tensor]) -> list[Node]:

@@ -12,7 +12,7 @@ from salf.common.errors import SalfError, unknown
 from salf.core.arrivals import Floats, Ints
 from salf.core.draws import Keyed, Purpose, normal
 from salf.worlds.fleet import availability as availabilities
-from salf.worlds.fleet.availability import Always, Availability
+from salf.worlds.fleet.availability import Always, Availability, Intervals
 from salf.worlds.fleet.jitter import Jitter, LogNormal
 
 if TYPE_CHECKING:
@@ -222,11 +222,8 @@ class Fleet:
             raise SalfError(
                 f"the fleet {self.name} has an availability of its own: leave out availability."
             )
-        if absent := availability.unknown(len(self)):
-            raise SalfError(
-                f"{len(absent)} of {len(self)} devices have no intervals, such as device "
-                f"{absent[0]} (numbered from 0): add the intervals in which each is available."
-            )
+        if isinstance(availability, Intervals):
+            availability.check(len(self))
         return self.changed(availability=availability)
 
     def of_users(self, devices: Ints) -> "Fleet":
