@@ -27,6 +27,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from salf.common.figures import Axis, Figure, Line, Lines, Point, ordered
+from salf.common.files import write_all
+from salf.common.pictures import pictures
 from salf.common.process import kept_memory
 from salf.core.layers import Layers
 from salf.data import Partitioned, Samples
@@ -200,32 +203,25 @@ def measured(names: Sequence[str], quick: bool) -> Iterator[tuple[str, list[dict
 
 
 def draw(result: dict[str, list[dict[str, float]]], path: Path) -> None:
-    """Time and memory of every series, log over log, as PNG and SVG."""
-    import altair as alt
-
-    from salf.report.pictures import pictures, spec, write
-
-    rows = [
-        {"series": SERIES[name].title, "size": each["size"], "of": what, "value": each[key] / unit}
-        for name, found in result.items()
-        for each in found
+    """Time and memory of every series, log over log."""
+    titles = [SERIES[name].title for name in result]
+    lines = [Line(*each) for each in zip(titles, ordered(len(titles)), strict=True)]
+    charts = [
+        Lines(
+            [
+                Point(SERIES[name].title, each["size"], each[key] / unit)
+                for name, found in result.items()
+                for each in found
+                if each[key] > 0
+            ],
+            lines,
+            Axis("size", log=True),
+            Axis(what, log=True),
+            height=300,
+        )
         for what, key, unit in (("seconds a round", "seconds", 1), ("memory, MiB", "bytes", 2**20))
-        if each[key] > 0
     ]
-    log = alt.Scale(type="log")
-    panels = [
-        alt.Chart(
-            alt.Data(values=[row for row in rows if row["of"] == what]), width=380, height=300
-        )
-        .mark_line(point=True)
-        .encode(
-            alt.X("size:Q", scale=log, title="size"),
-            alt.Y("value:Q", scale=log, title=what),
-            alt.Color("series:N", title=None),
-        )
-        for what in ("seconds a round", "memory, MiB")
-    ]
-    write(pictures(spec(alt.hconcat(*panels)), path.with_suffix("")))
+    write_all(pictures(Figure(charts), path.with_suffix("")))
 
 
 def main() -> None:
@@ -233,7 +229,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(SERIES), help="comma-separated")
     parser.add_argument("--quick", action="store_true", help="without the two largest sizes")
     parser.add_argument("--out", type=Path, help="where the numbers go, as JSON")
-    parser.add_argument("--figure", type=Path, help="where the figure goes, as PNG and SVG")
+    parser.add_argument("--figure", type=Path, help="where the figure goes")
     given = parser.parse_args()
     result: dict[str, Any] = {}
     table = Table(title=f"Growth, {torch.get_num_threads()} threads", title_justify="left")
