@@ -203,24 +203,20 @@ def measured(names: Sequence[str], quick: bool) -> Iterator[tuple[str, list[dict
 
 
 def draw(result: dict[str, list[dict[str, float]]], path: Path) -> None:
-    """Time and memory of every series, log over log."""
-    titles = [SERIES[name].title for name in result]
-    lines = [Line(*each) for each in zip(titles, ordered(len(titles)), strict=True)]
-    charts = [
-        Lines(
-            [
-                Point(SERIES[name].title, each["size"], each[key] / unit)
-                for name, found in result.items()
-                for each in found
-                if each[key] > 0
-            ],
-            lines,
-            Axis("size", log=True),
-            Axis(what, log=True),
-            height=300,
-        )
-        for what, key, unit in (("seconds a round", "seconds", 1), ("memory, MiB", "bytes", 2**20))
+    """Time and memory of every series, log over log, as PNG and SVG."""
+    size, charts = Axis("size", log=True), []
+    lines = [
+        Line(SERIES[name].title, colour)
+        for name, colour in zip(result, ordered(len(result)), strict=True)
     ]
+    for what, key, unit in (("seconds a round", "seconds", 1), ("memory, MiB", "bytes", 2**20)):
+        points = [
+            Point(SERIES[name].title, each["size"], each[key] / unit)
+            for name, found in result.items()
+            for each in found
+            if each[key] > 0
+        ]
+        charts.append(Lines(points, lines, size, Axis(what, log=True), height=300))
     write_all(pictures(Figure(charts), path.with_suffix("")))
 
 
@@ -229,7 +225,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(SERIES), help="comma-separated")
     parser.add_argument("--quick", action="store_true", help="without the two largest sizes")
     parser.add_argument("--out", type=Path, help="where the numbers go, as JSON")
-    parser.add_argument("--figure", type=Path, help="where the figure goes")
+    parser.add_argument("--figure", type=Path, help="where the figure goes, as PNG and SVG")
     given = parser.parse_args()
     result: dict[str, Any] = {}
     table = Table(title=f"Growth, {torch.get_num_threads()} threads", title_justify="left")
