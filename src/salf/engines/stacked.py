@@ -120,7 +120,7 @@ class StackedEngine(Engine):
     ) -> float:
         """Add every user's update by itself; stacked, if every method of its kind ever was."""
         local = network.local
-        if local.rule is None or not (local.server or local.own(int(group.users[0]))):
+        if local.rule is None or not (local.server or network.own(int(group.users[0]))):
             return super()._separately(group, network, rows, aggregate)
         total = 0.0
         for some, sums, losses in self._chunks(group, network, rows):
@@ -182,9 +182,11 @@ class StackedEngine(Engine):
             changed = self._by_rule(users[:active], step, gradients, sums, network)
             for name, gradient in changed.items():
                 if step == 1:
-                    own[name] = torch.sub(own[name], gradient[:going_on], alpha=network.rate)
+                    own[name] = torch.sub(own[name], gradient[:going_on], alpha=network.local.rate)
                 else:
-                    own[name] = own[name][:going_on].sub_(gradient[:going_on], alpha=network.rate)
+                    own[name] = own[name][:going_on].sub_(
+                        gradient[:going_on], alpha=network.local.rate
+                    )
                 # Users whose last step stopped above this layer do not have its gradient.
                 stopped = np.flatnonzero(counts[self.layers.index_of[name], :active] < step)
                 if len(stopped):
@@ -204,9 +206,9 @@ class StackedEngine(Engine):
             return gradients
         total = sums or {name: torch.zeros_like(each) for name, each in gradients.items()}
         total = {name: each[: len(users)] for name, each in total.items()}
-        each = [local.own(user) for user in users.tolist()]
+        each = [network.own(user) for user in users.tolist()]
         own = {name: torch.stack([state[name] for state in each]) for name in each[0]}
-        of_step = LocalStep(step, network.rate, total, local.server, own)
+        of_step = LocalStep(step, network.local.rate, total, local.server, own)
         return local.rule.of_many(gradients, of_step)
 
     def _gradients(

@@ -17,7 +17,6 @@ from salf.common import process
 from salf.common.errors import NoRoundInTime, SalfError, TrainingDiverged
 from salf.common.progress import Report
 from salf.core.rows import Row, from_table, read_checkpoint, to_table, unreadable, write_checkpoint
-from salf.engines.spread import SpreadEngine
 from salf.runs.config import Config
 from salf.runs.federation import Given, from_config
 from salf.runs.folder import Kind, RunFolder, of_simulation, summarise, without_last_evaluation
@@ -87,10 +86,8 @@ def run_given(
         torch.set_num_threads(config.threads)
         training = from_config(config, given, how.report)
         engine = training.simulation.engine
-        if how.workers and isinstance(engine, SpreadEngine):
-            engine.start(how.workers)
-        elif how.workers > 1 and how.report:
-            how.report(f"One process is used: the {engine.name} engine computes users together.")
+        if how.workers and engine.crew is not None:
+            engine.crew.start(how.workers)
         return _run(config, training, folder, how)
 
     return in_folder(config, out, resume, go)
