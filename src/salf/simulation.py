@@ -22,7 +22,7 @@ from salf.core.server import SGD, Optimiser, Schedule, Server
 from salf.data.sampling import ONE_STEP, Batches, Cohort, LocalWork
 from salf.engines import Engine, LocalSteps, RoundResult
 from salf.engines import engine as make_engine
-from salf.engines.spread import Processes, can_spread
+from salf.engines.spread import Crew, can_spread
 from salf.methods import Method, RoundPlan
 from salf.problem import Problem
 from salf.stages.pipeline import Pipeline, Stages, Voice
@@ -92,7 +92,7 @@ class Simulation:
         self.stages = stages or Stages()
         self.pipeline = Pipeline(self.stages, method, engine.layers, engine.weights, seed)
         if recipe.engine == "auto" and can_spread(engine):
-            engine.crew = Processes(self.batches.of_round)
+            engine.crew = Crew(self.batches.of_round)
         keeps = (self.pipeline.states or self.pipeline.recall) is not None
         # For anything about its users, or beyond the round.
         self.asks = method.asks.about_users or keeps

@@ -5,7 +5,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from itertools import groupby
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ from salf.core.rules import LocalRule, State, Tensors
 from salf.core.server import Schedule
 from salf.engines.losses import Loss, cross_entropy, user_losses
 from salf.methods import Group, RoundPlan
+
+if TYPE_CHECKING:
+    from salf.engines.spread import Crew
 
 Weights = Mapping[str, Tensor]
 Add = Callable[[int, Tensors], None]  # takes the column of a group's user, and its update
@@ -57,18 +60,6 @@ class LocalSteps:
 
 
 ONE_STEP = LocalSteps(lambda t: 0.0)
-
-
-class Crew(Protocol):
-    """Processes that share the users of a round (spread.py)."""
-
-    def start(self, workers: int) -> None:
-        """Use so many workers from the next round on."""
-
-    def compute(
-        self, engine: "Engine", group: Group, network: "Network", rows: Rows, add: Add, keep: bool
-    ) -> float:
-        """As `Engine.one_by_one` does; with `keep`, updates are kept by who gets them."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +107,7 @@ class Engine:
         self.model = model
         self.layers = layers
         self.loss = loss
-        self.crew: Crew | None = None  # on whom users computed one at a time are spread
+        self.crew: Crew | None = None  # processes on which users computed one at a time are spread
         self._subnetwork = lru_cache(maxsize=32)(partial(subnetwork, model))
 
     @cached_property
@@ -183,13 +174,7 @@ class Engine:
 
         A user's loss is the mean over its local steps.
         """
-        return sum(self._compute(group, network, rows, aggregate) for group in groups)
-
-    def _compute(
-        self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
-    ) -> float:
-        """Add the updates of one group; return the sum of its users' losses."""
-        return self._separately(group, network, rows, aggregate)
+        return sum(self._separately(group, network, rows, aggregate) for group in groups)
 
     def _separately(
         self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate

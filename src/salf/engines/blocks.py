@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -123,6 +124,35 @@ class RowParts:
         return np.asarray((c[:, self.first] > 0).sum(1))
 
 
+class Signals:
+    """What backpropagation carries for some users, sorted by depth, whose weights are c[l, u].
+
+    Through layer l, user u's rows carry `of[l, u]` = c[l, u] / s_l; the gradient is multiplied by
+    s_l, the `scale`, afterwards.
+    """
+
+    def __init__(self, c: Floats) -> None:
+        self.users = c.shape[1]
+        reach = c > 0
+        self.reached: list[int] = reach.sum(1).tolist()  # U^l is the first reached[l] users
+        self.depth = 1 + self.reached.count(0)  # of the user that got furthest
+        self.scale, self.total = c.max(1), c.sum(1)
+        largest = self.scale if self.depth == 1 else np.where(self.scale > 0, self.scale, 1.0)
+        self.of = c / largest[:, None]
+        self.all_ones = bool((self.of == reach).all())  # then no signal has to be scaled
+
+    def ratio(self, index: int) -> Floats:
+        """What the signal is multiplied by at the boundary below a layer, for users below it."""
+        users = self.reached[index - 1]
+        return np.asarray(self.of[index - 1, :users] / self.of[index, :users])
+
+
+@lru_cache(maxsize=8)
+def signals_of(layers: int, c: bytes) -> Signals:
+    """Signals for weights c[l, u], which are often the same round after round."""
+    return Signals(np.frombuffer(c).reshape(layers, -1))
+
+
 class BlockEngine(Engine):
     """What engines that run a model's blocks on the rows of many users have in common."""
 
@@ -157,6 +187,10 @@ class BlockEngine(Engine):
         """The columns of c[l, u] that one pass may take together, in order."""
         raise NotImplementedError
 
+    def _outputs(self, signals: Signals, forward: Weights | None, inputs: Tensor) -> Tensor:
+        """What the model makes of the rows of users, with a graph for what they reached."""
+        raise NotImplementedError
+
     def _one_pass(
         self,
         c: Floats,
@@ -170,16 +204,28 @@ class BlockEngine(Engine):
 
         With `parts`, each column is a part of a user: a row of its batch.
         """
-        raise NotImplementedError
+        signals = signals_of(len(c), c.tobytes())
+        outputs = self._outputs(signals, network.forward_weights(), inputs)
+        share = None if parts is None else parts.share
+        total, objective = total_and_objective(self.loss, outputs, targets, signals.of[-1], share)
+        update = backward_to(signals.depth, objective, network.leaves, self.layers)
+        if network.narrow is None and self._has_norms:
+            update |= self._moved_statistics(signals)
+        reached = signals.reached if parts is None else parts.reached(c)
+        aggregate.add_sum(update, signals.scale, reached, signals.total, network.held)
+        return float(total.item())
 
-    def _compute(
-        self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
-    ) -> float:
-        total, chunk = 0.0, self._users_per_chunk(group, rows)
-        for some in self._chunks(group.weights, chunk):
-            inputs, targets = rows(group.users[some])
-            total += self._one_pass(group.weights[:, some], network, inputs, targets, aggregate)
-        return total
+    @cached_property
+    def _has_norms(self) -> bool:
+        return any(block.norms for block in self._blocks)
+
+    def _moved_statistics(self, signals: Signals) -> dict[str, Tensor]:
+        """How the users that reached a layer moved its running statistics, weighed like it."""
+        update: dict[str, Tensor] = {}
+        for block, reached, factors in zip(self._blocks, signals.reached, signals.of, strict=False):
+            if reached:
+                update |= block.moved(factors)
+        return {name: moved for name, moved in update.items() if name in self.layers.index_of}
 
     def _compute_together(
         self,
@@ -192,16 +238,18 @@ class BlockEngine(Engine):
 
         A user's mean over its rows is then a sum over rows, each with its share of the weight.
         """
-        apart = isinstance(self.loss, RowLoss) and not any(block.norms for block in self._blocks)
-        if not apart or len(groups) < 2:
-            return super()._compute_together(groups, network, rows, aggregate)
+        total, apart = 0.0, isinstance(self.loss, RowLoss) and not self._has_norms
+        if len(groups) < 2 or not apart:
+            for group in groups:
+                for some in self._chunks(group.weights, self._users_per_chunk(group, rows)):
+                    batch = rows(group.users[some])
+                    total += self._one_pass(group.weights[:, some], network, *batch, aggregate)
+            return total
         weights, parts = RowParts.of(groups)
         self._users_per_chunk(groups[0], rows)  # which measures a user
         row_bytes = max(1, self._user_bytes[groups[0].rows] // max(1, groups[0].rows))
-        total = 0.0
         for some in self._chunks(weights, max(1, self.chunk_bytes // row_bytes)):
-            inputs, targets = _rows_of(groups, some, rows)
-            of_some = weights[:, some], network, inputs, targets
+            of_some = weights[:, some], network, *_rows_of(groups, some, rows)
             total += self._one_pass(*of_some, aggregate, parts.of_columns(some))
         return total
 
@@ -257,29 +305,12 @@ class GroupedEngine(BlockEngine):
         _, which = np.unique(shapes, axis=1, return_inverse=True)
         return [np.flatnonzero(which == each) for each in range(which.max() + 1)]
 
-    def _one_pass(
-        self,
-        c: Floats,
-        network: Network,
-        inputs: Tensor,
-        targets: Tensor,
-        aggregate: LayerwiseAggregate,
-        parts: RowParts | None = None,
-    ) -> float:
-        scale, users = c.max(1), c.shape[1]
-        depth = 1 + int(np.argmax(scale > 0))
-        factors = c[depth - 1] / scale[depth - 1]
-        (block,) = self._blocks
-        outputs = block(inputs, users, network.forward_weights())
-        share = None if parts is None else parts.share
-        total, objective = total_and_objective(self.loss, outputs, targets, factors, share)
-        update = backward_to(depth, objective, network.leaves, self.layers)
-        if network.narrow is None:
-            moved = block.moved(factors)
-            update |= {name: value for name, value in moved.items() if name in self.layers.index_of}
-        reached = (c > 0).sum(1) if parts is None else parts.reached(c)
-        aggregate.add_sum(update, scale, reached, c.sum(1), network.held)
-        return float(total.item())
+    def _outputs(self, signals: Signals, forward: Weights | None, inputs: Tensor) -> Tensor:
+        return self._blocks[0](inputs, signals.users, forward)
+
+    def _moved_statistics(self, signals: Signals) -> dict[str, Tensor]:
+        moved = self._blocks[0].moved(signals.of[-1])
+        return {name: value for name, value in moved.items() if name in self.layers.index_of}
 
 
 def _rows_of(groups: Sequence[Group], columns: Ints, rows: Rows) -> tuple[Tensor, Tensor]:

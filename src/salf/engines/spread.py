@@ -41,8 +41,8 @@ RowsOf = Callable[[Keyed, Ints], Rows]  # the rows of some users in a round
 Shapes = Mapping[str, torch.Size]
 
 
-class Processes:
-    """The crew of an engine: one worker for each thread of PyTorch, unless told otherwise.
+class Crew:
+    """The workers of an engine: one for each thread of PyTorch, unless told otherwise.
 
     They are started after the first round that takes long enough. `rows_of` gives a worker the rows
     of a round.
@@ -55,11 +55,13 @@ class Processes:
         weakref.finalize(self, _end, self.workers)
 
     def start(self, workers: int) -> None:
+        """Use so many workers from the next round on."""
         self._count, self._due = workers, True
 
     def compute(
         self, engine: Engine, group: Group, network: Network, rows: Rows, add: Add, keep: bool
     ) -> float:
+        """As `Engine.one_by_one` does; with `keep`, updates are kept by who gets them."""
         if not self.workers and self._due and self._count > 1:
             self._weights = _Shared(engine.weights)
             for _ in range(self._count):

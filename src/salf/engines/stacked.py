@@ -6,7 +6,7 @@ the model on all of them: a linear layer becomes one batched matrix product. Use
 their number of steps, so those still at work are the first of the stack.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -89,39 +89,33 @@ class StackedEngine(Engine):
             raise SalfError(
                 f"the stacked engine cannot run this model: {reason}. Use engine 'loop'."
             )
-        self._trained = [
-            name
-            for layer in layers
-            for name in layer.parameters
-            if self.weights[name].requires_grad
-        ]
+        names = (name for layer in layers for name in layer.parameters)
+        self._trained = [name for name in names if self.weights[name].requires_grad]
         self.chunk_bytes = chunk_bytes
         self._user_bytes: int | None = None
 
-    def _compute(
-        self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
+    def _compute_together(
+        self, groups: Sequence[Group], network: Network, rows: Rows, aggregate: LayerwiseAggregate
     ) -> float:
         total = 0.0
-        for some, sums, losses in self._chunks(group, network, rows):
-            c = group.weights[:, some]
-            scale = c.max(axis=1)
-            shares = c / np.where(scale > 0, scale, 1.0)[:, None]
-            update = {
-                name: torch.tensordot(total_of.new_tensor(shares[index]), total_of, 1)
-                for name, total_of in sums.items()
-                if scale[index := self.layers.index_of[name]]
-            }
-            aggregate.add_sum(update, scale, (c > 0).sum(axis=1), c.sum(axis=1), network.held)
-            total += losses
+        for group in groups:
+            for some, sums, losses in self._chunks(group, network, rows):
+                c = group.weights[:, some]
+                scale = c.max(axis=1)
+                shares = c / np.where(scale > 0, scale, 1.0)[:, None]
+                update = {
+                    name: torch.tensordot(total_of.new_tensor(shares[index]), total_of, 1)
+                    for name, total_of in sums.items()
+                    if scale[index := self.layers.index_of[name]]
+                }
+                aggregate.add_sum(update, scale, (c > 0).sum(axis=1), c.sum(axis=1), network.held)
+                total += losses
         return total
 
     def _separately(
         self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
     ) -> float:
-        """Add every user's update by itself; stacked, if every method of its kind ever was."""
-        local = network.local
-        if local.rule is None or not (local.server or network.own(int(group.users[0]))):
-            return super()._separately(group, network, rows, aggregate)
+        """Add every user's update by itself."""
         total = 0.0
         for some, sums, losses in self._chunks(group, network, rows):
             for place, column in enumerate(some.tolist()):
@@ -143,23 +137,17 @@ class StackedEngine(Engine):
         chunk = self._users_per_chunk(group, rows)
         for start in range(0, len(order), chunk):
             some = order[start : start + chunk]
-            yield (
-                some,
-                *self._local_steps(group.users[some], group.gradients[:, some], network, rows),
-            )
+            users, counts = group.users[some], group.gradients[:, some]
+            yield some, *self._local_steps(users, counts, network, rows)
 
     def _users_per_chunk(self, group: Group, rows: Rows) -> int:
         """Measured on the full network whatever the group's is, as in the fused engine."""
         if self._user_bytes is None:
             inputs, _ = rows(group.users[:1])
-            stack = {
-                name: weight.clone().requires_grad_()
-                for name, weight in self.stack(self.weights, 1).items()
-            }
-            self._user_bytes = COPIES * sum(weight.nbytes for weight in stack.values())
-            self._user_bytes += saved_bytes(
-                lambda: self.outputs(Network(self.weights), stack, inputs[None]), stack
-            )
+            stack = {n: w.clone().requires_grad_() for n, w in self.stack(self.weights, 1).items()}
+            network = Network(self.weights)
+            saved = saved_bytes(lambda: self.outputs(network, stack, inputs[None]), stack)
+            self._user_bytes = saved + COPIES * sum(weight.nbytes for weight in stack.values())
         return max(1, self.chunk_bytes // self._user_bytes)
 
     def _local_steps(
@@ -174,19 +162,17 @@ class StackedEngine(Engine):
         sums: dict[str, Tensor] = {}
         total = 0.0
         for step in range(1, steps[0] + 1):
-            active = int((steps >= step).sum())
-            going_on = int((steps > step).sum())
+            active, going_on = int((steps >= step).sum()), int((steps > step).sum())
             stack = self.stack(own, active) if step == 1 else own
             gradients, losses = self._gradients(users[:active], step, network, stack, rows)
             total += float((losses / losses.new_tensor(steps[:active])).sum())
             changed = self._by_rule(users[:active], step, gradients, sums, network)
             for name, gradient in changed.items():
+                part = gradient[:going_on]
                 if step == 1:
-                    own[name] = torch.sub(own[name], gradient[:going_on], alpha=network.local.rate)
+                    own[name] = torch.sub(own[name], part, alpha=network.local.rate)
                 else:
-                    own[name] = own[name][:going_on].sub_(
-                        gradient[:going_on], alpha=network.local.rate
-                    )
+                    own[name] = own[name][:going_on].sub_(part, alpha=network.local.rate)
                 # Users whose last step stopped above this layer do not have its gradient.
                 stopped = np.flatnonzero(counts[self.layers.index_of[name], :active] < step)
                 if len(stopped):
@@ -249,15 +235,10 @@ class StackedEngine(Engine):
         def one_user(weights: dict[str, Tensor], rows: Tensor) -> Tensor:
             own = {**fixed, **weights}
             forward = own if network.narrow is None else network.narrow.forward_view(own)
-            outputs: Tensor = functional_call(self.model, forward, (rows,))
-            return outputs
+            return functional_call(self.model, forward, (rows,))  # type: ignore[no-any-return]
 
-        outputs: Tensor = torch.vmap(one_user)(dict(stack), inputs)
-        return outputs
+        return torch.vmap(one_user)(dict(stack), inputs)
 
     def stack(self, weights: Weights, users: int) -> dict[str, Tensor]:
         """Copies of the weights, one for every user."""
-        return {
-            name: weights[name].detach().expand(users, *weights[name].shape)
-            for name in self._trained
-        }
+        return {n: weights[n].detach().expand(users, *weights[n].shape) for n in self._trained}
