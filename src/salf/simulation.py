@@ -92,7 +92,7 @@ class Simulation:
         self.stages = stages or Stages()
         self.pipeline = Pipeline(self.stages, method, engine.layers, engine.weights, seed)
         if recipe.engine == "auto" and can_spread(engine):
-            engine.crew = Crew(self.batches.of_round)
+            engine.crew = Crew(engine.model, self.batches.of_round)
         keeps = (self.pipeline.states or self.pipeline.recall) is not None
         # For anything about its users, or beyond the round.
         self.asks = method.asks.about_users or keeps

@@ -73,6 +73,10 @@ class Keyed:
         """The seed of what torch draws for one user."""
         return int(self.uniform(np.array([user]), Purpose.TORCH)[0, 0] * 2**53)
 
+    def stream(self, user: int, call: int) -> np.random.Philox:
+        """The random bits of one user's dropout, the first, second, ... in its round."""
+        return np.random.Philox(key=[self.seed, self.t], counter=[0, call, user, Purpose.TORCH])
+
     def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
         return keyed_uniform(self.seed, self.t, users, purpose, n, step)
 

@@ -1,7 +1,7 @@
 """Who computes a round: an engine turns a plan into a step; here, the loop engine, the oracle."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from itertools import groupby
@@ -19,6 +19,7 @@ from salf.core.local import Local, Passed, changed, local_update
 from salf.core.narrow import SubNetwork, subnetwork
 from salf.core.rules import LocalRule, State, Tensors
 from salf.core.server import Schedule
+from salf.engines.dropout import Dropout, may_drop
 from salf.engines.losses import Loss, cross_entropy, user_losses
 from salf.methods import Group, RoundPlan
 
@@ -108,6 +109,8 @@ class Engine:
         self.layers = layers
         self.loss = loss
         self.crew: Crew | None = None  # processes on which users computed one at a time are spread
+        self.dropout: Dropout | None = None  # of the users of this pass
+        self._may_drop = may_drop(model)
         self._subnetwork = lru_cache(maxsize=32)(partial(subnetwork, model))
 
     @cached_property
@@ -210,10 +213,15 @@ class Engine:
         if network.draws is not None:
             torch.default_generator.manual_seed(network.draws.torch_seed_of(number))
         local = replace(network.local, own=network.own(number))
-        with placed(network.leaves):
+        with placed(network.leaves), self.dropping(network.draws, user):
             device = _ToDepth(self, user, steps, depth, network, rows)
             done = local_update(device, self.layers, steps, local)
         return done.tensors, done.loss
+
+    def dropping(self, draws: Keyed | None, users: Ints) -> AbstractContextManager[object]:
+        """Passes in which dropout, if there is any, is that of these users."""
+        self.dropout = Dropout(draws, users) if self._may_drop and draws is not None else None
+        return self.dropout or nullcontext()
 
     def loss_of(self, network: Network, inputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of one user."""

@@ -1,7 +1,7 @@
 """Engines that run a model's blocks on the rows of many users at once; here, the grouped one."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -17,7 +17,8 @@ from salf.core.arrivals import Bools, Floats, Ints
 from salf.core.inputs import cat
 from salf.core.layers import Layers, backward_to
 from salf.engines.base import Engine, Network, Rows, Weights
-from salf.engines.kernels import UserBatchNorm, stand_in
+from salf.engines.dropout import DROPOUT
+from salf.engines.kernels import UserBatchNorm, stand_in, stand_ins_inside, stood_in
 from salf.engines.losses import Loss, RowLoss, cross_entropy, total_and_objective
 from salf.methods import Group
 
@@ -38,9 +39,9 @@ class LayerBlock:
         self.sequence = nn.Sequential(*map(stand_in, modules))
         self._modules = tuple(self.sequence)
         self.last = type(modules[-1]).__name__
-        self._inside = list(_stand_ins_inside(modules))
+        self._inside = list(stand_ins_inside(modules))
         full_name = {id(tensor): name for name, tensor in weights.items()}
-        with self._stood_in():
+        with stood_in(self._inside):
             tensors = (*self.sequence.named_parameters(), *self.sequence.named_buffers())
             self._names = {name: full_name[id(tensor)] for name, tensor in tensors}
             self.norms = {
@@ -59,7 +60,7 @@ class LayerBlock:
             for module in self._modules:  # without a call of the sequence: small models feel it
                 inputs = module(inputs)
             return inputs
-        with self._stood_in():
+        with stood_in(self._inside):
             if weights is None:
                 return self.sequence(inputs)  # type: ignore[no-any-return]
             own = {name: weights[full] for name, full in self._names.items() if full in weights}
@@ -74,31 +75,6 @@ class LayerBlock:
                     moved = moved.new_tensor(factors[: len(moved)]) @ moved
                 update[self._names[f"{place}.norm.{name}"]] = moved
         return update
-
-    @contextmanager
-    def _stood_in(self) -> Iterator[None]:
-        for children, name, _, other in self._inside:
-            children[name] = other
-        try:
-            yield
-        finally:
-            for children, name, own, _ in self._inside:
-                children[name] = own
-
-
-def _stand_ins_inside(
-    modules: Iterable[nn.Module],
-) -> Iterator[tuple[dict[str, nn.Module | None], str, nn.Module, nn.Module]]:
-    """(the children of a module, a child's name, the child, what stands in for it)."""
-    others: dict[int, nn.Module] = {}  # one for every module, however many places it has
-    for parent in (parent for outer in modules for parent in outer.modules()):
-        if isinstance(parent, torch.jit.ScriptModule):  # its children cannot be replaced
-            continue
-        for name, child in parent._modules.items():
-            if child is not None:
-                other = others.setdefault(id(child), stand_in(child))
-                if other is not child:
-                    yield parent._modules, name, child, other
 
 
 @dataclass(frozen=True)
@@ -135,10 +111,11 @@ class Signals:
         self.users = c.shape[1]
         reach = c > 0
         self.reached: list[int] = reach.sum(1).tolist()  # U^l is the first reached[l] users
-        self.depth = 1 + self.reached.count(0)  # of the user that got furthest
+        counted = np.flatnonzero(self.reached)
+        self.depth = 1 + int(counted[0]) if len(counted) else len(c) + 1  # of who got furthest
         self.scale, self.total = c.max(1), c.sum(1)
-        largest = self.scale if self.depth == 1 else np.where(self.scale > 0, self.scale, 1.0)
-        self.of = c / largest[:, None]
+        self.of = c / np.where(self.scale > 0, self.scale, 1.0)[:, None]
+        self.factors = self.of[counted[-1] if len(counted) else -1]  # of the users' losses
         self.all_ones = bool((self.of == reach).all())  # then no signal has to be scaled
 
     def ratio(self, index: int) -> Floats:
@@ -193,31 +170,33 @@ class BlockEngine(Engine):
 
     def _one_pass(
         self,
+        users: Ints | RowParts,
         c: Floats,
         network: Network,
-        inputs: Tensor,
-        targets: Tensor,
+        batch: tuple[Tensor, Tensor],
         aggregate: LayerwiseAggregate,
-        parts: RowParts | None = None,
     ) -> float:
-        """Add the updates of some users of one set; return the sum of their losses.
-
-        With `parts`, each column is a part of a user: a row of its batch.
-        """
-        signals = signals_of(len(c), c.tobytes())
-        outputs = self._outputs(signals, network.forward_weights(), inputs)
+        """Add the updates of some users of one set, or of parts of them; return their losses."""
+        parts = users if isinstance(users, RowParts) else None
         share = None if parts is None else parts.share
-        total, objective = total_and_objective(self.loss, outputs, targets, signals.of[-1], share)
-        update = backward_to(signals.depth, objective, network.leaves, self.layers)
+        signals, (inputs, targets) = signals_of(len(c), c.tobytes()), batch
+        with nullcontext() if isinstance(users, RowParts) else self.dropping(network.draws, users):
+            outputs = self._outputs(signals, network.forward_weights(), inputs)
+            losses = total_and_objective(self.loss, outputs, targets, signals.factors, share)
+            update = backward_to(signals.depth, losses[1], network.leaves, self.layers)
         if network.narrow is None and self._has_norms:
             update |= self._moved_statistics(signals)
         reached = signals.reached if parts is None else parts.reached(c)
         aggregate.add_sum(update, signals.scale, reached, signals.total, network.held)
-        return float(total.item())
+        return float(losses[0].item())
 
     @cached_property
     def _has_norms(self) -> bool:
         return any(block.norms for block in self._blocks)
+
+    @cached_property
+    def _drops(self) -> bool:
+        return any(isinstance(module, DROPOUT) for module in self.model.modules())
 
     def _moved_statistics(self, signals: Signals) -> dict[str, Tensor]:
         """How the users that reached a layer moved its running statistics, weighed like it."""
@@ -234,23 +213,23 @@ class BlockEngine(Engine):
         rows: Rows,
         aggregate: LayerwiseAggregate,
     ) -> float:
-        """Groups that differ only in the number of rows are one if rows do not even share a norm.
+        """Groups that differ only in the number of rows are one if rows share nothing.
 
         A user's mean over its rows is then a sum over rows, each with its share of the weight.
         """
-        total, apart = 0.0, isinstance(self.loss, RowLoss) and not self._has_norms
+        total, apart = 0.0, isinstance(self.loss, RowLoss) and not (self._has_norms or self._drops)
         if len(groups) < 2 or not apart:
             for group in groups:
                 for some in self._chunks(group.weights, self._users_per_chunk(group, rows)):
-                    batch = rows(group.users[some])
-                    total += self._one_pass(group.weights[:, some], network, *batch, aggregate)
+                    users, c = group.users[some], group.weights[:, some]
+                    total += self._one_pass(users, c, network, rows(users), aggregate)
             return total
         weights, parts = RowParts.of(groups)
         self._users_per_chunk(groups[0], rows)  # which measures a user
         row_bytes = max(1, self._user_bytes[groups[0].rows] // max(1, groups[0].rows))
         for some in self._chunks(weights, max(1, self.chunk_bytes // row_bytes)):
-            of_some = weights[:, some], network, *_rows_of(groups, some, rows)
-            total += self._one_pass(*of_some, aggregate, parts.of_columns(some))
+            c, batch = weights[:, some], _rows_of(groups, some, rows)
+            total += self._one_pass(parts.of_columns(some), c, network, batch, aggregate)
         return total
 
     def _chunks(self, weights: Floats, most: int) -> Iterator[Ints]:
@@ -309,7 +288,7 @@ class GroupedEngine(BlockEngine):
         return self._blocks[0](inputs, signals.users, forward)
 
     def _moved_statistics(self, signals: Signals) -> dict[str, Tensor]:
-        moved = self._blocks[0].moved(signals.of[-1])
+        moved = self._blocks[0].moved(signals.factors)
         return {name: value for name, value in moved.items() if name in self.layers.index_of}
 
 

@@ -154,8 +154,8 @@ class FusedEngine(BlockEngine):
         chunk = self._users_per_chunk(group, rows, kept=self._parameter_bytes)
         for start in range(0, len(order), chunk):
             some = order[start : start + chunk]
-            inputs, targets = rows(group.users[some])
-            total += self._separate_pass(depth[some], network, inputs, targets)
+            with self.dropping(network.draws, group.users[some]):
+                total += self._separate_pass(depth[some], network, *rows(group.users[some]))
             for column, at in enumerate(some.tolist()):
                 update: dict[str, Tensor] = {}
                 for block in self._separate[depth[at] - 1 :]:
@@ -221,8 +221,12 @@ class FusedEngine(BlockEngine):
             elif joining := (count - before) * rows:
                 reached = torch.cat([reached, rest[:joining]]) if before else rest[:joining]
                 rest = rest[joining:]
+            if self.dropout is not None:
+                self.dropout.places, self.dropout.graph = range(count), True
             if count:
                 reached = run(index, reached, count) if run else block(reached, count, forward)
+            if self.dropout is not None:
+                self.dropout.places, self.dropout.graph = range(count, users), False
             if count < users:
                 with torch.no_grad():
                     rest = block(rest, users - count, forward)

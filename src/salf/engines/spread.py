@@ -13,7 +13,7 @@ import sys
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -22,13 +22,14 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from salf.common.errors import SalfError
 from salf.core.arrivals import Ints
 from salf.core.draws import Keyed
 from salf.core.rules import State
 from salf.engines.base import Add, Engine, Network, Rows, Weights
+from salf.engines.kernels import stand_ins_inside, stood_in
 from salf.methods import Group
 
 WORTH = 0.05  # seconds of a round from which on workers pay
@@ -48,9 +49,10 @@ class Crew:
     of a round.
     """
 
-    def __init__(self, rows_of: RowsOf) -> None:
+    def __init__(self, model: nn.Module, rows_of: RowsOf) -> None:
+        self.stand_ins = list(stand_ins_inside([model], norms=False))
         self.workers: list[_Worker] = []
-        self._rows_of = rows_of
+        self.rows_of = rows_of
         self._count, self._due = torch.get_num_threads(), False
         weakref.finalize(self, _end, self.workers)
 
@@ -71,7 +73,7 @@ class Crew:
             engine.why += f"; {self._count} processes share the users of a round"
         if not self.workers or network.draws is None:
             start = perf_counter()
-            with _one_thread():
+            with _one_thread(), self.kernels(network):
                 loss = engine.one_by_one(group, network, rows, add)
             self._due |= perf_counter() - start > WORTH
             return loss
@@ -86,6 +88,10 @@ class Crew:
             _end(self.workers)
             raise
         return total
+
+    def kernels(self, network: Network) -> AbstractContextManager[None]:
+        """Faster modules in the model, which a narrow network does not know by name."""
+        return stood_in(self.stand_ins if network.narrow is None else ())
 
     def _updates(
         self, engine: Engine, network: Network, tasks: Sequence["_Task"]
@@ -128,7 +134,7 @@ class Crew:
     def _begin(self, worker: "_Worker", engine: Engine) -> None:
         """Start a worker's process, a new one if there was one."""
         others = [each.pipe for each in self.workers if each is not worker]
-        worker.begin(engine, self._rows_of, self._weights, others)
+        worker.begin(engine, self, self._weights, others)
 
 
 class _Task(NamedTuple):
@@ -176,14 +182,14 @@ class _Worker:
         self.tasks: dict[int, _Task] = {}  # under way, by place
 
     def begin(
-        self, engine: Engine, rows_of: RowsOf, weights: _Shared, others: Sequence[Connection]
+        self, engine: Engine, crew: Crew, weights: _Shared, others: Sequence[Connection]
     ) -> None:
         self.free += [task.slot for task in self.tasks.values()]
         self.tasks.clear()
         context = multiprocessing.get_context("fork")
         self.pipe, theirs = context.Pipe()
         inherited = [self.pipe, *others]
-        arguments = engine, rows_of, weights, self.slots, theirs, inherited
+        arguments = engine, crew, weights, self.slots, theirs, inherited
         self.process = context.Process(target=_work, args=arguments, daemon=True)
         self.process.start()
         theirs.close()
@@ -216,7 +222,7 @@ def _end(workers: list[_Worker]) -> None:
 
 def _work(
     engine: Engine,
-    rows_of: RowsOf,
+    crew: Crew,
     weights: _Shared,
     slots: Sequence[_Shared],
     pipe: Connection,
@@ -242,8 +248,9 @@ def _work(
                 continue
             user, of_user = np.array([news.user]), {news.user: news.own}
             try:
-                rows, own = rows_of(draws, user), replace(network, own=of_user.__getitem__)
-                update, loss = engine.user(user, news.steps, news.depth, own, rows)
+                rows, own = crew.rows_of(draws, user), replace(network, own=of_user.__getitem__)
+                with crew.kernels(network):
+                    update, loss = engine.user(user, news.steps, news.depth, own, rows)
                 pipe.send((news.place, slots[news.slot].fill(update), loss))
             except Exception as error:  # whatever somebody else's code raises
                 pipe.send((news.place, _portable(error), 0.0))

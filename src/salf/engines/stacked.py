@@ -16,12 +16,14 @@ from torch.func import functional_call
 from salf.common.errors import SalfError, in_one_line
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.arrivals import Ints
+from salf.core.draws import Keyed
 from salf.core.inputs import unchanged
 from salf.core.layers import Layers
 from salf.core.narrow import CONVOLUTIONS
 from salf.core.rules import LocalStep
 from salf.engines.base import Engine, Network, Rows, Weights
 from salf.engines.blocks import saved_bytes
+from salf.engines.dropout import Dropout
 from salf.engines.losses import Loss, cross_entropy, user_losses
 from salf.engines.mixing import same
 from salf.methods import Group
@@ -31,7 +33,7 @@ from salf.methods import Group
 CHUNK_BYTES = 64 * 2**20
 COPIES = 3  # of a user's weights: the weights, their gradients, and the sum of these
 
-RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU)
+RANDOM = (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU)
 
 
 def obstacle(model: nn.Module, example: Tensor | None) -> str | None:
@@ -44,15 +46,19 @@ def obstacle(model: nn.Module, example: Tensor | None) -> str | None:
         if isinstance(module, CONVOLUTIONS):  # vmap makes it a grouped one, which is slower
             return f"local steps of convolutions ({name}) are not faster together"
     weights = {n: p.detach() for n, p in model.named_parameters()}
+    draws, users = Keyed(0, 1), np.arange(2)
     try:
-        with unchanged(model), torch.no_grad():
+        with unchanged(model):
             model.train()
-            both = torch.stack([example, example])
             stack = {name: each.expand(2, *each.shape) for name, each in weights.items()}
-            together = torch.vmap(lambda own, rows: functional_call(model, own, (rows,)))(
-                stack, both
-            )
-            alone = torch.stack([model(rows) for rows in both])
+            run = torch.vmap(lambda own, rows: functional_call(model, own, (rows,)))
+            with Dropout(draws, users):
+                together = run(stack, torch.stack([example, example]))
+            each = []
+            for user in users:
+                with Dropout(draws, users[user : user + 1]):
+                    each.append(model(example).detach())
+            alone = torch.stack(each)
     except Exception as error:  # whatever somebody else's code raises under vmap
         cause = in_one_line(error)
         return f"{type(model).__name__} cannot run with stacked weights ({cause})"
@@ -138,7 +144,9 @@ class StackedEngine(Engine):
         for start in range(0, len(order), chunk):
             some = order[start : start + chunk]
             users, counts = group.users[some], group.gradients[:, some]
-            yield some, *self._local_steps(users, counts, network, rows)
+            with self.dropping(network.draws, users):
+                found = self._local_steps(users, counts, network, rows)
+            yield some, *found
 
     def _users_per_chunk(self, group: Group, rows: Rows) -> int:
         """Measured on the full network whatever the group's is, as in the fused engine."""
@@ -146,7 +154,8 @@ class StackedEngine(Engine):
             inputs, _ = rows(group.users[:1])
             stack = {n: w.clone().requires_grad_() for n, w in self.stack(self.weights, 1).items()}
             network = Network(self.weights)
-            saved = saved_bytes(lambda: self.outputs(network, stack, inputs[None]), stack)
+            with self.dropping(Keyed(0, 0), group.users[:1]):
+                saved = saved_bytes(lambda: self.outputs(network, stack, inputs[None]), stack)
             self._user_bytes = saved + COPIES * sum(weight.nbytes for weight in stack.values())
         return max(1, self.chunk_bytes // self._user_bytes)
 
@@ -203,22 +212,29 @@ class StackedEngine(Engine):
         """One local step: the gradients of users with these weights, stacked, and their losses."""
         sizes = rows.sizes(users, step)
         if (sizes == sizes[0]).all():
-            return self._one_pass(network, stack, *rows(users, step))
+            return self._one_pass(network, stack, range(len(users)), *rows(users, step))
         gradients = {name: torch.empty_like(weight) for name, weight in stack.items()}
         losses = next(iter(stack.values())).new_empty(len(users))
         for size in np.unique(sizes):
             some = np.flatnonzero(sizes == size)
             at = torch.from_numpy(some).to(losses.device)
             own = {name: weight[at] for name, weight in stack.items()}
-            part, losses[at] = self._one_pass(network, own, *rows(users[some], step))
+            part, losses[at] = self._one_pass(network, own, some.tolist(), *rows(users[some], step))
             for name, gradient in part.items():
                 gradients[name][at] = gradient
         return gradients, losses
 
     def _one_pass(
-        self, network: Network, stack: Weights, inputs: Tensor, targets: Tensor
+        self,
+        network: Network,
+        stack: Weights,
+        places: Sequence[int],
+        inputs: Tensor,
+        targets: Tensor,
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """One pass for users with equally many rows."""
+        """One pass for users with equally many rows, who are at these places of their chunk."""
+        if self.dropout is not None:
+            self.dropout.places = places
         leaves = {name: weight.detach().requires_grad_() for name, weight in stack.items()}
         users = len(next(iter(leaves.values())))
         outputs = self.outputs(network, leaves, inputs.view(users, -1, *inputs.shape[1:]))
